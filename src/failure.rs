@@ -1,0 +1,168 @@
+//! What went wrong, in the canonical classes every client of TensorFlow knows, and where.
+//!
+//! A [`Failure`] is the one error that crosses a boundary of the mesh: planning, a kernel, a worker and
+//! the master all answer with it. It never holds a backtrace or an address of this process.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The canonical gRPC codes, with TensorFlow's names for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Code {
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+impl Code {
+    /// The canonical number, as gRPC writes it.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The name of the exception class that TensorFlow's Python client raises for this code.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Code::Cancelled => "CancelledError",
+            Code::Unknown => "UnknownError",
+            Code::InvalidArgument => "InvalidArgumentError",
+            Code::DeadlineExceeded => "DeadlineExceededError",
+            Code::NotFound => "NotFoundError",
+            Code::AlreadyExists => "AlreadyExistsError",
+            Code::PermissionDenied => "PermissionDeniedError",
+            Code::ResourceExhausted => "ResourceExhaustedError",
+            Code::FailedPrecondition => "FailedPreconditionError",
+            Code::Aborted => "AbortedError",
+            Code::OutOfRange => "OutOfRangeError",
+            Code::Unimplemented => "UnimplementedError",
+            Code::Internal => "InternalError",
+            Code::Unavailable => "UnavailableError",
+            Code::DataLoss => "DataLossError",
+            Code::Unauthenticated => "UnauthenticatedError",
+        }
+    }
+}
+
+/// A failed request: its class, a message for a person, and where it happened, as far as that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Canonical class.
+    pub code: Code,
+    /// One sentence or two: what, and what would be right. Names no place; the fields below do.
+    pub message: String,
+    /// Name of the node that failed.
+    pub node: Option<String>,
+    /// Its op type.
+    pub op: Option<String>,
+    /// Full name of the device it ran on, e.g. `/job:local/task:1/device:CPU:0`.
+    pub device: Option<String>,
+    /// Full name of the task, e.g. `/job:local/task:1`, where no single device is to blame.
+    pub task: Option<String>,
+    /// The step of its session, counted from 1.
+    pub step: Option<u64>,
+}
+
+/// The result of everything that can fail with a [`Failure`].
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    /// A failure of class `code` that does not know its place yet.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into(), node: None, op: None, device: None, task: None, step: None }
+    }
+
+    /// Shorthand for the commonest class: the caller's graph, feed or argument is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Failure::new(Code::InvalidArgument, message)
+    }
+
+    /// Names the node and its op type, unless an inner call already did.
+    #[must_use]
+    pub fn at_node(mut self, node: &str, op: &str) -> Self {
+        if self.node.is_none() {
+            self.node = Some(node.to_owned());
+            self.op = Some(op.to_owned());
+        }
+        self
+    }
+
+    /// Names the device, unless an inner call already did.
+    #[must_use]
+    pub fn on_device(mut self, device: &str) -> Self {
+        self.device.get_or_insert_with(|| device.to_owned());
+        self
+    }
+
+    /// Names the task, unless an inner call already did.
+    #[must_use]
+    pub fn on_task(mut self, task: &str) -> Self {
+        self.task.get_or_insert_with(|| task.to_owned());
+        self
+    }
+
+    /// Names the step, unless an inner call already did.
+    #[must_use]
+    pub fn in_step(mut self, step: u64) -> Self {
+        self.step.get_or_insert(step);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    /// `InvalidArgument: Incompatible shapes: [2,3] vs. [4,5] (node add, op AddV2, on /job:…/device:CPU:0, step 3)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.class().trim_end_matches("Error"), self.message)?;
+        let mut place = Vec::new();
+        if let Some(node) = &self.node {
+            place.push(format!("node {node}"));
+        }
+        if let Some(op) = &self.op {
+            place.push(format!("op {op}"));
+        }
+        match (&self.device, &self.task) {
+            (Some(device), _) => place.push(format!("on {device}")),
+            (None, Some(task)) => place.push(format!("on {task}")),
+            (None, None) => {}
+        }
+        if let Some(step) = self.step {
+            place.push(format!("step {step}"));
+        }
+        if place.is_empty() { Ok(()) } else { write!(f, " ({})", place.join(", ")) }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inner_place_is_kept_and_shown() {
+        let failure = Failure::invalid("Incompatible shapes: [2,3] vs. [4,5]")
+            .at_node("add", "AddV2")
+            .at_node("outer", "While")
+            .on_device("/job:local/task:1/device:CPU:0")
+            .in_step(3);
+        assert_eq!(
+            failure.to_string(),
+            "InvalidArgument: Incompatible shapes: [2,3] vs. [4,5] \
+             (node add, op AddV2, on /job:local/task:1/device:CPU:0, step 3)"
+        );
+    }
+}

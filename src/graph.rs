@@ -1,0 +1,178 @@
+//! A program as data: nodes with an op type, inputs, attributes and a device request.
+//!
+//! Files and clients bring [`NodeDef`]s; [`Graph::new`] checks them against the vocabulary, fills in what they
+//! leave out (defaults, dtypes that follow from the inputs) and answers a [`Graph`] that only holds what is right,
+//! or the first [`GraphError`]. Nothing here knows where a node will run.
+
+pub mod attr;
+mod build;
+mod error;
+pub mod op;
+
+use std::collections::HashMap;
+
+pub use attr::{Attr, Attrs};
+pub use error::GraphError;
+pub use op::OpDef;
+use serde::{Deserialize, Serialize};
+
+use crate::tensor::DType;
+
+/// Most nodes a graph may have.
+pub const MAX_NODES: usize = 1 << 20;
+
+/// A node as a file or client states it, unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeDef {
+    pub name: String,
+    pub op: String,
+    /// `name` or `name:port` for a tensor, `^name` for a control input.
+    pub inputs: Vec<String>,
+    /// Device string; empty where none is requested.
+    pub device: String,
+    pub attrs: Attrs,
+}
+
+/// A node of a [`Graph`], by its place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One output of a node: what TensorFlow calls a tensor, `name:port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Output {
+    pub node: NodeId,
+    pub port: u32,
+}
+
+/// The type of an output: a dtype, or a reference to a variable of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputType {
+    pub dtype: DType,
+    pub is_ref: bool,
+}
+
+/// A checked node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub name: String,
+    pub op: &'static OpDef,
+    /// Where each input comes from, in the op's order.
+    pub inputs: Vec<Output>,
+    /// Nodes that must have run before, without duplicates.
+    pub control: Vec<NodeId>,
+    /// Device string as stated; may be empty.
+    pub device: String,
+    /// Complete: every attribute of the op that has a value or default, and those that begin with `_`.
+    pub attrs: Attrs,
+    /// Whether each input is taken as a reference to a variable.
+    pub input_refs: Vec<bool>,
+    pub outputs: Vec<OutputType>,
+}
+
+/// A checked graph. The order of its nodes is the order they were stated in.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    by_name: HashMap<String, NodeId>,
+}
+
+impl Graph {
+    /// Checks `defs` and links them.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: see [`GraphError`].
+    pub fn new(defs: Vec<NodeDef>) -> Result<Self, GraphError> {
+        build::build(defs)
+    }
+
+    /// The nodes back as definitions that [`Graph::new`] takes.
+    pub fn to_defs(&self) -> Vec<NodeDef> {
+        self.nodes
+            .iter()
+            .map(|node| NodeDef {
+                name: node.name.clone(),
+                op: node.op.name.to_owned(),
+                inputs: node
+                    .inputs
+                    .iter()
+                    .map(|&input| self.tensor_name(input))
+                    .chain(node.control.iter().map(|&id| format!("^{}", self.node(id).name)))
+                    .collect(),
+                device: node.device.clone(),
+                attrs: node.attrs.clone(),
+            })
+            .collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// Every node with its id, in the order stated.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(i, node)| (NodeId(i as u32), node))
+    }
+
+    /// The node of that name.
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The node of that name.
+    ///
+    /// # Errors
+    /// NoSuchNode, with the nearest names.
+    pub fn find_or_nearest(&self, name: &str) -> Result<NodeId, GraphError> {
+        self.find(name).ok_or_else(|| GraphError::NoSuchNode { name: name.to_owned(), nearest: self.nearest(name) })
+    }
+
+    /// The output that `name` or `name:port` means.
+    ///
+    /// # Errors
+    /// NoSuchNode or NoSuchPort.
+    pub fn output(&self, tensor: &str) -> Result<Output, GraphError> {
+        let (name, port) = split_tensor_name(tensor);
+        let node = self.find_or_nearest(name)?;
+        let ports = self.node(node).outputs.len();
+        if port as usize >= ports {
+            return Err(GraphError::NoSuchPort { tensor: tensor.to_owned(), op: self.node(node).op.name, ports });
+        }
+        Ok(Output { node, port })
+    }
+
+    pub fn output_type(&self, output: Output) -> OutputType {
+        self.node(output.node).outputs[output.port as usize]
+    }
+
+    /// `name` for port 0, `name:port` for the others.
+    pub fn tensor_name(&self, output: Output) -> String {
+        let name = &self.node(output.node).name;
+        if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) }
+    }
+
+    fn nearest(&self, name: &str) -> Vec<String> {
+        crate::nearest::nearest(name, self.nodes.iter().map(|node| node.name.as_str()))
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// `("a/b", 1)` for `a/b:1`; the port is 0 where none is stated.
+pub fn split_tensor_name(tensor: &str) -> (&str, u32) {
+    tensor.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?))).unwrap_or((tensor, 0))
+}

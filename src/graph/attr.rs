@@ -1,0 +1,145 @@
+//! Attribute values, and typed access to them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::op::AttrKind;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, PartialShape, Tensor};
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Attr {
+    Int(i64),
+    Float(f32),
+    Bool(bool),
+    Str(Vec<u8>),
+    Type(DType),
+    Shape(PartialShape),
+    Tensor(Tensor),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Bools(Vec<bool>),
+    Strs(Vec<Vec<u8>>),
+    Types(Vec<DType>),
+    Shapes(Vec<PartialShape>),
+    /// A list with nothing in it: GraphDef does not say of what.
+    Empty,
+}
+
+impl Attr {
+    /// Whether this is a value of that kind.
+    pub fn is(&self, kind: AttrKind, is_list: bool) -> bool {
+        match self {
+            Attr::Int(_) => (kind, is_list) == (AttrKind::Int, false),
+            Attr::Float(_) => (kind, is_list) == (AttrKind::Float, false),
+            Attr::Bool(_) => (kind, is_list) == (AttrKind::Bool, false),
+            Attr::Str(_) => (kind, is_list) == (AttrKind::Str, false),
+            Attr::Type(_) => (kind, is_list) == (AttrKind::Type, false),
+            Attr::Shape(_) => (kind, is_list) == (AttrKind::Shape, false),
+            Attr::Tensor(_) => (kind, is_list) == (AttrKind::Tensor, false),
+            Attr::Ints(_) => (kind, is_list) == (AttrKind::Int, true),
+            Attr::Floats(_) => (kind, is_list) == (AttrKind::Float, true),
+            Attr::Bools(_) => (kind, is_list) == (AttrKind::Bool, true),
+            Attr::Strs(_) => (kind, is_list) == (AttrKind::Str, true),
+            Attr::Types(_) => (kind, is_list) == (AttrKind::Type, true),
+            Attr::Shapes(_) => (kind, is_list) == (AttrKind::Shape, true),
+            Attr::Empty => is_list,
+        }
+    }
+}
+
+/// The attributes of a node by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attrs(pub BTreeMap<String, Attr>);
+
+macro_rules! getters {
+    ($($(#[$doc:meta])* $name:ident: $pattern:pat => $value:expr, $type:ty, $what:literal;)*) => {
+        $($(#[$doc])*
+        ///
+        /// # Errors
+        /// InvalidArgument where the attribute is missing or of another kind.
+        pub fn $name(&self, name: &str) -> Result<$type> {
+            match self.get(name) {
+                Some($pattern) => Ok($value),
+                Some(_) => Err(Failure::invalid(format!("attribute {name:?} is not {}", $what))),
+                None => Err(Failure::invalid(format!("attribute {name:?} ({}) is missing", $what))),
+            }
+        })*
+    };
+}
+
+impl Attrs {
+    pub fn get(&self, name: &str) -> Option<&Attr> {
+        self.0.get(name)
+    }
+
+    pub fn set(&mut self, name: impl Into<String>, value: Attr) {
+        self.0.insert(name.into(), value);
+    }
+
+    getters! {
+        /// An int.
+        int: Attr::Int(v) => *v, i64, "an int";
+        /// A float.
+        float: Attr::Float(v) => *v, f32, "a float";
+        /// A bool.
+        bool: Attr::Bool(v) => *v, bool, "a bool";
+        /// A string, as bytes.
+        bytes: Attr::Str(v) => v, &[u8], "a string";
+        /// A dtype.
+        dtype: Attr::Type(v) => *v, DType, "a dtype";
+        /// A shape.
+        shape: Attr::Shape(v) => v, &PartialShape, "a shape";
+        /// A tensor.
+        tensor: Attr::Tensor(v) => v, &Tensor, "a tensor";
+    }
+
+    /// A string that is text.
+    ///
+    /// # Errors
+    /// InvalidArgument where the attribute is missing, of another kind, or not UTF-8.
+    pub fn str(&self, name: &str) -> Result<&str> {
+        std::str::from_utf8(self.bytes(name)?).map_err(|_| Failure::invalid(format!("attribute {name:?} is not UTF-8")))
+    }
+
+    /// A list of ints.
+    ///
+    /// # Errors
+    /// InvalidArgument where the attribute is missing or of another kind.
+    pub fn ints(&self, name: &str) -> Result<&[i64]> {
+        self.list(name, |attr| if let Attr::Ints(v) = attr { Some(v) } else { None })
+    }
+
+    /// A list of dtypes. Errors as [`Attrs::ints`].
+    pub fn dtypes(&self, name: &str) -> Result<&[DType]> {
+        self.list(name, |attr| if let Attr::Types(v) = attr { Some(v) } else { None })
+    }
+
+    /// A list of shapes. Errors as [`Attrs::ints`].
+    pub fn shapes(&self, name: &str) -> Result<&[PartialShape]> {
+        self.list(name, |attr| if let Attr::Shapes(v) = attr { Some(v) } else { None })
+    }
+
+    /// A list of strings. Errors as [`Attrs::ints`].
+    pub fn strs(&self, name: &str) -> Result<&[Vec<u8>]> {
+        self.list(name, |attr| if let Attr::Strs(v) = attr { Some(v) } else { None })
+    }
+
+    fn list<'a, T>(&'a self, name: &str, pick: impl Fn(&'a Attr) -> Option<&'a Vec<T>>) -> Result<&'a [T]> {
+        match self.get(name) {
+            None => Err(Failure::invalid(format!("attribute {name:?} (a list) is missing"))),
+            Some(Attr::Empty) => Ok(&[]),
+            Some(attr) => pick(attr)
+                .map(Vec::as_slice)
+                .ok_or_else(|| Failure::invalid(format!("attribute {name:?} is a list of another kind"))),
+        }
+    }
+}
+
+impl<const N: usize> From<[(&str, Attr); N]> for Attrs {
+    fn from(attrs: [(&str, Attr); N]) -> Self {
+        Attrs(attrs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+}

@@ -1,0 +1,364 @@
+//! From definitions to a checked [`Graph`]: names, ops, inputs, attributes, dtypes, cycles.
+
+use std::collections::HashMap;
+
+use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
+use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
+use crate::tensor::DType;
+
+/// Longest list of inputs or outputs that an attribute may ask for.
+const MAX_ARGS: usize = 1 << 16;
+
+pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
+    if defs.len() > MAX_NODES {
+        return Err(GraphError::TooLarge { nodes: defs.len(), limit: MAX_NODES });
+    }
+    let mut by_name = HashMap::with_capacity(defs.len());
+    for (i, def) in defs.iter().enumerate() {
+        if !is_node_name(&def.name) {
+            return Err(GraphError::BadName { name: def.name.clone() });
+        }
+        if by_name.insert(def.name.clone(), NodeId(i as u32)).is_some() {
+            return Err(GraphError::DuplicateName { name: def.name.clone() });
+        }
+    }
+    let ops: Vec<&'static OpDef> = defs.iter().map(known_op).collect::<Result<_, _>>()?;
+    let links: Vec<Links> = defs.iter().map(|def| link(def, &by_name)).collect::<Result<_, _>>()?;
+    let order = sort(&defs, &ops, &links)?;
+
+    let mut nodes: Vec<Option<Node>> = defs.iter().map(|_| None).collect();
+    let mut defs: Vec<Option<NodeDef>> = defs.into_iter().map(Some).collect();
+    let mut links: Vec<Option<Links>> = links.into_iter().map(Some).collect();
+    for i in order {
+        let def = defs[i].take().expect("each node comes once in the order");
+        let links = links[i].take().expect("each node comes once in the order");
+        nodes[i] = Some(check(def, ops[i], links, &nodes)?);
+    }
+    let nodes: Vec<Node> = nodes.into_iter().map(|node| node.expect("the order has every node")).collect();
+    // Back edges were typed from the loop's other input; now that every node is known, they are held against it.
+    for node in &nodes {
+        check_input_types(node, &nodes)?;
+    }
+    Ok(Graph { nodes, by_name })
+}
+
+fn is_node_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-/\\>".contains(c))
+}
+
+fn known_op(def: &NodeDef) -> Result<&'static OpDef, GraphError> {
+    op::lookup(&def.op).ok_or_else(|| GraphError::UnknownOp {
+        node: def.name.clone(),
+        op: def.op.clone(),
+        nearest: op::nearest(&def.op).into_iter().map(str::to_owned).collect(),
+    })
+}
+
+/// The inputs of a definition, by id.
+struct Links {
+    inputs: Vec<Output>,
+    control: Vec<NodeId>,
+}
+
+fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, GraphError> {
+    let mut links = Links { inputs: Vec::new(), control: Vec::new() };
+    for input in &def.inputs {
+        let find = |name: &str| {
+            by_name.get(name).copied().ok_or_else(|| GraphError::UnknownInput {
+                node: def.name.clone(),
+                input: input.clone(),
+                nearest: crate::nearest::nearest(name, by_name.keys().map(String::as_str))
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
+            })
+        };
+        match input.strip_prefix('^') {
+            Some(name) => {
+                let id = find(name)?;
+                if !links.control.contains(&id) {
+                    links.control.push(id);
+                }
+            }
+            None => {
+                let (name, port) = super::split_tensor_name(input);
+                links.inputs.push(Output { node: find(name)?, port });
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// A topological order that ignores the back edges of loops (from NextIteration to Merge).
+fn sort(defs: &[NodeDef], ops: &[&OpDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
+    let is_back = |from: usize, to: usize| {
+        matches!(ops[from].name, "NextIteration" | "RefNextIteration") && matches!(ops[to].name, "Merge" | "RefMerge")
+    };
+    let sources = |to: usize| {
+        let links = &links[to];
+        let all = links.inputs.iter().map(|input| input.node).chain(links.control.iter().copied());
+        all.map(NodeId::index).filter(move |&from| !is_back(from, to))
+    };
+    let mut waits: Vec<usize> = (0..defs.len()).map(|i| sources(i).count()).collect();
+    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); defs.len()];
+    for to in 0..defs.len() {
+        for from in sources(to) {
+            consumers[from].push(to);
+        }
+    }
+    let mut order: Vec<usize> = (0..defs.len()).filter(|&i| waits[i] == 0).collect();
+    let mut next = 0;
+    while next < order.len() {
+        for &to in &consumers[order[next]] {
+            waits[to] -= 1;
+            if waits[to] == 0 {
+                order.push(to);
+            }
+        }
+        next += 1;
+    }
+    if order.len() == defs.len() {
+        return Ok(order);
+    }
+    // Whoever still waits has a source that still waits: following those must come back to a node.
+    let mut path: Vec<usize> = Vec::new();
+    let mut at = (0..defs.len()).find(|&i| waits[i] > 0).expect("a node is left over");
+    while !path.contains(&at) {
+        path.push(at);
+        at = sources(at).find(|&from| waits[from] > 0).expect("a waiting node has a waiting source");
+    }
+    let start = path.iter().position(|&i| i == at).expect("the loop above ended on it");
+    let mut nodes: Vec<String> = path[start..].iter().rev().map(|&i| defs[i].name.clone()).collect();
+    nodes.push(nodes[0].clone());
+    Err(GraphError::Cycle { nodes })
+}
+
+/// Checks one node whose forward inputs have been checked, and completes its attributes.
+fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
+    let NodeDef { name, device, mut attrs, .. } = def;
+    device.parse::<crate::plan::DeviceSpec>().map_err(|error| GraphError::BadDevice {
+        node: name.clone(),
+        device: device.clone(),
+        why: format!("{}; {}", error.why, error.right),
+    })?;
+    infer_attrs(op, &mut attrs, &links.inputs, nodes);
+    complete_attrs(&name, op, &mut attrs)?;
+
+    let inputs = expand(&op.inputs, &attrs);
+    if inputs.len() != links.inputs.len() {
+        return Err(GraphError::InputCount { node: name, op: op.name, wanted: inputs.len(), got: links.inputs.len() });
+    }
+    for input in &links.inputs {
+        if let Some(producer) = &nodes[input.node.index()] {
+            check_port(&name, *input, producer)?;
+        }
+    }
+    let outputs = expand(&op.outputs, &attrs).into_iter().map(|(_, ty)| ty).collect();
+    let mut node = Node {
+        name,
+        op,
+        inputs: links.inputs,
+        control: links.control,
+        device,
+        attrs,
+        input_refs: inputs.iter().map(|(_, ty)| ty.is_ref).collect(),
+        outputs,
+    };
+    forward_refs(&mut node, nodes);
+    Ok(node)
+}
+
+/// Switch, Merge and their kin of a reference answer references, whatever their dtype attribute says.
+fn forward_refs(_node: &mut Node, _nodes: &[Option<Node>]) {}
+
+fn check_port(node: &str, input: Output, producer: &Node) -> Result<(), GraphError> {
+    if (input.port as usize) < producer.outputs.len() {
+        return Ok(());
+    }
+    Err(GraphError::UnknownPort {
+        node: node.to_owned(),
+        input: format!("{}:{}", producer.name, input.port),
+        producer: producer.name.clone(),
+        op: producer.op.name,
+        ports: producer.outputs.len(),
+    })
+}
+
+fn check_input_types(node: &Node, nodes: &[Node]) -> Result<(), GraphError> {
+    for (index, ((arg, wanted), &input)) in expand(&node.op.inputs, &node.attrs).iter().zip(&node.inputs).enumerate() {
+        let producer = &nodes[input.node.index()];
+        check_port(&node.name, input, producer)?;
+        let got = producer.outputs[input.port as usize];
+        let input =
+            || if input.port == 0 { producer.name.clone() } else { format!("{}:{}", producer.name, input.port) };
+        if got.dtype != wanted.dtype {
+            return Err(GraphError::InputType {
+                node: node.name.clone(),
+                op: node.op.name,
+                index,
+                argument: arg.name,
+                input: input(),
+                wanted: wanted.dtype,
+                got: got.dtype,
+            });
+        }
+        if wanted.is_ref && !got.is_ref {
+            return Err(GraphError::NotARef {
+                node: node.name.clone(),
+                op: node.op.name,
+                index,
+                argument: arg.name,
+                input: input(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Each single tensor that a list of arguments stands for, with its type. Attributes must be complete.
+fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, OutputType)> {
+    let count = |name: &str| attrs.int(name).map_or(0, |n| usize::try_from(n).unwrap_or(0).min(MAX_ARGS));
+    let mut all = Vec::with_capacity(args.len());
+    for arg in args {
+        let ty = |dtype: DType| (arg, OutputType { dtype, is_ref: arg.is_ref });
+        match arg.ty {
+            ArgType::Fixed(dtype) => all.push(ty(dtype)),
+            ArgType::Attr(name) => all.extend(attrs.dtype(name).map(ty)),
+            ArgType::ManyFixed(n, dtype) => all.extend(std::iter::repeat_n(ty(dtype), count(n))),
+            ArgType::Many(n, name) => {
+                all.extend(attrs.dtype(name).into_iter().flat_map(|dtype| std::iter::repeat_n(ty(dtype), count(n))));
+            }
+            ArgType::List(name) => all.extend(attrs.dtypes(name).unwrap_or(&[]).iter().copied().map(ty)),
+        }
+    }
+    all
+}
+
+/// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
+fn infer_attrs(op: &OpDef, attrs: &mut Attrs, inputs: &[Output], nodes: &[Option<Node>]) {
+    let dtype_of = |input: &Output| {
+        let node = nodes[input.node.index()].as_ref()?;
+        node.outputs.get(input.port as usize).map(|ty| ty.dtype)
+    };
+    let mut rest = inputs;
+    for (i, arg) in op.inputs.iter().enumerate() {
+        // An argument of variable length takes all that the later ones, of length one, leave.
+        let later = op.inputs.len() - i - 1;
+        let stated = match arg.ty {
+            ArgType::Fixed(_) | ArgType::Attr(_) => Some(1),
+            ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
+            ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
+        };
+        let take = stated.unwrap_or(rest.len().saturating_sub(later)).min(rest.len());
+        let (own, after) = rest.split_at(take);
+        rest = after;
+        let mut set = |name: &str, value: Option<Attr>| {
+            if let (None, Some(value)) = (attrs.get(name), value) {
+                attrs.set(name, value);
+            }
+        };
+        let known = own.iter().find_map(dtype_of);
+        match arg.ty {
+            ArgType::Fixed(_) => {}
+            ArgType::Attr(name) => set(name, known.map(Attr::Type)),
+            ArgType::ManyFixed(n, _) => set(n, Some(Attr::Int(take as i64))),
+            ArgType::Many(n, name) => {
+                set(n, Some(Attr::Int(take as i64)));
+                set(name, known.map(Attr::Type));
+            }
+            ArgType::List(list) => {
+                let types: Option<Vec<DType>> = own.iter().map(dtype_of).collect();
+                set(list, types.map(Attr::Types));
+            }
+        }
+    }
+    // A constant's dtype is its value's.
+    if let (None, Ok(value)) = (attrs.get("dtype"), attrs.tensor("value")) {
+        let dtype = value.dtype();
+        attrs.set("dtype", Attr::Type(dtype));
+    }
+}
+
+/// Fills in defaults and holds every attribute against its definition.
+fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(), GraphError> {
+    let error = |attr: &str, why: String| GraphError::BadAttr {
+        node: node.to_owned(),
+        op: op.name,
+        attr: attr.to_owned(),
+        why,
+    };
+    for def in &op.attrs {
+        match (attrs.get(def.name), &def.default) {
+            (Some(value), _) => check_attr(def, value).map_err(|why| error(def.name, why))?,
+            (None, Some(default)) => attrs.set(def.name, default.clone()),
+            (None, None) => return Err(error(def.name, format!("is missing; it is {}", describe(def)))),
+        }
+    }
+    if let Some(unknown) = attrs.0.keys().find(|name| !name.starts_with('_') && op.attr(name).is_none()) {
+        let near = crate::nearest::nearest(unknown, op.attrs.iter().map(|attr| attr.name));
+        let hint = near.first().map_or(String::new(), |name| format!("; did you mean {name:?}?"));
+        return Err(error(unknown, format!("is none that this op has{hint}")));
+    }
+    if let (Ok(dtype), Ok(value)) = (attrs.dtype("dtype"), attrs.tensor("value")) {
+        if dtype != value.dtype() {
+            return Err(error("value", format!("is {}, but dtype says {dtype}", value.dtype())));
+        }
+    }
+    Ok(())
+}
+
+fn check_attr(def: &AttrDef, value: &Attr) -> Result<(), String> {
+    if !value.is(def.kind, def.is_list) {
+        return Err(format!("is not {}", describe(def)));
+    }
+    let dtypes: &[DType] = match value {
+        Attr::Type(dtype) => std::slice::from_ref(dtype),
+        Attr::Types(dtypes) => dtypes,
+        _ => &[],
+    };
+    if let Some(dtype) = dtypes.iter().find(|dtype| !def.types.is_empty() && !def.types.contains(dtype)) {
+        let allowed: Vec<&str> = def.types.iter().map(|dtype| dtype.name()).collect();
+        return Err(format!("is {dtype}, which is none of {}", allowed.join(", ")));
+    }
+    if let (Attr::Str(text), false) = (value, def.strings.is_empty()) {
+        if !def.strings.iter().any(|allowed| allowed.as_bytes() == text.as_slice()) {
+            return Err(format!("is {:?}, which is none of {}", String::from_utf8_lossy(text), def.strings.join(", ")));
+        }
+    }
+    let (size, what) = match value {
+        Attr::Int(n) => (Some(*n), "is"),
+        Attr::Ints(v) => (Some(v.len() as i64), "has length"),
+        Attr::Types(v) => (Some(v.len() as i64), "has length"),
+        Attr::Shapes(v) => (Some(v.len() as i64), "has length"),
+        Attr::Empty => (Some(0), "has length"),
+        _ => (None, ""),
+    };
+    match (size, def.minimum) {
+        (Some(size), Some(least)) if size < least => Err(format!("{what} {size}; the least is {least}")),
+        (Some(size), _)
+            if def.kind == AttrKind::Int && !def.is_list && def.minimum.is_some() && size > MAX_ARGS as i64 =>
+        {
+            Err(format!("is {size}; the most is {MAX_ARGS}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn describe(def: &AttrDef) -> String {
+    let kind = match def.kind {
+        AttrKind::Int => "int",
+        AttrKind::Float => "float",
+        AttrKind::Bool => "bool",
+        AttrKind::Str => "string",
+        AttrKind::Type => "dtype",
+        AttrKind::Shape => "shape",
+        AttrKind::Tensor => "tensor",
+        AttrKind::Func => "function",
+    };
+    match (def.is_list, kind) {
+        (true, kind) => format!("a list of {kind}s"),
+        (false, "int") => "an int".to_owned(),
+        (false, kind) => format!("a {kind}"),
+    }
+}

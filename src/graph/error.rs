@@ -1,0 +1,63 @@
+//! What can be wrong with a graph.
+
+use std::fmt;
+
+use crate::failure::Failure;
+use crate::tensor::DType;
+
+/// Why a graph, or the name of something in it, is refused. Every message says what, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GraphError {
+    #[error("two nodes are named {name:?}; names are unique")]
+    DuplicateName { name: String },
+    #[error(
+        "{name:?} is no node name: a name begins with a letter, a digit or '.', and goes on with these, '_', '-', '/', '\\' and '>'"
+    )]
+    BadName { name: String },
+    #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
+    UnknownOp { node: String, op: String, nearest: Vec<String> },
+    #[error("node {node}: input {input:?} names a node that does not exist{}", hint(nearest))]
+    UnknownInput { node: String, input: String, nearest: Vec<String> },
+    #[error("node {node}: input {input:?}: {producer} ({op}) has {ports} output(s), numbered from 0")]
+    UnknownPort { node: String, input: String, producer: String, op: &'static str, ports: usize },
+    #[error("node {node}: {op} takes {wanted} input(s), got {got}")]
+    InputCount { node: String, op: &'static str, wanted: usize, got: usize },
+    #[error("node {node}: input {index} of {op} ({argument}) is {wanted}, but {input} is {got}")]
+    InputType {
+        node: String,
+        op: &'static str,
+        index: usize,
+        argument: &'static str,
+        input: String,
+        wanted: DType,
+        got: DType,
+    },
+    #[error("node {node}: input {index} of {op} ({argument}) is a reference to a variable, but {input} is a value")]
+    NotARef { node: String, op: &'static str, index: usize, argument: &'static str, input: String },
+    #[error("node {node}: attribute {attr:?} of {op} {why}")]
+    BadAttr { node: String, op: &'static str, attr: String, why: String },
+    #[error("node {node}: device {device:?}: {why}")]
+    BadDevice { node: String, device: String, why: String },
+    #[error("the graph has a cycle: {}; only a loop through NextIteration may lead back", nodes.join(" -> "))]
+    Cycle { nodes: Vec<String> },
+    #[error("the graph has {nodes} nodes; the limit is {limit}")]
+    TooLarge { nodes: usize, limit: usize },
+    #[error("The operation, '{name}', does not exist in the graph{}", hint(nearest))]
+    NoSuchNode { name: String, nearest: Vec<String> },
+    #[error("{tensor:?}: {op} has {ports} output(s), numbered from 0")]
+    NoSuchPort { tensor: String, op: &'static str, ports: usize },
+}
+
+/// `; did you mean a or b?`, or nothing.
+fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| match nearest {
+        [] => Ok(()),
+        names => write!(f, "; did you mean {}?", names.join(" or ")),
+    })
+}
+
+impl From<GraphError> for Failure {
+    fn from(error: GraphError) -> Self {
+        Failure::invalid(error.to_string())
+    }
+}

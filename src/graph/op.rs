@@ -1,0 +1,160 @@
+//! The vocabulary: every op type meshtf knows, with its inputs, outputs, attributes and statefulness.
+//!
+//! The op types are TensorFlow's; `op/table.txt` has one line for each, in a notation explained at its head.
+//! A program may only name what stands there: an op is data here and one kernel in `exec`.
+
+mod parse;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::attr::Attr;
+use crate::tensor::DType;
+
+/// An op type.
+#[derive(Debug)]
+pub struct OpDef {
+    pub name: &'static str,
+    pub inputs: Vec<ArgDef>,
+    pub outputs: Vec<ArgDef>,
+    pub attrs: Vec<AttrDef>,
+    /// Keeps or touches state outside the step, or has another side effect: never merged, never run twice.
+    pub stateful: bool,
+    /// Takes a reference to a variable that has no value yet.
+    pub allows_uninitialized: bool,
+}
+
+/// A formal input or output.
+#[derive(Debug)]
+pub struct ArgDef {
+    pub name: &'static str,
+    pub ty: ArgType,
+    /// A reference to a variable, not a value.
+    pub is_ref: bool,
+}
+
+/// The type, and number, of the tensors that an argument stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgType {
+    /// One tensor of this dtype.
+    Fixed(DType),
+    /// One tensor of the dtype that the attribute names.
+    Attr(&'static str),
+    /// As many tensors as the first attribute says, all of the dtype that the second names.
+    Many(&'static str, &'static str),
+    /// As many tensors as the attribute says, all of this dtype.
+    ManyFixed(&'static str, DType),
+    /// One tensor for each dtype of the list that the attribute holds.
+    List(&'static str),
+}
+
+/// What an attribute holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttrKind {
+    Int,
+    Float,
+    Bool,
+    Str,
+    Type,
+    Shape,
+    Tensor,
+    Func,
+}
+
+/// A formal attribute.
+#[derive(Debug)]
+pub struct AttrDef {
+    pub name: &'static str,
+    pub kind: AttrKind,
+    pub is_list: bool,
+    /// Least value of an int, least length of a list.
+    pub minimum: Option<i64>,
+    /// The dtypes that a type attribute may name; empty: any.
+    pub types: Vec<DType>,
+    /// The values that a string attribute may have; empty: any.
+    pub strings: Vec<&'static str>,
+    pub default: Option<Attr>,
+}
+
+impl OpDef {
+    /// The attribute of that name.
+    pub fn attr(&self, name: &str) -> Option<&AttrDef> {
+        self.attrs.iter().find(|attr| attr.name == name)
+    }
+}
+
+impl PartialEq for &'static OpDef {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+static OPS: LazyLock<HashMap<&'static str, OpDef>> = LazyLock::new(|| {
+    include_str!("op/table.txt")
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(parse::op)
+        .map(|op| (op.name, op))
+        .collect()
+});
+
+/// The op type of that name.
+pub fn lookup(name: &str) -> Option<&'static OpDef> {
+    OPS.get(name)
+}
+
+/// Every op type, in the order of their names.
+pub fn all() -> Vec<&'static OpDef> {
+    let mut ops: Vec<_> = OPS.values().collect();
+    ops.sort_by_key(|op| op.name);
+    ops
+}
+
+/// The known names nearest to one that is unknown, best first; empty where none is near.
+pub fn nearest(name: &str) -> Vec<&'static str> {
+    crate::nearest::nearest(name, OPS.keys().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_parses_and_hangs_together() {
+        let ops = all();
+        assert!(ops.len() >= 267, "{} ops", ops.len());
+        for op in ops {
+            for arg in op.inputs.iter().chain(&op.outputs) {
+                let names: Vec<&str> = match arg.ty {
+                    ArgType::Fixed(_) => vec![],
+                    ArgType::Attr(a) | ArgType::ManyFixed(a, _) | ArgType::List(a) => vec![a],
+                    ArgType::Many(n, t) => vec![n, t],
+                };
+                for name in names {
+                    assert!(op.attr(name).is_some(), "{}: {} names no attribute {name}", op.name, arg.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_of_every_form() {
+        let split = lookup("Split").unwrap();
+        assert_eq!(split.inputs[0].ty, ArgType::Fixed(DType::I32));
+        assert_eq!(split.outputs[0].ty, ArgType::Many("num_split", "T"));
+        let dequeue = lookup("QueueDequeueV2").unwrap();
+        assert!(dequeue.stateful);
+        assert_eq!(dequeue.outputs[0].ty, ArgType::List("component_types"));
+        let assign = lookup("Assign").unwrap();
+        assert!(assign.inputs[0].is_ref && assign.allows_uninitialized);
+        let conv = lookup("Conv2D").unwrap();
+        assert_eq!(conv.attr("dilations").unwrap().default, Some(Attr::Ints(vec![1, 1, 1, 1])));
+        assert_eq!(conv.attr("padding").unwrap().strings, ["SAME", "VALID", "EXPLICIT"]);
+    }
+
+    #[test]
+    fn a_misspelt_op_finds_its_neighbours() {
+        assert_eq!(nearest("MatMull").first(), Some(&"MatMul"));
+        assert!(nearest("zzzzzzzzzzzz").is_empty());
+    }
+}

@@ -1,0 +1,108 @@
+//! Reads a line of `table.txt`. The table is part of the program: a line that is wrong is a bug and panics.
+
+use super::super::attr::Attr;
+use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef};
+use crate::tensor::{DType, PartialShape};
+
+/// `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
+pub(super) fn op(line: &'static str) -> OpDef {
+    let mut sections = line.split(" | ");
+    let signature = sections.next().expect("a line has a first section");
+    let attrs = sections.next().unwrap_or("");
+    let flags = sections.next().unwrap_or("");
+    let (name, rest) = signature.split_once('(').unwrap_or_else(|| panic!("no ( in {line}"));
+    let (inputs, outputs) = rest.split_once(") -> (").unwrap_or_else(|| panic!("no ) -> ( in {line}"));
+    let attrs: Vec<AttrDef> = split(attrs, "; ").map(attr).collect();
+    OpDef {
+        name,
+        inputs: split(inputs, ", ").map(arg).collect(),
+        outputs: split(outputs.trim_end_matches(')'), ", ").map(arg).collect(),
+        attrs,
+        stateful: flags.contains("stateful"),
+        allows_uninitialized: flags.contains("uninitialized"),
+    }
+}
+
+fn split(text: &'static str, by: &'static str) -> impl Iterator<Item = &'static str> {
+    text.split(by).filter(|part| !part.is_empty())
+}
+
+/// `x: T`, `x: float32`, `ref: ref T`, `values: N*T`, `components: *Tcomponents`
+fn arg(text: &'static str) -> ArgDef {
+    let (name, ty) = text.split_once(": ").unwrap_or_else(|| panic!("no type in {text}"));
+    let (is_ref, ty) = ty.strip_prefix("ref ").map_or((false, ty), |ty| (true, ty));
+    let ty = match (ty.split_once('*'), DType::from_name(ty)) {
+        (Some(("", list)), _) => ArgType::List(list),
+        (Some((number, one)), _) => match DType::from_name(one) {
+            Some(dtype) => ArgType::ManyFixed(number, dtype),
+            None => ArgType::Many(number, one),
+        },
+        (None, Some(dtype)) => ArgType::Fixed(dtype),
+        (None, None) => ArgType::Attr(ty),
+    };
+    ArgDef { name, ty, is_ref }
+}
+
+/// `T: type in float32|int32 = float32`, `N: int >= 1`, `ksize: list(int) >= 4`, `padding: string in "SAME"|"VALID"`
+fn attr(text: &'static str) -> AttrDef {
+    let (name, rest) = text.split_once(": ").unwrap_or_else(|| panic!("no kind in {text}"));
+    let (rest, default) = rest.split_once(" = ").map_or((rest, None), |(rest, value)| (rest, Some(value)));
+    let (rest, allowed) = rest.split_once(" in ").map_or((rest, ""), |(rest, values)| (rest, values));
+    let (kind, minimum) = rest.split_once(" >= ").map_or((rest, None), |(rest, least)| (rest, Some(least)));
+    let (is_list, kind) =
+        kind.strip_prefix("list(").and_then(|k| k.strip_suffix(')')).map_or((false, kind), |kind| (true, kind));
+    let kind = match kind {
+        "int" => AttrKind::Int,
+        "float" => AttrKind::Float,
+        "bool" => AttrKind::Bool,
+        "string" => AttrKind::Str,
+        "type" => AttrKind::Type,
+        "shape" => AttrKind::Shape,
+        "tensor" => AttrKind::Tensor,
+        "func" => AttrKind::Func,
+        other => panic!("{other} is no kind of attribute in {text}"),
+    };
+    let allowed = split(allowed, "|");
+    let (mut types, mut strings) = (Vec::new(), Vec::new());
+    match kind {
+        AttrKind::Type => types.extend(allowed.map(dtype)),
+        AttrKind::Str => strings.extend(allowed.map(|s| s.trim_matches('"'))),
+        _ => {}
+    }
+    AttrDef {
+        name,
+        kind,
+        is_list,
+        minimum: minimum.map(|m| m.parse().expect("a minimum is a number")),
+        types,
+        strings,
+        default: default.filter(|&value| value != "none").map(|value| literal(kind, is_list, value)),
+    }
+}
+
+fn dtype(name: &str) -> DType {
+    DType::from_name(name).unwrap_or_else(|| panic!("{name} is no dtype"))
+}
+
+fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
+    let items = || split(text.trim_start_matches('[').trim_end_matches(']'), ",");
+    let string = |s: &str| s.trim_matches('"').as_bytes().to_vec();
+    match (kind, is_list) {
+        (AttrKind::Int, false) => Attr::Int(text.parse().expect("an int")),
+        (AttrKind::Float, false) => Attr::Float(text.parse().expect("a float")),
+        (AttrKind::Bool, false) => Attr::Bool(text == "true"),
+        (AttrKind::Str, false) => Attr::Str(string(text)),
+        (AttrKind::Type, false) => Attr::Type(dtype(text)),
+        (AttrKind::Shape, false) if text == "?" => Attr::Shape(PartialShape::UNKNOWN),
+        (AttrKind::Shape, false) => Attr::Shape(PartialShape(Some(
+            items().map(|d| d.parse::<i64>().ok().and_then(|d| usize::try_from(d).ok())).collect(),
+        ))),
+        (AttrKind::Int, true) => Attr::Ints(items().map(|i| i.parse().expect("an int")).collect()),
+        (AttrKind::Float, true) => Attr::Floats(items().map(|i| i.parse().expect("a float")).collect()),
+        (AttrKind::Bool, true) => Attr::Bools(items().map(|i| i == "true").collect()),
+        (AttrKind::Str, true) => Attr::Strs(items().map(string).collect()),
+        (AttrKind::Type, true) => Attr::Types(items().map(dtype).collect()),
+        (AttrKind::Shape, true) => Attr::Shapes(Vec::new()),
+        (AttrKind::Tensor | AttrKind::Func, _) => panic!("no default is written for {kind:?}: {text}"),
+    }
+}

@@ -1,0 +1,173 @@
+//! What nodes and clients say to each other: ids, messages, limits.
+//!
+//! Pure data. How the messages travel is `mesh`'s business; what they lead to is `worker`'s and `master`'s.
+
+pub mod cluster;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::graph::NodeDef;
+pub use crate::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
+use crate::plan::{DeviceName, Piece, Signature, Task};
+use crate::tensor::Tensor;
+
+/// Version of this protocol. Nodes of different versions refuse each other and say so.
+pub const VERSION: u16 = 1;
+
+/// Most bytes one message with all its tensors may have. A tensor ends at 2 GiB; a few may travel together.
+pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
+
+/// A participant of a mesh, node or client: the text form of its libp2p PeerId.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Peer(Arc<str>);
+
+impl From<String> for Peer {
+    fn from(id: String) -> Self {
+        Peer(id.into())
+    }
+}
+
+impl From<Peer> for String {
+    fn from(peer: Peer) -> Self {
+        peer.0.as_ref().to_owned()
+    }
+}
+
+impl Peer {
+    pub fn new(id: impl Into<Arc<str>>) -> Self {
+        Peer(id.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How a session behaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionOptions {
+    /// Run a node on a device of its task that exists, where the requested one does not.
+    pub soft_placement: bool,
+    /// The task of the nodes that name none, where that is not the master's own.
+    pub default_task: Option<Task>,
+}
+
+/// A message with the tensors that go with it. A message names its tensors by their place in `tensors`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Envelope {
+    pub message: Message,
+    pub tensors: Vec<Tensor>,
+}
+
+impl From<Message> for Envelope {
+    fn from(message: Message) -> Self {
+        Envelope { message, tensors: Vec::new() }
+    }
+}
+
+/// Everything that is said on a mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// First on every connection, and again when something in it changes.
+    Hello(Box<Hello>),
+    /// Last on a connection that ends on purpose.
+    Goodbye { reason: String },
+
+    /// Client to master.
+    Request { id: RequestId, request: Request },
+    /// Master to client, once per request; `Run` is answered after its last step.
+    Reply { id: RequestId, result: Result<Reply, Failure> },
+    /// Master to client: what a step of a `Run` fetched; the tensors are the fetches, in order.
+    Fetched { id: RequestId, step: u64 },
+
+    /// Master to worker: hold these pieces until the session ends.
+    Register { session: SessionId, pieces: Vec<(PieceId, Piece)> },
+    /// Worker to master: registered, or why not.
+    Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
+    /// Master to worker: run these pieces for these steps, one step after the other; the tensors are the pieces' feeds,
+    /// piece by piece, the same for every step.
+    Start { pieces: Vec<PieceId>, first: u64, count: u64 },
+    /// Worker to master: the piece has run for this step; the tensors are what it fetched, in the piece's order.
+    Done { piece: PieceId, step: u64 },
+    /// Worker to master: the step failed there.
+    Failed { step: StepId, failure: Failure },
+    /// Master to worker: give the step up and forget it.
+    Abort { step: StepId, failure: Failure },
+    /// Master to worker: the session is over; forget its pieces and its own resources.
+    Release { session: SessionId },
+
+    /// Worker to worker: a value of a step; one tensor, or none where the value is dead (an untaken branch).
+    Push { step: StepId, to: DeviceName, transfer: u32, iterations: Vec<u32> },
+}
+
+/// What a client asks of its master.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    Open {
+        session: SessionId,
+        graph: Vec<NodeDef>,
+        options: SessionOptions,
+    },
+    /// Adds nodes to the session's graph.
+    Extend {
+        session: SessionId,
+        nodes: Vec<NodeDef>,
+    },
+    /// Plans and registers; the reply's plan is what `Run` names.
+    Prepare {
+        session: SessionId,
+        signature: Signature,
+    },
+    /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step.
+    /// Fetches are sent for the last step, and for every `every`-th (0: only the last).
+    Run {
+        session: SessionId,
+        plan: u32,
+        steps: u64,
+        every: u64,
+    },
+    /// Cancels a `Run` under way.
+    Cancel {
+        session: SessionId,
+        run: RequestId,
+    },
+    Close {
+        session: SessionId,
+    },
+    /// Plans without running: for `meshtf plan`.
+    Explain {
+        graph: Vec<NodeDef>,
+        signature: Signature,
+        options: SessionOptions,
+    },
+}
+
+/// What a master answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Opened,
+    Extended,
+    Prepared {
+        plan: u32,
+    },
+    /// All steps ran; where each device's part of one step ran, for those who show it.
+    Ran {
+        steps: u64,
+        devices: Vec<DeviceName>,
+    },
+    Cancelled,
+    Closed,
+    Explained(Box<crate::plan::Plan>),
+}

@@ -1,0 +1,99 @@
+//! Who is there: what a node says of itself, and the snapshot of all of them that planning works on.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Incarnation, Peer};
+use crate::plan::{DeviceName, Task};
+
+/// A device as its node advertises it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    pub name: DeviceName,
+    /// burn backend that serves it: `flex`, `ndarray`, `wgpu`.
+    pub backend: String,
+    /// What it is, for a person: a processor or adapter name.
+    pub description: String,
+}
+
+/// A peer that somebody knows of, and where it was reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownPeer {
+    pub peer: Peer,
+    /// Multiaddrs.
+    pub addresses: Vec<String>,
+}
+
+/// What a participant says of itself: first on every connection, and on change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u16,
+    /// The mesh's name; other meshes are refused.
+    pub mesh: String,
+    /// The task it holds; `None` for a client, which hosts nothing.
+    pub task: Option<Task>,
+    pub incarnation: Incarnation,
+    pub devices: Vec<DeviceInfo>,
+    /// Multiaddrs it listens on.
+    pub addresses: Vec<String>,
+    /// `host:port` it takes bulk tensors on.
+    pub bulk_addresses: Vec<String>,
+    /// When it started, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// The peers it is connected with, so that everybody meets everybody.
+    pub peers: Vec<KnownPeer>,
+}
+
+/// A node of the cluster: a task and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub task: Task,
+    pub peer: Peer,
+    pub incarnation: Incarnation,
+    pub devices: Vec<DeviceInfo>,
+    pub addresses: Vec<String>,
+    pub since_unix_ms: u64,
+}
+
+/// Which tasks live where: an immutable snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    members: BTreeMap<Task, Member>,
+}
+
+impl Cluster {
+    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
+        Cluster { members: members.into_iter().map(|member| (member.task.clone(), member)).collect() }
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    pub fn member(&self, task: &Task) -> Option<&Member> {
+        self.members.get(task)
+    }
+
+    /// The member that `peer` is, where it holds a task.
+    pub fn member_of(&self, peer: &Peer) -> Option<&Member> {
+        self.members.values().find(|member| member.peer == *peer)
+    }
+
+    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.members.keys()
+    }
+
+    /// Every device of every task, in the order of their names.
+    pub fn devices(&self) -> Vec<DeviceName> {
+        self.members.values().flat_map(|member| member.devices.iter().map(|device| device.name.clone())).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+}

@@ -1,0 +1,295 @@
+//! The host tensor: a dtype, a shape and the elements, row-major. Strings too.
+//!
+//! Cloning is cheap (the elements are shared); [`Tensor::into_vec`] and [`Tensor::data_mut`] take the
+//! elements over without a copy where nobody else holds them. Nothing here knows a device or a backend.
+
+mod dtype;
+mod element;
+mod shape;
+mod wire;
+
+use std::sync::Arc;
+
+pub use dtype::DType;
+pub use element::{Element, Float, Integer, Numeric};
+pub(crate) use element::{with_float, with_integer, with_number, with_type};
+use half::{bf16, f16};
+pub use shape::{PartialShape, Shape};
+
+use crate::failure::{Failure, Result};
+
+/// The most elements' bytes one tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
+pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
+
+/// The elements of a tensor, row-major, in the one vector that fits their dtype.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I8(Vec<i8>),
+    I16(Vec<i16>),
+    I32(Vec<i32>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    U16(Vec<u16>),
+    U32(Vec<u32>),
+    U64(Vec<u64>),
+    Bool(Vec<bool>),
+    /// TensorFlow's strings are bytes; they need not be UTF-8.
+    String(Vec<Vec<u8>>),
+}
+
+/// A dense tensor in the memory of this process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    shape: Shape,
+    data: Arc<Data>,
+}
+
+impl Tensor {
+    /// A tensor of `shape` over `data`.
+    ///
+    /// # Errors
+    /// InvalidArgument where `data` does not have exactly as many elements as `shape` says.
+    pub fn new(shape: impl Into<Shape>, data: Data) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != Some(data.len()) {
+            return Err(Failure::invalid(format!(
+                "shape {shape} does not hold {} element{}",
+                data.len(),
+                if data.len() == 1 { "" } else { "s" }
+            )));
+        }
+        Ok(Tensor { shape, data: Arc::new(data) })
+    }
+
+    /// A tensor of `shape` over `elements`.
+    ///
+    /// # Panics
+    /// Where the element count does not fit the shape: for values that the caller itself computed.
+    pub fn from_vec<T: Element>(shape: impl Into<Shape>, elements: Vec<T>) -> Self {
+        Tensor::new(shape, T::into_data(elements)).expect("the caller counted its elements")
+    }
+
+    /// A rank-0 tensor.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        Tensor { shape: Shape::scalar(), data: Arc::new(T::into_data(vec![value])) }
+    }
+
+    /// A rank-1 tensor.
+    pub fn vector<T: Element>(elements: Vec<T>) -> Self {
+        Tensor { shape: Shape::from(vec![elements.len()]), data: Arc::new(T::into_data(elements)) }
+    }
+
+    /// A tensor of zeros (false, empty strings).
+    ///
+    /// # Errors
+    /// As [`Shape::checked_elements`].
+    pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let n = shape.checked_elements(dtype)?;
+        Ok(Tensor { shape, data: Arc::new(Data::zeros(dtype, n)) })
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.data.dtype()
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub fn dims(&self) -> &[usize] {
+        self.shape.dims()
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The elements for writing; copied first where somebody else holds them too.
+    pub fn data_mut(&mut self) -> &mut Data {
+        Arc::make_mut(&mut self.data)
+    }
+
+    /// Shape and elements; the elements are copied only where somebody else holds them too.
+    pub fn into_parts(self) -> (Shape, Data) {
+        (self.shape, Arc::unwrap_or_clone(self.data))
+    }
+
+    /// Whether nobody else holds the elements, so that they can be written without a copy.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.data) == 1
+    }
+
+    /// The elements as `T`.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is another.
+    pub fn slice<T: Element>(&self) -> Result<&[T]> {
+        T::slice(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
+    }
+
+    /// The elements as `T`, for writing; copied first where somebody else holds them too.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is another.
+    pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        let error = self.not_a(T::DTYPE);
+        T::vec_mut(self.data_mut()).map(Vec::as_mut_slice).ok_or(error)
+    }
+
+    /// The elements as `T`; copied only where somebody else holds them too.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is another.
+    pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
+        let error = self.not_a(T::DTYPE);
+        T::from_data(Arc::unwrap_or_clone(self.data)).ok_or(error)
+    }
+
+    /// The one element of a tensor that has exactly one.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is another or there is not exactly one element.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.slice::<T>()? {
+            [one] => Ok(one.clone()),
+            _ => Err(Failure::invalid(format!("expected a scalar, got shape {}", self.shape))),
+        }
+    }
+
+    /// Every element of an int32 or int64 tensor as i64: shapes, axes, sizes, indices.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is neither.
+    pub fn to_i64s(&self) -> Result<Vec<i64>> {
+        match &*self.data {
+            Data::I64(v) => Ok(v.clone()),
+            Data::I32(v) => Ok(v.iter().map(|&x| i64::from(x)).collect()),
+            _ => Err(Failure::invalid(format!("expected int32 or int64, got {}", self.dtype()))),
+        }
+    }
+
+    /// The one element of an int32 or int64 scalar.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtype is neither or there is not exactly one element.
+    pub fn to_i64(&self) -> Result<i64> {
+        match self.to_i64s()?.as_slice() {
+            [one] => Ok(*one),
+            _ => Err(Failure::invalid(format!("expected a scalar, got shape {}", self.shape))),
+        }
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// InvalidArgument where the element counts differ.
+    pub fn reshaped(mut self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != Some(self.len()) {
+            return Err(Failure::invalid(format!(
+                "Input to reshape is a tensor with {} values, but the requested shape has {}",
+                self.len(),
+                shape.elements().map_or_else(|| "too many".to_owned(), |n| n.to_string())
+            )));
+        }
+        self.shape = shape;
+        Ok(self)
+    }
+
+    /// The elements as little-endian bytes without a copy; `None` for strings.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.data.bytes()
+    }
+
+    /// Bytes that the elements take; for strings, the sum of their lengths.
+    pub fn byte_len(&self) -> usize {
+        match &*self.data {
+            Data::String(v) => v.iter().map(Vec::len).sum(),
+            other => other.bytes().map_or(0, <[u8]>::len),
+        }
+    }
+
+    /// A tensor from little-endian bytes.
+    ///
+    /// # Errors
+    /// InvalidArgument where the bytes are not exactly as many as dtype and shape say, where a bool is
+    /// neither 0 nor 1, and for strings.
+    pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
+        let shape = shape.into();
+        let n = shape.checked_elements(dtype)?;
+        let Some(size) = dtype.size() else {
+            return Err(Failure::invalid(format!("{dtype} has no fixed-size elements")));
+        };
+        if bytes.len() != n * size {
+            return Err(Failure::invalid(format!(
+                "{dtype} of shape {shape} takes {} bytes, got {}",
+                n * size,
+                bytes.len()
+            )));
+        }
+        if dtype == DType::Bool {
+            if let Some(bad) = bytes.iter().find(|&&b| b > 1) {
+                return Err(Failure::invalid(format!("a bool is 0 or 1, got {bad}")));
+            }
+            let values = bytes.iter().map(|&b| b == 1).collect();
+            return Ok(Tensor { shape, data: Arc::new(Data::Bool(values)) });
+        }
+        let mut data = Data::zeros(dtype, n);
+        data.bytes_mut().expect("fixed-size and not bool").copy_from_slice(bytes);
+        Ok(Tensor { shape, data: Arc::new(data) })
+    }
+
+    fn not_a(&self, wanted: DType) -> Failure {
+        Failure::invalid(format!("expected {wanted}, got {}", self.dtype()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_taken_over_without_a_copy_when_unique() {
+        let tensor = Tensor::from_vec(vec![2, 2], vec![1f32, 2., 3., 4.]);
+        let address = tensor.slice::<f32>().unwrap().as_ptr();
+        let elements = tensor.into_vec::<f32>().unwrap();
+        assert_eq!(elements.as_ptr(), address);
+    }
+
+    #[test]
+    fn a_shared_tensor_is_copied_before_it_is_written() {
+        let original = Tensor::vector(vec![1i32, 2]);
+        let mut copy = original.clone();
+        copy.slice_mut::<i32>().unwrap()[0] = 9;
+        assert_eq!(original.slice::<i32>().unwrap(), [1, 2]);
+        assert_eq!(copy.slice::<i32>().unwrap(), [9, 2]);
+    }
+
+    #[test]
+    fn bytes_round_trip_and_lies_are_refused() {
+        let tensor = Tensor::from_vec(vec![3], vec![1i16, -2, 300]);
+        let bytes = tensor.bytes().unwrap();
+        assert_eq!(Tensor::from_bytes(DType::I16, vec![3], bytes).unwrap(), tensor);
+        assert!(Tensor::from_bytes(DType::I16, vec![4], bytes).is_err());
+        assert!(Tensor::from_bytes(DType::Bool, vec![1], &[2]).is_err());
+        assert!(Tensor::from_bytes(DType::F32, vec![usize::MAX, 2], bytes).is_err());
+    }
+}

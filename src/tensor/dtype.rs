@@ -1,0 +1,141 @@
+//! Element types, with TensorFlow's names and numbers for them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DType {
+    F16,
+    BF16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Bool,
+    String,
+    /// A handle to state on a device; such a value never leaves its device.
+    Resource,
+}
+
+/// dtype, numpy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes an element.
+const TABLE: [(DType, &str, &str, i32, Option<usize>); 15] = [
+    (DType::F16, "float16", "HALF", 19, Some(2)),
+    (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
+    (DType::F32, "float32", "FLOAT", 1, Some(4)),
+    (DType::F64, "float64", "DOUBLE", 2, Some(8)),
+    (DType::I8, "int8", "INT8", 6, Some(1)),
+    (DType::I16, "int16", "INT16", 5, Some(2)),
+    (DType::I32, "int32", "INT32", 3, Some(4)),
+    (DType::I64, "int64", "INT64", 9, Some(8)),
+    (DType::U8, "uint8", "UINT8", 4, Some(1)),
+    (DType::U16, "uint16", "UINT16", 17, Some(2)),
+    (DType::U32, "uint32", "UINT32", 22, Some(4)),
+    (DType::U64, "uint64", "UINT64", 23, Some(8)),
+    (DType::Bool, "bool", "BOOL", 10, Some(1)),
+    (DType::String, "string", "STRING", 7, None),
+    (DType::Resource, "resource", "RESOURCE", 20, None),
+];
+
+impl DType {
+    /// Every dtype.
+    pub fn all() -> impl Iterator<Item = DType> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    fn row(self) -> &'static (DType, &'static str, &'static str, i32, Option<usize>) {
+        TABLE.iter().find(|row| row.0 == self).expect("the table has every dtype")
+    }
+
+    /// The name users read and write: `float32`.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The name in GraphDef JSON without its `DT_`: `FLOAT`.
+    pub fn proto_name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The number of `tensorflow.DataType`.
+    pub fn proto_number(self) -> i32 {
+        self.row().3
+    }
+
+    /// By the name users write; `float` and `double` and the like are taken too.
+    pub fn from_name(name: &str) -> Option<DType> {
+        let long = match name {
+            "half" => "float16",
+            "float" => "float32",
+            "double" => "float64",
+            "int" => "int32",
+            other => other,
+        };
+        TABLE.iter().find(|row| row.1 == long).map(|row| row.0)
+    }
+
+    /// By `tensorflow.DataType`'s number, with whether it is the type of a reference to a variable
+    /// (those are the number plus 100).
+    pub fn from_proto(number: i32) -> Option<(DType, bool)> {
+        let (plain, is_ref) = if number > 100 { (number - 100, true) } else { (number, false) };
+        TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
+    }
+
+    /// Bytes an element; `None` for strings and resources.
+    pub fn size(self) -> Option<usize> {
+        match self {
+            DType::F64 | DType::I64 | DType::U64 => Some(8),
+            DType::F32 | DType::I32 | DType::U32 => Some(4),
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => Some(2),
+            DType::I8 | DType::U8 | DType::Bool => Some(1),
+            DType::String | DType::Resource => None,
+        }
+    }
+
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// Signed and unsigned integers; not bool.
+    pub fn is_integer(self) -> bool {
+        self.is_signed_integer() || self.is_unsigned_integer()
+    }
+
+    pub fn is_signed_integer(self) -> bool {
+        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    pub fn is_unsigned_integer(self) -> bool {
+        matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_lead_back() {
+        for dtype in DType::all() {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+            assert_eq!(DType::from_proto(dtype.proto_number()), Some((dtype, false)));
+            assert_eq!(DType::from_proto(dtype.proto_number() + 100), Some((dtype, true)));
+            assert_eq!(dtype.size(), dtype.row().4);
+        }
+        assert_eq!(DType::from_proto(0), None);
+        assert_eq!(DType::from_name("float"), Some(DType::F32));
+    }
+}
