@@ -69,20 +69,56 @@ pub struct Transfer {
     pub bytes: Option<u64>,
 }
 
-/// What one device does in a step. Nodes stand in topological order but for the back edges of loops.
+/// What one device does in a step.
+///
+/// What holds for every piece that [`plan`] makes, and what an executor may rely on:
+///
+/// - `nodes` stand in topological order, over data and control inputs alike, but for the back edges of loops
+///   (`NextIteration` to `Merge`), which lead to an earlier node of the same piece.
+/// - Every input and control index is in range, and its producer has `frame == output_frame` or is an `Enter` or `Exit`
+///   whose `output_frame` is the consumer's `frame`. All inputs of a node come from one frame, the one it runs in.
+/// - References and handles (dtype resource) never cross devices: where `input_refs` is true or a handle is taken, the
+///   producer is in the same piece. A reference that is used elsewhere is sent as its value.
+/// - One Send and one Recv belong to each transfer. Both run once for each iteration of their frame (once a step in
+///   frame 0), and a Send of a dead value pushes that it is dead, so each Recv gets exactly one push an iteration.
+///   A transfer whose dtype is `None` carries order alone: its Send has no data input, only control inputs, and its
+///   Recv has no output; it is dead where what it waits for is dead.
+/// - `NextIteration`, `Exit` and `Enter` are never apart from what they belong to: NextIteration is on its Merge's device,
+///   Exit on its input's, and each device that uses an Enter's output has an Enter of its own (same name), so that
+///   what goes into a loop crosses devices before the loop, and what comes out after it.
+/// - A piece with a node in a frame has all the frame's parents in `frames`, and knows for each frame where the
+///   loop's condition comes from (see [`Frame::pred`]), though it may hold no Enter of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
     pub device: DeviceName,
     pub nodes: Vec<PieceNode>,
+    /// The frames that nodes of this piece run in, parents first. `frames[0]` is the root: outside of every loop.
+    pub frames: Vec<Frame>,
     /// The signature's feeds that this piece takes, in the order they come with a step; `PieceOp::Feed` names a place here.
     pub feeds: Vec<u32>,
     /// The signature's fetches that this piece answers, in the order they go back; `PieceOp::Fetch` names a place here.
     pub fetches: Vec<u32>,
 }
 
+/// A loop as one piece sees it. It runs anew for each iteration of its parent; iterations count from 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// `frame_name` of its Enter nodes; empty for the root.
+    pub name: String,
+    /// Place of the enclosing frame in [`Piece::frames`]; the root is its own parent.
+    pub parent: u32,
+    /// Most iterations under way at once; 1 for the root.
+    pub parallel_iterations: u32,
+    /// The node of this piece that answers, once an iteration, whether the loop goes on: its LoopCond, or the Recv of it
+    /// where another piece holds that. After an iteration for which it is false or dead there is no further one. `None`
+    /// for the root, and for a frame without LoopCond, which has one iteration.
+    pub pred: Option<u32>,
+}
+
 /// A node of a piece.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PieceNode {
+    /// The graph's name for it; `_Feed/x`, `_Fetch/x`, `_Send/x/7`, `_Recv/x/7` for what planning adds (7: the transfer).
     pub name: String,
     pub op: PieceOp,
     /// Where each input comes from: a node of this piece and its port.
@@ -93,6 +129,10 @@ pub struct PieceNode {
     pub control: Vec<u32>,
     pub outputs: Vec<OutputType>,
     pub attrs: Attrs,
+    /// The frame it runs in, and its inputs are from: a place in [`Piece::frames`].
+    pub frame: u32,
+    /// The frame its outputs (and control edges from it) are in: its own, but for Enter (the loop's) and Exit (the parent).
+    pub output_frame: u32,
 }
 
 /// What a node of a piece does.
