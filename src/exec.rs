@@ -2,6 +2,9 @@
 //!
 //! Never async, and a stranger to the network: what leaves a device goes through its [`Sink`].
 
+#[cfg(feature = "exec")]
+mod burn;
+pub mod engine;
 pub mod kernel;
 
 use crate::failure::Failure;

@@ -1,0 +1,178 @@
+//! The way of a tensor into a backend's memory and back, without a copy where both are this process's.
+
+use burn_backend::{Backend, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync};
+
+use crate::exec::engine::{DeviceTensor, Memory};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Data, Element, Shape, Tensor};
+
+/// A backend whose float, integer and bool tensors are of one type, as all of burn's own are.
+pub(super) trait Backing:
+    Backend<
+        FloatTensorPrimitive = <Self as Backing>::Raw,
+        IntTensorPrimitive = <Self as Backing>::Raw,
+        BoolTensorPrimitive = <Self as Backing>::Raw,
+    >
+{
+    type Raw: TensorMetadata<Device = Self::Device> + 'static;
+    /// Most dimensions a tensor may have.
+    const MAX_RANK: usize;
+    /// Whether its memory is another than this process's, so that each crossing is a copy.
+    const REMOTE: bool;
+
+    fn into_memory(raw: Self::Raw) -> Memory;
+    fn from_memory(memory: Memory) -> Option<Self::Raw>;
+}
+
+impl Backing for burn_flex::Flex {
+    type Raw = burn_flex::FlexTensor;
+    const MAX_RANK: usize = 16;
+    const REMOTE: bool = false;
+
+    fn into_memory(raw: Self::Raw) -> Memory {
+        Memory::Flex(raw)
+    }
+
+    #[allow(unreachable_patterns)]
+    fn from_memory(memory: Memory) -> Option<Self::Raw> {
+        if let Memory::Flex(raw) = memory { Some(raw) } else { None }
+    }
+}
+
+impl Backing for burn_ndarray::NdArray {
+    type Raw = burn_ndarray::NdArrayTensor;
+    const MAX_RANK: usize = 6;
+    const REMOTE: bool = false;
+
+    fn into_memory(raw: Self::Raw) -> Memory {
+        Memory::NdArray(raw)
+    }
+
+    fn from_memory(memory: Memory) -> Option<Self::Raw> {
+        if let Memory::NdArray(raw) = memory { Some(raw) } else { None }
+    }
+}
+
+#[cfg(feature = "wgpu")]
+impl Backing for burn_wgpu::CubeBackend {
+    type Raw = burn_wgpu::CubeTensor;
+    const MAX_RANK: usize = 8;
+    const REMOTE: bool = true;
+
+    fn into_memory(raw: Self::Raw) -> Memory {
+        Memory::Wgpu(raw)
+    }
+
+    fn from_memory(memory: Memory) -> Option<Self::Raw> {
+        if let Memory::Wgpu(raw) = memory { Some(raw) } else { None }
+    }
+}
+
+/// burn's name for a dtype; `None` for strings and resources.
+pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
+    Some(match dtype {
+        DType::F16 => BurnType::F16,
+        DType::BF16 => BurnType::BF16,
+        DType::F32 => BurnType::F32,
+        DType::F64 => BurnType::F64,
+        DType::I8 => BurnType::I8,
+        DType::I16 => BurnType::I16,
+        DType::I32 => BurnType::I32,
+        DType::I64 => BurnType::I64,
+        DType::U8 => BurnType::U8,
+        DType::U16 => BurnType::U16,
+        DType::U32 => BurnType::U32,
+        DType::U64 => BurnType::U64,
+        DType::Bool => BurnType::Bool(BoolStore::Native),
+        DType::String | DType::Resource => return None,
+    })
+}
+
+/// The shape that the backend holds: its own for everything but scalars, which are `[1]` there.
+pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
+    if shape.rank() == 0 { [1].into() } else { shape.dims().to_vec().into() }
+}
+
+/// The tensor in the memory of `B`; the elements are copied only where somebody else holds them too, or where that
+/// memory is not this process's.
+///
+/// # Panics
+/// Where the backend does not have the dtype: the kernels are not compiled for those.
+pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device) -> B::Raw {
+    let dtype = tensor.dtype();
+    let (shape, data) = tensor.into_parts();
+    let shape = held(&shape);
+    let data = match data {
+        Data::F16(v) => TensorData::new(v, shape),
+        Data::BF16(v) => TensorData::new(v, shape),
+        Data::F32(v) => TensorData::new(v, shape),
+        Data::F64(v) => TensorData::new(v, shape),
+        Data::I8(v) => TensorData::new(v, shape),
+        Data::I16(v) => TensorData::new(v, shape),
+        Data::I32(v) => TensorData::new(v, shape),
+        Data::I64(v) => TensorData::new(v, shape),
+        Data::U8(v) => TensorData::new(v, shape),
+        Data::U16(v) => TensorData::new(v, shape),
+        Data::U32(v) => TensorData::new(v, shape),
+        Data::U64(v) => TensorData::new(v, shape),
+        Data::Bool(v) => TensorData::new(v, shape),
+        Data::String(_) => unreachable!("no engine keeps strings"),
+    };
+    match dtype {
+        DType::Bool => B::bool_from_data(data, device),
+        _ if dtype.is_float() => B::float_from_data(data, device),
+        _ => B::int_from_data(data, device),
+    }
+}
+
+/// The tensor in the memory of this process; waits for the backend where that still computes it.
+///
+/// # Errors
+/// Internal where the backend failed.
+pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
+    let DeviceTensor { dtype, shape, memory } = tensor;
+    match memory {
+        Memory::Flex(raw) => read::<burn_flex::Flex>(raw, dtype, shape),
+        Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
+        #[cfg(feature = "wgpu")]
+        Memory::Wgpu(raw) => read::<burn_wgpu::CubeBackend>(raw, dtype, shape),
+    }
+}
+
+fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
+    let data = match dtype {
+        DType::Bool => try_read_sync(B::bool_into_data(raw)),
+        _ if dtype.is_float() => try_read_sync(B::float_into_data(raw)),
+        _ => try_read_sync(B::int_into_data(raw)),
+    };
+    let data = data
+        .ok_or_else(|| Failure::new(Code::Internal, "the backend cannot be waited for"))?
+        .map_err(|error| Failure::new(Code::Internal, format!("the backend failed: {error}")))?;
+    let (bytes, _, stored) = data.into_parts();
+    match dtype {
+        DType::F16 => host::<half::f16>(bytes, shape),
+        DType::BF16 => host::<half::bf16>(bytes, shape),
+        DType::F32 => host::<f32>(bytes, shape),
+        DType::F64 => host::<f64>(bytes, shape),
+        DType::I8 => host::<i8>(bytes, shape),
+        DType::I16 => host::<i16>(bytes, shape),
+        DType::I32 => host::<i32>(bytes, shape),
+        DType::I64 => host::<i64>(bytes, shape),
+        DType::U8 => host::<u8>(bytes, shape),
+        DType::U16 => host::<u16>(bytes, shape),
+        DType::U32 => host::<u32>(bytes, shape),
+        DType::U64 => host::<u64>(bytes, shape),
+        DType::Bool => {
+            let width = if stored == BurnType::Bool(BoolStore::U32) { 4 } else { 1 };
+            let values = bytes.chunks_exact(width).map(|element| element.iter().any(|&b| b != 0)).collect();
+            Tensor::new(shape, Data::Bool(values))
+        }
+        DType::String | DType::Resource => unreachable!("no engine keeps strings"),
+    }
+}
+
+/// The elements taken over, or copied where the backend allocated them for another alignment.
+fn host<T: Element + bytemuck::Pod>(bytes: Bytes, shape: Shape) -> Result<Tensor> {
+    let elements = bytes.try_into_vec::<T>().unwrap_or_else(|bytes| bytemuck::pod_collect_to_vec(&bytes));
+    Tensor::new(shape, T::into_data(elements))
+}

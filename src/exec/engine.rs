@@ -1,0 +1,125 @@
+//! What a backend is to a device: it keeps tensors in memory of its own and has kernels that compute on them.
+//!
+//! A device asks its engine first and the host kernels where the engine has nothing. Whether a value lies with the host
+//! or with the engine is visible to nobody but the two: a [`Value`] is both, and moves only when a kernel needs it to.
+
+use smallvec::SmallVec;
+
+use super::kernel::KernelNode;
+use crate::failure::Result;
+use crate::tensor::{DType, Shape, Tensor};
+
+/// A tensor, wherever it lies. Cloning is cheap and shares the elements.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// In the memory of this process.
+    Host(Tensor),
+    /// In an engine's.
+    Device(DeviceTensor),
+}
+
+/// A tensor in an engine's memory: what it is to a graph, beside what it is to the engine.
+#[derive(Clone, Debug)]
+pub struct DeviceTensor {
+    pub(super) dtype: DType,
+    /// The shape the graph sees. The engine's own differs for scalars, which it holds as `[1]`.
+    pub(super) shape: Shape,
+    pub(super) memory: Memory,
+}
+
+/// The engine's own tensor.
+#[derive(Clone, Debug)]
+pub(super) enum Memory {
+    #[cfg(feature = "exec")]
+    Flex(burn_flex::FlexTensor),
+    #[cfg(feature = "exec")]
+    NdArray(burn_ndarray::NdArrayTensor),
+    #[cfg(feature = "wgpu")]
+    Wgpu(burn_wgpu::CubeTensor),
+}
+
+/// Inputs or outputs of an engine's kernel.
+pub type Values = SmallVec<[Value; 4]>;
+
+/// What became of a call of an [`EngineKernel`].
+#[derive(Debug)]
+pub enum Ran {
+    /// One value for each output.
+    Done(Values),
+    /// These inputs (their shapes, their size, a mode) are none that the engine computes exactly as TensorFlow does, or
+    /// none that it computes faster than the host: here they are back, for the host kernel.
+    Declined(Values),
+}
+
+/// A kernel compiled for one node. Its inputs are its own: a value that nobody else holds is computed on in place.
+///
+/// # Errors
+/// As the host kernel of the op.
+pub type EngineKernel = Box<dyn FnMut(Values) -> Result<Ran> + Send>;
+
+/// A backend on one device of this machine.
+pub trait Engine: Send {
+    /// What it is, for people: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
+    fn name(&self) -> &str;
+
+    /// Compiles the kernel of a node; `None` where the engine has none for this op and these dtypes, and the host
+    /// kernel has to do.
+    ///
+    /// # Errors
+    /// InvalidArgument where the attributes are such that no input could be right.
+    fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
+
+    /// The tensor in the engine's memory, or as it is where the engine does not keep such tensors: whole numbers and
+    /// strings, which describe shapes and names, and dtypes it lacks. For constants and variables; a kernel takes what
+    /// lies with the host as it comes.
+    ///
+    /// # Errors
+    /// ResourceExhausted or Internal where the engine fails.
+    fn keep(&self, tensor: Tensor) -> Result<Value>;
+}
+
+impl Value {
+    pub fn dtype(&self) -> DType {
+        match self {
+            Value::Host(tensor) => tensor.dtype(),
+            Value::Device(tensor) => tensor.dtype,
+        }
+    }
+
+    pub fn shape(&self) -> &Shape {
+        match self {
+            Value::Host(tensor) => tensor.shape(),
+            Value::Device(tensor) => &tensor.shape,
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().dims().iter().product()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The tensor in the memory of this process; waits for the engine where that still computes it. Free where it lies
+    /// there already, and without a copy where it lies with a CPU engine and nobody else holds it.
+    ///
+    /// # Errors
+    /// Internal where the engine failed to compute or to hand it over.
+    pub fn into_host(self) -> Result<Tensor> {
+        match self {
+            Value::Host(tensor) => Ok(tensor),
+            #[cfg(feature = "exec")]
+            Value::Device(tensor) => super::burn::download(tensor),
+            #[cfg(not(feature = "exec"))]
+            Value::Device(tensor) => match tensor.memory {},
+        }
+    }
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Self {
+        Value::Host(tensor)
+    }
+}
