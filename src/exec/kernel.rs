@@ -4,9 +4,13 @@
 //! These kernels take every dtype that TensorFlow's CPU kernels take. Where a burn backend is faster, `exec::burn` has
 //! a second kernel for the same op, and the device prefers that. Nothing here knows a device, a step or the network.
 
+mod scatter;
+mod train;
+pub mod update;
+
 use smallvec::SmallVec;
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::graph::{Attrs, OutputType};
 use crate::tensor::{DType, Tensor};
 
@@ -26,6 +30,13 @@ pub struct KernelNode<'a> {
     /// dtype of each input.
     pub inputs: &'a [DType],
     pub outputs: &'a [OutputType],
+}
+
+impl KernelNode<'_> {
+    /// The refusal of a dtype that this op has no kernel for.
+    pub(crate) fn no_kernel(&self, dtype: DType) -> Failure {
+        Failure::invalid(format!("No OpKernel was registered to support Op '{}' with dtype {dtype} on a CPU", self.op))
+    }
 }
 
 /// Compiles the host kernel of a node; `None` where the op has none (it is one of the executor's own: state, control

@@ -1,0 +1,97 @@
+//! Scatters into a variable: rows of the updates change the rows of the variable that the indices name, in that order.
+
+use super::KernelNode;
+use super::update::Update;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Element, Numeric, Tensor, with_float, with_integer, with_number, with_type};
+
+pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
+    let Some(op) = node.op.strip_prefix("Resource").unwrap_or(node.op).strip_prefix("Scatter") else { return Ok(None) };
+    let dtype = match node.attrs.get("T") {
+        Some(_) => node.attrs.dtype("T")?,
+        None => node.attrs.dtype("dtype")?,
+    };
+    let update = match op {
+        "Update" => with_type!(dtype, T => scatter(|at: &mut T, with: &T| at.clone_from(with))),
+        "Add" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::add(*at, with))),
+        "Sub" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::sub(*at, with))),
+        "Mul" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::mul(*at, with))),
+        "Min" => with_number!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
+        "Max" => with_number!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
+        "Div" => scatter_div(dtype),
+        _ => return Ok(None),
+    };
+    update.map(Some).ok_or_else(|| node.no_kernel(dtype))
+}
+
+fn scatter_div(dtype: DType) -> Option<Update> {
+    with_float!(dtype, T => scatter(|at: &mut T, &with| *at = *at / with)).or_else(|| {
+        with_integer!(dtype, T => {
+            let update = scatter(|at: &mut T, &with| *at = at.wrapping_div(with));
+            Update::new(1, move |variables, rest| {
+                if rest.get(1).and_then(|updates| updates.slice::<T>().ok()).is_some_and(|u| u.contains(&0)) {
+                    return Err(Failure::invalid("Integer division by zero"));
+                }
+                update.apply(variables, rest)
+            })
+        })
+    })
+}
+
+/// `combine(element of the variable, element of the updates)` for every element of every row named.
+fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + 'static) -> Update {
+    Update::new(1, move |variables, rest| {
+        let ([var], [indices, updates]) = (variables, rest) else {
+            return Err(Failure::invalid("a scatter takes a variable, indices and updates"));
+        };
+        let rows = check(var, indices, updates)?;
+        let width = var.dims()[1..].iter().product::<usize>();
+        let updates = updates.slice::<T>()?;
+        let var = var.slice_mut::<T>()?;
+        for (i, row) in rows.into_iter().enumerate() {
+            let at = &mut var[row * width..][..width];
+            match updates {
+                // One value for every element; `check` lets nothing else of length 1 through that is longer.
+                [one] => at.iter_mut().for_each(|at| combine(at, one)),
+                _ => at.iter_mut().zip(&updates[i * width..][..width]).for_each(|(at, with)| combine(at, with)),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The rows that `indices` names.
+fn check(var: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Vec<usize>> {
+    if var.rank() == 0 {
+        return Err(Failure::invalid(format!("params must be at least 1-D, got shape {}", var.shape())));
+    }
+    let fits = updates.rank() == 0 || {
+        let want = indices.dims().iter().chain(&var.dims()[1..]);
+        updates.dims().iter().eq(want)
+    };
+    if !fits {
+        return Err(Failure::invalid(format!(
+            "Must have updates.shape = indices.shape + params.shape[1:] or updates.shape = [], got updates.shape {}, \
+             indices.shape {}, params.shape {}",
+            updates.shape(),
+            indices.shape(),
+            var.shape()
+        )));
+    }
+    let limit = var.dims()[0];
+    let row = |(i, index): (usize, i64)| {
+        usize::try_from(index).ok().filter(|&row| row < limit).ok_or_else(|| {
+            Failure::invalid(format!("indices{} = {index} is not in [0, {limit})", position(indices, i)))
+        })
+    };
+    indices.to_i64s()?.into_iter().enumerate().map(row).collect()
+}
+
+/// Where element `i` stands in `tensor`: `[2,0]`; nothing for a scalar.
+fn position(tensor: &Tensor, i: usize) -> String {
+    if tensor.rank() == 0 {
+        return String::new();
+    }
+    let places = tensor.shape().strides().into_iter().zip(tensor.dims()).map(|(stride, size)| i / stride % size);
+    format!("[{}]", places.map(|place| place.to_string()).collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,153 @@
+//! The optimizers' updates: TensorFlow's formulas, element by element, in the order in which it evaluates them.
+//!
+//! Every operation rounds to the variable's dtype, as it does there; nothing is allocated. Which input is a variable,
+//! which the gradient and which a rate follows from the op's signature.
+
+mod dense;
+mod sparse;
+
+use super::KernelNode;
+use super::update::Update;
+use crate::failure::{Failure, Result};
+use crate::graph::op::{self, ArgDef, ArgType};
+use crate::tensor::{DType, Element, Float, Tensor, with_float};
+
+pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
+    match node.op.strip_prefix("Resource").unwrap_or(node.op) {
+        op if op.starts_with("Apply") => dense::update(node, op),
+        op if op.starts_with("SparseApply") => sparse::update(node, op),
+        _ => Ok(None),
+    }
+}
+
+/// The part of each input of an optimizer's op.
+struct Roles {
+    /// Names of the variables, for messages.
+    variables: Vec<&'static str>,
+    /// Name and position of the gradient among the inputs that are no variables.
+    grad: (&'static str, usize),
+    /// Position of the indices among them, where the op is a sparse one.
+    indices: Option<usize>,
+    /// Names and positions of the rates among them, in the op's order.
+    rates: Vec<(&'static str, usize)>,
+}
+
+impl Roles {
+    fn of(node: &KernelNode) -> Result<Roles> {
+        let op = op::lookup(node.op).ok_or_else(|| Failure::invalid(format!("unknown op {}", node.op)))?;
+        let is_variable = |arg: &&ArgDef| arg.is_ref || arg.ty == ArgType::Fixed(DType::Resource);
+        let variables: Vec<_> = op.inputs.iter().take_while(is_variable).map(|arg| arg.name).collect();
+        let mut roles = Roles { grad: ("grad", usize::MAX), indices: None, rates: Vec::new(), variables };
+        for (i, arg) in op.inputs[roles.variables.len()..].iter().enumerate() {
+            match arg.name {
+                "grad" | "delta" => roles.grad = (arg.name, i),
+                "indices" => roles.indices = Some(i),
+                name => roles.rates.push((name, i)),
+            }
+        }
+        Ok(roles)
+    }
+
+    /// The rates, each of which must be a scalar.
+    fn rates<T: Element + Copy, const S: usize>(&self, rest: &[Tensor]) -> Result<[T; S]> {
+        let mut rates = Vec::with_capacity(S);
+        for &(name, i) in &self.rates {
+            let rate = input(rest, i, name)?;
+            if rate.rank() != 0 {
+                return Err(Failure::invalid(format!("{name} is not a scalar: {}", rate.shape())));
+            }
+            rates.push(rate.item::<T>()?);
+        }
+        rates.try_into().map_err(|_| Failure::invalid(format!("expected {S} rates, got {}", self.rates.len())))
+    }
+
+    fn grad<'a>(&self, rest: &'a [Tensor]) -> Result<&'a Tensor> {
+        input(rest, self.grad.1, self.grad.0)
+    }
+}
+
+fn input<'a>(rest: &'a [Tensor], i: usize, name: &str) -> Result<&'a Tensor> {
+    rest.get(i).ok_or_else(|| Failure::invalid(format!("input {name} is missing")))
+}
+
+/// FTRL for one element, `[variable, accum, linear]`; without shrinkage its rate is 0.
+///
+/// # Errors
+/// InvalidArgument where a rate has the wrong sign.
+fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<impl Fn([&mut T; 3], T)> {
+    let demand = |holds: bool, what: &str, value: T| {
+        holds.then_some(()).ok_or_else(|| Failure::invalid(format!("{what}: {}", value.to_f64())))
+    };
+    demand(lr > T::ZERO || (by_lr && lr >= T::ZERO), "lr is not a positive scalar", lr)?;
+    demand(l1 >= T::ZERO, "l1 regularization strength is not a non-negative scalar", l1)?;
+    demand(l2 >= T::ZERO, "l2 regularization strength is not a non-negative scalar", l2)?;
+    demand(l2_shrinkage >= T::ZERO, "l2 shrinkage regularization strength is not a non-negative scalar", l2_shrinkage)?;
+    demand(power <= T::ZERO, "lr_power is not a non-positive scalar", power)?;
+
+    let is_square_root = power.to_f64() == -0.5;
+    let two = T::ONE + T::ONE;
+    Ok(move |[var, accum, linear]: [&mut T; 3], g: T| {
+        let root = |x: T| if is_square_root { sqrt(x) } else { pow(x, -power) };
+        let shrunk = if l2_shrinkage > T::ZERO { g + two * l2_shrinkage * *var } else { g };
+        let sum = *accum + g * g;
+        let (old_root, new_root) = (root(*accum), root(sum));
+        let (l1, quadratic) = if by_lr {
+            *linear = *linear + (shrunk * lr - (new_root - old_root) * *var);
+            (l1 * lr, new_root + two * l2 * lr)
+        } else {
+            *linear = *linear + (shrunk - (new_root - old_root) / lr * *var);
+            (l1, new_root / lr + two * l2)
+        };
+        *var = if abs(*linear) > l1 { (l1 * sign(*linear) - *linear) / quadratic } else { T::ZERO };
+        *accum = sum;
+    })
+}
+
+fn sqrt<T: Float>(x: T) -> T {
+    x.map(f32::sqrt, f64::sqrt)
+}
+
+fn rsqrt<T: Float>(x: T) -> T {
+    x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())
+}
+
+fn exp<T: Float>(x: T) -> T {
+    x.map(f32::exp, f64::exp)
+}
+
+fn pow<T: Float>(x: T, y: T) -> T {
+    let y = y.to_f64();
+    x.map(|x| x.powf(y as f32), |x| x.powf(y))
+}
+
+fn abs<T: Float>(x: T) -> T {
+    x.map(f32::abs, f64::abs)
+}
+
+fn sign<T: Float>(x: T) -> T {
+    match x.partial_cmp(&T::ZERO) {
+        Some(std::cmp::Ordering::Greater) => T::ONE,
+        Some(std::cmp::Ordering::Less) => -T::ONE,
+        _ => x,
+    }
+}
+
+fn max<T: Float>(a: T, b: T) -> T {
+    if a < b { b } else { a }
+}
+
+/// Shrinks `v` towards zero by `l1` and divides it by what `l2` asks: the proximal step of L1 and L2 regularization.
+fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
+    let divisor = T::ONE + l2 * rate;
+    if l1 > T::ZERO { sign(v) * max(abs(v) - rate * l1, T::ZERO) / divisor } else { v / divisor }
+}
+
+fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -> Result<Option<Update>> {
+    let dtype = node.attrs.dtype("T")?;
+    update(dtype).map(Some).ok_or_else(|| node.no_kernel(dtype))
+}
+
+/// An attribute that only some forms of an op have.
+fn flag(node: &KernelNode, name: &str, otherwise: bool) -> Result<bool> {
+    if node.attrs.get(name).is_some() { node.attrs.bool(name) } else { Ok(otherwise) }
+}

@@ -1,0 +1,201 @@
+//! Updates by a dense gradient, one function an optimizer.
+
+use super::*;
+use crate::exec::kernel::update;
+use crate::tensor::Numeric;
+
+type Slots<'a, T, const V: usize> = [&'a mut [T]; V];
+
+pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
+    let nesterov = flag(node, "use_nesterov", false)?;
+    let update_slots = flag(node, "update_slots", true)?;
+    let by_lr = flag(node, "multiply_linear_by_lr", false)?;
+    let roles = Roles::of(node)?;
+    with_dtype(node, |dtype| {
+        with_float!(dtype, T => Some(match op {
+            "ApplyGradientDescent" => dense(roles, |v, g: &[T], r| Ok(gradient_descent(v, g, r))),
+            "ApplyProximalGradientDescent" => dense(roles, |v, g: &[T], r| Ok(proximal_gradient_descent(v, g, r))),
+            "ApplyMomentum" => dense(roles, move |v, g: &[T], r| Ok(momentum(v, g, r, nesterov))),
+            "ApplyKerasMomentum" => dense(roles, move |v, g: &[T], r| Ok(keras_momentum(v, g, r, nesterov))),
+            "ApplyAdagrad" => dense(roles, move |v, g: &[T], r| Ok(adagrad(v, g, r, update_slots))),
+            "ApplyAdagradV2" => dense(roles, move |v, g: &[T], r| Ok(adagrad_v2(v, g, r, update_slots))),
+            "ApplyProximalAdagrad" => dense(roles, |v, g: &[T], r| Ok(proximal_adagrad(v, g, r))),
+            "ApplyAdadelta" => dense(roles, |v, g: &[T], r| Ok(adadelta(v, g, r))),
+            "ApplyAdam" => dense(roles, move |v, g: &[T], r| Ok(adam(v, g, r, nesterov))),
+            "ApplyAdamWithAmsgrad" => dense(roles, |v, g: &[T], r| Ok(adam_with_amsgrad(v, g, r))),
+            "ApplyAdaMax" => dense(roles, |v, g: &[T], r| Ok(ada_max(v, g, r))),
+            "ApplyRMSProp" => dense(roles, |v, g: &[T], r| Ok(rms_prop(v, g, r))),
+            "ApplyCenteredRMSProp" => dense(roles, |v, g: &[T], r| Ok(centered_rms_prop(v, g, r))),
+            "ApplyFtrl" => dense(roles, move |v, g: &[T], [lr, l1, l2, power]| {
+                ftrl_dense(v, g, [lr, l1, l2, T::ZERO, power], by_lr)
+            }),
+            "ApplyFtrlV2" => dense(roles, move |v, g: &[T], r| ftrl_dense(v, g, r, by_lr)),
+            "ApplyAddSign" => dense(roles, |v, g: &[T], r| Ok(add_sign(v, g, r))),
+            "ApplyPowerSign" => dense(roles, |v, g: &[T], r| Ok(power_sign(v, g, r))),
+            _ => return None,
+        }))
+        .flatten()
+    })
+}
+
+/// Wraps `rule(variables, gradient, rates)` in the checks that every dense update needs.
+fn dense<T: Float, const V: usize, const S: usize>(
+    roles: Roles,
+    rule: impl Fn(Slots<T, V>, &[T], [T; S]) -> Result<()> + Send + 'static,
+) -> Update {
+    Update::new(V, move |variables, rest| {
+        let rates = roles.rates(rest)?;
+        let grad = roles.grad(rest)?;
+        if let Some(var) = variables.first()
+            && var.shape() != grad.shape()
+        {
+            return Err(Failure::invalid(format!(
+                "{} and {} do not have the same shape {} {}",
+                roles.variables[0],
+                roles.grad.0,
+                var.shape(),
+                grad.shape()
+            )));
+        }
+        rule(update::slots(variables, &roles.variables)?, grad.slice()?, rates)
+    })
+}
+
+fn gradient_descent<T: Float>([var]: Slots<T, 1>, grad: &[T], [lr]: [T; 1]) {
+    for (var, &g) in var.iter_mut().zip(grad) {
+        *var = *var - g * lr;
+    }
+}
+
+fn proximal_gradient_descent<T: Float>([var]: Slots<T, 1>, grad: &[T], [lr, l1, l2]: [T; 3]) {
+    for (var, &g) in var.iter_mut().zip(grad) {
+        *var = proximal(*var - g * lr, lr, l1, l2);
+    }
+}
+
+fn momentum<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr, momentum]: [T; 2], nesterov: bool) {
+    for ((var, accum), &g) in var.iter_mut().zip(accum).zip(grad) {
+        *accum = *accum * momentum + g;
+        *var = *var - if nesterov { g * lr + *accum * momentum * lr } else { *accum * lr };
+    }
+}
+
+fn keras_momentum<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr, momentum]: [T; 2], nesterov: bool) {
+    for ((var, accum), &g) in var.iter_mut().zip(accum).zip(grad) {
+        *accum = *accum * momentum - g * lr;
+        *var = *var + if nesterov { *accum * momentum - g * lr } else { *accum };
+    }
+}
+
+fn adagrad<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr]: [T; 1], update_slots: bool) {
+    for ((var, accum), &g) in var.iter_mut().zip(accum).zip(grad) {
+        if update_slots {
+            *accum = *accum + g * g;
+        }
+        *var = *var - g * lr * rsqrt(*accum);
+    }
+}
+
+fn adagrad_v2<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr, epsilon]: [T; 2], update_slots: bool) {
+    for ((var, accum), &g) in var.iter_mut().zip(accum).zip(grad) {
+        if update_slots {
+            *accum = *accum + g * g;
+        }
+        *var = *var - g * lr / (sqrt(*accum) + epsilon);
+    }
+}
+
+fn proximal_adagrad<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr, l1, l2]: [T; 3]) {
+    for ((var, accum), &g) in var.iter_mut().zip(accum).zip(grad) {
+        *accum = *accum + g * g;
+        let rate = lr * rsqrt(*accum);
+        *var = proximal(*var - g * rate, rate, l1, l2);
+    }
+}
+
+fn adadelta<T: Float>([var, accum, accum_update]: Slots<T, 3>, grad: &[T], [lr, rho, epsilon]: [T; 3]) {
+    for (((var, accum), accum_update), &g) in var.iter_mut().zip(accum).zip(accum_update).zip(grad) {
+        *accum = *accum * rho + g * g * (T::ONE - rho);
+        let update = sqrt(*accum_update + epsilon) * rsqrt(*accum + epsilon) * g;
+        *var = *var - update * lr;
+        *accum_update = *accum_update * rho + update * update * (T::ONE - rho);
+    }
+}
+
+fn adam<T: Float>(
+    [var, m, v]: Slots<T, 3>,
+    grad: &[T],
+    [beta1_power, beta2_power, lr, beta1, beta2, epsilon]: [T; 6],
+    nesterov: bool,
+) {
+    let alpha = lr * sqrt(T::ONE - beta2_power) / (T::ONE - beta1_power);
+    for (((var, m), v), &g) in var.iter_mut().zip(m).zip(v).zip(grad) {
+        *m = *m + (g - *m) * (T::ONE - beta1);
+        *v = *v + (g * g - *v) * (T::ONE - beta2);
+        let direction = if nesterov { g * (T::ONE - beta1) + beta1 * *m } else { *m };
+        *var = *var - direction * alpha / (sqrt(*v) + epsilon);
+    }
+}
+
+fn adam_with_amsgrad<T: Float>(
+    [var, m, v, vhat]: Slots<T, 4>,
+    grad: &[T],
+    [beta1_power, beta2_power, lr, beta1, beta2, epsilon]: [T; 6],
+) {
+    let alpha = lr * sqrt(T::ONE - beta2_power) / (T::ONE - beta1_power);
+    for ((((var, m), v), vhat), &g) in var.iter_mut().zip(m).zip(v).zip(vhat).zip(grad) {
+        *m = *m + (g - *m) * (T::ONE - beta1);
+        *v = *v + (g * g - *v) * (T::ONE - beta2);
+        *vhat = max(*vhat, *v);
+        *var = *var - *m * alpha / (sqrt(*vhat) + epsilon);
+    }
+}
+
+fn ada_max<T: Float>([var, m, v]: Slots<T, 3>, grad: &[T], [beta1_power, lr, beta1, beta2, epsilon]: [T; 5]) {
+    let alpha = lr / (T::ONE - beta1_power);
+    for (((var, m), v), &g) in var.iter_mut().zip(m).zip(v).zip(grad) {
+        *m = *m + (g - *m) * (T::ONE - beta1);
+        *v = max(beta2 * *v, abs(g));
+        *var = *var - alpha * (*m / (*v + epsilon));
+    }
+}
+
+fn rms_prop<T: Float>([var, ms, mom]: Slots<T, 3>, grad: &[T], [lr, rho, momentum, epsilon]: [T; 4]) {
+    for (((var, ms), mom), &g) in var.iter_mut().zip(ms).zip(mom).zip(grad) {
+        *ms = *ms + (g * g - *ms) * (T::ONE - rho);
+        *mom = *mom * momentum + g * lr / sqrt(*ms + epsilon);
+        *var = *var - *mom;
+    }
+}
+
+fn centered_rms_prop<T: Float>([var, mg, ms, mom]: Slots<T, 4>, grad: &[T], [lr, rho, momentum, epsilon]: [T; 4]) {
+    for ((((var, mg), ms), mom), &g) in var.iter_mut().zip(mg).zip(ms).zip(mom).zip(grad) {
+        *ms = *ms + (g * g - *ms) * (T::ONE - rho);
+        *mg = *mg + (g - *mg) * (T::ONE - rho);
+        let variance = (*ms - *mg * *mg) + epsilon;
+        *mom = *mom * momentum + g * lr / sqrt(variance);
+        *var = *var - *mom;
+    }
+}
+
+fn ftrl_dense<T: Float>([var, accum, linear]: Slots<T, 3>, grad: &[T], rates: [T; 5], by_lr: bool) -> Result<()> {
+    let rule = ftrl_rule(rates, by_lr)?;
+    for (((var, accum), linear), &g) in var.iter_mut().zip(accum).zip(linear).zip(grad) {
+        rule([var, accum, linear], g);
+    }
+    Ok(())
+}
+
+fn add_sign<T: Float>([var, m]: Slots<T, 2>, grad: &[T], [lr, alpha, sign_decay, beta]: [T; 4]) {
+    for ((var, m), &g) in var.iter_mut().zip(m).zip(grad) {
+        *m = *m * beta + g * (T::ONE - beta);
+        *var = *var - lr * (alpha + sign_decay * (sign(g) * sign(*m))) * g;
+    }
+}
+
+fn power_sign<T: Float>([var, m]: Slots<T, 2>, grad: &[T], [lr, log_base, sign_decay, beta]: [T; 4]) {
+    for ((var, m), &g) in var.iter_mut().zip(m).zip(grad) {
+        *m = *m * beta + g * (T::ONE - beta);
+        *var = *var - lr * exp(log_base * sign_decay * (sign(g) * sign(*m))) * g;
+    }
+}
