@@ -1,24 +1,112 @@
 //! Running pieces: a device is a thread that runs compiled pieces, step after step, on one backend.
 //!
 //! Never async, and a stranger to the network: what leaves a device goes through its [`Sink`].
+//!
+//! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `engine` is what
+//! a backend must do, `resource` and `state` hold what outlives a step.
 
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
+mod host;
 pub mod kernel;
+mod mailbox;
+mod resource;
+mod thread;
+mod token;
 
-use crate::failure::Failure;
-use crate::ids::{PieceId, StepId};
-use crate::plan::DeviceName;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use host::HostEngine;
+use engine::Engine;
+use mailbox::{Mailbox, Message};
+pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
+pub use thread::MAX_PARKED_BYTES;
+
+use crate::failure::{Code, Failure};
+use crate::ids::{PieceId, SessionId, StepId};
+use crate::plan::{DeviceName, Piece};
 use crate::tensor::Tensor;
 
 /// Where a device hands what it makes. Called on the device's thread; must not block.
 pub trait Sink: Send + Sync {
     /// A value for another device; `None` where it is dead (an untaken branch). `iterations` has the iteration of each
-    /// loop that encloses the transfer, outermost first; empty outside loops.
+    /// loop that encloses the transfer, outermost first; empty outside loops. Where only the order crosses, the value
+    /// is a bool scalar that means nothing.
     fn push(&self, step: StepId, to: &DeviceName, transfer: u32, iterations: &[u32], value: Option<Tensor>);
     /// The piece has run for this step; what it fetched, in the piece's order.
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>);
-    /// The step failed here; called once, and nothing more of that step follows.
+    /// The step failed here; called once, and nothing more of that step follows, nor of the later steps of its
+    /// [`Device::start`].
     fn failed(&self, step: StepId, failure: Failure);
+}
+
+/// A device: the handle of its thread. Dropping it ends the thread once the op under way has run.
+pub struct Device {
+    mailbox: Mailbox,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Device {
+    /// Starts the thread of a device. `resources` are its task's, shared by the task's devices.
+    ///
+    /// # Errors
+    /// ResourceExhausted where the machine gives no thread.
+    pub fn open(
+        name: DeviceName,
+        engine: Box<dyn Engine>,
+        resources: Arc<Resources>,
+        sink: Arc<dyn Sink>,
+    ) -> Result<Device, Failure> {
+        let (mailbox, inbox) = mailbox::open();
+        let own = mailbox.clone();
+        let title = format!("{}:{}", name.kind.name(), name.index);
+        let thread = std::thread::Builder::new()
+            .name(title)
+            .spawn(move || thread::run(name, engine, resources, sink, own, inbox))
+            .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no thread for a device: {error}")))?;
+        Ok(Device { mailbox, thread: Some(thread) })
+    }
+
+    /// Compiles a piece and holds it until its session is released. Waits for the device's thread.
+    ///
+    /// # Errors
+    /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken.
+    pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        self.mailbox.send(Message::Register { id, piece: Box::new(piece), reply });
+        answer.recv().unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "the device is closed")))
+    }
+
+    /// Runs the piece for the steps `first..first + count`, each when the one before it has run here. `feeds` come in
+    /// the piece's order and are the same for each.
+    pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
+        self.mailbox.send(Message::Start { id, first, count, feeds });
+    }
+
+    /// A value that another device pushed. May come before its step has started, within [`MAX_PARKED_BYTES`].
+    pub fn arrive(&self, step: StepId, transfer: u32, iterations: Vec<u32>, value: Option<Tensor>) {
+        self.mailbox.send(Message::Arrive { step, transfer, iterations, value });
+    }
+
+    /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.
+    pub fn abort(&self, step: StepId, failure: Failure) {
+        self.mailbox.send(Message::Abort { step, failure });
+    }
+
+    /// Forgets the session's pieces, steps, parked values and private resources.
+    pub fn release(&self, session: SessionId) {
+        self.mailbox.send(Message::Release { session });
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.mailbox.send(Message::Close);
+        // A sink may hold the device that it serves; then the last handle dies on the device's own thread.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
 }

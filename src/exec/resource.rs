@@ -1,0 +1,159 @@
+//! What outlives a step: the resources of a task, by container and name.
+//!
+//! Sessions that name the same resource on the same task share it, as between-graph training needs; it lives until its
+//! container is cleared, or, in an isolated session, until that is released. Tensor arrays and stacks stand in no
+//! table: they live as long as a handle to them flows through their step.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::engine::Value;
+use crate::failure::{Code, Failure, Result};
+use crate::ids::SessionId;
+use crate::plan::DeviceKind;
+use crate::tensor::{DType, PartialShape};
+
+/// The container of resources that name none.
+pub const DEFAULT_CONTAINER: &str = "localhost";
+
+/// Most resources a task holds.
+pub const MAX_RESOURCES: usize = 1 << 20;
+
+/// A handle to a resource.
+#[derive(Clone)]
+pub(super) enum Resource {
+    Variable(Arc<Variable>),
+}
+
+impl Resource {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Resource::Variable(_) => "variable",
+        }
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resource({})", self.kind())
+    }
+}
+
+/// Where a resource stands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// The one session that sees it, where that is isolated.
+    pub session: Option<SessionId>,
+    pub device: (DeviceKind, u32),
+    pub container: String,
+    pub name: String,
+}
+
+/// The resources of a task, shared by its devices.
+#[derive(Default)]
+pub struct Resources {
+    table: Mutex<Table>,
+    /// Raised whenever something is taken out of the table, so that nobody goes on with a handle he kept.
+    generation: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    resources: BTreeMap<Key, Resource>,
+    isolated: HashSet<SessionId>,
+}
+
+impl Resources {
+    pub fn new() -> Resources {
+        Resources::default()
+    }
+
+    /// From now on the session sees only resources of its own, which go with it. To be said before it registers a piece.
+    pub fn isolate(&self, session: SessionId) {
+        lock(&self.table).isolated.insert(session);
+    }
+
+    /// Forgets every resource of a container; an empty name is the default container's.
+    pub fn clear(&self, container: &str) {
+        let container = if container.is_empty() { DEFAULT_CONTAINER } else { container };
+        lock(&self.table).resources.retain(|key, _| key.container != container);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Forgets what only the session could see.
+    pub(super) fn release(&self, session: SessionId) {
+        let mut table = lock(&self.table);
+        if table.isolated.remove(&session) {
+            table.resources.retain(|key, _| key.session != Some(session));
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether the session sees only resources of its own.
+    pub(super) fn is_isolated(&self, session: SessionId) -> bool {
+        lock(&self.table).isolated.contains(&session)
+    }
+
+    /// The resource of that name, made where there is none.
+    pub(super) fn find_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Resource>) -> Result<Resource> {
+        let mut table = lock(&self.table);
+        if let Some(resource) = table.resources.get(key) {
+            return Ok(resource.clone());
+        }
+        if table.resources.len() >= MAX_RESOURCES {
+            let why = format!("the task holds {MAX_RESOURCES} resources already, which is the limit");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let resource = make()?;
+        table.resources.insert(key.clone(), resource.clone());
+        Ok(resource)
+    }
+}
+
+/// A variable: a name, a type and the value it has now, if any.
+#[derive(Debug)]
+pub(super) struct Variable {
+    pub name: String,
+    pub dtype: DType,
+    /// What the graph says of its shape.
+    pub shape: PartialShape,
+    value: Mutex<Option<Value>>,
+}
+
+impl Variable {
+    pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
+        Variable { name, dtype, shape, value: Mutex::new(None) }
+    }
+
+    /// The value it has now.
+    ///
+    /// # Errors
+    /// FailedPrecondition where it has none yet.
+    pub fn read(&self) -> Result<Value> {
+        self.hold().clone().ok_or_else(|| self.uninitialized())
+    }
+
+    pub fn is_initialized(&self) -> bool {
+        self.hold().is_some()
+    }
+
+    /// Its place, for reading and writing while nobody else can.
+    pub fn hold(&self) -> MutexGuard<'_, Option<Value>> {
+        lock(&self.value)
+    }
+
+    pub fn uninitialized(&self) -> Failure {
+        Failure::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
+    }
+}
+
+/// A lock whose holder panicked is taken all the same: what it guards is replaced as a whole, never half.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
