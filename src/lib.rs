@@ -1,4 +1,36 @@
-//! meshtf
+//! TensorFlow 1's distributed runtime, small: named tasks that find each other, a graph split over them by its device
+//! strings, and the answer. One binary, no cluster file, no coordinator; the engine on each node is [burn].
+//!
+//! [burn]: https://burn.dev
+//!
+//! # The map of the house
+//!
+//! A file may use only what stands further down in this list; a test (`tests/tidy.rs`) holds it to that.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `cli` | the command line: arguments in, text out |
+//! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
+//! | `session` | one client's graph on the mesh: open, run, close |
+//! | `worker`, `master` | the two halves of a node, strangers to each other |
+//! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Strangers too |
+//! | [`protocol`] | what nodes say to each other, as data |
+//! | [`plan`] | a graph pruned, placed on devices and split into pieces |
+//! | [`graph`] | a program as data, checked against the vocabulary of ops |
+//! | [`device`] | names: tasks, devices, the device string of a node |
+//! | [`tensor`] | dtype, shape, elements |
+//!
+//! From [`protocol`] down everything is pure: no runtime, no network, no backend, no clock, no thread. That core builds and is
+//! tested alone with `--no-default-features`.
+//!
+//! Data flows one way: file → [`Graph`](graph::Graph) → [`Plan`](plan::Plan) → messages → pieces → values → client. A graph is
+//! data: no node ever runs code that it was sent, only operations it knows.
+//!
+//! # Features
+//!
+//! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
+
+pub mod device;
 pub mod exec;
 mod failure;
 pub mod graph;
@@ -7,4 +39,5 @@ mod nearest;
 pub mod plan;
 pub mod protocol;
 pub mod tensor;
+
 pub use failure::{Code, Failure, Result};

@@ -1,1 +1,3 @@
+//! The `meshtf` command: nothing here but the exit code.
+
 fn main() {}

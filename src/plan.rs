@@ -3,11 +3,9 @@
 //!
 //! Pure and deterministic: the same graph, cluster and signature give the same plan, byte for byte.
 
-pub mod device;
-
-pub use device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
 use serde::{Deserialize, Serialize};
 
+pub use crate::device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
 use crate::graph::{Attrs, OutputType};
 use crate::tensor::DType;
 

@@ -137,7 +137,7 @@ fn sort(defs: &[NodeDef], ops: &[&OpDef], links: &[Links]) -> Result<Vec<usize>,
 /// Checks one node whose forward inputs have been checked, and completes its attributes.
 fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
     let NodeDef { name, device, mut attrs, .. } = def;
-    device.parse::<crate::plan::DeviceSpec>().map_err(|error| GraphError::BadDevice {
+    device.parse::<crate::device::DeviceSpec>().map_err(|error| GraphError::BadDevice {
         node: name.clone(),
         device: device.clone(),
         why: format!("{}; {}", error.why, error.right),

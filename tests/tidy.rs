@@ -1,0 +1,269 @@
+//! Holds the house to its plan: which module may use which, what the pure core must not touch, how long a file may
+//! get, and that every file says what it is. Reads the source as text; it runs nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file longer than this is two files.
+const MOST_LINES: usize = 600;
+
+/// A module of `src/`, and the modules of this crate that it may use.
+struct Rule {
+    module: &'static str,
+    may_use: &'static [&'static str],
+    /// Whether it is pure: no runtime, no network, no backend, no clock, no thread, no file system.
+    pure: bool,
+}
+
+/// Left may use only what stands to its right: data flows one way through the house.
+const RULES: &[Rule] = &[
+    Rule { module: "failure", may_use: &[], pure: true },
+    Rule { module: "ids", may_use: &[], pure: true },
+    Rule { module: "nearest", may_use: &[], pure: true },
+    Rule { module: "device", may_use: &[], pure: true },
+    Rule { module: "json", may_use: &["failure"], pure: true },
+    Rule { module: "tensor", may_use: &["failure", "json"], pure: true },
+    Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
+    Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
+    Rule {
+        module: "protocol",
+        may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        pure: true,
+    },
+    Rule { module: "exec", may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"], pure: false },
+    Rule {
+        module: "mesh",
+        may_use: &["protocol", "plan", "device", "tensor", "failure", "ids", "nearest"],
+        pure: false,
+    },
+    Rule { module: "post", may_use: &["protocol", "failure"], pure: false },
+    Rule {
+        module: "worker",
+        may_use: &[
+            "exec", "mesh", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "nearest",
+        ],
+        pure: false,
+    },
+    Rule {
+        module: "master",
+        may_use: &["mesh", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        pure: false,
+    },
+    Rule {
+        module: "session",
+        may_use: &["mesh", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        pure: false,
+    },
+];
+
+/// What a pure module must not name. Time and randomness come in as arguments.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "libp2p",
+    "burn_backend",
+    "burn_flex",
+    "burn_ndarray",
+    "burn_wgpu",
+    "cubecl",
+    "rustls",
+    "socket2",
+    "getrandom",
+    "std::time",
+    "std::thread",
+    "std::net",
+    "std::process",
+    "std::env",
+    "tracing",
+];
+
+/// Outside crates that belong to one side of the house only.
+const BORDERS: &[(&str, &[&str])] = &[
+    ("exec", &["tokio", "libp2p", "rustls", "socket2", "clap"]),
+    ("mesh", &["burn_backend", "burn_flex", "burn_ndarray", "burn_wgpu", "cubecl", "clap"]),
+    ("worker", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("master", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+];
+
+/// Left behind by a hurried hand.
+const LEFTOVERS: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
+
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// `graph` for `src/graph.rs` and everything below `src/graph/`.
+    fn module(&self) -> Option<String> {
+        let inside = self.path.strip_prefix(root().join("src")).ok()?;
+        let first = inside.components().next()?.as_os_str().to_str()?;
+        Some(first.trim_end_matches(".rs").to_owned())
+    }
+
+    fn name(&self) -> String {
+        self.path.strip_prefix(root()).unwrap_or(&self.path).display().to_string()
+    }
+
+    /// The lines that are code, numbered from 1: without comments, and without the unit tests at the end, which may
+    /// reach for anything.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text
+            .lines()
+            .take_while(|line| !line.starts_with("#[cfg(test)]"))
+            .enumerate()
+            .map(|(i, line)| (i + 1, line))
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources() -> Vec<Source> {
+    let mut folders: Vec<PathBuf> =
+        ["src", "tests", "benches", "examples"].iter().map(|name| root().join(name)).collect();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.expect("the folder can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("source is text");
+                found.push(Source { path, text });
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no sources below {}", root().display());
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn assert_none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// The modules of this crate that a line of code names: `graph` for `crate::graph::Node`, both for
+/// `use crate::{graph, plan::Task}`.
+fn modules_named(line: &str) -> Vec<&str> {
+    let mut named = Vec::new();
+    for (at, _) in line.match_indices("crate::") {
+        let before = line[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let rest = &line[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => named.push(identifier(rest)),
+            Some(list) => {
+                let mut depth = 0;
+                let mut start = true;
+                for (i, c) in list.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => start = true,
+                        c if start && depth == 0 && !c.is_whitespace() => {
+                            named.push(identifier(&list[i..]));
+                            start = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    named
+}
+
+fn identifier(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    &text[..end]
+}
+
+/// Whether a line names the crate or path `name`, and not something that merely contains it.
+fn names(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = &line[at + name.len()..];
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') && after.starts_with("::")
+    })
+}
+
+#[test]
+fn modules_use_only_what_stands_to_their_right() {
+    let sources = sources();
+    let modules: Vec<String> = sources.iter().filter_map(Source::module).collect();
+    let mut complaints = Vec::new();
+    for source in &sources {
+        let Some(rule) = source.module().and_then(|module| RULES.iter().find(|rule| rule.module == module)) else {
+            continue;
+        };
+        for (number, line) in source.code() {
+            for used in modules_named(line) {
+                let known = modules.iter().any(|module| module == used);
+                if known && used != rule.module && !rule.may_use.contains(&used) {
+                    complaints.push(format!("{}:{number}: {} must not use {used}", source.name(), rule.module));
+                }
+            }
+        }
+    }
+    assert_none(complaints);
+}
+
+#[test]
+fn the_pure_core_is_pure() {
+    let mut complaints = Vec::new();
+    for source in sources() {
+        let Some(rule) = source.module().and_then(|module| RULES.iter().find(|rule| rule.module == module)) else {
+            continue;
+        };
+        let forbidden = match rule.pure {
+            true => IMPURE,
+            false => BORDERS.iter().find(|(module, _)| *module == rule.module).map_or(&[][..], |(_, crates)| crates),
+        };
+        for (number, line) in source.code() {
+            for name in forbidden {
+                if names(line, name) {
+                    complaints.push(format!("{}:{number}: {} must not know {name}", source.name(), rule.module));
+                }
+            }
+        }
+    }
+    assert_none(complaints);
+}
+
+#[test]
+fn every_file_says_what_it_is_and_ends_in_time() {
+    let mut complaints = Vec::new();
+    for source in sources() {
+        let lines = source.text.lines().count();
+        if lines > MOST_LINES {
+            complaints.push(format!("{}: {lines} lines; split it above {MOST_LINES}", source.name()));
+        }
+        if !source.text.starts_with("//!") {
+            complaints.push(format!("{}: begins without a //! that says what it is", source.name()));
+        }
+        let this_file = source.path.ends_with("tests/tidy.rs");
+        for (number, line) in source.text.lines().enumerate() {
+            for leftover in LEFTOVERS.iter().filter(|leftover| !this_file && line.contains(**leftover)) {
+                complaints.push(format!("{}:{}: {leftover}…)", source.name(), number + 1));
+            }
+        }
+    }
+    assert_none(complaints);
+}
+
+#[test]
+fn the_reader_of_use_lines_reads_them() {
+    assert_eq!(modules_named("use crate::graph::{Node, Attr};"), ["graph"]);
+    assert_eq!(modules_named("use crate::{plan::{Task, Plan}, graph, Failure};"), ["plan", "graph", "Failure"]);
+    assert_eq!(modules_named("pub(crate) fn f(x: crate::tensor::Tensor) -> mycrate::x"), ["tensor"]);
+    assert!(names("use tokio::sync;", "tokio"));
+    assert!(names("let now = std::time::Instant::now();", "std::time"));
+    assert!(!names("let tokio_like = my_tokio::x;", "tokio"));
+}
