@@ -18,8 +18,8 @@ mod token;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub use host::HostEngine;
 use engine::Engine;
+pub use host::HostEngine;
 use mailbox::{Mailbox, Message};
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
 pub use thread::MAX_PARKED_BYTES;

@@ -4,7 +4,15 @@
 //! These kernels take every dtype that TensorFlow's CPU kernels take. Where a burn backend is faster, `exec::burn` has
 //! a second kernel for the same op, and the device prefers that. Nothing here knows a device, a step or the network.
 
+mod array;
+mod broadcast;
+mod call;
+mod math;
+mod matmul;
+mod reduce;
 mod scatter;
+#[cfg(test)]
+mod tests;
 mod train;
 pub mod update;
 
@@ -44,6 +52,16 @@ impl KernelNode<'_> {
 ///
 /// # Errors
 /// InvalidArgument or Unimplemented where the attributes or dtypes are such that no input could be right.
-pub fn compile(_node: &KernelNode) -> Result<Option<HostKernel>> {
+pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
+    for room in ROOMS {
+        if let Some(kernel) = room(node)? {
+            return Ok(Some(kernel));
+        }
+    }
     Ok(None)
 }
+
+/// A room compiles the ops that are its own and answers `None` for all others.
+type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
+
+const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel];

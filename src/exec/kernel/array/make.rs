@@ -1,0 +1,131 @@
+//! Fill, ZerosLike, Range, OneHot and Tile: tensors made from little.
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
+use super::super::{HostKernel, KernelNode};
+use super::view::{View, not_held};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_number, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(Some(match node.op {
+        "Fill" => call(|[dims, value]| fill(&dims, &value)),
+        "ZerosLike" => call(|[x]| Tensor::zeros(x.dtype(), x.shape().clone())),
+        "Range" => {
+            let dtype = input_dtype(node, 0)?;
+            match with_number!(dtype, T => call(|[start, limit, delta]| range::<T>(&start, &limit, &delta))) {
+                Some(kernel) => kernel,
+                None => return no_kernel(node),
+            }
+        }
+        "OneHot" => {
+            let axis = node.attrs.int("axis")?;
+            call(move |[indices, depth, on, off]: [Tensor; 4]| {
+                with_type!(on.dtype(), T => one_hot::<T>(&indices, &depth, &on, &off, axis))
+                    .unwrap_or_else(|| not_held(on.dtype()))
+            })
+        }
+        "Tile" => call(|[x, multiples]| tile(x, &multiples)),
+        _ => return Ok(None),
+    }))
+}
+
+fn fill(dims: &Tensor, value: &Tensor) -> Result<Tensor> {
+    let sizes = vector(dims, "dims", true)?;
+    if value.rank() != 0 {
+        return Err(Failure::invalid(format!("value must be a scalar, got shape {}", value.shape())));
+    }
+    let shape = Shape::from_i64s(&sizes)?;
+    View { offset: 0, dims: shape.dims().iter().map(|&size| (size, 0)).collect() }.read(value, shape)
+}
+
+fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<Tensor> {
+    let (start, limit, delta) = (start.item::<T>()?, limit.item::<T>()?, delta.item::<T>()?);
+    let text = |x: T| x.to_f64().to_string();
+    if delta == T::ZERO {
+        return Err(Failure::invalid("Requires delta != 0: 0"));
+    }
+    if delta > T::ZERO && start > limit {
+        return Err(Failure::invalid(format!(
+            "Requires start <= limit when delta > 0: {}/{}",
+            text(start),
+            text(limit)
+        )));
+    }
+    if delta < T::ZERO && start < limit {
+        return Err(Failure::invalid(format!(
+            "Requires start >= limit when delta < 0: {}/{}",
+            text(start),
+            text(limit)
+        )));
+    }
+    let n = if T::DTYPE.is_float() {
+        // Saturating, so that what is too much is refused below; NaN makes nothing.
+        ((limit.to_f64() - start.to_f64()) / delta.to_f64()).abs().ceil() as usize
+    } else {
+        let exact = |x: T| if T::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };
+        usize::try_from((exact(limit) - exact(start)).unsigned_abs().div_ceil(exact(delta).unsigned_abs()))
+            .unwrap_or(usize::MAX)
+    };
+    let shape = Shape::from([n]);
+    shape.checked_elements(T::DTYPE)?;
+    // Added up step by step, as TensorFlow does, with the same rounding.
+    let mut next = start;
+    let step = || {
+        let value = next;
+        next = value.add(delta);
+        value
+    };
+    let elements = std::iter::repeat_with(step).take(n).collect();
+    Ok(Tensor::from_vec(shape, elements))
+}
+
+fn one_hot<T: Element>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor, axis: i64) -> Result<Tensor> {
+    let depth = call::size(depth, "depth")?;
+    for (value, name) in [(on, "on_value"), (off, "off_value")] {
+        if value.rank() != 0 {
+            return Err(Failure::invalid(format!("{name} must be a scalar, but got: {}", value.shape())));
+        }
+    }
+    let (on, off) = (on.item::<T>()?, off.item::<T>()?);
+    let at = if axis == -1 { indices.rank() } else { call::axis(axis, indices.rank() + 1)? };
+    let indices_i64 = match indices.data() {
+        Data::U8(values) => values.iter().map(|&x| i64::from(x)).collect(),
+        Data::I8(values) => values.iter().map(|&x| i64::from(x)).collect(),
+        _ => indices.to_i64s()?,
+    };
+    let mut dims = indices.dims().to_vec();
+    dims.insert(at, depth);
+    let shape = Shape::from(dims);
+    let mut out = vec![off; shape.checked_elements(T::DTYPE)?];
+    let inner = call::product(&indices.dims()[at..]);
+    for (i, &hot) in indices_i64.iter().enumerate() {
+        if let Some(hot) = usize::try_from(hot).ok().filter(|&hot| hot < depth) {
+            out[(i / inner * depth + hot) * inner + i % inner] = on.clone();
+        }
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+fn tile(x: Tensor, multiples: &Tensor) -> Result<Tensor> {
+    let counts = vector(multiples, "multiples", false)?;
+    if counts.len() != x.rank() {
+        return Err(Failure::invalid(format!(
+            "Expected multiples argument to be a vector of length {} but got length {}",
+            x.rank(),
+            counts.len()
+        )));
+    }
+    let counts = counts
+        .iter()
+        .enumerate()
+        .map(|(i, &n)| {
+            usize::try_from(n).map_err(|_| Failure::invalid(format!("Expected multiples[{i}] >= 0, but got {n}")))
+        })
+        .collect::<Result<Vec<usize>>>()?;
+    if counts.iter().all(|&n| n == 1) {
+        return Ok(x);
+    }
+    let shape: Shape = x.dims().iter().zip(&counts).map(|(&size, &n)| size.saturating_mul(n)).collect();
+    let dims = View::all(x.shape()).dims.iter().zip(&counts).flat_map(|(&own, &n)| [(n, 0), own]).collect();
+    View { offset: 0, dims }.read(&x, shape)
+}

@@ -1,0 +1,145 @@
+//! Moving elements: a view says where each element of a tensor lies in another, and reads or writes through it.
+//!
+//! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only these two walks are
+//! compiled for every dtype.
+
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
+
+/// A window on row-major elements: dimension by dimension, how many and how far apart.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Where the first element lies.
+    pub offset: isize,
+    /// Size and distance between neighbours of each dimension, outermost first.
+    pub dims: Vec<(usize, isize)>,
+}
+
+impl View {
+    /// All of a tensor of that shape.
+    pub fn all(shape: &Shape) -> Self {
+        let dims = shape.dims().iter().zip(shape.strides()).map(|(&size, stride)| (size, stride as isize)).collect();
+        View { offset: 0, dims }
+    }
+
+    /// The block of `sizes` that begins at `begin`. The block must lie inside.
+    pub fn block(shape: &Shape, begin: &[usize], sizes: &[usize]) -> Self {
+        let mut view = View::all(shape);
+        for (axis, (&begin, &size)) in begin.iter().zip(sizes).enumerate() {
+            view.offset += begin as isize * view.dims[axis].1;
+            view.dims[axis].0 = size;
+        }
+        view
+    }
+
+    /// The elements of `source` that the view shows, as a tensor of `shape`, which must have as many.
+    ///
+    /// # Errors
+    /// ResourceExhausted where the result would be too large.
+    pub fn read(&self, source: &Tensor, shape: Shape) -> Result<Tensor> {
+        let n = shape.checked_elements(source.dtype())?;
+        let walk = self.merged();
+        with_type!(source.dtype(), T => {
+            let mut out = Vec::with_capacity(n);
+            if n > 0 {
+                walk.read_into::<T>(source.slice::<T>()?, &mut out);
+            }
+            Ok(Tensor::from_vec(shape, out))
+        })
+        .unwrap_or_else(|| not_held(source.dtype()))
+    }
+
+    /// Writes the elements of `source`, in order, to where the view shows them in `target`.
+    ///
+    /// # Errors
+    /// InvalidArgument where the dtypes differ.
+    pub fn write(&self, target: &mut Data, source: &Tensor) -> Result<()> {
+        if source.is_empty() {
+            return Ok(());
+        }
+        let dtype = source.dtype();
+        if target.dtype() != dtype {
+            return Err(Failure::invalid(format!("expected {}, got {dtype}", target.dtype())));
+        }
+        let walk = self.merged();
+        with_type!(dtype, T => {
+            let target = T::vec_mut(target).expect("the dtypes were compared");
+            walk.write_from::<T>(source.slice::<T>()?, target);
+            Ok(())
+        })
+        .unwrap_or_else(|| not_held(dtype))
+    }
+
+    /// The same view in as few dimensions as it can be walked in.
+    fn merged(&self) -> View {
+        let mut dims: Vec<(usize, isize)> = Vec::with_capacity(self.dims.len());
+        for &(size, stride) in self.dims.iter().filter(|(size, _)| *size != 1) {
+            match dims.last_mut() {
+                Some(outer) if outer.1 == stride * size as isize => *outer = (outer.0 * size, stride),
+                _ => dims.push((size, stride)),
+            }
+        }
+        View { offset: self.offset, dims }
+    }
+
+    fn read_into<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
+        let Some(&(row, step)) = self.dims.last() else {
+            return out.push(source[self.offset as usize].clone());
+        };
+        self.for_each_row(|at| match step {
+            1 => out.extend_from_slice(&source[at as usize..at as usize + row]),
+            0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
+            step if step > 0 => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
+            step => out.extend(source[..=at as usize].iter().rev().step_by(-step as usize).take(row).cloned()),
+        });
+    }
+
+    fn write_from<T: Element>(&self, source: &[T], target: &mut [T]) {
+        let Some(&(row, step)) = self.dims.last() else {
+            target[self.offset as usize] = source[0].clone();
+            return;
+        };
+        let mut rest = source;
+        self.for_each_row(|at| {
+            let (own, after) = rest.split_at(row);
+            rest = after;
+            if step == 1 {
+                target[at as usize..at as usize + row].clone_from_slice(own);
+            } else {
+                for (i, value) in own.iter().enumerate() {
+                    target[(at + i as isize * step) as usize] = value.clone();
+                }
+            }
+        });
+    }
+
+    /// Calls `f` with where each row begins, in order. No dimension may be empty.
+    fn for_each_row(&self, mut f: impl FnMut(isize)) {
+        let outer = &self.dims[..self.dims.len() - 1];
+        let mut index = vec![0; outer.len()];
+        let mut at = self.offset;
+        loop {
+            f(at);
+            let mut axis = outer.len();
+            loop {
+                if axis == 0 {
+                    return;
+                }
+                axis -= 1;
+                let (size, stride) = outer[axis];
+                index[axis] += 1;
+                if index[axis] < size {
+                    at += stride;
+                    break;
+                }
+                at -= stride * (size as isize - 1);
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+/// For a dtype whose values are no host tensors.
+pub fn not_held<T>(dtype: DType) -> Result<T> {
+    Err(Failure::new(Code::Internal, format!("a {dtype} is not a host tensor")))
+}

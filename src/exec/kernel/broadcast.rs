@@ -1,0 +1,121 @@
+//! Walking operands of different shapes in step, row by row, as broadcasting pairs their elements.
+//!
+//! Dimensions that lie behind one another in every operand are walked as one, so that equal shapes, a scalar operand
+//! and a bias row all come down to a few long rows. Knows offsets only, never elements.
+
+use smallvec::SmallVec;
+
+use crate::tensor::Shape;
+
+/// How `K` row-major operands, each broadcast to one shape, are walked together.
+pub struct Broadcast<const K: usize> {
+    /// Sizes, outermost first, of the walk; the last is the length of a row.
+    dims: SmallVec<[usize; 4]>,
+    /// How far each operand moves along each of them; 0 where it is broadcast.
+    strides: SmallVec<[[usize; K]; 4]>,
+    elements: usize,
+}
+
+impl<const K: usize> Broadcast<K> {
+    /// A walk over `shape`, to which every operand can be broadcast.
+    pub fn new(shape: &Shape, operands: [&Shape; K]) -> Self {
+        let rank = shape.rank();
+        let mut walk = Broadcast { dims: SmallVec::new(), strides: SmallVec::new(), elements: 1 };
+        let mut next = [1usize; K];
+        // From the innermost dimension outwards; each is merged into the one before where every operand allows it.
+        for axis in (0..rank).rev() {
+            let size = shape.dims()[axis];
+            walk.elements *= size;
+            let mut stride = [0; K];
+            for (k, operand) in operands.iter().enumerate() {
+                let own = (axis + operand.rank()).checked_sub(rank).map_or(1, |own_axis| operand.dims()[own_axis]);
+                if own != 1 {
+                    stride[k] = next[k];
+                    next[k] *= own;
+                }
+            }
+            if size == 1 {
+                continue;
+            }
+            match (walk.dims.last_mut(), walk.strides.last()) {
+                (Some(inner), Some(inner_stride)) if (0..K).all(|k| stride[k] == inner_stride[k] * *inner) => {
+                    *inner *= size;
+                }
+                _ => {
+                    walk.dims.push(size);
+                    walk.strides.push(stride);
+                }
+            }
+        }
+        if walk.dims.is_empty() {
+            walk.dims.push(1);
+            walk.strides.push([1; K]);
+        }
+        walk.dims.reverse();
+        walk.strides.reverse();
+        walk
+    }
+
+    /// Elements in a row.
+    pub fn row(&self) -> usize {
+        self.dims[self.dims.len() - 1]
+    }
+
+    /// How far each operand moves along a row: 1, or 0 where it stays.
+    pub fn steps(&self) -> [usize; K] {
+        self.strides[self.strides.len() - 1]
+    }
+
+    /// Calls `f` for each row, in order, with the offset of each operand's first element.
+    pub fn for_each_row(&self, mut f: impl FnMut([usize; K])) {
+        if self.elements == 0 {
+            return;
+        }
+        let outer = self.dims.len() - 1;
+        let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, outer);
+        let mut offsets = [0; K];
+        loop {
+            f(offsets);
+            let mut axis = outer;
+            loop {
+                if axis == 0 {
+                    return;
+                }
+                axis -= 1;
+                index[axis] += 1;
+                if index[axis] < self.dims[axis] {
+                    for k in 0..K {
+                        offsets[k] += self.strides[axis][k];
+                    }
+                    break;
+                }
+                for k in 0..K {
+                    offsets[k] -= self.strides[axis][k] * (self.dims[axis] - 1);
+                }
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_merge_as_far_as_the_operands_allow() {
+        let check = |shape: &[usize], a: &[usize], b: &[usize], row: usize, steps: [usize; 2], want: &[[usize; 2]]| {
+            let walk = Broadcast::new(&shape.into(), [&a.into(), &b.into()]);
+            let mut rows = Vec::new();
+            walk.for_each_row(|offsets| rows.push(offsets));
+            assert_eq!((walk.row(), walk.steps(), rows.as_slice()), (row, steps, want), "{a:?} with {b:?}");
+        };
+        check(&[2, 3, 4], &[2, 3, 4], &[2, 3, 4], 24, [1, 1], &[[0, 0]]);
+        check(&[2, 3], &[2, 3], &[], 6, [1, 0], &[[0, 0]]);
+        check(&[2, 3], &[2, 3], &[3], 3, [1, 1], &[[0, 0], [3, 0]]);
+        check(&[2, 3], &[2, 1], &[1, 3], 3, [0, 1], &[[0, 0], [1, 0]]);
+        check(&[2, 1, 3], &[2, 1, 3], &[1, 1, 1], 6, [1, 0], &[[0, 0]]);
+        check(&[0, 3], &[0, 3], &[3], 3, [1, 1], &[]);
+        check(&[], &[], &[], 1, [1, 1], &[[0, 0]]);
+    }
+}

@@ -1,0 +1,142 @@
+//! How a kernel takes its inputs apart, reads its axes, and says that it cannot be.
+//!
+//! Never computes anything on elements.
+
+use super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// The inputs by name: `let [x, y] = take(inputs)?`.
+///
+/// # Errors
+/// Internal where there are not exactly `N`: the graph has checked that, so only a wrong caller sees it.
+pub fn take<const N: usize>(inputs: Inputs) -> Result<[Tensor; N]> {
+    if inputs.len() != N {
+        return Err(Failure::new(Code::Internal, format!("the kernel takes {N} inputs, got {}", inputs.len())));
+    }
+    let mut inputs = inputs.into_iter();
+    Ok(std::array::from_fn(|_| inputs.next().expect("counted above")))
+}
+
+/// The outputs of a kernel that has one.
+pub fn one(output: Tensor) -> Outputs {
+    smallvec::smallvec![output]
+}
+
+/// A kernel of `N` inputs and one output.
+pub fn kernel<const N: usize>(f: impl FnMut([Tensor; N]) -> Result<Tensor> + Send + 'static) -> HostKernel {
+    let mut f = f;
+    Box::new(move |inputs| f(take(inputs)?).map(one))
+}
+
+/// What a room answers for an op of its own that has no kernel for these dtypes.
+///
+/// # Errors
+/// Always: InvalidArgument, as TensorFlow has it.
+pub fn no_kernel<T>(node: &KernelNode) -> Result<T> {
+    let names: Vec<&str> = node.inputs.iter().map(|dtype| dtype.name()).collect();
+    Err(Failure::invalid(format!(
+        "No OpKernel was registered to support Op '{}' with inputs of {} on a CPU",
+        node.op,
+        names.join(", ")
+    )))
+}
+
+/// The dtype of input `index`.
+///
+/// # Errors
+/// Internal where the node has no such input.
+pub fn input_dtype(node: &KernelNode, index: usize) -> Result<DType> {
+    node.inputs
+        .get(index)
+        .copied()
+        .ok_or_else(|| Failure::new(Code::Internal, format!("{} has no input {index}", node.op)))
+}
+
+/// The dtype of output `index`. Errors as [`input_dtype`].
+pub fn output_dtype(node: &KernelNode, index: usize) -> Result<DType> {
+    node.outputs
+        .get(index)
+        .map(|output| output.dtype)
+        .ok_or_else(|| Failure::new(Code::Internal, format!("{} has no output {index}", node.op)))
+}
+
+/// An axis, counted from the end where it is negative.
+///
+/// # Errors
+/// InvalidArgument where `rank` dimensions have no such axis.
+pub fn axis(axis: i64, rank: usize) -> Result<usize> {
+    let signed_rank = rank as i64;
+    if (-signed_rank..signed_rank).contains(&axis) {
+        Ok(if axis < 0 { axis + signed_rank } else { axis } as usize)
+    } else {
+        Err(Failure::invalid(format!(
+            "axis {axis} is out of range [{}, {rank}) for a tensor of rank {rank}",
+            -signed_rank
+        )))
+    }
+}
+
+/// A non-negative int32 or int64 scalar.
+///
+/// # Errors
+/// InvalidArgument where it is negative or no such scalar; `what` names it in the message.
+pub fn size(tensor: &Tensor, what: &str) -> Result<usize> {
+    if tensor.rank() > 0 && tensor.len() != 1 {
+        return Err(Failure::invalid(format!("{what} must be a scalar, got shape {}", tensor.shape())));
+    }
+    let value = tensor.to_i64()?;
+    usize::try_from(value).map_err(|_| Failure::invalid(format!("{what} must not be negative, got {value}")))
+}
+
+/// The ints of a rank-1 tensor (TensorFlow lets a scalar stand for one where `or_scalar`).
+///
+/// # Errors
+/// InvalidArgument where it has another rank or dtype.
+pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> {
+    if tensor.rank() == 1 || (or_scalar && tensor.rank() == 0) {
+        tensor.to_i64s()
+    } else {
+        Err(Failure::invalid(format!("{what} must be 1-D, got shape {}", tensor.shape())))
+    }
+}
+
+/// The product of some sizes; saturating, since the whole was checked or will be.
+pub fn product(dims: &[usize]) -> usize {
+    dims.iter().fold(1usize, |n, &d| n.saturating_mul(d))
+}
+
+/// int32 or int64 elements from sizes, as `dtype` says.
+///
+/// # Errors
+/// InvalidArgument where one does not fit int32.
+pub fn ints(dtype: DType, shape: impl Into<Shape>, values: &[usize]) -> Result<Tensor> {
+    let data = match dtype {
+        DType::I64 => crate::tensor::Data::I64(values.iter().map(|&n| n as i64).collect()),
+        _ => crate::tensor::Data::I32(
+            values
+                .iter()
+                .map(|&n| i32::try_from(n).map_err(|_| Failure::invalid(format!("{n} does not fit int32"))))
+                .collect::<Result<_>>()?,
+        ),
+    };
+    Tensor::new(shape, data)
+}
+
+/// `[0,1]`: where element `index` of a tensor of those dimensions is; nothing for a scalar.
+pub fn place(mut index: usize, dims: &[usize]) -> String {
+    if dims.is_empty() {
+        return String::new();
+    }
+    let mut at: Vec<String> = dims
+        .iter()
+        .rev()
+        .map(|&size| {
+            let own = index % size.max(1);
+            index /= size.max(1);
+            own.to_string()
+        })
+        .collect();
+    at.reverse();
+    format!("[{}]", at.join(","))
+}

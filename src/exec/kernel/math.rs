@@ -1,0 +1,39 @@
+//! Element by element: arithmetic, comparison, logic, bits, casts and selection.
+//!
+//! Each op is one row of a table inside a function that is generic over the element type; the walk over the elements
+//! is written once per number of operands, in `zip`.
+
+mod binary;
+mod cast;
+mod compare;
+mod select;
+mod special;
+mod unary;
+mod zip;
+
+pub use cast::cast;
+
+pub use zip::{map, map_to, zip, zip_to};
+
+use super::{HostKernel, KernelNode};
+use crate::failure::Result;
+
+/// The kernel of a node whose op is elementwise.
+///
+/// # Errors
+/// InvalidArgument where the op has no kernel for the dtypes.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(match unary::kernel(node)? {
+        None => match binary::kernel(node)? {
+            None => match compare::kernel(node)? {
+                None => match cast::kernel(node)? {
+                    None => select::kernel(node)?,
+                    found => found,
+                },
+                found => found,
+            },
+            found => found,
+        },
+        found => found,
+    })
+}

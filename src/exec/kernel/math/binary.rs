@@ -1,0 +1,170 @@
+//! Elementwise ops of two inputs with one dtype: arithmetic, bits, and the gradients that are arithmetic.
+
+use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::{HostKernel, KernelNode};
+use super::{zip, zip_to};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_float, with_integer, with_number};
+
+const OPS: &[&str] = &[
+    "Add",
+    "AddV2",
+    "Atan2",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "DivNoNan",
+    "FloorDiv",
+    "FloorMod",
+    "LeftShift",
+    "LogicalAnd",
+    "LogicalOr",
+    "Maximum",
+    "Minimum",
+    "Mul",
+    "Pow",
+    "RealDiv",
+    "RsqrtGrad",
+    "SqrtGrad",
+    "SquaredDifference",
+    "Sub",
+    "TruncateDiv",
+    "TruncateMod",
+    "Xdivy",
+];
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if !OPS.contains(&node.op) {
+        return Ok(None);
+    }
+    let dtype = input_dtype(node, 0)?;
+    let found = match (node.op, dtype) {
+        ("Add", DType::String) => {
+            Some(call(|[x, y]| zip_to(&x, &y, |x: &Vec<u8>, y: &Vec<u8>| [x.as_slice(), y].concat())))
+        }
+        ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
+        ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
+        (op, dtype) => with_number!(dtype, T => numeric::<T>(op))
+            .flatten()
+            .or_else(|| with_float!(dtype, T => float::<T>(op)).flatten())
+            .or_else(|| with_integer!(dtype, T => integer::<T>(op)).flatten()),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn binary<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
+    call(move |[x, y]| zip(x, y, f))
+}
+
+/// As [`binary`], where nothing is broadcast: a gradient has its value's elements.
+fn gradient<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
+    call(move |[y, dy]: [Tensor; 2]| {
+        if y.len() != dy.len() {
+            return Err(Failure::invalid(format!(
+                "The two arguments to a cwise op must have same number of elements, got {} and {}",
+                y.len(),
+                dy.len()
+            )));
+        }
+        let dy = dy.reshaped(y.shape().clone())?;
+        zip(y, dy, f)
+    })
+}
+
+fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "Add" | "AddV2" => binary(T::add),
+        "Sub" => binary(T::sub),
+        "Mul" => binary(T::mul),
+        "SquaredDifference" => binary(|x: T, y| x.sub(y).mul(x.sub(y))),
+        // A NaN on either side is the answer, as in TensorFlow.
+        "Maximum" => binary(|x: T, y| if x > y || x.partial_cmp(&x).is_none() { x } else { y }),
+        "Minimum" => binary(|x: T, y| if x < y || x.partial_cmp(&x).is_none() { x } else { y }),
+        _ => return None,
+    })
+}
+
+fn float<T: Float>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "RealDiv" => binary(|x: T, y| x / y),
+        "FloorDiv" => binary(|x: T, y| (x / y).map(f32::floor, f64::floor)),
+        "TruncateDiv" => binary(|x: T, y| (x / y).map(f32::trunc, f64::trunc)),
+        "FloorMod" => binary(|x: T, y| {
+            let rest = remainder(x, y);
+            if rest != T::ZERO && (rest < T::ZERO) != (y < T::ZERO) { rest + y } else { rest }
+        }),
+        "TruncateMod" => binary(remainder::<T>),
+        "DivNoNan" => binary(|x: T, y| if y == T::ZERO { T::ZERO } else { x / y }),
+        "Xdivy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x / y }),
+        "Pow" => binary(|x: T, y| with_both(x, y, f32::powf, f64::powf)),
+        "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
+        // The inputs are the op's result and the gradient that reaches it.
+        "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),
+        "RsqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(-0.5) * dy * (y * y * y) }),
+        _ => return None,
+    })
+}
+
+fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "TruncateDiv" => division(T::wrapping_div),
+        "TruncateMod" => division(T::wrapping_rem),
+        "FloorDiv" => division(|x: T, y| {
+            let quotient = x.wrapping_div(y);
+            if x.wrapping_rem(y) != T::ZERO && (x < T::ZERO) != (y < T::ZERO) { quotient.sub(T::ONE) } else { quotient }
+        }),
+        "FloorMod" => division(|x: T, y| {
+            let rest = x.wrapping_rem(y);
+            if rest != T::ZERO && (rest < T::ZERO) != (y < T::ZERO) { rest.add(y) } else { rest }
+        }),
+        "Pow" => call(|[x, y]| {
+            if y.slice::<T>()?.iter().any(|&y| y < T::ZERO) {
+                return Err(Failure::invalid("Integers to negative integer powers are not allowed"));
+            }
+            zip(x, y, power::<T>)
+        }),
+        "BitwiseAnd" => binary(T::and),
+        "BitwiseOr" => binary(T::or),
+        "BitwiseXor" => binary(T::xor),
+        "LeftShift" => binary(|x: T, y| {
+            // Clamped to the width, as TensorFlow does to keep the shift defined.
+            let places = y.to_i64().clamp(0, i64::from(T::BITS) - 1) as u32;
+            x.mul(T::from_i64(2).wrapping_pow(places))
+        }),
+        _ => return None,
+    })
+}
+
+/// An integer division, refused where a divisor is zero.
+fn division<T: Integer>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
+    call(move |[x, y]: [Tensor; 2]| {
+        if !x.is_empty() && y.slice::<T>()?.contains(&T::ZERO) {
+            return Err(Failure::invalid("Integer division by zero"));
+        }
+        zip(x, y, f)
+    })
+}
+
+fn power<T: Integer>(mut base: T, exponent: T) -> T {
+    // Squaring costs at most 63 rounds whatever the exponent.
+    let (mut exponent, mut power) = (exponent.to_i64() as u64, T::ONE);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            power = power.mul(base);
+        }
+        base = base.mul(base);
+        exponent >>= 1;
+    }
+    power
+}
+
+/// C's fmod.
+fn remainder<T: Float>(x: T, y: T) -> T {
+    with_both(x, y, |x, y| x % y, |x, y| x % y)
+}
+
+/// A function of two floats in f32 or f64, whichever holds the type exactly.
+fn with_both<T: Float>(x: T, y: T, narrow: impl Fn(f32, f32) -> f32, wide: impl Fn(f64, f64) -> f64) -> T {
+    let other = y.to_f64();
+    x.map(|x| narrow(x, other as f32), |x| wide(x, other))
+}

@@ -1,0 +1,70 @@
+//! Select and SelectV2: one of two values by a condition.
+
+use super::super::broadcast::Broadcast;
+use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{Element, Shape, Tensor, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let choose = match node.op {
+        "Select" => {
+            let dtype = input_dtype(node, 1)?;
+            with_type!(dtype, T => call(select::<T>))
+        }
+        "SelectV2" => {
+            let dtype = input_dtype(node, 1)?;
+            with_type!(dtype, T => call(|[condition, t, e]| {
+                let shape = condition.shape().broadcast(t.shape())?.broadcast(e.shape())?;
+                choose::<T>(shape, condition, t, e)
+            }))
+        }
+        _ => return Ok(None),
+    };
+    choose.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The first version: both values have one shape; the condition has it too, or is a scalar, or has one element for
+/// each row.
+fn select<T: Element>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
+    if t.shape() != e.shape() {
+        return Err(Failure::invalid(format!(
+            "'then' and 'else' must have the same size, but received: {} vs. {}",
+            t.shape(),
+            e.shape()
+        )));
+    }
+    let condition = if condition.rank() == 0 || condition.shape() == t.shape() {
+        condition
+    } else if condition.rank() == 1 && t.dims().first() == Some(&condition.len()) {
+        let mut dims = vec![1; t.rank()];
+        dims[0] = condition.len();
+        condition.reshaped(dims)?
+    } else {
+        return Err(Failure::invalid(format!(
+            "Inputs to operation of type Select must have the same size and shape, or the condition must be a vector \
+             that matches the first dimension. condition: {} != then: {}",
+            condition.shape(),
+            t.shape()
+        )));
+    };
+    choose::<T>(t.shape().clone(), condition, t, e)
+}
+
+fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> Result<Tensor> {
+    if let (&[condition], true) = (condition.slice::<bool>()?, t.shape() == e.shape() && *t.shape() == shape) {
+        return Ok(if condition { t } else { e });
+    }
+    let (conditions, ts, es) = (condition.slice::<bool>()?, t.slice::<T>()?, e.slice::<T>()?);
+    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+    let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
+    let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
+    walk.for_each_row(|[c, t, e]| {
+        out.extend(
+            (0..row).map(|i| {
+                if conditions[c + i * step_c] { ts[t + i * step_t].clone() } else { es[e + i * step_e].clone() }
+            }),
+        );
+    });
+    Ok(Tensor::from_vec(shape, out))
+}

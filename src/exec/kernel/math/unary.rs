@@ -1,0 +1,137 @@
+//! Elementwise ops of one input.
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, one};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::special::{erf, ln_gamma};
+use super::{map, map_to, zip};
+use crate::failure::{Failure, Result};
+use crate::tensor::{Element, Float, Integer, Numeric, with_float, with_integer, with_number};
+
+const OPS: &[&str] = &[
+    "Abs",
+    "AddN",
+    "Atan",
+    "Ceil",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Exp",
+    "Expm1",
+    "Floor",
+    "IsFinite",
+    "IsNan",
+    "Lgamma",
+    "Log",
+    "Log1p",
+    "LogicalNot",
+    "Neg",
+    "Reciprocal",
+    "Rint",
+    "Round",
+    "Rsqrt",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Sqrt",
+    "Square",
+    "Tan",
+];
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if !OPS.contains(&node.op) {
+        return Ok(None);
+    }
+    let dtype = input_dtype(node, 0)?;
+    let found = match node.op {
+        "LogicalNot" => Some(unary(|x: bool| !x)),
+        _ => with_number!(dtype, T => numeric::<T>(node.op))
+            .flatten()
+            .or_else(|| with_float!(dtype, T => float::<T>(node.op)).flatten())
+            .or_else(|| with_integer!(dtype, T => integer::<T>(node.op)).flatten()),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn unary<T: Element + Copy>(f: impl Fn(T) -> T + Copy + Send + 'static) -> HostKernel {
+    call(move |[x]| map(x, f))
+}
+
+fn test<T: Element>(f: impl Fn(&T) -> bool + Copy + Send + 'static) -> HostKernel {
+    call(move |[x]| map_to(&x, f))
+}
+
+fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "AddN" => Box::new(add_n::<T>),
+        "Neg" => unary(T::neg),
+        "Square" => unary(|x: T| x.mul(x)),
+        _ => return None,
+    })
+}
+
+fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "Abs" => unary(|x: T| if x < T::ZERO { x.neg() } else { x }),
+        "Sign" => unary(|x: T| match x.cmp(&T::ZERO) {
+            std::cmp::Ordering::Less => T::ZERO.sub(T::ONE),
+            std::cmp::Ordering::Equal => T::ZERO,
+            std::cmp::Ordering::Greater => T::ONE,
+        }),
+        "Round" => unary(|x: T| x),
+        _ => return None,
+    })
+}
+
+macro_rules! functions {
+    ($op:expr; $($name:literal => $f:ident),* $(,)?) => {
+        match $op {
+            $($name => Some(unary(|x: T| x.map(f32::$f, f64::$f))),)*
+            _ => None,
+        }
+    };
+}
+
+fn float<T: Float>(op: &str) -> Option<HostKernel> {
+    Some(match op {
+        "Abs" => unary(|x: T| x.map(f32::abs, f64::abs)),
+        "Sign" => unary(|x: T| {
+            if x > T::ZERO {
+                T::ONE
+            } else if x < T::ZERO {
+                -T::ONE
+            } else {
+                // Zero for both zeros, NaN for NaN.
+                x + T::ZERO
+            }
+        }),
+        "Reciprocal" => unary(|x: T| T::ONE / x),
+        "Rsqrt" => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())),
+        "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
+        "Lgamma" => unary(|x: T| x.map(|x| ln_gamma(f64::from(x)) as f32, ln_gamma)),
+        "IsNan" => test(|x: &T| x.partial_cmp(x).is_none()),
+        "IsFinite" => test(|x: &T| *x > T::LOWEST && *x < T::HIGHEST),
+        op => {
+            return functions!(op;
+                "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
+                "Floor" => floor, "Log" => ln, "Log1p" => ln_1p, "Rint" => round_ties_even, "Round" => round_ties_even,
+                "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan);
+        }
+    })
+}
+
+fn add_n<T: Numeric>(inputs: Inputs) -> Result<Outputs> {
+    let mut inputs = inputs.into_iter();
+    let Some(mut sum) = inputs.next() else { return Err(Failure::invalid("AddN takes at least one input")) };
+    for (i, next) in inputs.enumerate() {
+        if next.shape() != sum.shape() {
+            return Err(Failure::invalid(format!(
+                "Inputs to operation of type AddN must have the same size and shape. Input 0: {} != input {}: {}",
+                sum.shape(),
+                i + 1,
+                next.shape()
+            )));
+        }
+        sum = zip(sum, next, T::add)?;
+    }
+    Ok(one(sum))
+}

@@ -1,0 +1,25 @@
+//! Many elements to few: reductions over axes, scans, segments and counts.
+
+mod arg;
+mod bins;
+mod fold;
+mod scan;
+mod segment;
+
+use super::{HostKernel, KernelNode};
+use crate::failure::Result;
+
+/// The kernel of a node whose op reduces.
+///
+/// # Errors
+/// InvalidArgument where the op has no kernel for the dtypes.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let files: [fn(&KernelNode) -> Result<Option<HostKernel>>; 5] =
+        [fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel];
+    for file in files {
+        if let Some(kernel) = file(node)? {
+            return Ok(Some(kernel));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,55 @@
+//! ArgMax and ArgMin: the first place of the greatest or least element along an axis.
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::math::cast;
+use super::super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_number};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let greatest = match node.op {
+        "ArgMax" => true,
+        "ArgMin" => false,
+        _ => return Ok(None),
+    };
+    let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+    let found = with_number!(dtype, T => call(move |[x, axis]| place::<T>(&x, &axis, greatest, to))).or_else(|| {
+        // False before true, as 0 before 1.
+        (dtype == DType::Bool).then(|| call(move |[x, axis]| place::<u8>(&cast(x, DType::U8)?, &axis, greatest, to)))
+    });
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DType) -> Result<Tensor> {
+    let axis = match axis.data() {
+        Data::I16(values) if values.len() == 1 => i64::from(values[0]),
+        _ => axis.to_i64()?,
+    };
+    let rank = x.rank() as i64;
+    let at = call::axis(axis, x.rank()).map_err(|_| {
+        Failure::invalid(format!("Expected dimension in the range [{}, {rank}), but got {axis}", -rank))
+    })?;
+    let size = x.dims()[at];
+    if size == 0 {
+        return Err(Failure::invalid(format!("Reduction axis {at} is empty in shape {}", x.shape())));
+    }
+    let inner = call::product(&x.dims()[at + 1..]);
+    let mut dims = x.dims().to_vec();
+    dims.remove(at);
+    let mut places = vec![0i64; call::product(&dims)];
+    if !places.is_empty() {
+        let mut best = vec![T::ZERO; inner];
+        for (block, places) in x.slice::<T>()?.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
+            // From the least value there is: a NaN is never greater, nor are ties.
+            best.fill(if greatest { T::LOWEST } else { T::HIGHEST });
+            for (i, row) in block.chunks_exact(inner).enumerate() {
+                for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(row) {
+                    if if greatest { x > *best } else { x < *best } {
+                        (*best, *place) = (x, i as i64);
+                    }
+                }
+            }
+        }
+    }
+    cast(Tensor::from_vec(Shape::from(dims), places), to)
+}

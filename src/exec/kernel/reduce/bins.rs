@@ -1,0 +1,79 @@
+//! DenseBincount and HistogramFixedWidth: how many of each.
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::math::cast;
+use super::super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_number};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let found = match node.op {
+        "DenseBincount" => {
+            let binary = node.attrs.bool("binary_output")?;
+            let dtype = output_dtype(node, 0)?;
+            with_number!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary)))
+        }
+        "HistogramFixedWidth" => {
+            let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+            with_number!(dtype, T => call(move |[values, range, bins]| histogram::<T>(&values, &range, &bins, to)))
+        }
+        _ => return Ok(None),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Counts (or, with weights, sums) for each value below `size`; row by row where the input has two dimensions.
+fn bincount<T: Numeric>(input: &Tensor, size: &Tensor, weights: &Tensor, binary: bool) -> Result<Tensor> {
+    let bins = call::size(size, "size")?;
+    if input.rank() > 2 {
+        return Err(Failure::invalid(
+            "Shape must be at most rank 2 but is rank ".to_owned() + &input.rank().to_string(),
+        ));
+    }
+    if !weights.is_empty() && weights.shape() != input.shape() {
+        return Err(Failure::invalid(format!(
+            "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all weights equal \
+             to 1. Received {}",
+            weights.shape()
+        )));
+    }
+    let values = input.to_i64s()?;
+    if values.iter().any(|&value| value < 0) {
+        return Err(Failure::invalid("Input must be non-negative"));
+    }
+    let shape: Shape = if input.rank() == 2 { [input.dims()[0], bins].into() } else { [bins].into() };
+    let row = if input.rank() == 2 { input.dims()[1] } else { values.len() };
+    let weights = weights.slice::<T>()?;
+    let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    for (i, &value) in values.iter().enumerate().filter(|(_, value)| (**value as u64) < bins as u64) {
+        let count = &mut out[i / row * bins + value as usize];
+        *count = if binary { T::ONE } else { count.add(weights.get(i).copied().unwrap_or(T::ONE)) };
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+fn histogram<T: Numeric>(values: &Tensor, range: &Tensor, bins: &Tensor, to: DType) -> Result<Tensor> {
+    let &[low, high] = range.slice::<T>()? else {
+        return Err(Failure::invalid("value_range should be a vector of 2 elements."));
+    };
+    let bins = call::size(bins, "nbins")?;
+    if bins == 0 {
+        return Err(Failure::invalid("nbins should be a positive number, but got '0'"));
+    }
+    if !matches!(low.partial_cmp(&high), Some(std::cmp::Ordering::Less)) {
+        return Err(Failure::invalid(format!(
+            "value_range should satisfy value_range[0] < value_range[1], but got '[{}, {}]'",
+            low.to_f64(),
+            high.to_f64()
+        )));
+    }
+    Shape::from([bins]).checked_elements(DType::I64)?;
+    let step = (high.to_f64() - low.to_f64()) / bins as f64;
+    let mut counts = vec![0i64; bins];
+    for &value in values.slice::<T>()? {
+        // What lies outside counts for the outermost bins.
+        let bin = if value < low { 0.0 } else { ((value.to_f64() - low.to_f64()) / step).floor() };
+        counts[(bin as usize).min(bins - 1)] += 1;
+    }
+    cast(Tensor::vector(counts), to)
+}

@@ -1,0 +1,153 @@
+//! Sum, Prod, Mean, Max, Min, All, Any and L2Loss.
+
+use super::super::broadcast::Broadcast;
+use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_float, with_integer, with_number};
+
+/// Rows longer than this are folded in parts that do not wait for one another.
+const LANES: usize = 8;
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let op = node.op;
+    if !["Sum", "Prod", "Mean", "Max", "Min", "All", "Any", "L2Loss"].contains(&op) {
+        return Ok(None);
+    }
+    let dtype = input_dtype(node, 0)?;
+    let found = if op == "L2Loss" {
+        with_float!(dtype, T => call(|[x]| l2_loss::<T>(&x)))
+    } else {
+        let keep_dims = node.attrs.bool("keep_dims")?;
+        match op {
+            "All" => (dtype == DType::Bool).then(|| reduction(keep_dims, true, |x: bool| x, |x, y| x & y, |x, _| x)),
+            "Any" => (dtype == DType::Bool).then(|| reduction(keep_dims, false, |x: bool| x, |x, y| x | y, |x, _| x)),
+            "Max" | "Min" => with_number!(dtype, T => extreme::<T>(op == "Max", keep_dims)),
+            _ => with_float!(dtype, T => of_floats::<T>(op, keep_dims))
+                .or_else(|| with_integer!(dtype, T => of_integers::<T>(op, keep_dims))),
+        }
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// In f64, so that neither the order nor the number of elements costs precision.
+fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
+    match op {
+        "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
+        "Prod" => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
+        _ => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
+    }
+}
+
+/// In i64, whose low bits are those of any narrower sum.
+fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
+    match op {
+        "Sum" => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, _| T::from_i64(sum)),
+        "Prod" => reduction(keep_dims, 1i64, T::to_i64, i64::wrapping_mul, |product, _| T::from_i64(product)),
+        _ => reduction(keep_dims, 0i64, T::to_i64, i64::wrapping_add, |sum, n| {
+            let n = n.max(1);
+            T::from_i64(if T::DTYPE == DType::U64 { (sum as u64 / n as u64) as i64 } else { sum / n as i64 })
+        }),
+    }
+}
+
+/// The greatest or least element; a NaN among them is the answer.
+fn extreme<T: Numeric>(greatest: bool, keep_dims: bool) -> HostKernel {
+    let is_nan = |x: &T| x.partial_cmp(x).is_none();
+    if greatest {
+        reduction(keep_dims, T::LOWEST, |x| x, move |x: T, y: T| if y > x || is_nan(&y) { y } else { x }, |x, _| x)
+    } else {
+        reduction(keep_dims, T::HIGHEST, |x| x, move |x: T, y: T| if y < x || is_nan(&y) { y } else { x }, |x, _| x)
+    }
+}
+
+/// A reduction over the axes that the second input names: `fold` from `start` over what `load` makes of the elements,
+/// then `store` with the number of elements that went into each.
+fn reduction<T: Element + Copy, A: Copy + 'static, R: Element>(
+    keep_dims: bool,
+    start: A,
+    load: impl Fn(T) -> A + Copy + Send + 'static,
+    fold: impl Fn(A, A) -> A + Copy + Send + 'static,
+    store: impl Fn(A, usize) -> R + Copy + Send + 'static,
+) -> HostKernel
+where
+    A: Send,
+{
+    call(move |[x, axes]: [Tensor; 2]| {
+        let reduced = Reduced::new(x.shape(), &axes)?;
+        let elements = x.slice::<T>()?;
+        let n = reduced.kept.checked_elements(R::DTYPE)?;
+        let mut sums = vec![start; n];
+        let walk = Broadcast::new(x.shape(), [x.shape(), &reduced.kept]);
+        let (row, [_, step]) = (walk.row(), walk.steps());
+        walk.for_each_row(|[from, to]| {
+            let elements = &elements[from..from + row];
+            if step == 0 || n == 1 {
+                sums[to] = fold(sums[to], fold_row(elements, start, load, fold));
+            } else {
+                for (sum, &x) in sums[to..to + row].iter_mut().zip(elements) {
+                    *sum = fold(*sum, load(x));
+                }
+            }
+        });
+        let count = if n == 0 { 0 } else { elements.len() / n };
+        let out = sums.into_iter().map(|sum| store(sum, count)).collect();
+        Ok(Tensor::from_vec(if keep_dims { reduced.kept } else { reduced.dropped }, out))
+    })
+}
+
+fn fold_row<T: Copy, A: Copy>(row: &[T], start: A, load: impl Fn(T) -> A, fold: impl Fn(A, A) -> A) -> A {
+    let mut lanes = [start; LANES];
+    let chunks = row.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = fold(*lane, load(x));
+        }
+    }
+    let all = lanes.into_iter().fold(start, &fold);
+    rest.iter().fold(all, |all, &x| fold(all, load(x)))
+}
+
+/// The shapes that a reduction leaves.
+struct Reduced {
+    /// With reduced dimensions of size 1.
+    kept: Shape,
+    /// Without them.
+    dropped: Shape,
+}
+
+impl Reduced {
+    fn new(shape: &Shape, axes: &Tensor) -> Result<Reduced> {
+        if axes.rank() > 1 {
+            return Err(Failure::invalid(format!(
+                "reduction indices must be a scalar or a vector, got shape {}",
+                axes.shape()
+            )));
+        }
+        let mut over = vec![false; shape.rank()];
+        for axis in axes.to_i64s()? {
+            let at = call::axis(axis, shape.rank()).map_err(|_| {
+                Failure::invalid(format!(
+                    "Invalid reduction dimension ({axis} for input with {} dimension(s))",
+                    shape.rank()
+                ))
+            })?;
+            if std::mem::replace(&mut over[at], true) {
+                return Err(Failure::invalid(format!(
+                    "Invalid reduction arguments: Axes contains duplicate dimension: {at}"
+                )));
+            }
+        }
+        let dims = || shape.dims().iter().zip(&over);
+        Ok(Reduced {
+            kept: dims().map(|(&size, &over)| if over { 1 } else { size }).collect(),
+            dropped: dims().filter(|(_, over)| !**over).map(|(&size, _)| size).collect(),
+        })
+    }
+}
+
+fn l2_loss<T: Float>(x: &Tensor) -> Result<Tensor> {
+    let squares = fold_row(x.slice::<T>()?, 0.0, |x| x.to_f64() * x.to_f64(), |x, y| x + y);
+    Ok(Tensor::scalar(T::from_f64(squares / 2.0)))
+}

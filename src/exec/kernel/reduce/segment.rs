@@ -1,0 +1,106 @@
+//! Segments: rows that belong together are summed, averaged, or the greatest of them taken.
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_number};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let op = node.op;
+    if !["SegmentSum", "SegmentMean", "UnsortedSegmentSum", "UnsortedSegmentMax"].contains(&op) {
+        return Ok(None);
+    }
+    let dtype = input_dtype(node, 0)?;
+    let found = with_number!(dtype, T => match op {
+        "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, false)),
+        "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, true)),
+        "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
+        _ => call(|[data, ids, n]| {
+            unsorted::<T>(&data, &ids, &n, least(), |x, y| if y > x || y.partial_cmp(&y).is_none() { y } else { x })
+        }),
+    });
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The least finite value: what TensorFlow gives a segment that has no rows.
+fn least<T: Numeric>() -> T {
+    match T::DTYPE {
+        DType::F16 => T::from_f64(half::f16::MIN.to_f64()),
+        DType::BF16 => T::from_f64(half::bf16::MIN.to_f64()),
+        DType::F32 => T::from_f64(f64::from(f32::MIN)),
+        DType::F64 => T::from_f64(f64::MIN),
+        _ => T::LOWEST,
+    }
+}
+
+/// Segments in order, one id for each row.
+fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor> {
+    let ids = call::vector(ids, "segment_ids", false)?;
+    if data.dims().first() != Some(&ids.len()) {
+        return Err(Failure::invalid("segment_ids should be the same size as dimension 0 of input."));
+    }
+    if ids.first().is_some_and(|&id| id < 0) {
+        return Err(Failure::invalid("segment ids must be >= 0"));
+    }
+    if !ids.is_sorted() {
+        return Err(Failure::invalid("segment ids are not increasing"));
+    }
+    let segments = ids.last().map_or(0, |&last| (last as usize).saturating_add(1));
+    let mut dims = data.dims().to_vec();
+    dims[0] = segments;
+    let shape = Shape::from(dims);
+    let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let row = call::product(&data.dims()[1..]);
+    let rows = data.slice::<T>()?;
+    let mut first = 0;
+    for same in ids.chunk_by(|a, b| a == b) {
+        let to = &mut out[same[0] as usize * row..][..row];
+        for i in first..first + same.len() {
+            to.iter_mut().zip(&rows[i * row..]).for_each(|(sum, &x)| *sum = sum.add(x));
+        }
+        if mean {
+            to.iter_mut().for_each(|sum| *sum = divide(*sum, same.len()));
+        }
+        first += same.len();
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+fn divide<T: Numeric>(sum: T, n: usize) -> T {
+    match T::DTYPE {
+        DType::U64 => T::from_i64((sum.to_i64() as u64 / n as u64) as i64),
+        dtype if dtype.is_integer() => T::from_i64(sum.to_i64() / n as i64),
+        _ => T::from_f64(sum.to_f64() / n as f64),
+    }
+}
+
+/// Segments in any order; rows of negative ids are dropped. The ids' shape is a prefix of the data's.
+fn unsorted<T: Numeric>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
+    let segments = call::size(n, "num_segments")?;
+    if !data.dims().starts_with(ids.dims()) {
+        return Err(Failure::invalid(format!(
+            "data.shape = {} does not start with segment_ids.shape = {}",
+            data.shape(),
+            ids.shape()
+        )));
+    }
+    let rest = &data.dims()[ids.rank()..];
+    let shape: Shape = std::iter::once(segments).chain(rest.iter().copied()).collect();
+    let mut out = vec![start; shape.checked_elements(T::DTYPE)?];
+    let row = call::product(rest);
+    let rows = data.slice::<T>()?;
+    let id_values = match ids.data() {
+        Data::I16(values) => values.iter().map(|&id| i64::from(id)).collect(),
+        _ => ids.to_i64s()?,
+    };
+    for (i, &id) in id_values.iter().enumerate().filter(|(_, id)| **id >= 0) {
+        let id = usize::try_from(id).ok().filter(|&id| id < segments).ok_or_else(|| {
+            Failure::invalid(format!(
+                "segment_ids{} = {id} is out of range [0, {segments})",
+                call::place(i, ids.dims())
+            ))
+        })?;
+        out[id * row..].iter_mut().zip(&rows[i * row..(i + 1) * row]).for_each(|(sum, &x)| *sum = fold(*sum, x));
+    }
+    Ok(Tensor::from_vec(shape, out))
+}

@@ -1,0 +1,184 @@
+//! Every kernel against what TensorFlow answered: the cases of `tests/data/kernels/*.json`.
+//!
+//! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
+//! and either `outputs` or `error` (the canonical class, and `message`, words that ours must contain). A tensor is
+//! `[dtype, shape, values]`; floats that JSON has not are "nan", "inf" and "-inf", strings have one character a byte.
+//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Inputs, KernelNode, Outputs, compile};
+use crate::failure::{Failure, Result};
+use crate::graph::op::{self, AttrKind};
+use crate::graph::{Attr, Attrs, Graph, NodeDef};
+use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_float, with_integer};
+
+#[test]
+fn kernels_answer_as_tensorflow_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kernels");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let (mut cases, mut wrong) = (0, Vec::new());
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "json")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let all: Vec<Value> = serde_json::from_str(&text).unwrap();
+        for (i, case) in all.iter().enumerate() {
+            cases += 1;
+            if let Err(why) = check(case) {
+                let name = file.file_name().unwrap().to_string_lossy().into_owned();
+                let inputs: String = case["inputs"].to_string().chars().take(300).collect();
+                wrong.push(format!("{name}[{i}] {} {} {inputs}: {why}", case["op"], case["attrs"]));
+            }
+        }
+    }
+    assert!(cases > 0);
+    let shown: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{} of {cases} cases are wrong:\n{}", wrong.len(), shown.join("\n"));
+}
+
+fn check(case: &Value) -> Result<(), String> {
+    let inputs: Inputs = list(&case["inputs"]).iter().map(tensor).collect();
+    let got = run(case, inputs);
+    match (case["error"].as_str(), got) {
+        (Some(class), Err(failure)) => {
+            let words = case["message"].as_str().unwrap_or("");
+            if failure.code.class().trim_end_matches("Error") == class && failure.message.contains(words) {
+                Ok(())
+            } else {
+                Err(format!("failed with {failure}, wanted {class}: {words}"))
+            }
+        }
+        (Some(class), Ok(outputs)) => Err(format!("answered {outputs:?}, wanted {class}: {}", case["message"])),
+        (None, Err(failure)) => Err(format!("failed with {failure}")),
+        (None, Ok(outputs)) => {
+            let wanted: Vec<Tensor> = list(&case["outputs"]).iter().map(tensor).collect();
+            if outputs.len() != wanted.len() {
+                return Err(format!("{} outputs, wanted {}", outputs.len(), wanted.len()));
+            }
+            outputs.iter().zip(&wanted).try_for_each(|(got, want)| same(case, got, want))
+        }
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The op alone in a graph, its inputs placeholders, so that attributes are inferred and completed as everywhere.
+fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
+    let op = case["op"].as_str().unwrap();
+    let mut defs: Vec<NodeDef> = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, input)| NodeDef {
+            name: format!("input{i}"),
+            op: "Placeholder".into(),
+            attrs: Attrs::from([("dtype", Attr::Type(input.dtype()))]),
+            ..NodeDef::default()
+        })
+        .collect();
+    let mut attrs = Attrs::default();
+    for (name, value) in case["attrs"].as_object().into_iter().flatten() {
+        attrs.set(name.as_str(), attr(op, name, value));
+    }
+    let names = (0..inputs.len()).map(|i| format!("input{i}")).collect();
+    defs.push(NodeDef { name: "node".into(), op: op.into(), inputs: names, attrs, ..NodeDef::default() });
+    let graph = Graph::new(defs)?;
+    let node = graph.node(graph.find("node").unwrap());
+    let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
+    let node =
+        KernelNode { name: &node.name, op: node.op.name, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs };
+    let mut kernel = compile(&node)?.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
+    // Once with inputs that are shared and once with its own, which it may write over.
+    let shared = kernel(inputs.clone());
+    let own = inputs
+        .into_iter()
+        .map(|input| Tensor::new(input.shape().clone(), input.data().clone()))
+        .collect::<Result<_>>()?;
+    let result = kernel(own);
+    if let (Ok(shared), Ok(result)) = (&shared, &result) {
+        let stateful = op::lookup(op).is_some_and(|op| op.stateful);
+        assert!(
+            stateful || format!("{shared:?}") == format!("{result:?}"),
+            "{op}: {shared:?} once, {result:?} in place"
+        );
+    }
+    result
+}
+
+fn attr(op: &str, name: &str, value: &Value) -> Attr {
+    let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
+    let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
+    let shape = |value: &Value| {
+        PartialShape(value.as_array().map(|dims| dims.iter().map(|d| d.as_u64().map(|d| d as usize)).collect()))
+    };
+    match (def.kind, def.is_list) {
+        (AttrKind::Int, false) => Attr::Int(value.as_i64().unwrap()),
+        (AttrKind::Int, true) => Attr::Ints(list(value).iter().map(|v| v.as_i64().unwrap()).collect()),
+        (AttrKind::Float, false) => Attr::Float(value.as_f64().unwrap() as f32),
+        (AttrKind::Bool, false) => Attr::Bool(value.as_bool().unwrap()),
+        (AttrKind::Str, false) => Attr::Str(value.as_str().unwrap().into()),
+        (AttrKind::Type, false) => Attr::Type(dtype(value)),
+        (AttrKind::Type, true) => Attr::Types(list(value).iter().map(dtype).collect()),
+        (AttrKind::Shape, false) => Attr::Shape(shape(value)),
+        (kind, is_list) => panic!("no case has needed {kind:?}, list: {is_list}"),
+    }
+}
+
+fn tensor(value: &Value) -> Tensor {
+    let dtype = DType::from_name(value[0].as_str().unwrap()).unwrap();
+    let shape: Shape = list(&value[1]).iter().map(|d| d.as_u64().unwrap() as usize).collect();
+    let values = list(&value[2]);
+    let data = match dtype {
+        DType::Bool => Data::Bool(values.iter().map(|v| v.as_bool().unwrap()).collect()),
+        DType::String => {
+            Data::String(values.iter().map(|v| v.as_str().unwrap().chars().map(|c| c as u8).collect()).collect())
+        }
+        DType::U64 => Data::U64(values.iter().map(|v| v.as_u64().unwrap()).collect()),
+        _ => {
+            let float = |v: &Value| v.as_f64().unwrap_or_else(|| v.as_str().unwrap().parse().unwrap());
+            return with_float!(dtype, T => Tensor::from_vec(shape.clone(), values.iter().map(|v| {
+                <T as crate::tensor::Numeric>::from_f64(float(v))
+            }).collect()))
+            .or_else(|| {
+                with_integer!(dtype, T => Tensor::from_vec(shape, values.iter().map(|v| {
+                <T as crate::tensor::Numeric>::from_i64(v.as_i64().unwrap())
+            }).collect()))
+            })
+            .unwrap();
+        }
+    };
+    Tensor::new(shape, data).unwrap()
+}
+
+fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
+    if (got.dtype(), got.shape()) != (want.dtype(), want.shape()) {
+        let (got, want) = ((got.dtype(), got.shape()), (want.dtype(), want.shape()));
+        return Err(format!("answered {} {}, wanted {} {}", got.0, got.1, want.0, want.1));
+    }
+    if case["check"] == "shape" {
+        return Ok(());
+    }
+    let close = |x: f64, y: f64| {
+        let default = match got.dtype() {
+            DType::F16 => 2e-3,
+            DType::BF16 => 1.6e-2,
+            DType::F32 => 2e-6,
+            _ => 1e-12,
+        };
+        let rtol = case["rtol"].as_f64().unwrap_or(default);
+        let atol = case["atol"].as_f64().unwrap_or(default / 10.0);
+        x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= atol + rtol * y.abs()
+    };
+    let differs = with_float!(got.dtype(), T => {
+        let (got, want) = (got.slice::<T>().unwrap(), want.slice::<T>().unwrap());
+        got.iter()
+            .zip(want)
+            .position(|(x, y)| !close(f64::from(*x), f64::from(*y)))
+            .map(|i| format!("element {i} is {:?}, wanted {:?}", got[i], want[i]))
+    })
+    .unwrap_or_else(|| (got != want).then(|| format!("answered {:?}, wanted {:?}", got.data(), want.data())));
+    differs.map_or(Ok(()), Err)
+}
