@@ -3,11 +3,46 @@
 //!
 //! Pure and deterministic: the same graph, cluster and signature give the same plan, byte for byte.
 
+mod error;
+mod frame;
+mod partition;
+mod place;
+mod prune;
+mod shape;
+
+pub use error::{PlanError, Role};
 use serde::{Deserialize, Serialize};
 
 pub use crate::device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
-use crate::graph::{Attrs, OutputType};
-use crate::tensor::DType;
+use crate::graph::{Attrs, Graph, OutputType};
+use crate::tensor::{DType, PartialShape};
+
+/// Plans what `signature` asks of `graph` on `devices`, whose order does not matter.
+///
+/// # Errors
+/// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a
+/// device, a placeholder that is needed and not fed, loops that do not hang together.
+pub fn plan(
+    graph: &Graph,
+    devices: &[DeviceName],
+    signature: &Signature,
+    options: &PlanOptions,
+) -> Result<Plan, PlanError> {
+    let step = prune::prune(graph, signature)?;
+    let loops = frame::Loops::find(&step)?;
+    let placed = place::place(&step, devices, options)?;
+    refuse_unfed(&step, &placed)?;
+    partition::partition(&step, placed, &loops)
+}
+
+/// How to place what requests no device, or one that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Where nodes run that request nothing: a device of the master's task.
+    pub default_device: DeviceName,
+    /// Run a node on a device of the task it names, where that has none of the kind or number it names.
+    pub soft_placement: bool,
+}
 
 /// What a step is fed and asked for. Feeds and fetches are tensors (`name` or `name:port`), targets are nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -147,3 +182,22 @@ pub enum PieceOp {
     /// Answers what another piece pushes.
     Recv { transfer: u32, from: DeviceName },
 }
+
+/// Refuses a placeholder that would certainly run: one in an untaken branch (it has a control input then) never does, so
+/// that one is left to its kernel.
+fn refuse_unfed(step: &prune::Step, placed: &place::Placed) -> Result<(), PlanError> {
+    for (item, it) in step.items.iter().enumerate() {
+        if let ("Placeholder", [], Some(node)) = (step.op(item), it.control.as_slice(), step.node(item)) {
+            return Err(PlanError::UnfedPlaceholder {
+                node: node.name.clone(),
+                dtype: node.outputs[0].dtype,
+                shape: node.attrs.shape("shape").cloned().unwrap_or(PartialShape::UNKNOWN),
+                device: placed.devices[placed.of_item[item][0]].clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

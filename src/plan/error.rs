@@ -1,0 +1,147 @@
+//! Why a graph cannot be planned.
+
+use std::fmt;
+
+use super::{DeviceName, DeviceSpec};
+use crate::failure::{Code, Failure};
+use crate::tensor::{DType, PartialShape};
+
+/// Most devices that a message lists.
+const MAX_LISTED: usize = 32;
+
+/// What a name in a signature is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Feed,
+    Fetch,
+    Target,
+}
+
+/// Why a graph is not planned. Every message says what, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    #[error("{role} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
+    NoSuchNode { role: Role, name: String, nearest: Vec<String> },
+    #[error("{role} {tensor}: {node} ({op}) has {ports} output(s), numbered from 0{}", as_target(*ports))]
+    NoSuchPort { role: Role, tensor: String, node: String, op: String, ports: usize },
+    #[error("Must specify at least one target to fetch or execute.")]
+    NothingAsked,
+    #[error("{tensor} is fed more than once")]
+    FedTwice { tensor: String },
+    #[error("{role} {tensor}: it is a handle of state on a device, which no client can {role}")]
+    Handle { role: Role, tensor: String, node: String, op: String },
+    #[error(
+        "{tensor} cannot be fed: input {index} of {node} ({op}) takes it as a reference to a variable, and a fed tensor is only a value"
+    )]
+    FedReference { tensor: String, node: String, op: String, index: usize },
+    #[error("You must feed a value for placeholder tensor '{node}' with dtype {}{}", tf_name(*dtype), and_shape(shape))]
+    UnfedPlaceholder { node: String, dtype: DType, shape: PartialShape, device: DeviceName },
+    #[error(
+        "fetch {tensor}: it is inside of the loop {frame:?}, where it has a value for each iteration; fetch what comes out of an Exit"
+    )]
+    FetchInLoop { tensor: String, node: String, op: String, frame: String },
+    #[error("no node is up, so that there is no device to run the graph on")]
+    NoDevices,
+    #[error(
+        "Cannot assign a device for operation {node}: {node} was explicitly assigned to {requested} but available devices are [ {} ]. {hint}",
+        list(devices)
+    )]
+    NoSuchDevice { node: String, op: String, requested: DeviceSpec, devices: Vec<DeviceName>, hint: String },
+    #[error(
+        "Cannot colocate nodes {first} and {second}: {first} is assigned to {first_device}, {second} to {second_device}, but they \
+         belong on one device (a reference to a variable, a handle of state or a _class attribute holds them together)"
+    )]
+    Apart { first: String, first_device: String, second: String, op: String, second_device: String },
+    #[error("Node '{node}' expects to be colocated with unknown node '{with}'{}", did_you_mean(nearest))]
+    NoSuchColocation { node: String, op: String, with: String, nearest: Vec<String> },
+    #[error(
+        "The node '{node}' has inputs from different frames. The input '{first}' is in frame '{first_frame}'. The input '{second}' is in \
+         frame '{second_frame}'. Values enter a loop through Enter and leave it through Exit"
+    )]
+    Frames { node: String, op: String, first: String, first_frame: String, second: String, second_frame: String },
+    #[error("{node} ({op}) stands outside of every loop; what it takes must come, in the end, from an Enter")]
+    OutsideLoop { node: String, op: String },
+    #[error("the loop {frame:?} has two LoopCond nodes, {first} and {second}; it takes one")]
+    TwoConditions { frame: String, first: String, second: String },
+    #[error("the loop {frame:?} spans devices but has no LoopCond, so that only one of them could know when it ends")]
+    NoCondition { frame: String, node: String, op: String },
+}
+
+impl PlanError {
+    /// The canonical class, as TensorFlow's for the same fault.
+    pub fn code(&self) -> Code {
+        match self {
+            PlanError::NoSuchNode { .. } => Code::NotFound,
+            PlanError::NoDevices => Code::Unavailable,
+            _ => Code::InvalidArgument,
+        }
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        let failure = Failure::new(error.code(), error.to_string());
+        match &error {
+            PlanError::NoSuchPort { node, op, .. }
+            | PlanError::Handle { node, op, .. }
+            | PlanError::FedReference { node, op, .. }
+            | PlanError::FetchInLoop { node, op, .. }
+            | PlanError::NoSuchDevice { node, op, .. }
+            | PlanError::NoSuchColocation { node, op, .. }
+            | PlanError::Frames { node, op, .. }
+            | PlanError::OutsideLoop { node, op }
+            | PlanError::NoCondition { node, op, .. }
+            | PlanError::Apart { second: node, op, .. } => failure.at_node(node, op),
+            PlanError::UnfedPlaceholder { node, device, .. } => {
+                failure.at_node(node, "Placeholder").on_device(&device.to_string())
+            }
+            PlanError::TwoConditions { second: node, .. } => failure.at_node(node, "LoopCond"),
+            PlanError::NoSuchNode { .. }
+            | PlanError::NothingAsked
+            | PlanError::FedTwice { .. }
+            | PlanError::NoDevices => failure,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Feed => "feed",
+            Role::Fetch => "fetch",
+            Role::Target => "run",
+        })
+    }
+}
+
+/// The name TensorFlow's messages have for a dtype: `float` for float32.
+fn tf_name(dtype: DType) -> String {
+    dtype.proto_name().to_lowercase()
+}
+
+fn and_shape(shape: &PartialShape) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| if shape.0.is_some() { write!(f, " and shape {shape}") } else { Ok(()) })
+}
+
+fn as_target(ports: usize) -> &'static str {
+    if ports == 0 { "; to run it without a value, name it as a target" } else { "" }
+}
+
+fn did_you_mean(nearest: &[String]) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| match nearest {
+        [] => Ok(()),
+        names => write!(f, "; did you mean {}?", names.join(" or ")),
+    })
+}
+
+fn list(devices: &[DeviceName]) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| {
+        for (i, device) in devices.iter().take(MAX_LISTED).enumerate() {
+            write!(f, "{}{device}", if i == 0 { "" } else { ", " })?;
+        }
+        match devices.len().saturating_sub(MAX_LISTED) {
+            0 => Ok(()),
+            more => write!(f, ", and {more} more"),
+        }
+    })
+}

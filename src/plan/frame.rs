@@ -1,0 +1,160 @@
+//! Which loop each node of a step runs in: found by following values from Enter to Exit.
+//!
+//! Knows nothing of devices.
+
+use std::collections::HashMap;
+
+use super::PlanError;
+use super::prune::{ItemOp, Step, is_back_edge};
+use crate::graph::Attrs;
+
+/// Iterations of a loop under way at once, where its Enter nodes do not say.
+const PARALLEL_ITERATIONS: u32 = 10;
+
+/// The loops of a step. `all[0]` is the root, outside of every loop; parents come before their children.
+#[derive(Debug)]
+pub(super) struct Loops {
+    pub all: Vec<Loop>,
+    /// The frame that each item runs in.
+    pub runs_in: Vec<usize>,
+    /// The frame that each item's outputs are in.
+    pub answers_in: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub name: String,
+    /// The enclosing loop; the root's is the root.
+    pub parent: usize,
+    pub parallel_iterations: u32,
+    /// The item that is its LoopCond.
+    pub condition: Option<usize>,
+    /// An item that is a NextIteration in it.
+    pub next_iteration: Option<usize>,
+}
+
+impl Loops {
+    /// Finds the frame of every item.
+    ///
+    /// # Errors
+    /// InvalidArgument where a node mixes values of two frames, a loop has two conditions, or a value is fetched from
+    /// within a loop.
+    pub fn find(step: &Step) -> Result<Loops, PlanError> {
+        let root =
+            Loop { name: String::new(), parent: 0, parallel_iterations: 1, condition: None, next_iteration: None };
+        let mut loops = Loops {
+            all: vec![root],
+            runs_in: Vec::with_capacity(step.items.len()),
+            answers_in: Vec::with_capacity(step.items.len()),
+        };
+        let mut children: HashMap<(usize, &str), usize> = HashMap::new();
+        for item in 0..step.items.len() {
+            let frame = loops.frame_of_inputs(step, item)?;
+            let mut answers_in = frame;
+            match step.op(item) {
+                "Enter" | "RefEnter" => {
+                    let (name, parallel) = enter(step, item);
+                    answers_in = *children.entry((frame, name)).or_insert_with(|| {
+                        loops.all.push(Loop {
+                            name: name.to_owned(),
+                            parent: frame,
+                            parallel_iterations: parallel,
+                            condition: None,
+                            next_iteration: None,
+                        });
+                        loops.all.len() - 1
+                    });
+                }
+                "Exit" | "RefExit" if frame == 0 => return Err(outside(step, item)),
+                "Exit" | "RefExit" => answers_in = loops.all[frame].parent,
+                "NextIteration" | "RefNextIteration" if frame == 0 => return Err(outside(step, item)),
+                "NextIteration" | "RefNextIteration" => loops.all[frame].next_iteration = Some(item),
+                "LoopCond" if frame == 0 => return Err(outside(step, item)),
+                "LoopCond" => {
+                    if let Some(first) = loops.all[frame].condition.replace(item) {
+                        return Err(PlanError::TwoConditions {
+                            frame: loops.all[frame].name.clone(),
+                            first: step.tensor_name(first, 0),
+                            second: step.tensor_name(item, 0),
+                        });
+                    }
+                }
+                _ => {}
+            }
+            loops.runs_in.push(frame);
+            loops.answers_in.push(answers_in);
+        }
+        loops.check_back_edges(step)?;
+        loops.check_fetches(step)?;
+        Ok(loops)
+    }
+
+    /// The one frame that everything an item waits for is in; the root where it waits for nothing.
+    fn frame_of_inputs(&self, step: &Step, item: usize) -> Result<usize, PlanError> {
+        let mut found: Option<(usize, usize)> = None;
+        for from in waits_for(step, item).filter(|&from| !is_back_edge(step.op(from), step.op(item))) {
+            let frame = self.answers_in[from];
+            match found {
+                None => found = Some((from, frame)),
+                Some((_, known)) if known == frame => {}
+                Some((first, known)) => return Err(self.mixed(step, item, (first, known), (from, frame))),
+            }
+        }
+        Ok(found.map_or(0, |(_, frame)| frame))
+    }
+
+    fn check_back_edges(&self, step: &Step) -> Result<(), PlanError> {
+        for item in (0..step.items.len()).filter(|&item| matches!(step.op(item), "Merge" | "RefMerge")) {
+            for from in waits_for(step, item) {
+                if self.answers_in[from] != self.runs_in[item] {
+                    let own = (item, self.runs_in[item]);
+                    return Err(self.mixed(step, item, own, (from, self.answers_in[from])));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_fetches(&self, step: &Step) -> Result<(), PlanError> {
+        for (item, fetch) in step.items.iter().enumerate() {
+            let (ItemOp::Fetch(_, tensor), frame @ 1..) = (fetch.op, self.runs_in[item]) else { continue };
+            let node = step.graph.node(tensor.node);
+            return Err(PlanError::FetchInLoop {
+                tensor: step.graph.tensor_name(tensor),
+                node: node.name.clone(),
+                op: node.op.name.to_owned(),
+                frame: self.all[frame].name.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn mixed(&self, step: &Step, item: usize, first: (usize, usize), second: (usize, usize)) -> PlanError {
+        PlanError::Frames {
+            node: step.tensor_name(item, 0),
+            op: step.op(item).to_owned(),
+            first: step.tensor_name(first.0, 0),
+            first_frame: self.all[first.1].name.clone(),
+            second: step.tensor_name(second.0, 0),
+            second_frame: self.all[second.1].name.clone(),
+        }
+    }
+}
+
+fn waits_for<'a>(step: &'a Step, item: usize) -> impl Iterator<Item = usize> + 'a {
+    let item = &step.items[item];
+    item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied())
+}
+
+/// The loop's name and its parallel iterations, as an Enter states them.
+fn enter<'a>(step: &Step<'a>, item: usize) -> (&'a str, u32) {
+    let attrs: Option<&'a Attrs> = step.node(item).map(|node| &node.attrs);
+    let name = attrs.and_then(|attrs| attrs.str("frame_name").ok()).unwrap_or_default();
+    let parallel = attrs.and_then(|attrs| attrs.int("parallel_iterations").ok());
+    let parallel = parallel.and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
+    (name, parallel.unwrap_or(PARALLEL_ITERATIONS))
+}
+
+fn outside(step: &Step, item: usize) -> PlanError {
+    PlanError::OutsideLoop { node: step.tensor_name(item, 0), op: step.op(item).to_owned() }
+}

@@ -1,0 +1,305 @@
+//! A placed step split into one piece per device, with a Send and a Recv wherever a value crosses.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::frame::Loops;
+use super::place::Placed;
+use super::prune::{ItemOp, Step};
+use super::shape::Shapes;
+use super::{Frame, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
+use crate::graph::{Attrs, OutputType};
+
+/// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
+///
+/// # Errors
+/// NoCondition.
+pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops) -> Result<Plan, PlanError> {
+    let taking_part = TakingPart::find(step, &placed, loops)?;
+    let crossings = crossings(step, &placed, loops, &taking_part);
+    let is_split = crossings.iter().any(|crossings| !crossings.is_empty());
+    let shapes = if is_split { Shapes::infer(step) } else { Shapes::default() };
+
+    let mut builder = Builder {
+        step,
+        placed: &placed,
+        loops,
+        shapes,
+        pieces: taking_part.frames.iter().map(|(&device, frames)| (device, Building::new(loops, frames))).collect(),
+        transfers: Vec::new(),
+    };
+    for item in 0..step.items.len() {
+        for &device in &placed.of_item[item] {
+            builder.node(item, device);
+        }
+        for &crossing in &crossings[item] {
+            builder.transfer(item, crossing);
+        }
+    }
+    let (pieces, transfers) = builder.finish();
+    Ok(Plan {
+        pieces,
+        transfers,
+        placements: placed.placements,
+        feed_types: step.feed_types.clone(),
+        fetch_types: step.fetch_types.clone(),
+    })
+}
+
+/// The frames that each device has to do with, parents included, ascending and so parents first.
+struct TakingPart {
+    frames: BTreeMap<usize, BTreeSet<usize>>,
+}
+
+impl TakingPart {
+    fn find(step: &Step, placed: &Placed, loops: &Loops) -> Result<Self, PlanError> {
+        let mut frames: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for item in 0..step.items.len() {
+            for &device in &placed.of_item[item] {
+                let known = frames.entry(device).or_default();
+                for mut frame in [loops.runs_in[item], loops.answers_in[item]] {
+                    while known.insert(frame) && frame != 0 {
+                        frame = loops.all[frame].parent;
+                    }
+                }
+                known.insert(0);
+            }
+        }
+        for (frame, it) in loops.all.iter().enumerate() {
+            let devices = frames.values().filter(|frames| frames.contains(&frame)).count();
+            if let (Some(next), None, 2..) = (it.next_iteration, it.condition, devices) {
+                return Err(PlanError::NoCondition {
+                    frame: it.name.clone(),
+                    node: step.tensor_name(next, 0),
+                    op: step.op(next).to_owned(),
+                });
+            }
+        }
+        Ok(TakingPart { frames })
+    }
+}
+
+/// That an output of an item, or (without a port) only that it has run, is awaited on another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Crossing {
+    port: Option<u32>,
+    to: usize,
+}
+
+/// What crosses from each item.
+fn crossings(step: &Step, placed: &Placed, loops: &Loops, taking_part: &TakingPart) -> Vec<BTreeSet<Crossing>> {
+    let mut crossings: Vec<BTreeSet<Crossing>> = vec![BTreeSet::new(); step.items.len()];
+    for (to, item) in step.items.iter().enumerate() {
+        for &device in &placed.of_item[to] {
+            for &(from, port) in item.inputs.iter().filter(|(from, _)| !placed.of_item[*from].contains(&device)) {
+                crossings[from].insert(Crossing { port: Some(port), to: device });
+            }
+        }
+    }
+    // Every device of a loop has to know whether there is another iteration.
+    for (frame, it) in loops.all.iter().enumerate() {
+        let Some(condition) = it.condition else { continue };
+        for (&device, frames) in &taking_part.frames {
+            if frames.contains(&frame) && !placed.of_item[condition].contains(&device) {
+                crossings[condition].insert(Crossing { port: Some(0), to: device });
+            }
+        }
+    }
+    for (to, item) in step.items.iter().enumerate() {
+        for &device in &placed.of_item[to] {
+            for &from in item.control.iter().filter(|&&from| !placed.of_item[from].contains(&device)) {
+                if carrier(step, &crossings[from], from, device).is_none() {
+                    crossings[from].insert(Crossing { port: None, to: device });
+                }
+            }
+        }
+    }
+    crossings
+}
+
+/// The port whose value, crossing to that device anyway, says that the item has run. Not so for a Switch, which has run
+/// though an output is dead.
+fn carrier(step: &Step, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
+    if matches!(step.op(item), "Switch" | "RefSwitch") {
+        return None;
+    }
+    crossings.iter().find(|crossing| crossing.to == to && crossing.port.is_some()).and_then(|crossing| crossing.port)
+}
+
+/// Puts the pieces together, item by item.
+struct Builder<'a> {
+    step: &'a Step<'a>,
+    placed: &'a Placed,
+    loops: &'a Loops,
+    shapes: Shapes,
+    /// By device, as a place in `placed.devices`.
+    pieces: BTreeMap<usize, Building>,
+    transfers: Vec<Transfer>,
+}
+
+/// A piece in the making.
+#[derive(Default)]
+struct Building {
+    nodes: Vec<PieceNode>,
+    frames: Vec<Frame>,
+    feeds: Vec<u32>,
+    fetches: Vec<u32>,
+    /// The node that an item is here.
+    own: HashMap<usize, u32>,
+    /// The Recv of an item's output, or of its having run.
+    received: BTreeMap<(usize, Option<u32>), u32>,
+    /// Places in `frames` by places in `Loops::all`.
+    frame_of: BTreeMap<usize, u32>,
+    /// Inputs that wait for a later node: node, input, item, port.
+    back_edges: Vec<(u32, usize, usize, u32)>,
+}
+
+impl Building {
+    fn new(loops: &Loops, frames: &BTreeSet<usize>) -> Self {
+        let mut piece = Building::default();
+        for &frame in frames {
+            let it = &loops.all[frame];
+            piece.frame_of.insert(frame, piece.frames.len() as u32);
+            piece.frames.push(Frame {
+                name: it.name.clone(),
+                parent: piece.frame_of[&it.parent],
+                parallel_iterations: it.parallel_iterations,
+                pred: None,
+            });
+        }
+        piece
+    }
+
+    fn push(&mut self, node: PieceNode) -> u32 {
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as u32
+    }
+
+    /// The node that says here that an item has run: itself, the Recv of that, or the Recv of its first value that comes.
+    fn after(&self, item: usize) -> Option<u32> {
+        let received = || self.received.range((item, None)..=(item, Some(u32::MAX))).next().map(|(_, &recv)| recv);
+        self.own.get(&item).copied().or_else(received)
+    }
+
+    /// The node and port that answer an item's output here, where there are any yet.
+    fn source(&self, item: usize, port: u32) -> Option<(u32, u32)> {
+        let own = self.own.get(&item).map(|&node| (node, port));
+        own.or_else(|| self.received.get(&(item, Some(port))).map(|&recv| (recv, 0)))
+    }
+}
+
+impl Builder<'_> {
+    /// Adds an item to its piece.
+    fn node(&mut self, item: usize, device: usize) {
+        let it = &self.step.items[item];
+        let piece = self.pieces.get_mut(&device).expect("each device of an item takes part");
+        let index = piece.nodes.len() as u32;
+        let mut inputs = Vec::with_capacity(it.inputs.len());
+        for (input, &(from, port)) in it.inputs.iter().enumerate() {
+            inputs.push(piece.source(from, port).unwrap_or_else(|| {
+                piece.back_edges.push((index, input, from, port));
+                (index, 0)
+            }));
+        }
+        let mut control: Vec<u32> = it.control.iter().filter_map(|&from| piece.after(from)).collect();
+        control.sort_unstable();
+        control.dedup();
+        let (frame, output_frame) =
+            (piece.frame_of[&self.loops.runs_in[item]], piece.frame_of[&self.loops.answers_in[item]]);
+        let (name, op) = match it.op {
+            ItemOp::Node(id) => {
+                let node = self.step.graph.node(id);
+                (node.name.clone(), PieceOp::Op(node.op.name.to_owned()))
+            }
+            ItemOp::Feed(feed, _) => {
+                piece.feeds.push(feed);
+                let place = piece.feeds.len() as u32 - 1;
+                (format!("_Feed/{}", self.step.tensor_name(item, 0)), PieceOp::Feed(place))
+            }
+            ItemOp::Fetch(fetch, _) => {
+                piece.fetches.push(fetch);
+                let place = piece.fetches.len() as u32 - 1;
+                (format!("_Fetch/{}", self.step.tensor_name(item, 0)), PieceOp::Fetch(place))
+            }
+        };
+        let node = self.step.node(item);
+        piece.push(PieceNode {
+            name,
+            op,
+            input_refs: node.map_or_else(|| vec![false; inputs.len()], |node| node.input_refs.clone()),
+            inputs,
+            control,
+            outputs: self.step.outputs(item),
+            attrs: node.map_or_else(Attrs::default, |node| node.attrs.clone()),
+            frame,
+            output_frame,
+        });
+        piece.own.insert(item, index);
+    }
+
+    /// Adds the Send of what crosses from an item, and the Recv of it.
+    fn transfer(&mut self, item: usize, crossing: Crossing) {
+        let devices = &self.placed.devices;
+        let (from, to) = (self.placed.of_item[item][0], crossing.to);
+        let transfer = self.transfers.len() as u32;
+        let ty = crossing.port.map(|port| OutputType { is_ref: false, ..self.step.outputs(item)[port as usize] });
+        let tensor = match crossing.port {
+            Some(port) => self.step.tensor_name(item, port),
+            None => format!("^{}", self.step.tensor_name(item, 0)),
+        };
+        let bytes = crossing.port.and_then(|port| {
+            let elements = self.shapes.of(item, port)?.elements()?;
+            Some(elements as u64 * ty?.dtype.size()? as u64)
+        });
+        let frame = self.loops.answers_in[item];
+        let node = |kind: &str, op, frame| PieceNode {
+            name: format!("_{kind}/{tensor}/{transfer}"),
+            op,
+            inputs: Vec::new(),
+            input_refs: Vec::new(),
+            control: Vec::new(),
+            outputs: Vec::new(),
+            attrs: Attrs::default(),
+            frame,
+            output_frame: frame,
+        };
+
+        let sender = self.pieces.get_mut(&from).expect("each device of an item takes part");
+        let own = sender.own[&item];
+        let send = PieceOp::Send { transfer, to: devices[to].clone() };
+        let mut send = node("Send", send, sender.frame_of[&frame]);
+        match crossing.port {
+            Some(port) => (send.inputs, send.input_refs) = (vec![(own, port)], vec![false]),
+            None => send.control = vec![own],
+        }
+        sender.push(send);
+
+        let receiver = self.pieces.get_mut(&to).expect("each device that a value crosses to takes part");
+        let recv = PieceOp::Recv { transfer, from: devices[from].clone() };
+        let mut recv = node("Recv", recv, receiver.frame_of[&frame]);
+        recv.outputs.extend(ty);
+        let recv = receiver.push(recv);
+        receiver.received.insert((item, crossing.port), recv);
+
+        let (from, to) = (devices[from].clone(), devices[to].clone());
+        self.transfers.push(Transfer { tensor, dtype: ty.map(|ty| ty.dtype), from, to, bytes });
+    }
+
+    /// The pieces, in the order of their devices' names, and the transfers.
+    fn finish(self) -> (Vec<Piece>, Vec<Transfer>) {
+        let mut pieces = Vec::with_capacity(self.pieces.len());
+        for (device, mut piece) in self.pieces {
+            for (node, input, item, port) in std::mem::take(&mut piece.back_edges) {
+                let source = piece.source(item, port).expect("a NextIteration is on the device of its Merge");
+                piece.nodes[node as usize].inputs[input] = source;
+            }
+            for (&frame, &place) in &piece.frame_of {
+                let condition = self.loops.all[frame].condition;
+                piece.frames[place as usize].pred =
+                    condition.and_then(|item| piece.source(item, 0)).map(|(node, _)| node);
+            }
+            let Building { nodes, frames, feeds, fetches, .. } = piece;
+            pieces.push(Piece { device: self.placed.devices[device].clone(), nodes, frames, feeds, fetches });
+        }
+        (pieces, self.transfers)
+    }
+}

@@ -1,0 +1,162 @@
+//! Which device a node gets, and what cannot be placed.
+
+use super::*;
+
+#[test]
+fn devices_answer_requests_in_a_fixed_order() {
+    let devices = devices(&[
+        "/job:local/task:0/device:CPU:0",
+        "/job:local/task:1/device:CPU:0",
+        "/job:local/task:1/device:CPU:1",
+        "/job:local/task:1/device:GPU:0",
+        "/job:ps/task:0/device:CPU:0",
+        "/job:ps/task:0/device:GPU:0",
+        "/job:ps/task:0/device:GPU:1",
+    ]);
+    let check = |request: &str, want: Result<&str, Code>| {
+        let graph = graph(&format!("a = NoOp @{request}"));
+        for soft_placement in [false, true] {
+            let options = PlanOptions { default_device: devices[1].clone(), soft_placement };
+            let got = plan(&graph, &devices, &signature(&[], &[], &["a"]), &options);
+            let got = got.map(|plan| plan.placements[0].device.to_string()).map_err(|error| error.code());
+            match want {
+                Ok(want) if soft_placement || !want.ends_with('~') => {
+                    assert_eq!(got.as_deref(), Ok(want.trim_end_matches('~')), "{request}");
+                }
+                Ok(_) => assert_eq!(got, Err(Code::InvalidArgument), "{request}"),
+                Err(code) => assert_eq!(got, Err(code), "{request}"),
+            }
+        }
+    };
+    // A ~ marks what takes soft placement.
+    check("", Ok("/job:local/task:1/device:CPU:0"));
+    check("/gpu:0", Ok("/job:local/task:1/device:GPU:0"));
+    check("/gpu:1", Ok("/job:ps/task:0/device:GPU:1"));
+    check("/gpu:7", Ok("/job:local/task:1/device:CPU:0~"));
+    check("/cpu:1", Ok("/job:local/task:1/device:CPU:1"));
+    check("/job:local", Ok("/job:local/task:1/device:CPU:0"));
+    check("/job:local/task:0", Ok("/job:local/task:0/device:CPU:0"));
+    check("/job:local/task:0/gpu:0", Ok("/job:local/task:0/device:CPU:0~"));
+    check("/job:ps", Ok("/job:ps/task:0/device:CPU:0"));
+    check("/job:ps/device:GPU:*", Ok("/job:ps/task:0/device:GPU:0"));
+    check("/job:ps/cpu:9", Ok("/job:ps/task:0/device:CPU:0~"));
+    check("/task:0", Ok("/job:local/task:0/device:CPU:0"));
+    check("/job:ps/task:1", Err(Code::InvalidArgument));
+    check("/job:worker", Err(Code::InvalidArgument));
+    check("/task:9/cpu:0", Err(Code::InvalidArgument));
+}
+
+#[test]
+fn state_and_what_touches_it_share_a_device() {
+    let graph = graph(
+        "v = VariableV2 dtype=int32 shape=2,3
+         one = 1
+         init = Assign v one validate_shape=false @/job:local/task:1
+         read = Identity v _class=v
+         count = AssignAdd v one
+         far = Neg v @/job:local/task:0
+         handle = VarHandleOp dtype=int32 shape=4
+         value = ReadVariableOp handle dtype=int32
+         neg = Neg value @/job:local/task:0",
+    );
+    let devices = two_tasks();
+    // The variable is where the Assign wants it even in a step that does not run the Assign.
+    let plan = checked(&graph, &devices, &signature(&[], &["read", "far"], &["count"]), &options(&devices));
+    assert_eq!(
+        placements(&plan),
+        ["v 1 with init", "one 1 with count", "read 1 with init", "count 1 with init", "far 0 requested"]
+    );
+    assert_eq!(transfers(&plan), ["v 1→0"]);
+    assert_eq!(plan.transfers[0].bytes, Some(24));
+    let plan = checked(&graph, &devices, &signature(&[], &["neg"], &[]), &options(&devices));
+    assert_eq!(placements(&plan), ["handle 0 default", "value 0 default", "neg 0 requested"]);
+}
+
+#[test]
+fn contradictions_name_both_nodes() {
+    let graph = graph(
+        "v = VariableV2 dtype=int32 shape=2 @/job:local/task:0/cpu:0
+         one = 1
+         far = AssignAdd v one @/job:local/task:1
+         w = VariableV2 dtype=int32 shape=2 @/job:local/task:0/cpu:0
+         gpu = AssignAdd w one @/gpu:0",
+    );
+    let devices = two_tasks();
+    let check = |fetch: &str, soft_placement: bool, want: Option<[&str; 2]>| {
+        let options = PlanOptions { soft_placement, ..options(&devices) };
+        let got = plan(&graph, &devices, &signature(&[], &[fetch], &[]), &options);
+        match (got, want) {
+            (Err(error), Some(names)) => {
+                let failure = Failure::from(error);
+                assert_eq!(failure.code, Code::InvalidArgument);
+                assert!(names.iter().all(|name| failure.message.contains(name)), "{failure}");
+            }
+            (got, want) => assert_eq!(got.is_ok(), want.is_none(), "{fetch}: {got:?}"),
+        }
+    };
+    check("far", false, Some(["v", "far"]));
+    check("far", true, Some(["v", "far"]));
+    check("gpu", false, Some(["w", "gpu"]));
+    check("gpu", true, None);
+    check("one", false, None);
+}
+
+#[test]
+fn what_cannot_be_planned_says_why() {
+    let graph = graph(
+        "x = 1
+         plain = Placeholder dtype=float32
+         sized = Placeholder dtype=float64 shape=?,3
+         add = Add plain plain
+         neg = Neg sized
+         noop = NoOp
+         v = VariableV2 dtype=int32 shape=2
+         set = Assign v x
+         handle = VarHandleOp dtype=int32 shape=4
+         astray = Neg x _class=vv
+         there = Neg x @/job:locla/task:1
+         gpu = Neg x @/job:local/task:1/gpu:0
+         in = Enter x frame_name=loop
+         mixed = Add in x
+         inner = Neg in
+         out = Exit x",
+    );
+    let devices = two_tasks();
+    let check = |feeds: &[&str], fetches: &[&str], code: Code, says: &[&str]| {
+        let error = plan(&graph, &devices, &signature(feeds, fetches, &[]), &options(&devices)).unwrap_err();
+        let failure = Failure::from(error);
+        assert_eq!(failure.code, code, "{failure}");
+        for part in says {
+            assert!(failure.message.contains(part), "{failure} does not say {part:?}");
+        }
+    };
+    use Code::{InvalidArgument, NotFound};
+    check(&[], &[], InvalidArgument, &["Must specify at least one target to fetch or execute."]);
+    check(&[], &["ad"], NotFound, &["The operation, 'ad', does not exist in the graph", "did you mean add"]);
+    check(&["nosuch:0"], &["x"], NotFound, &["feed", "'nosuch'"]);
+    check(&[], &["x:1"], InvalidArgument, &["x:1", "1 output(s)"]);
+    check(&[], &["noop"], InvalidArgument, &["0 output(s)", "target"]);
+    check(&["x", "x:0"], &["x"], InvalidArgument, &["x is fed more than once"]);
+    check(&["v"], &["set"], InvalidArgument, &["set (Assign)", "reference"]);
+    check(&[], &["handle"], InvalidArgument, &["handle"]);
+    check(&[], &["add"], InvalidArgument, &["You must feed a value for placeholder tensor 'plain' with dtype float"]);
+    check(
+        &[],
+        &["neg"],
+        InvalidArgument,
+        &["You must feed a value for placeholder tensor 'sized' with dtype double and shape [?,3]"],
+    );
+    check(&[], &["astray"], InvalidArgument, &["'astray'", "unknown node 'vv'", "did you mean v"]);
+    check(
+        &[],
+        &["there"],
+        InvalidArgument,
+        &["there was explicitly assigned to /job:locla/task:1", "/job:local/task:1/device:CPU:0", "local/1"],
+    );
+    check(&[], &["gpu"], InvalidArgument, &["/job:local/task:1 has no GPU:0", "soft placement"]);
+    check(&[], &["mixed"], InvalidArgument, &["'mixed' has inputs from different frames", "frame 'loop'", "frame ''"]);
+    check(&[], &["inner"], InvalidArgument, &["inside of the loop \"loop\"", "Exit"]);
+    check(&[], &["out"], InvalidArgument, &["out (Exit) stands outside of every loop"]);
+    let error = plan(&graph, &[], &signature(&[], &["x"], &[]), &options(&devices)).unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+}
