@@ -5,6 +5,7 @@
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `engine` is what
 //! a backend must do, `resource` and `state` hold what outlives a step.
 
+mod backends;
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
@@ -18,6 +19,7 @@ mod token;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+pub use backends::{BackendChoice, Found, cpus, gpus};
 use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};
