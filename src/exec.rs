@@ -5,21 +5,25 @@
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `engine` is what
 //! a backend must do, `resource` and `state` hold what outlives a step.
 
-mod backends;
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
 mod host;
 pub mod kernel;
 mod mailbox;
+mod program;
 mod resource;
+mod state;
+mod step;
 mod thread;
 mod token;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub use backends::{BackendChoice, Found, cpus, gpus};
 use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};
@@ -93,8 +97,8 @@ impl Device {
     }
 
     /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.
-    pub fn abort(&self, step: StepId, failure: Failure) {
-        self.mailbox.send(Message::Abort { step, failure });
+    pub fn abort(&self, step: StepId, _why: Failure) {
+        self.mailbox.send(Message::Abort { step });
     }
 
     /// Forgets the session's pieces, steps, parked values and private resources.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
 use super::token::Tokens;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::Piece;
 use crate::tensor::Tensor;
@@ -30,7 +30,6 @@ pub(super) enum Message {
     },
     Abort {
         step: StepId,
-        failure: Failure,
     },
     Release {
         session: SessionId,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Value;
+use super::state::{Accumulator, Queue, Stack, TensorArray};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
 use crate::plan::DeviceKind;
@@ -25,12 +26,20 @@ pub const MAX_RESOURCES: usize = 1 << 20;
 #[derive(Clone)]
 pub(super) enum Resource {
     Variable(Arc<Variable>),
+    Queue(Arc<Queue>),
+    Accumulator(Arc<Accumulator>),
+    TensorArray(Arc<TensorArray>),
+    Stack(Arc<Stack>),
 }
 
 impl Resource {
     pub fn kind(&self) -> &'static str {
         match self {
             Resource::Variable(_) => "variable",
+            Resource::Queue(_) => "queue",
+            Resource::Accumulator(_) => "accumulator",
+            Resource::TensorArray(_) => "tensor array",
+            Resource::Stack(_) => "stack",
         }
     }
 }

@@ -18,7 +18,8 @@ pub(super) enum Token {
     Resource(Resource),
 }
 
-pub(super) type Tokens = SmallVec<[Token; 2]>;
+/// Inputs or outputs of a node; `None` where an output is dead.
+pub(super) type Tokens = SmallVec<[Option<Token>; 2]>;
 
 impl Token {
     /// The value: for a reference, what the variable holds now.
@@ -29,6 +30,14 @@ impl Token {
             Token::Resource(handle) => {
                 Err(Failure::invalid(format!("expected a tensor, got a handle to a {}", handle.kind())))
             }
+        }
+    }
+
+    /// A value or a handle: for a reference, what the variable holds now.
+    pub fn settled(self) -> Result<Token> {
+        match self {
+            Token::Ref(variable) => Ok(Token::Value(variable.read()?)),
+            other => Ok(other),
         }
     }
 

@@ -1,0 +1,436 @@
+//! A piece made ready to run: what each node does, where its outputs go, and what each frame of it starts from.
+//!
+//! Everything that a step would have to look up is settled here, once: names, ops, attributes, kernels, positions.
+
+use std::collections::HashMap;
+
+use super::engine::{Engine, EngineKernel, Value};
+use super::kernel::{self, HostKernel, KernelNode};
+use super::state::{self, Site, StateOp};
+use crate::failure::{Code as Class, Failure, Result};
+use crate::graph::Attrs;
+use crate::plan::{DeviceName, Piece, PieceNode, PieceOp};
+use crate::tensor::DType;
+
+/// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
+pub(super) struct Program {
+    pub code: Code,
+    /// What each node does.
+    pub acts: Vec<Act>,
+}
+
+/// What stays the same for every step.
+pub(super) struct Code {
+    pub nodes: Vec<Node>,
+    pub edges: Vec<Edge>,
+    pub frames: Vec<FrameCode>,
+    /// The node that receives each transfer.
+    pub recvs: HashMap<u32, u32>,
+    pub fetches: usize,
+    /// No loops, no dead values, nothing that waits: the nodes run in their order.
+    pub is_straight: bool,
+}
+
+pub(super) struct Node {
+    pub name: String,
+    pub op: String,
+    /// The frame it runs in.
+    pub frame: u32,
+    /// The frame its outputs are in.
+    pub output_frame: u32,
+    /// Its place among the nodes of its frame.
+    pub local: u32,
+    /// Its inputs' places among the input slots of its frame.
+    pub first_input: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    /// Bit i: input i is taken as a reference.
+    pub input_refs: u64,
+    /// Its part of [`Code::edges`]: first those of the outputs, in the order of their ports, then the control edges.
+    pub first_edge: u32,
+    pub control_edges: u32,
+    pub end_edge: u32,
+    /// It answers whether the loop of its frame goes on.
+    pub is_pred: bool,
+    /// For a Merge: how many of its inputs come in a first and in a later iteration.
+    pub merges: Option<(u32, u32)>,
+}
+
+/// One way from an output, or from the end of a node, to an input.
+pub(super) struct Edge {
+    pub port: u32,
+    pub to: u32,
+    /// Which input of the consumer; [`CONTROL`] where only the order matters.
+    pub input: u32,
+    /// The input's slot in the consumer's frame.
+    pub slot: u32,
+    /// No later edge takes the same output, so that the value is handed over, not shared.
+    pub is_last: bool,
+    /// From an Enter: the value goes to every iteration, not only to the first.
+    pub is_invariant: bool,
+}
+
+/// [`Edge::input`] of a control edge.
+pub(super) const CONTROL: u32 = u32::MAX;
+
+/// A frame of the piece.
+pub(super) struct FrameCode {
+    /// The frames from the outermost loop down to this one; empty for the root.
+    pub path: Vec<u32>,
+    /// Its place among its parent's children.
+    pub place: u32,
+    pub children: Vec<u32>,
+    pub parallel_iterations: u32,
+    pub has_pred: bool,
+    pub slots: u32,
+    /// What each node of the frame waits for when an iteration starts.
+    pub waits: Vec<Wait>,
+    /// The nodes that wait for nothing.
+    pub sources: Vec<u32>,
+}
+
+/// What a node of one iteration still waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wait {
+    /// Inputs and control inputs to come; for a Merge the control inputs, and one for the data.
+    pub pending: u32,
+    /// For a Merge that has its data: which input; before, how many dead ones came.
+    pub merged: u32,
+    pub is_open: bool,
+    pub is_dead: bool,
+}
+
+/// What a node does.
+pub(super) enum Act {
+    Feed(u32),
+    Fetch(u32),
+    Send {
+        transfer: u32,
+        to: DeviceName,
+    },
+    Recv {
+        transfer: u32,
+    },
+    Const(Value),
+    /// NoOp and ControlTrigger.
+    Nothing,
+    /// Identity and its kin.
+    Forward,
+    Switch,
+    Merge,
+    Enter,
+    Exit,
+    NextIteration,
+    Kernel {
+        engine: Option<EngineKernel>,
+        host: Option<HostKernel>,
+    },
+    State(StateOp),
+    /// A placeholder that nothing was fed to.
+    Unfed(Failure),
+}
+
+/// Most iterations of one loop that a device has under way, whatever the graph says.
+const MAX_PARALLEL_ITERATIONS: u32 = 1024;
+
+/// Most inputs of a node that takes references.
+const MAX_REF_INPUTS: usize = 64;
+
+/// Compiles a piece for the device that `site` names.
+///
+/// # Errors
+/// Unimplemented where an op has no kernel here, InvalidArgument where attributes are wrong or the piece does not
+/// hang together; with node and op.
+pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<Program> {
+    check(piece)?;
+    let mut code = lay_out(piece);
+    connect(piece, &mut code);
+    find_starts(piece, &mut code)?;
+    let mut acts = Vec::with_capacity(piece.nodes.len());
+    for (i, node) in piece.nodes.iter().enumerate() {
+        acts.push(act(piece, node, site, engine).map_err(|f| f.at_node(&node.name, op_name(&node.op)))?);
+        if let PieceOp::Recv { transfer, .. } = node.op {
+            code.recvs.insert(transfer, i as u32);
+        }
+    }
+    code.is_straight = code.frames.len() == 1 && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act));
+    Ok(Program { code, acts })
+}
+
+/// Refuses what would lead out of the piece's own tables.
+fn check(piece: &Piece) -> Result<()> {
+    let wrong = |node: &PieceNode, why: &str| Err(Failure::invalid(why).at_node(&node.name, op_name(&node.op)));
+    if piece.frames.is_empty() || piece.frames.iter().enumerate().skip(1).any(|(i, frame)| frame.parent as usize >= i) {
+        return Err(Failure::invalid("the frames of a piece must begin with the root, and parents come first"));
+    }
+    for (i, node) in piece.nodes.iter().enumerate() {
+        let is_frame = |frame: u32| (frame as usize) < piece.frames.len();
+        if !is_frame(node.frame) || !is_frame(node.output_frame) {
+            return wrong(node, "its frame is not in the piece");
+        }
+        if node.input_refs.len() != node.inputs.len() || node.input_refs.iter().skip(MAX_REF_INPUTS).any(|&r| r) {
+            return wrong(node, "its inputs and their kinds do not go together");
+        }
+        for &(from, port) in &node.inputs {
+            let Some(producer) = piece.nodes.get(from as usize) else {
+                return wrong(node, "an input is not in the piece");
+            };
+            if port as usize >= producer.outputs.len() || producer.output_frame != node.frame {
+                return wrong(node, "an input does not exist in its frame");
+            }
+            if from as usize >= i && !(is_op(producer, "NextIteration") && is_merge(node)) {
+                return wrong(node, "an input comes after it");
+            }
+            if is_op(producer, "NextIteration") && !is_merge(node) {
+                return wrong(node, "what the next iteration begins with can only go to a Merge");
+            }
+        }
+        for &from in &node.control {
+            if piece.nodes.get(from as usize).is_none_or(|producer| producer.output_frame != node.frame)
+                || from as usize >= i
+            {
+                return wrong(node, "a control input does not exist before it in its frame");
+            }
+        }
+        let leads = match &node.op {
+            PieceOp::Op(op) if op == "Enter" => {
+                node.output_frame != 0 && piece.frames[node.output_frame as usize].parent == node.frame
+            }
+            PieceOp::Op(op) if op == "Exit" => {
+                node.frame != 0 && piece.frames[node.frame as usize].parent == node.output_frame
+            }
+            PieceOp::Op(op) if op == "NextIteration" => node.frame != 0 && node.output_frame == node.frame,
+            _ => node.output_frame == node.frame,
+        };
+        if !leads {
+            return wrong(node, "it does not lead from its frame to the one of its outputs");
+        }
+        let needed = match &node.op {
+            PieceOp::Op(op) => match op.as_str() {
+                "Switch" | "RefSwitch" => (2, 2),
+                "Merge" | "RefMerge" => (1, 2),
+                "Enter"
+                | "Exit"
+                | "NextIteration"
+                | "LoopCond"
+                | "Identity"
+                | "StopGradient"
+                | "PlaceholderWithDefault" => (1, 1),
+                "Const" | "Placeholder" => (0, 1),
+                _ => (0, 0),
+            },
+            PieceOp::Feed(_) => (0, 1),
+            PieceOp::Fetch(_) => (1, 0),
+            PieceOp::Send { .. } | PieceOp::Recv { .. } => (0, 0),
+        };
+        if node.inputs.len() < needed.0 || node.outputs.len() < needed.1 {
+            return wrong(node, "it lacks inputs or outputs");
+        }
+    }
+    Ok(())
+}
+
+/// Gives every node and input its place.
+fn lay_out(piece: &Piece) -> Code {
+    let mut frames: Vec<FrameCode> = Vec::with_capacity(piece.frames.len());
+    for (i, frame) in piece.frames.iter().enumerate() {
+        let mut path = Vec::new();
+        let mut place = 0;
+        if i > 0 {
+            let parent = &mut frames[frame.parent as usize];
+            place = parent.children.len() as u32;
+            parent.children.push(i as u32);
+            path.clone_from(&parent.path);
+            path.push(i as u32);
+        }
+        frames.push(FrameCode {
+            path,
+            place,
+            children: Vec::new(),
+            parallel_iterations: frame.parallel_iterations.clamp(1, MAX_PARALLEL_ITERATIONS),
+            has_pred: frame.pred.is_some(),
+            slots: 0,
+            waits: Vec::new(),
+            sources: Vec::new(),
+        });
+    }
+    let mut nodes = Vec::with_capacity(piece.nodes.len());
+    for (i, node) in piece.nodes.iter().enumerate() {
+        let frame = &mut frames[node.frame as usize];
+        let local = frame.waits.len() as u32;
+        let data = if is_merge(node) { 1 } else { node.inputs.len() };
+        frame.waits.push(Wait { pending: (data + node.control.len()) as u32, ..Wait::default() });
+        nodes.push(Node {
+            name: node.name.clone(),
+            op: op_name(&node.op).to_owned(),
+            frame: node.frame,
+            output_frame: node.output_frame,
+            local,
+            first_input: frame.slots,
+            inputs: node.inputs.len() as u32,
+            outputs: node.outputs.len() as u32,
+            input_refs: node.input_refs.iter().take(MAX_REF_INPUTS).rev().fold(0, |bits, &r| bits << 1 | u64::from(r)),
+            first_edge: 0,
+            control_edges: 0,
+            end_edge: 0,
+            is_pred: piece.frames[node.frame as usize].pred == Some(i as u32),
+            merges: is_merge(node).then(|| {
+                let back = node.inputs.iter().filter(|input| is_op(&piece.nodes[input.0 as usize], "NextIteration"));
+                let back = back.count() as u32;
+                let first = node.inputs.len() as u32 - back;
+                if back == 0 { (first, first) } else { (first, back) }
+            }),
+        });
+        frame.slots += node.inputs.len() as u32;
+    }
+    Code { nodes, edges: Vec::new(), frames, recvs: HashMap::new(), fetches: piece.fetches.len(), is_straight: false }
+}
+
+/// Turns the inputs of the consumers into the edges of the producers.
+fn connect(piece: &Piece, code: &mut Code) {
+    let mut edges: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
+    let mut control: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
+    for (i, node) in piece.nodes.iter().enumerate() {
+        for (input, &(from, port)) in node.inputs.iter().enumerate() {
+            let producer = &piece.nodes[from as usize];
+            edges[from as usize].push(Edge {
+                port,
+                to: i as u32,
+                input: input as u32,
+                slot: code.nodes[i].first_input + input as u32,
+                is_last: true,
+                is_invariant: is_op(producer, "Enter")
+                    && (!is_merge(node) || producer.attrs.bool("is_constant").unwrap_or(false)),
+            });
+        }
+        for &from in &node.control {
+            control[from as usize].push(Edge {
+                port: CONTROL,
+                to: i as u32,
+                input: CONTROL,
+                slot: 0,
+                is_last: true,
+                is_invariant: is_op(&piece.nodes[from as usize], "Enter"),
+            });
+        }
+    }
+    for (i, (mut data, control)) in edges.into_iter().zip(control).enumerate() {
+        data.sort_by_key(|edge| edge.port);
+        for k in 1..data.len() {
+            data[k - 1].is_last = data[k - 1].port != data[k].port;
+        }
+        let node = &mut code.nodes[i];
+        node.first_edge = code.edges.len() as u32;
+        code.edges.extend(data);
+        node.control_edges = code.edges.len() as u32;
+        code.edges.extend(control);
+        node.end_edge = code.edges.len() as u32;
+    }
+}
+
+/// Finds what runs first in each frame.
+fn find_starts(piece: &Piece, code: &mut Code) -> Result<()> {
+    for (i, node) in code.nodes.iter().enumerate() {
+        let frame = &mut code.frames[node.frame as usize];
+        if frame.waits[node.local as usize].pending == 0 {
+            frame.sources.push(i as u32);
+        }
+    }
+    for (i, frame) in piece.frames.iter().enumerate() {
+        if i > 0 && code.frames[i].waits.is_empty() && code.frames[i].children.is_empty() {
+            return Err(Failure::invalid(format!("loop {} has no node in the piece", frame.name)));
+        }
+        let Some(pred) = frame.pred else { continue };
+        let answers = |node: &PieceNode| i > 0 && node.frame as usize == i && !node.outputs.is_empty();
+        if !piece.nodes.get(pred as usize).is_some_and(answers) {
+            return Err(Failure::invalid(format!("the condition of loop {} is not in the piece", frame.name)));
+        }
+    }
+    Ok(())
+}
+
+/// Compiles what a node does.
+fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Result<Act> {
+    let op = match &node.op {
+        PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => return Ok(Act::Feed(*place)),
+        PieceOp::Fetch(place) if (*place as usize) < piece.fetches.len() => return Ok(Act::Fetch(*place)),
+        PieceOp::Feed(_) | PieceOp::Fetch(_) => return Err(Failure::invalid("it is not among the piece's own")),
+        PieceOp::Send { transfer, to } => return Ok(Act::Send { transfer: *transfer, to: to.clone() }),
+        PieceOp::Recv { transfer, .. } => return Ok(Act::Recv { transfer: *transfer }),
+        PieceOp::Op(op) => op.as_str(),
+    };
+    Ok(match op {
+        "Const" => Act::Const(engine.keep(node.attrs.tensor("value")?.clone())?),
+        "NoOp" | "ControlTrigger" => Act::Nothing,
+        "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
+        "Switch" | "RefSwitch" => Act::Switch,
+        "Merge" | "RefMerge" => Act::Merge,
+        "Enter" => Act::Enter,
+        "Exit" => Act::Exit,
+        "NextIteration" => Act::NextIteration,
+        "Placeholder" => Act::Unfed(unfed(&node.name, &node.attrs)),
+        _ => {
+            let inputs: Vec<DType> = node
+                .inputs
+                .iter()
+                .map(|&(from, port)| piece.nodes[from as usize].outputs[port as usize].dtype)
+                .collect();
+            let kernel_node =
+                KernelNode { name: &node.name, op, attrs: &node.attrs, inputs: &inputs, outputs: &node.outputs };
+            if let Some(state) = state::compile(&kernel_node, site, engine)? {
+                return Ok(Act::State(state));
+            }
+            let on_engine = engine.compile(&kernel_node)?;
+            let host = match kernel::compile(&kernel_node) {
+                Err(_) if on_engine.is_some() => None,
+                answer => answer?,
+            };
+            if on_engine.is_none() && host.is_none() {
+                return Err(Failure::new(Class::Unimplemented, format!("{op} has no kernel on {}", engine.name())));
+            }
+            Act::Kernel { engine: on_engine, host }
+        }
+    })
+}
+
+fn unfed(name: &str, attrs: &Attrs) -> Failure {
+    let dtype = attrs.dtype("dtype").map_or("?", |dtype| match dtype {
+        DType::F16 => "half",
+        DType::F32 => "float",
+        DType::F64 => "double",
+        other => other.name(),
+    });
+    let shape = match attrs.shape("shape") {
+        Ok(shape) if shape.0.is_some() => format!(" and shape {shape}"),
+        _ => String::new(),
+    };
+    Failure::invalid(format!("You must feed a value for placeholder tensor '{name}' with dtype {dtype}{shape}"))
+}
+
+/// Whether a node can wait, or answer dead values, so that a piece with it does not run straight through.
+fn may_wait(node: &PieceNode, act: &Act) -> bool {
+    match act {
+        Act::Recv { .. } | Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration => true,
+        Act::State(_) => state::may_wait(op_name(&node.op)),
+        _ => false,
+    }
+}
+
+fn is_op(node: &PieceNode, op: &str) -> bool {
+    matches!(&node.op, PieceOp::Op(own) if own == op)
+}
+
+fn is_merge(node: &PieceNode) -> bool {
+    is_op(node, "Merge") || is_op(node, "RefMerge")
+}
+
+/// The op type, for messages and for kernels.
+fn op_name(op: &PieceOp) -> &str {
+    match op {
+        PieceOp::Op(op) => op,
+        PieceOp::Feed(_) => "_Feed",
+        PieceOp::Fetch(_) => "_Fetch",
+        PieceOp::Send { .. } => "_Send",
+        PieceOp::Recv { .. } => "_Recv",
+    }
+}

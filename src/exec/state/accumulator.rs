@@ -1,0 +1,179 @@
+//! Conditional accumulators: gradients are added up until somebody takes their mean, and those of an earlier global
+//! step are dropped. A take waits until there are enough.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use super::super::engine::Engine;
+use super::super::kernel::KernelNode;
+use super::super::mailbox::Ticket;
+use super::super::resource::{Resource, lock};
+use super::super::token::{Token, Tokens};
+use super::{
+    Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
+    wrong_kind,
+};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Integer, Numeric, PartialShape, Tensor, with_float, with_integer, with_number};
+
+pub(in crate::exec) struct Accumulator {
+    name: String,
+    dtype: DType,
+    shape: PartialShape,
+    /// The mean is taken, else the sum.
+    is_mean: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    global_step: i64,
+    count: u64,
+    sum: Option<Tensor>,
+    /// In the order they came, with how many gradients each needs.
+    takes: VecDeque<(Waiter, u64)>,
+}
+
+type Ended = Vec<(Waiter, Result<Tokens>)>;
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "ResourceConditionalAccumulator" => handle(node, site),
+        "ResourceAccumulatorApplyGradient" => simple(|mut inputs, _| {
+            let accumulator = inputs.accumulator(0)?;
+            let local_step = inputs.host(1)?.to_i64()?;
+            for (waiter, result) in accumulator.apply(local_step, inputs.host(2)?)? {
+                waiter.wake(result);
+            }
+            Ok(nothing())
+        }),
+        "ResourceAccumulatorSetGlobalStep" => simple(|mut inputs, _| {
+            let accumulator = inputs.accumulator(0)?;
+            lock(&accumulator.state).global_step = inputs.host(1)?.to_i64()?;
+            Ok(nothing())
+        }),
+        "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, call| -> Result<Outcome> {
+            let mut inputs = Inputs(tokens);
+            let accumulator = inputs.accumulator(0)?;
+            let required = inputs.host(1)?.to_i64()?;
+            let Some(required) = u64::try_from(required).ok().filter(|&required| required > 0) else {
+                return Err(Failure::invalid(format!("Argument num_required must be at least 1, got {required}")));
+            };
+            let ended = accumulator.take(Waiter::of(call), required)?;
+            settle(ended, call.ticket, || Resource::Accumulator(accumulator))
+        }))),
+        _ => Ok(None),
+    }
+}
+
+fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let dtype = node.attrs.dtype("dtype")?;
+    let shape = node.attrs.shape("shape")?.clone();
+    let is_mean = node.attrs.str("reduction_type")? == "MEAN";
+    let mut named = Named::new(node, site)?;
+    simple(move |_, _| {
+        let make = |name: &str| {
+            let (name, shape) = (name.to_owned(), shape.clone());
+            let accumulator = Accumulator { name, dtype, shape, is_mean, state: Mutex::default() };
+            Ok(Resource::Accumulator(Arc::new(accumulator)))
+        };
+        match named.find(make)? {
+            Resource::Accumulator(accumulator) if accumulator.dtype == dtype => {
+                Ok(one(Token::Resource(Resource::Accumulator(accumulator))))
+            }
+            Resource::Accumulator(accumulator) => Err(Failure::invalid(format!(
+                "accumulator {} is shared and holds {}, but this node says {dtype}",
+                accumulator.name, accumulator.dtype
+            ))),
+            other => Err(wrong_kind("conditional accumulator", &other)),
+        }
+    })
+}
+
+impl Accumulator {
+    /// Adds a gradient, unless it is of an earlier step than the global one.
+    fn apply(&self, local_step: i64, gradient: Tensor) -> Result<Ended> {
+        let state = &mut *lock(&self.state);
+        if local_step < state.global_step {
+            return Ok(Vec::new());
+        }
+        if gradient.dtype() != self.dtype {
+            let why = format!("Expected a gradient of {}, got {}", self.dtype, gradient.dtype());
+            return Err(Failure::invalid(why));
+        }
+        let wanted = match &state.sum {
+            Some(sum) => PartialShape::from(sum.shape()),
+            None => self.shape.clone(),
+        };
+        if !wanted.admits(gradient.shape()) {
+            let why = format!("Shape mismatch: expected {wanted}, got {}", gradient.shape());
+            return Err(Failure::invalid(why));
+        }
+        match &mut state.sum {
+            None => state.sum = Some(gradient),
+            Some(sum) => add(sum, &gradient)?,
+        }
+        state.count += 1;
+        Ok(self.advance(state))
+    }
+
+    fn take(&self, waiter: Waiter, required: u64) -> Result<Ended> {
+        let state = &mut *lock(&self.state);
+        if state.takes.len() >= MAX_WAITERS {
+            return Err(too_many_waiters(&format!("accumulator {}", self.name)));
+        }
+        state.takes.push_back((waiter, required));
+        Ok(self.advance(state))
+    }
+
+    /// Forgets a take that waits.
+    pub(in crate::exec) fn cancel(&self, ticket: Ticket) {
+        let state = &mut *lock(&self.state);
+        state.takes.retain(|(waiter, _)| waiter.ticket != ticket);
+        for (waiter, result) in self.advance(state) {
+            waiter.wake(result);
+        }
+    }
+
+    fn advance(&self, state: &mut State) -> Ended {
+        let mut ended = Vec::new();
+        while state.takes.front().is_some_and(|&(_, required)| required <= state.count) {
+            let (Some((waiter, _)), Some(sum)) = (state.takes.pop_front(), state.sum.take()) else { break };
+            let result = if self.is_mean { divide(sum, state.count) } else { Ok(sum) };
+            state.count = 0;
+            state.global_step += 1;
+            ended.push((waiter, result.map(one)));
+        }
+        ended
+    }
+}
+
+fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
+    let dtype = sum.dtype();
+    let done: Option<Result<()>> = with_number!(dtype, T => {
+        gradient.slice::<T>().and_then(|gradient| {
+            sum.slice_mut::<T>()?.iter_mut().zip(gradient).for_each(|(x, &y)| *x = Numeric::add(*x, y));
+            Ok(())
+        })
+    });
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
+}
+
+fn divide(mut sum: Tensor, count: u64) -> Result<Tensor> {
+    let dtype = sum.dtype();
+    let count_f64 = count as f64;
+    let floats: Option<Result<()>> = with_float!(dtype, T => {
+        let count = <T as Numeric>::from_f64(count_f64);
+        sum.slice_mut::<T>().map(|sum| sum.iter_mut().for_each(|x| *x = *x / count))
+    });
+    let done = floats.or_else(|| {
+        with_integer!(dtype, T => {
+            let count = <T as Numeric>::from_i64(count as i64);
+            sum.slice_mut::<T>().map(|sum| {
+                sum.iter_mut().for_each(|x| *x = Integer::checked_div(*x, count).unwrap_or_default());
+            })
+        })
+    });
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))?;
+    Ok(sum)
+}

@@ -1,0 +1,246 @@
+//! Variables: references and handles to them, reading, assigning, and every update of the vocabulary.
+//!
+//! A variable's value is changed in place where nobody else holds its elements; a reader of an earlier value keeps
+//! what it read.
+
+use std::sync::{Arc, MutexGuard};
+
+use smallvec::SmallVec;
+
+use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
+use super::super::resource::{Resource, Variable};
+use super::super::token::Token;
+use super::{Inputs, Named, Site, StateOp, nothing, one, simple, wrong_kind};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::{Attr, Attrs};
+use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
+    match node.op {
+        "VariableV2" | "VarHandleOp" => named(node, site),
+        "ReadVariableOp" => simple(|mut inputs, _| Ok(one(inputs.variable(0)?.read()?))),
+        "IsVariableInitialized" | "VarIsInitializedOp" => {
+            simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.variable(0)?.is_initialized()))))
+        }
+        "Assign" | "AssignVariableOp" => assign(node),
+        "AssignAdd" | "AssignAddVariableOp" => assign_by(node, engine, true),
+        "AssignSub" | "AssignSubVariableOp" => assign_by(node, engine, false),
+        "CountUpTo" => count_up_to(node),
+        "ResourceGather" => gather(node),
+        _ => match kernel::update::update(node)? {
+            Some(update) => {
+                let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
+                let mut fast = engine.compile(node)?;
+                simple(move |inputs, call| {
+                    change(inputs, update.variables, is_ref, fast.as_mut(), call.engine, |tensors, rest| {
+                        update.apply(tensors, rest)
+                    })
+                })
+            }
+            None => Ok(None),
+        },
+    }
+}
+
+/// The variable that a node names, as a reference or a handle.
+fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let is_ref = node.op == "VariableV2";
+    let dtype = node.attrs.dtype("dtype")?;
+    let shape = node.attrs.shape("shape")?.clone();
+    let mut named = Named::new(node, site)?;
+    simple(move |_, _| {
+        let make = |name: &str| Ok(Resource::Variable(Arc::new(Variable::new(name.to_owned(), dtype, shape.clone()))));
+        let variable = match named.find(make)? {
+            Resource::Variable(variable) => variable,
+            other => return Err(wrong_kind("variable", &other)),
+        };
+        if variable.dtype != dtype {
+            let why = format!(
+                "variable {} is shared and holds {}, but this node says {dtype}; give it another name",
+                variable.name, variable.dtype
+            );
+            return Err(Failure::invalid(why));
+        }
+        Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(Resource::Variable(variable)) }))
+    })
+}
+
+fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
+    let is_ref = node.op == "Assign";
+    let checks = node.attrs.bool("validate_shape")?;
+    simple(move |mut inputs, call| {
+        let variable = inputs.variable(0)?;
+        let value = inputs.value(1)?;
+        check_dtype(&variable, value.dtype())?;
+        if checks {
+            check_shape(&variable, value.shape(), is_ref)?;
+        }
+        let value = match value {
+            Value::Host(tensor) => call.engine.keep(tensor)?,
+            kept => kept,
+        };
+        *variable.hold() = Some(value);
+        Ok(if is_ref { one(Token::Ref(variable)) } else { nothing() })
+    })
+}
+
+fn check_dtype(variable: &Variable, dtype: DType) -> Result<()> {
+    if variable.dtype == dtype {
+        return Ok(());
+    }
+    let why = format!("variable {} holds {}, which {dtype} cannot be assigned to", variable.name, variable.dtype);
+    Err(Failure::invalid(why))
+}
+
+fn check_shape(variable: &Variable, shape: &Shape, is_ref: bool) -> Result<()> {
+    let known = variable.hold().as_ref().map(|value| PartialShape::from(value.shape()));
+    let wanted = match known {
+        Some(shape) if is_ref => shape,
+        _ => variable.shape.clone(),
+    };
+    if wanted.admits(shape) {
+        return Ok(());
+    }
+    Err(Failure::invalid(if is_ref {
+        format!("Assign requires shapes of both tensors to match. lhs shape= {wanted} rhs shape= {shape}")
+    } else {
+        format!("Trying to assign to variable with tensor with wrong shape. Expected {wanted} got {shape}")
+    }))
+}
+
+fn assign_by(node: &KernelNode, engine: &dyn Engine, adds: bool) -> Result<Option<StateOp>> {
+    let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
+    let mut fast = engine.compile(node)?;
+    simple(move |inputs, call| {
+        change(inputs, 1, is_ref, fast.as_mut(), call.engine, |tensors, rest| {
+            let ([variable], [value]) = (tensors, rest) else { return Err(Failure::invalid("expected two inputs")) };
+            add_in_place(variable, value, adds)
+        })
+    })
+}
+
+/// Adds to or subtracts from every element.
+fn add_in_place(variable: &mut Tensor, value: &Tensor, adds: bool) -> Result<()> {
+    if variable.shape() != value.shape() {
+        let why = format!("the variable has shape {}, the value {}", variable.shape(), value.shape());
+        return Err(Failure::invalid(why));
+    }
+    let dtype = variable.dtype();
+    let done = with_number!(dtype, T => {
+        use crate::tensor::Numeric;
+        let value = value.slice::<T>()?;
+        for (x, &y) in variable.slice_mut::<T>()?.iter_mut().zip(value) {
+            *x = if adds { Numeric::add(*x, y) } else { Numeric::sub(*x, y) };
+        }
+    });
+    done.ok_or_else(|| Failure::invalid(format!("{dtype} is no number")))
+}
+
+fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
+    let limit = node.attrs.int("limit")?;
+    simple(move |mut inputs, _| {
+        let variable = inputs.variable(0)?;
+        let before = variable.read()?.into_host()?;
+        let count = before.to_i64()?;
+        if count >= limit {
+            return Err(Failure::new(Code::OutOfRange, format!("Reached limit of {limit}")));
+        }
+        let after = match before.dtype() {
+            DType::I32 => Tensor::scalar((count + 1) as i32),
+            _ => Tensor::scalar(count + 1),
+        };
+        *variable.hold() = Some(after.into());
+        Ok(one(before))
+    })
+}
+
+/// ResourceGather is GatherV2 along the axis after the batch dimensions.
+fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
+    let batch_dims = node.attrs.int("batch_dims")?;
+    let dtype = node.attrs.dtype("dtype")?;
+    let indices = node.attrs.dtype("Tindices")?;
+    let attrs = Attrs::from([
+        ("batch_dims", Attr::Int(batch_dims)),
+        ("Tparams", Attr::Type(dtype)),
+        ("Tindices", Attr::Type(indices)),
+        ("Taxis", Attr::Type(DType::I64)),
+    ]);
+    let gather = KernelNode {
+        name: node.name,
+        op: "GatherV2",
+        attrs: &attrs,
+        inputs: &[dtype, indices, DType::I64],
+        outputs: node.outputs,
+    };
+    let Some(mut kernel) = kernel::compile(&gather)? else { return Ok(None) };
+    simple(move |mut inputs, _| {
+        let params = inputs.variable(0)?.read()?.into_host()?;
+        let indices = inputs.host(1)?;
+        let answer = kernel(KernelInputs::from_iter([params, indices, Tensor::scalar(batch_dims)]))?;
+        Ok(answer.into_iter().map(|tensor| Some(tensor.into())).collect())
+    })
+}
+
+/// Changes the variables that the first `count` inputs name, by the other inputs; answers the first where that is a
+/// reference. `fast` takes the variables' values and the others, and answers the new values.
+fn change(
+    mut inputs: Inputs,
+    count: usize,
+    is_ref: bool,
+    fast: Option<&mut EngineKernel>,
+    engine: &dyn Engine,
+    apply: impl FnOnce(&mut [Tensor], &[Tensor]) -> Result<()>,
+) -> Result<super::Tokens> {
+    let variables: SmallVec<[Arc<Variable>; 4]> = (0..count).map(|i| inputs.variable(i)).collect::<Result<_>>()?;
+    for (i, variable) in variables.iter().enumerate() {
+        if variables[..i].iter().any(|other| Arc::ptr_eq(other, variable)) {
+            let why = format!("variable {} is given twice to one update", variable.name);
+            return Err(Failure::invalid(why));
+        }
+    }
+    let mut rest: Values = (count..inputs.0.len()).map(|i| inputs.value(i)).collect::<Result<_>>()?;
+    let mut places: SmallVec<[MutexGuard<Option<Value>>; 4]> = variables.iter().map(|v| v.hold()).collect();
+    if let Some(i) = places.iter().position(|place| place.is_none()) {
+        return Err(variables[i].uninitialized());
+    }
+    if let Some(kernel) = fast {
+        let values = places.iter().filter_map(|place| (**place).clone()).chain(rest).collect();
+        match kernel(values)? {
+            Ran::Done(values) => {
+                for (place, value) in places.iter_mut().zip(values) {
+                    **place = Some(value);
+                }
+                drop(places);
+                return Ok(answer(variables, is_ref));
+            }
+            Ran::Declined(mut values) => rest = values.drain(count..).collect(),
+        }
+    }
+    let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;
+    // The values are moved out, so that they can be written where nobody else holds them, and back whatever comes.
+    let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
+    let mut result = Ok(());
+    for place in &mut places {
+        match place.take().map(Value::into_host) {
+            Some(Ok(tensor)) => values.push(tensor),
+            Some(Err(failure)) => result = Err(failure),
+            None => {}
+        }
+    }
+    if result.is_ok() {
+        result = apply(&mut values, &rest);
+    }
+    for (place, tensor) in places.iter_mut().zip(values) {
+        **place = Some(engine.keep(tensor)?);
+    }
+    drop(places);
+    result.map(|()| answer(variables, is_ref))
+}
+
+fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> super::Tokens {
+    match variables.into_iter().next() {
+        Some(variable) if is_ref => one(Token::Ref(variable)),
+        _ => nothing(),
+    }
+}

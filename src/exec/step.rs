@@ -1,0 +1,452 @@
+//! One step of a piece: what is ready runs, what it answers makes others ready, until nothing is left.
+//!
+//! A piece without loops, branches and waits runs straight through its nodes. Any other runs by counting: each node of
+//! each iteration of each frame runs exactly once, on values or, where an input is dead, dead; `frames` keeps the
+//! iterations. The step is done when every node that will ever run has run.
+
+mod frames;
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+
+use frames::Frames;
+use smallvec::SmallVec;
+
+use super::Sink;
+use super::engine::{Engine, Ran, Value, Values};
+use super::kernel::Inputs;
+use super::mailbox::{Inbox, Mailbox, Ticket};
+use super::program::{Act, Code, Node, Program};
+use super::resource::Resource;
+use super::state::{Call, Outcome};
+use super::token::{Token, Tokens};
+use crate::failure::{Code as Class, Failure, Result};
+use crate::ids::{SessionId, StepId};
+use crate::tensor::Tensor;
+
+/// Most nodes that a step runs before others get their turn.
+const TURN: usize = 4096;
+
+/// The iterations of the loops around a transfer, outermost first.
+pub(super) type Tags = SmallVec<[u32; 2]>;
+
+/// Values that came before they were asked for.
+pub(super) type Parked = HashMap<(u32, Tags), Option<Tensor>>;
+
+/// What a step needs of its device.
+pub(super) struct Surroundings<'a> {
+    pub engine: &'a dyn Engine,
+    pub sink: &'a dyn Sink,
+    pub mailbox: &'a Mailbox,
+    pub inbox: &'a Inbox,
+    /// Bytes of all the values that are parked on the device.
+    pub parked: &'a Cell<usize>,
+}
+
+/// Where a step stands after its turn.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It has run; what it fetched.
+    Done(Vec<Tensor>),
+    /// It goes on when something comes.
+    Waits,
+    /// It can go on at once.
+    Yields,
+}
+
+/// The state of one step. Kept from step to step, so that nothing is allocated anew.
+pub(super) struct Step {
+    id: StepId,
+    feeds: Vec<Tensor>,
+    fetches: Vec<Option<Tensor>>,
+    frames: Frames,
+    ready: VecDeque<Instance>,
+    /// Receives that wait, by count.
+    awaited: usize,
+    parked: Parked,
+    /// Ops that wait for a resource, by their ticket's number.
+    blocked: HashMap<u64, (Instance, Resource)>,
+    tickets: u64,
+    /// In a straight piece: the next node.
+    next: usize,
+    /// The node that runs or ran last.
+    current: u32,
+}
+
+/// A node in one iteration.
+#[derive(Clone, Copy, Debug)]
+struct Instance {
+    iteration: u32,
+    node: u32,
+}
+
+impl Step {
+    pub fn new(code: &Code) -> Step {
+        Step {
+            id: StepId { session: SessionId(0), number: 0 },
+            feeds: Vec::new(),
+            fetches: Vec::new(),
+            frames: Frames::new(code),
+            ready: VecDeque::new(),
+            awaited: 0,
+            parked: Parked::new(),
+            blocked: HashMap::new(),
+            tickets: 0,
+            next: 0,
+            current: 0,
+        }
+    }
+
+    /// Begins a step; the one before must be done or cancelled.
+    pub fn begin(&mut self, code: &Code, id: StepId, feeds: Vec<Tensor>, parked: Parked) {
+        self.id = id;
+        self.feeds = feeds;
+        self.parked = parked;
+        self.fetches.clear();
+        self.fetches.resize(code.fetches, None);
+        self.next = 0;
+        self.frames.begin(code, &mut self.ready);
+    }
+
+    /// Takes a value that another device pushed; parks it where nobody asks for it yet.
+    ///
+    /// # Errors
+    /// InvalidArgument where the piece receives no such transfer, or has it already.
+    pub fn arrive(
+        &mut self,
+        program: &mut Program,
+        near: &Surroundings,
+        transfer: u32,
+        tags: Tags,
+        value: Option<Tensor>,
+    ) -> Result<()> {
+        let code = &program.code;
+        let Some(&node) = code.recvs.get(&transfer) else {
+            return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
+        };
+        if let Some(iteration) = self.frames.find(code, code.nodes[node as usize].frame, &tags) {
+            if self.frames.take_awaited(code, iteration, node) {
+                self.awaited -= 1;
+                self.current = node;
+                return self.received(program, near, Instance { iteration, node }, value);
+            }
+        }
+        near.parked.set(near.parked.get() + cost(&value));
+        match self.parked.insert((transfer, tags), value) {
+            None => Ok(()),
+            Some(_) => Err(Failure::invalid(format!("transfer {transfer} came twice"))),
+        }
+    }
+
+    /// Takes what an op that waited got.
+    ///
+    /// # Errors
+    /// What the op failed with.
+    pub fn wake(
+        &mut self,
+        program: &mut Program,
+        near: &Surroundings,
+        ticket: Ticket,
+        result: Result<Tokens>,
+    ) -> Result<()> {
+        let Some((at, _)) = self.blocked.remove(&ticket.number) else { return Ok(()) };
+        self.current = at.node;
+        let node = &program.code.nodes[at.node as usize];
+        let tokens = result.map_err(|failure| failure.at_node(&node.name, &node.op))?;
+        self.finish(program, near, at, Some(tokens))
+    }
+
+    /// Runs what is ready, for one turn at most.
+    ///
+    /// # Errors
+    /// What the first node that failed did.
+    pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+        let progress =
+            if program.code.is_straight { self.run_straight(program, near) } else { self.run_ready(program, near) };
+        progress.map_err(|failure| self.place(program, failure))
+    }
+
+    /// Names the node that runs, for a failure that does not say.
+    pub fn place(&self, program: &Program, failure: Failure) -> Failure {
+        match program.code.nodes.get(self.current as usize) {
+            Some(node) => failure.at_node(&node.name, &node.op),
+            None => failure,
+        }
+    }
+
+    /// Lets go of everything the step holds and waits for.
+    pub fn cancel(&mut self, code: &Code, parked: &Cell<usize>) {
+        for (number, (_, resource)) in self.blocked.drain() {
+            resource.cancel(Ticket { step: self.id, number });
+        }
+        self.frames.clear(code);
+        self.ready.clear();
+        for (_, value) in self.parked.drain() {
+            parked.set(parked.get().saturating_sub(cost(&value)));
+        }
+        self.feeds.clear();
+        self.fetches.clear();
+        self.awaited = 0;
+    }
+
+    fn run_straight(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+        let Program { code, acts } = program;
+        let slots = self.frames.root_slots();
+        let end = code.nodes.len().min(self.next + TURN);
+        while self.next < end {
+            if near.inbox.is_waiting() {
+                return Ok(Progress::Yields);
+            }
+            self.current = self.next as u32;
+            let node = &code.nodes[self.next];
+            let ticket = Ticket { step: self.id, number: 0 };
+            let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
+            let inputs = &mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize];
+            match &mut acts[self.next] {
+                Act::Send { transfer, to } => {
+                    near.sink.push(self.id, to, *transfer, &[], Some(to_send(inputs)?));
+                }
+                act => {
+                    let Some(mut tokens) = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?.done()
+                    else {
+                        return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
+                    };
+                    for edge in &code.edges[node.first_edge as usize..node.control_edges as usize] {
+                        let token = &mut tokens[edge.port as usize];
+                        slots[edge.slot as usize] = if edge.is_last { token.take() } else { token.clone() };
+                    }
+                }
+            }
+            self.next += 1;
+        }
+        if self.next < code.nodes.len() { Ok(Progress::Yields) } else { self.done() }
+    }
+
+    fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+        let mut turn = TURN;
+        while turn > 0 && !near.inbox.is_waiting() {
+            let Some(at) = self.ready.pop_front() else { break };
+            self.current = at.node;
+            self.run_node(program, near, at)?;
+            turn -= 1;
+        }
+        if self.frames.is_done() {
+            self.done()
+        } else if !self.ready.is_empty() {
+            Ok(Progress::Yields)
+        } else if self.awaited > 0 || !self.blocked.is_empty() {
+            Ok(Progress::Waits)
+        } else {
+            Err(self.frames.stuck(&program.code))
+        }
+    }
+
+    fn done(&mut self) -> Result<Progress> {
+        self.feeds.clear();
+        let fetches = self.fetches.drain(..).collect::<Option<Vec<Tensor>>>();
+        let fetches =
+            fetches.ok_or_else(|| Failure::new(Class::Internal, "the piece ran without answering a fetch"))?;
+        Ok(Progress::Done(fetches))
+    }
+
+    /// Runs one node of a piece that counts.
+    fn run_node(&mut self, program: &mut Program, near: &Surroundings, at: Instance) -> Result<()> {
+        let Program { code, acts } = &mut *program;
+        let node = &code.nodes[at.node as usize];
+        let act = &mut acts[at.node as usize];
+        let (wait, inputs) = self.frames.inputs(node, at.iteration);
+        if wait.is_dead {
+            inputs.fill(None);
+            match act {
+                Act::Send { transfer, to } => {
+                    let tags = self.frames.tags(code, at.iteration);
+                    near.sink.push(self.id, to, *transfer, &tags, None);
+                }
+                Act::Fetch(_) => return Err(Failure::invalid("the fetch has no value: it is on a branch not taken")),
+                _ => {}
+            }
+            return self.finish(program, near, at, None);
+        }
+        let tokens: Tokens = match act {
+            Act::Send { transfer, to } => {
+                let value = to_send(inputs)?;
+                let tags = self.frames.tags(code, at.iteration);
+                near.sink.push(self.id, to, *transfer, &tags, Some(value));
+                Tokens::new()
+            }
+            Act::Recv { transfer } => {
+                let key = (*transfer, self.frames.tags(code, at.iteration));
+                return match self.parked.remove(&key) {
+                    Some(value) => {
+                        near.parked.set(near.parked.get().saturating_sub(cost(&value)));
+                        self.received(program, near, at, value)
+                    }
+                    None => {
+                        self.frames.set_awaited(code, at);
+                        self.awaited += 1;
+                        Ok(())
+                    }
+                };
+            }
+            Act::Switch => {
+                let is_taken = take(inputs, 1)?.host()?.item::<bool>()?;
+                let data = forward(node, inputs, 0)?;
+                let mut tokens = Tokens::from_elem(None, node.outputs as usize);
+                tokens[usize::from(is_taken)] = Some(data);
+                tokens
+            }
+            Act::Merge => {
+                let data = forward(node, inputs, 0)?;
+                let index = i32::try_from(wait.merged).unwrap_or(i32::MAX);
+                Tokens::from_iter([Some(data), Some(Tensor::scalar(index).into())])
+            }
+            Act::Enter | Act::Exit | Act::NextIteration => Tokens::from_iter([Some(forward(node, inputs, 0)?)]),
+            act => {
+                let ticket = Ticket { step: self.id, number: self.tickets };
+                let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
+                match answer(act, node, inputs, &self.feeds, &mut self.fetches, call)? {
+                    Outcome::Done(tokens) => tokens,
+                    Outcome::Waits(resource) => {
+                        self.tickets += 1;
+                        self.blocked.insert(ticket.number, (at, resource));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        self.finish(program, near, at, Some(tokens))
+    }
+
+    fn received(
+        &mut self,
+        program: &mut Program,
+        near: &Surroundings,
+        at: Instance,
+        value: Option<Tensor>,
+    ) -> Result<()> {
+        let outputs = program.code.nodes[at.node as usize].outputs as usize;
+        let tokens = value.map(|tensor| {
+            let mut tokens = Tokens::from_elem(None, outputs);
+            if let Some(first) = tokens.first_mut() {
+                *first = Some(tensor.into());
+            }
+            tokens
+        });
+        self.finish(program, near, at, tokens)
+    }
+
+    /// Hands on what a node answered, or that it is dead, and counts it.
+    fn finish(&mut self, program: &Program, _near: &Surroundings, at: Instance, tokens: Option<Tokens>) -> Result<()> {
+        let code = &program.code;
+        let node = &code.nodes[at.node as usize];
+        if node.is_pred {
+            let goes_on = match tokens.as_ref().and_then(|tokens| tokens.first()) {
+                Some(Some(token)) => token.clone().host()?.item::<bool>()?,
+                _ => false,
+            };
+            self.frames.decide(code, at.iteration, goes_on, &mut self.ready);
+        }
+        match program.acts[at.node as usize] {
+            Act::Enter => self.frames.enter(code, at, tokens, &mut self.ready),
+            Act::Exit => self.frames.exit(code, at, tokens, &mut self.ready),
+            Act::NextIteration => self.frames.next_iteration(code, at, tokens, &mut self.ready),
+            _ => self.frames.deliver(code, at.iteration, at.node, tokens, &mut self.ready),
+        }
+        self.frames.count(code, at.iteration, &mut self.ready);
+        Ok(())
+    }
+}
+
+/// What a node on live inputs answers.
+fn answer(
+    act: &mut Act,
+    node: &Node,
+    inputs: &mut [Option<Token>],
+    feeds: &[Tensor],
+    fetches: &mut [Option<Tensor>],
+    call: &mut Call,
+) -> Result<Outcome> {
+    let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
+    match act {
+        Act::Kernel { engine, host } => {
+            let values = if let Some(kernel) = engine {
+                let values = inputs.iter_mut().map(|slot| missing(slot.take())?.value()).collect::<Result<Values>>()?;
+                match kernel(values)? {
+                    Ran::Done(values) => return complete(node, values.into_iter().map(|v| Some(v.into())).collect()),
+                    Ran::Declined(values) => Some(values),
+                }
+            } else {
+                None
+            };
+            let Some(kernel) = host else {
+                let why = format!("{} has no kernel for these inputs", node.op);
+                return Err(Failure::new(Class::Unimplemented, why));
+            };
+            let inputs = match values {
+                Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
+                None => inputs.iter_mut().map(|slot| missing(slot.take())?.host()).collect::<Result<Inputs>>()?,
+            };
+            complete(node, kernel(inputs)?.into_iter().map(|tensor| Some(tensor.into())).collect())
+        }
+        Act::Const(value) => one(value.clone().into()),
+        Act::Forward => one(forward(node, inputs, 0)?),
+        Act::Nothing => {
+            inputs.fill(None);
+            Ok(Outcome::Done(Tokens::new()))
+        }
+        Act::State(op) => match op(inputs.iter_mut().map(Option::take).collect(), call)? {
+            Outcome::Done(tokens) => complete(node, tokens),
+            waits => Ok(waits),
+        },
+        Act::Feed(place) => match feeds.get(*place as usize) {
+            Some(tensor) => one(tensor.clone().into()),
+            None => Err(Failure::invalid("the step came without a value for this feed")),
+        },
+        Act::Fetch(place) => {
+            fetches[*place as usize] = Some(take(inputs, 0)?.host()?);
+            Ok(Outcome::Done(Tokens::new()))
+        }
+        Act::Unfed(failure) => Err(failure.clone()),
+        Act::Send { .. }
+        | Act::Recv { .. }
+        | Act::Switch
+        | Act::Merge
+        | Act::Enter
+        | Act::Exit
+        | Act::NextIteration => Err(Failure::new(Class::Internal, "control flow in a piece that has none")),
+    }
+}
+
+/// Holds the number of answers against the number of outputs.
+fn complete(node: &Node, tokens: Tokens) -> Result<Outcome> {
+    if tokens.len() == node.outputs as usize {
+        return Ok(Outcome::Done(tokens));
+    }
+    let why = format!("the kernel answered {} of {} outputs", tokens.len(), node.outputs);
+    Err(Failure::new(Class::Internal, why))
+}
+
+fn take(inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
+    missing(inputs.get_mut(index).and_then(Option::take))
+}
+
+fn missing(token: Option<Token>) -> Result<Token> {
+    token.ok_or_else(|| Failure::new(Class::Internal, "an input is missing"))
+}
+
+/// The input as it goes on: a reference where the node takes one, else what it refers to.
+fn forward(node: &Node, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
+    let token = take(inputs, index)?;
+    if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.settled() }
+}
+
+/// The value that a Send pushes; where only the order crosses, one that means nothing.
+fn to_send(inputs: &mut [Option<Token>]) -> Result<Tensor> {
+    if inputs.is_empty() { Ok(Tensor::scalar(true)) } else { take(inputs, 0)?.host() }
+}
+
+/// Bytes that a parked value counts for.
+pub(super) fn cost(value: &Option<Tensor>) -> usize {
+    const OVERHEAD: usize = 128;
+    OVERHEAD + value.as_ref().map_or(0, Tensor::byte_len)
+}
