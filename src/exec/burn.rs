@@ -1,9 +1,106 @@
-//! The engines: burn's backends behind [`Engine`](super::engine::Engine).
+//! The engines: burn's backends behind [`Engine`].
 //!
 //! One generic implementation serves them all: in burn 0.22 every backend takes tensors whose rank and dtype are known
-//! at run time only. Burn answers a bad shape with a panic, so the kernels here check before they call, and decline
-//! whatever burn would compute otherwise than TensorFlow does.
+//! at run time only. Burn answers a bad shape with a panic, so a kernel here looks before it calls, and declines what is
+//! wrong (the host kernel says so in TensorFlow's words), what burn would compute otherwise than TensorFlow does, and
+//! what has no elements. It never computes on whole numbers: those describe shapes, and stay with the host.
 
+mod array;
+mod conv;
+mod elementwise;
+mod layout;
+mod matmul;
 mod memory;
+mod reduce;
+#[cfg(test)]
+mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use array::Site;
+use burn_backend::DeviceOps;
+use memory::Backing;
 pub(super) use memory::download;
+
+use super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::kernel::KernelNode;
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Tensor};
+
+/// A kernel before it knows its device.
+type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<Ran> + Send>;
+
+/// One backend on one of its devices.
+pub(super) struct BurnEngine<B: Backing> {
+    name: String,
+    site: Site<B>,
+}
+
+impl<B: Backing> BurnEngine<B> {
+    /// The engine on `device`, which must be there.
+    pub fn new(name: impl Into<String>, device: B::Device) -> Self {
+        let floats = [DType::F16, DType::BF16, DType::F32, DType::F64]
+            .into_iter()
+            .filter(|&dtype| memory::burn_type(dtype).is_some_and(|dtype| B::supports_dtype(&device, dtype)))
+            .collect();
+        let bools = device.defaults().bool_dtype;
+        BurnEngine { name: name.into(), site: Site { device, bools, floats } }
+    }
+}
+
+impl<B: Backing> Engine for BurnEngine<B> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>> {
+        let Some(mut body) = body::<B>(node, &self.site)? else { return Ok(None) };
+        let site = self.site.clone();
+        let name = self.name.clone();
+        Ok(Some(Box::new(move |inputs| {
+            if inputs.iter().any(|input| input.dtype().is_float() && (input.is_empty() || input.rank() > B::MAX_RANK)) {
+                return Ok(Ran::Declined(inputs));
+            }
+            guarded(&name, || body(&site, inputs))
+        })))
+    }
+
+    fn keep(&self, tensor: Tensor) -> Result<Value> {
+        if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
+            return Ok(Value::Host(tensor));
+        }
+        guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))
+    }
+}
+
+/// The kernel of a node; `None` where the host kernel has to do.
+fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<Body<B>>> {
+    let supported = |dtype: &DType| !dtype.is_float() || site.floats.contains(dtype);
+    if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
+        return Ok(None);
+    }
+    if let Some(body) = layout::body(node)? {
+        return Ok(Some(body));
+    }
+    if !node.inputs.iter().any(|dtype| dtype.is_float()) {
+        return Ok(elementwise::logical(node));
+    }
+    for family in [elementwise::body, matmul::body, reduce::body, conv::body] {
+        if let Some(body) = family(node)? {
+            return Ok(Some(body));
+        }
+    }
+    Ok(None)
+}
+
+/// Runs what calls burn, so that a panic there fails the step and not the node.
+fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let what = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("for no stated reason");
+        Err(Failure::new(Code::Internal, format!("the {engine} engine gave up: {what}")))
+    })
+}

@@ -24,7 +24,8 @@ pub struct DeviceTensor {
     pub(super) dtype: DType,
     /// The shape the graph sees. The engine's own differs for scalars, which it holds as `[1]`.
     pub(super) shape: Shape,
-    pub(super) memory: Memory,
+    /// Boxed, so that a value stays small on its way from kernel to kernel.
+    pub(super) memory: Box<Memory>,
 }
 
 /// The engine's own tensor.
@@ -33,6 +34,7 @@ pub(super) enum Memory {
     #[cfg(feature = "exec")]
     Flex(burn_flex::FlexTensor),
     #[cfg(feature = "exec")]
+    #[allow(deprecated)]
     NdArray(burn_ndarray::NdArrayTensor),
     #[cfg(feature = "wgpu")]
     Wgpu(burn_wgpu::CubeTensor),
@@ -93,6 +95,10 @@ impl Value {
         }
     }
 
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape().dims().iter().product()
@@ -113,7 +119,7 @@ impl Value {
             #[cfg(feature = "exec")]
             Value::Device(tensor) => super::burn::download(tensor),
             #[cfg(not(feature = "exec"))]
-            Value::Device(tensor) => match tensor.memory {},
+            Value::Device(tensor) => match *tensor.memory {},
         }
     }
 }

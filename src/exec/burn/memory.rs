@@ -1,6 +1,11 @@
 //! The way of a tensor into a backend's memory and back, without a copy where both are this process's.
 
-use burn_backend::{Backend, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync};
+// burn-ndarray is deprecated in favour of burn-flex, and here for those who ask for it by name.
+#![allow(deprecated)]
+
+use burn_backend::{
+    Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync,
+};
 
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::failure::{Code, Failure, Result};
@@ -17,11 +22,13 @@ pub(super) trait Backing:
     type Raw: TensorMetadata<Device = Self::Device> + 'static;
     /// Most dimensions a tensor may have.
     const MAX_RANK: usize;
-    /// Whether its memory is another than this process's, so that each crossing is a copy.
+    /// Whether it is a GPU: each crossing to the host is a copy and a wait, so it keeps whatever it can. On a CPU the
+    /// host kernels do what burn would need several passes for.
     const REMOTE: bool;
 
     fn into_memory(raw: Self::Raw) -> Memory;
-    fn from_memory(memory: Memory) -> Option<Self::Raw>;
+    /// The backend's own tensor, or the memory back where it is another backend's.
+    fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory>;
 }
 
 impl Backing for burn_flex::Flex {
@@ -33,9 +40,8 @@ impl Backing for burn_flex::Flex {
         Memory::Flex(raw)
     }
 
-    #[allow(unreachable_patterns)]
-    fn from_memory(memory: Memory) -> Option<Self::Raw> {
-        if let Memory::Flex(raw) = memory { Some(raw) } else { None }
+    fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
+        if let Memory::Flex(raw) = memory { Ok(raw) } else { Err(memory) }
     }
 }
 
@@ -48,8 +54,8 @@ impl Backing for burn_ndarray::NdArray {
         Memory::NdArray(raw)
     }
 
-    fn from_memory(memory: Memory) -> Option<Self::Raw> {
-        if let Memory::NdArray(raw) = memory { Some(raw) } else { None }
+    fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
+        if let Memory::NdArray(raw) = memory { Ok(raw) } else { Err(memory) }
     }
 }
 
@@ -63,8 +69,8 @@ impl Backing for burn_wgpu::CubeBackend {
         Memory::Wgpu(raw)
     }
 
-    fn from_memory(memory: Memory) -> Option<Self::Raw> {
-        if let Memory::Wgpu(raw) = memory { Some(raw) } else { None }
+    fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
+        if let Memory::Wgpu(raw) = memory { Ok(raw) } else { Err(memory) }
     }
 }
 
@@ -98,7 +104,7 @@ pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
 ///
 /// # Panics
 /// Where the backend does not have the dtype: the kernels are not compiled for those.
-pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device) -> B::Raw {
+pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: BoolDType) -> B::Raw {
     let dtype = tensor.dtype();
     let (shape, data) = tensor.into_parts();
     let shape = held(&shape);
@@ -115,7 +121,11 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device) -> B::Raw {
         Data::U16(v) => TensorData::new(v, shape),
         Data::U32(v) => TensorData::new(v, shape),
         Data::U64(v) => TensorData::new(v, shape),
-        Data::Bool(v) => TensorData::new(v, shape),
+        Data::Bool(v) => match bools {
+            BoolDType::Native => TensorData::new(v, shape),
+            BoolDType::U8 => stored(v.into_iter().map(u8::from).collect(), shape, BoolStore::U8),
+            BoolDType::U32 => stored(v.into_iter().map(u32::from).collect(), shape, BoolStore::U32),
+        },
         Data::String(_) => unreachable!("no engine keeps strings"),
     };
     match dtype {
@@ -125,13 +135,21 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device) -> B::Raw {
     }
 }
 
+fn stored<T: bytemuck::NoUninit + Send + Sync>(
+    flags: Vec<T>,
+    shape: burn_backend::Shape,
+    store: BoolStore,
+) -> TensorData {
+    TensorData::from_bytes(Bytes::from_elems(flags), shape, BurnType::Bool(store))
+}
+
 /// The tensor in the memory of this process; waits for the backend where that still computes it.
 ///
 /// # Errors
 /// Internal where the backend failed.
 pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
-    match memory {
+    match *memory {
         Memory::Flex(raw) => read::<burn_flex::Flex>(raw, dtype, shape),
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]

@@ -1,0 +1,217 @@
+//! A tensor as a kernel sees it: the backend's own, beside the dtype and shape that the graph sees; and what every
+//! backend can do to it whatever its dtype.
+//!
+//! Never empty, and of a float dtype or bool: the other tensors stay with the host.
+
+use burn_backend::{BoolDType, FloatDType, Slice};
+
+use super::memory::{Backing, burn_type, held, upload};
+use crate::exec::engine::{DeviceTensor, Ran, Value, Values};
+use crate::failure::Result;
+use crate::tensor::{DType, Shape, Tensor};
+
+/// Where a kernel runs: a device of the backend, and what it can hold.
+#[derive(Clone)]
+pub(super) struct Site<B: Backing> {
+    pub device: B::Device,
+    /// How the device stores a bool.
+    pub bools: BoolDType,
+    /// The float dtypes that the device computes in.
+    pub floats: Vec<DType>,
+}
+
+pub(super) struct Array<B: Backing> {
+    /// Of the shape [`held`] for `shape`.
+    pub raw: B::Raw,
+    pub dtype: DType,
+    pub shape: Shape,
+}
+
+impl<B: Backing> Clone for Array<B> {
+    fn clone(&self) -> Self {
+        Array { raw: self.raw.clone(), dtype: self.dtype, shape: self.shape.clone() }
+    }
+}
+
+/// Calls the primitive for the dtype's class.
+macro_rules! by_class {
+    ($dtype:expr, $float:ident | $bool:ident ($($argument:expr),*)) => {
+        if $dtype.is_float() { B::$float($($argument),*) } else { B::$bool($($argument),*) }
+    };
+}
+
+impl<B: Backing> Site<B> {
+    /// Whether the engine keeps tensors of this dtype.
+    pub fn keeps(&self, dtype: DType) -> bool {
+        self.floats.contains(&dtype) || (dtype == DType::Bool && B::REMOTE)
+    }
+
+    /// The value in the backend's memory.
+    ///
+    /// # Errors
+    /// Internal where it lies with another engine, and that fails to hand it over.
+    pub fn array(&self, value: Value) -> Result<Array<B>> {
+        let tensor = match value {
+            Value::Host(tensor) => tensor,
+            Value::Device(tensor) => {
+                let DeviceTensor { dtype, shape, memory } = tensor;
+                match B::from_memory(*memory) {
+                    Ok(raw) => return Ok(Array { raw, dtype, shape }),
+                    Err(memory) => {
+                        Value::Device(DeviceTensor { dtype, shape, memory: Box::new(memory) }).into_host()?
+                    }
+                }
+            }
+        };
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape })
+    }
+
+    /// An array of one value throughout.
+    pub fn full(&self, value: f64, dtype: DType, shape: Shape) -> Array<B> {
+        let raw = B::float_full(held(&shape), value.into(), &self.device, float(dtype));
+        Array { raw, dtype, shape }
+    }
+}
+
+impl<B: Backing> Array<B> {
+    pub fn value(self) -> Value {
+        let Array { raw, dtype, shape } = self;
+        Value::Device(DeviceTensor { dtype, shape, memory: Box::new(B::into_memory(raw)) })
+    }
+
+    /// Applies a primitive that keeps shape and dtype.
+    pub fn map(self, primitive: impl FnOnce(B::Raw) -> B::Raw) -> Self {
+        Array { raw: primitive(self.raw), ..self }
+    }
+
+    /// The same elements under another shape of as many elements.
+    pub fn reshape(self, shape: Shape) -> Self {
+        if self.shape == shape {
+            return self;
+        }
+        let raw = by_class!(self.dtype, float_reshape | bool_reshape(self.raw, held(&shape)));
+        Array { raw, shape, ..self }
+    }
+
+    /// Puts dimensions of size 1 in front, up to `rank`.
+    pub fn lifted(self, rank: usize) -> Self {
+        let missing = rank.saturating_sub(self.shape.rank());
+        let shape = std::iter::repeat_n(1, missing).chain(self.shape.dims().iter().copied()).collect();
+        self.reshape(shape)
+    }
+
+    /// Repeated along dimensions of size 1, to `shape`.
+    pub fn expand(self, shape: &Shape) -> Self {
+        if self.shape == *shape {
+            return self;
+        }
+        let lifted = self.lifted(shape.rank());
+        let raw = by_class!(lifted.dtype, float_expand | bool_expand(lifted.raw, held(shape)));
+        Array { raw, shape: shape.clone(), dtype: lifted.dtype }
+    }
+
+    /// Dimension `i` of the result is dimension `axes[i]`.
+    pub fn permute(self, axes: &[usize]) -> Self {
+        if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
+            return self;
+        }
+        let shape = axes.iter().map(|&axis| self.shape.dims()[axis]).collect();
+        let raw = by_class!(self.dtype, float_permute | bool_permute(self.raw, axes));
+        Array { raw, shape, ..self }
+    }
+
+    /// The elements from `start`, `step` apart, `count` of them, of each dimension. The rank is at least 1.
+    pub fn slice(self, parts: &[Part]) -> Self {
+        let whole = parts.iter().zip(self.shape.dims()).all(|(part, &size)| part.step == 1 && part.count == size);
+        if whole {
+            return self;
+        }
+        let slices: Vec<Slice> = parts
+            .iter()
+            .map(|part| {
+                let end = part.start + (part.count - 1) * part.step + 1;
+                Slice::new(part.start as isize, Some(end as isize), part.step as isize)
+            })
+            .collect();
+        let shape = parts.iter().map(|part| part.count).collect();
+        let raw = by_class!(self.dtype, float_slice | bool_slice(self.raw, &slices));
+        Array { raw, shape, ..self }
+    }
+
+    /// `count` neighbours along one dimension.
+    pub fn narrow(self, axis: usize, start: usize, count: usize) -> Self {
+        let mut parts: Vec<Part> =
+            self.shape.dims().iter().map(|&size| Part { start: 0, count: size, step: 1 }).collect();
+        parts[axis] = Part { start, count, step: 1 };
+        self.slice(&parts)
+    }
+
+    /// One behind the other along `axis`; the other dimensions agree.
+    pub fn concat(arrays: Vec<Self>, axis: usize) -> Self {
+        let dtype = arrays[0].dtype;
+        let mut dims = arrays[0].shape.dims().to_vec();
+        dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
+        let raws = arrays.into_iter().map(|array| array.raw).collect();
+        let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
+        Array { raw, dtype, shape: dims.into() }
+    }
+
+    /// The rows `indices` along `axis`.
+    pub fn rows(self, site: &Site<B>, axis: usize, indices: Vec<i32>) -> Self {
+        let mut dims = self.shape.dims().to_vec();
+        dims[axis] = indices.len();
+        let indices = upload::<B>(Tensor::vector(indices), &site.device, site.bools);
+        let raw = by_class!(self.dtype, float_select | bool_select(self.raw, axis, indices));
+        Array { raw, shape: dims.into(), ..self }
+    }
+
+    /// With `value` around: as many before and behind each dimension as `sides` says. Of a float dtype.
+    pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Self {
+        let shape: Shape = self.shape.dims().iter().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
+        let inner: Vec<Slice> =
+            self.shape.dims().iter().zip(sides).map(|(size, side)| Slice::from(side.0..side.0 + size)).collect();
+        let whole = site.full(value, self.dtype, shape);
+        whole.map(|raw| B::float_slice_assign(raw, &inner, self.raw))
+    }
+
+    /// In the opposite order along `axes`.
+    pub fn flip(self, axes: &[usize]) -> Self {
+        let raw = by_class!(self.dtype, float_flip | bool_flip(self.raw, axes));
+        Array { raw, ..self }
+    }
+}
+
+/// A part of a dimension: at least one element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    pub start: usize,
+    pub count: usize,
+    pub step: usize,
+}
+
+/// burn's name for a float dtype.
+pub(super) fn float(dtype: DType) -> FloatDType {
+    burn_type(dtype).expect("float dtypes are burn's").into()
+}
+
+/// The answer of a kernel with one output.
+pub(super) fn done<B: Backing>(array: Array<B>) -> Result<Ran> {
+    Ok(Ran::Done(Values::from_iter([array.value()])))
+}
+
+/// The one element of a tensor that lies with the host.
+pub(super) fn host_scalar(value: &Value) -> Option<f64> {
+    let Value::Host(tensor) = value else { return None };
+    if tensor.len() != 1 {
+        return None;
+    }
+    use crate::tensor::Data;
+    match tensor.data() {
+        Data::F16(v) => Some(v[0].to_f64()),
+        Data::BF16(v) => Some(v[0].to_f64()),
+        Data::F32(v) => Some(f64::from(v[0])),
+        Data::F64(v) => Some(v[0]),
+        _ => None,
+    }
+}

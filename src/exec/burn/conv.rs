@@ -1,0 +1,310 @@
+//! Convolutions and pooling over two dimensions.
+//!
+//! TensorFlow holds images as NHWC and filters as HWIO, burn as NCHW and OIHW: each is a view of the other.
+
+use burn_backend::ops::ConvOptions;
+
+use super::Body;
+use super::array::{Array, Site, done};
+use super::elementwise::arrays;
+use super::memory::Backing;
+use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::kernel::KernelNode;
+use crate::failure::Result;
+use crate::graph::Attrs;
+use crate::tensor::{DType, Shape};
+
+pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    let kernel: fn(&Window, &Site<B>, Values) -> Result<Ran> = match node.op {
+        "Conv2D" => conv2d,
+        "Conv2DBackpropInput" => conv2d_backprop_input,
+        "Conv2DBackpropFilter" => conv2d_backprop_filter,
+        "MaxPool" => max_pool,
+        "AvgPool" => avg_pool,
+        "AvgPoolGrad" => avg_pool_grad,
+        "MaxPoolGrad" if B::REMOTE => max_pool_grad,
+        _ => return Ok(None),
+    };
+    let Some(window) = Window::read(node.attrs)? else { return Ok(None) };
+    Ok(Some(Box::new(move |site, inputs| kernel(&window, site, inputs))))
+}
+
+/// How a window moves over an image, as a node's attributes say it.
+struct Window {
+    channels_first: bool,
+    /// Height and width of a pool's window; a convolution's are its filter's.
+    size: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    padding: Padding,
+}
+
+enum Padding {
+    Valid,
+    Same,
+    /// Before and behind, for height and width.
+    Explicit([(usize, usize); 2]),
+}
+
+impl Window {
+    /// `None` where the attributes are such that only the host kernel can say what to do.
+    fn read(attrs: &Attrs) -> Result<Option<Window>> {
+        let channels_first = match attrs.str("data_format")? {
+            "NHWC" => false,
+            "NCHW" => true,
+            _ => return Ok(None),
+        };
+        let spatial = |name: &str| -> Result<Option<[usize; 2]>> {
+            match attrs.get(name) {
+                None => Ok(Some([1, 1])),
+                Some(_) => Ok(spatial(attrs.ints(name)?, channels_first)),
+            }
+        };
+        let (Some(size), Some(stride), Some(dilation)) =
+            (spatial("ksize")?, spatial("strides")?, spatial("dilations")?)
+        else {
+            return Ok(None);
+        };
+        let padding = match attrs.str("padding")? {
+            "VALID" => Padding::Valid,
+            "SAME" => Padding::Same,
+            "EXPLICIT" => {
+                let sides: Option<Vec<usize>> =
+                    attrs.ints("explicit_paddings")?.iter().map(|&n| usize::try_from(n).ok()).collect();
+                match (sides.as_deref(), channels_first) {
+                    (Some(&[0, 0, top, bottom, left, right, 0, 0]), false)
+                    | (Some(&[0, 0, 0, 0, top, bottom, left, right]), true) => {
+                        Padding::Explicit([(top, bottom), (left, right)])
+                    }
+                    _ => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Window { channels_first, size, stride, dilation, padding }))
+    }
+
+    /// Padding before and behind, and the size of the answer, for height and width; `None` where nothing is left.
+    fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<([(usize, usize); 2], [usize; 2])> {
+        let along = |i: usize| {
+            let extent = (window[i].checked_sub(1)?) * self.dilation[i] + 1;
+            let (before, behind) = match &self.padding {
+                Padding::Valid => (0, 0),
+                Padding::Same => {
+                    let answer = image[i].div_ceil(self.stride[i]);
+                    let all = ((answer - 1) * self.stride[i] + extent).saturating_sub(image[i]);
+                    (all / 2, all - all / 2)
+                }
+                Padding::Explicit(sides) => sides[i],
+            };
+            let answer = (image[i] + before + behind).checked_sub(extent)? / self.stride[i] + 1;
+            Some(((before, behind), answer))
+        };
+        let (height, width) = (along(0)?, along(1)?);
+        Some(([height.0, width.0], [height.1, width.1]))
+    }
+
+    /// Batch, height and width, channels of an image's shape.
+    fn image(&self, shape: &Shape) -> Option<(usize, [usize; 2], usize)> {
+        match (shape.dims(), self.channels_first) {
+            (&[n, h, w, c], false) | (&[n, c, h, w], true) => Some((n, [h, w], c)),
+            _ => None,
+        }
+    }
+
+    /// The shape of an image of which this is known.
+    fn shape(&self, batch: usize, [height, width]: [usize; 2], channels: usize) -> Shape {
+        if self.channels_first {
+            [batch, channels, height, width].into()
+        } else {
+            [batch, height, width, channels].into()
+        }
+    }
+
+    /// The image as burn wants it: NCHW.
+    fn enter<B: Backing>(&self, image: Array<B>) -> Array<B> {
+        if self.channels_first { image } else { image.permute(&[0, 3, 1, 2]) }
+    }
+
+    /// The image as the graph wants it.
+    fn leave<B: Backing>(&self, image: Array<B>) -> Array<B> {
+        if self.channels_first { image } else { image.permute(&[0, 2, 3, 1]) }
+    }
+}
+
+/// What a list of four says of height and width; `None` where it says anything but 1 of batch and channels.
+fn spatial(list: &[i64], channels_first: bool) -> Option<[usize; 2]> {
+    match (list, channels_first) {
+        (&[1, h, w, 1], false) | (&[1, 1, h, w], true) if h > 0 && w > 0 => Some([h as usize, w as usize]),
+        _ => None,
+    }
+}
+
+/// A convolution whose shapes fit.
+struct Fit {
+    options: ConvOptions<2>,
+    /// NCHW.
+    image: Shape,
+    /// OIHW.
+    filter: Shape,
+    answer: Shape,
+}
+
+fn fit(window: &Window, image: &Shape, filter: &Shape) -> Option<Fit> {
+    let (batch, space, channels) = window.image(image)?;
+    let &[height, width, taken, made] = filter.dims() else { return None };
+    if [batch, channels, taken, made, height, width].contains(&0) || channels % taken != 0 {
+        return None;
+    }
+    let groups = channels / taken;
+    let (padding, answer) = window.over(space, [height, width])?;
+    if made % groups != 0 || answer.contains(&0) || space.contains(&0) {
+        return None;
+    }
+    Some(Fit {
+        options: ConvOptions::new_with_padding(window.stride, padding, window.dilation, groups),
+        image: [batch, channels, space[0], space[1]].into(),
+        filter: [made, taken, height, width].into(),
+        answer: window.shape(batch, answer, made),
+    })
+}
+
+const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
+const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
+
+fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let Some(fit) = fit(window, inputs[0].shape(), inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let [image, filter] = arrays(site, inputs)?;
+    let (dtype, filter) = (image.dtype, filter.permute(&HWIO_TO_OIHW));
+    let raw = B::conv2d(window.enter(image).raw, filter.raw, None, fit.options);
+    done(answered::<B>(window, raw, dtype, &fit.answer))
+}
+
+fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+    let fit = sizes(&inputs[0], inputs[2].shape()).and_then(|image| fit(window, &image, inputs[1].shape()));
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else { return Ok(Ran::Declined(inputs)) };
+    inputs.remove(0);
+    let [filter, gradient] = arrays(site, inputs)?;
+    let dtype = gradient.dtype;
+    // burn only asks for the image's shape here.
+    let image = site.full(0.0, dtype, fit.image.clone());
+    let filter = filter.permute(&HWIO_TO_OIHW);
+    let raw = B::conv2d_x_backward(image.raw, filter.raw, window.enter(gradient).raw, fit.options);
+    done(window.leave(Array::<B> { raw, dtype, shape: fit.image }))
+}
+
+fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+    let fit = sizes(&inputs[1], inputs[2].shape()).and_then(|filter| fit(window, inputs[0].shape(), &filter));
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else { return Ok(Ran::Declined(inputs)) };
+    inputs.remove(1);
+    let [image, gradient] = arrays(site, inputs)?;
+    let dtype = gradient.dtype;
+    // Nor for more than the filter's shape here.
+    let filter = site.full(0.0, dtype, fit.filter.clone());
+    let raw = B::conv2d_weight_backward(window.enter(image).raw, filter.raw, window.enter(gradient).raw, fit.options);
+    done(Array::<B> { raw, dtype, shape: fit.filter }.permute(&OIHW_TO_HWIO))
+}
+
+/// A shape that an input states in full.
+fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
+    let Value::Host(sizes) = value else { return None };
+    let shape = Shape::from_i64s(&sizes.to_i64s().ok()?).ok()?;
+    (shape.rank() == gradient.rank()).then_some(shape)
+}
+
+/// The answer of a window's function, from NCHW.
+fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
+    let &[n, a, b, c] = answer.dims() else { unreachable!("images have four dimensions") };
+    let inner = if window.channels_first { [n, a, b, c] } else { [n, c, a, b] };
+    window.leave(Array { raw, dtype, shape: inner.into() })
+}
+
+/// A pool whose shapes fit: its padding, and the answer's shape.
+fn pooled(window: &Window, image: &Shape) -> Option<([(usize, usize); 2], Shape)> {
+    let (batch, space, channels) = window.image(image)?;
+    if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
+        return None;
+    }
+    let (padding, answer) = window.over(space, window.size)?;
+    Some((padding, window.shape(batch, answer, channels)))
+}
+
+/// The padding, where it is as much before as behind.
+fn even(padding: [(usize, usize); 2]) -> Option<[usize; 2]> {
+    padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
+}
+
+fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let Some((padding, answer)) = pooled(window, inputs[0].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let [image] = arrays(site, inputs)?;
+    let dtype = image.dtype;
+    let (image, padding) = evened(site, window.enter(image), padding);
+    let raw = B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false);
+    done(answered::<B>(window, raw, dtype, &answer))
+}
+
+/// Padding that differs before and behind is put on as what no maximum can be.
+fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: [(usize, usize); 2]) -> (Array<B>, [usize; 2]) {
+    match even(padding) {
+        Some(padding) => (image, padding),
+        None => (image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY), [0, 0]),
+    }
+}
+
+fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let Some((padding, answer)) = pooled(window, inputs[0].shape()) else { return Ok(Ran::Declined(inputs)) };
+    if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
+        return Ok(Ran::Declined(inputs));
+    }
+    let [image, _, gradient] = arrays(site, inputs)?;
+    let image = window.enter(image);
+    let (shape, dtype) = (image.shape.clone(), image.dtype);
+    let (image, sides) = evened(site, image, padding);
+    let (size, stride, gradient) = (window.size, window.stride, window.enter(gradient));
+    let index = burn_backend::IntDType::I32;
+    let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
+    let padded = image.shape.clone();
+    let raw =
+        B::max_pool2d_with_indices_backward(image.raw, size, stride, sides, [1, 1], false, gradient.raw, found.indices);
+    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone() };
+    let inner = if padded == shape {
+        whole
+    } else {
+        whole.narrow(2, padding[0].0, shape.dims()[2]).narrow(3, padding[1].0, shape.dims()[3])
+    };
+    done(window.leave(inner))
+}
+
+fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let fit = pooled(window, inputs[0].shape()).and_then(|(padding, answer)| Some((even(padding)?, answer)));
+    let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
+    let [image] = arrays(site, inputs)?;
+    let dtype = image.dtype;
+    let raw = B::avg_pool2d(window.enter(image).raw, window.size, window.stride, padding, false, false);
+    done(answered::<B>(window, raw, dtype, &answer))
+}
+
+fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+    let image = sizes(&inputs[0], inputs[1].shape());
+    let fit = image.and_then(|image| {
+        let (padding, answer) = pooled(window, &image)?;
+        let (batch, space, channels) = window.image(&image)?;
+        (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
+    });
+    let Some((padding, image)) = fit else { return Ok(Ran::Declined(inputs)) };
+    inputs.remove(0);
+    let [gradient] = arrays(site, inputs)?;
+    let dtype = gradient.dtype;
+    // burn only asks for the image's shape here.
+    let zeros = site.full(0.0, dtype, image.clone());
+    let raw = B::avg_pool2d_backward(
+        zeros.raw,
+        window.enter(gradient).raw,
+        window.size,
+        window.stride,
+        padding,
+        false,
+        false,
+    );
+    done(window.leave(Array::<B> { raw, dtype, shape: image }))
+}

@@ -1,0 +1,329 @@
+//! Element by element: functions of one number and of two with broadcasting, their gradients, comparisons, selection.
+//!
+//! What burn can only do in several passes over the elements is here for GPUs alone: on a CPU, the host kernel does it
+//! in one.
+
+use burn_backend::{BoolDType, Scalar};
+
+use super::Body;
+use super::array::{Array, Site, done, float, host_scalar};
+use super::memory::Backing;
+use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::kernel::KernelNode;
+use crate::failure::Result;
+use crate::tensor::DType;
+
+type Unary<B> = fn(Raw<B>) -> Raw<B>;
+type Binary<B> = fn(Raw<B>, Raw<B>) -> Raw<B>;
+type WithScalar<B> = fn(Raw<B>, Scalar) -> Raw<B>;
+type Compare<B> = fn(Raw<B>, Raw<B>, BoolDType) -> Raw<B>;
+type Raw<B> = <B as Backing>::Raw;
+
+/// The kernels of ops over floats.
+pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    if let Some(function) = unary_function::<B>(node.op).or_else(|| composed_unary::<B>(node.op)) {
+        return Ok(Some(unary(function)));
+    }
+    if let Some((tensors, with_right, with_left)) = binary_function::<B>(node.op) {
+        return Ok(Some(binary(tensors, with_right, with_left)));
+    }
+    Ok(match node.op {
+        "AddN" => Some(add_n()),
+        "BiasAdd" => Some(bias_add(node.attrs.str("data_format")? == "NCHW")),
+        "LeakyRelu" => {
+            let slope = node.attrs.float("alpha")?;
+            Some(Box::new(move |site, inputs| {
+                let [x] = arrays(site, inputs)?;
+                done(x.map(|raw| B::leaky_relu(raw, slope.into())))
+            }))
+        }
+        _ if !B::REMOTE => None,
+        "LeakyReluGrad" => Some(leaky_relu_grad(node.attrs.float("alpha")?)),
+        "ReluGrad" => Some(leaky_relu_grad(0.0)),
+        "SelectV2" => Some(select()),
+        "Select" => Some(select_whole()),
+        "Cast" => cast(node.inputs[0], node.outputs[0].dtype),
+        "Equal" | "NotEqual" => {
+            // With this attribute off, shapes that do not fit are an answer, not an error.
+            let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
+            let compare: Compare<B> = if node.op == "Equal" { B::float_equal } else { B::float_not_equal };
+            strict.then(|| comparison(compare))
+        }
+        "Greater" => Some(comparison(B::float_greater)),
+        "GreaterEqual" => Some(comparison(B::float_greater_equal)),
+        "Less" => Some(comparison(B::float_lower)),
+        "LessEqual" => Some(comparison(B::float_lower_equal)),
+        _ => None,
+    })
+}
+
+/// The kernels of ops over bools alone: only a GPU keeps those, where they came of comparing.
+pub(super) fn logical<B: Backing>(node: &KernelNode) -> Option<Body<B>> {
+    let both: Binary<B> = match node.op {
+        "LogicalAnd" => B::bool_and,
+        "LogicalOr" => B::bool_or,
+        "LogicalNot" if B::REMOTE => {
+            return Some(Box::new(|site, inputs| {
+                if with_host(&inputs) {
+                    return Ok(Ran::Declined(inputs));
+                }
+                let [x] = arrays(site, inputs)?;
+                done(x.map(B::bool_not))
+            }));
+        }
+        "Cast" if B::REMOTE => return cast(node.inputs[0], node.outputs[0].dtype),
+        _ => return None,
+    };
+    let kernel: Body<B> = Box::new(move |site, inputs| {
+        if with_host(&inputs) || inputs[0].shape() != inputs[1].shape() {
+            return Ok(Ran::Declined(inputs));
+        }
+        let [x, y] = arrays(site, inputs)?;
+        done(x.map(|raw| both(raw, y.raw)))
+    });
+    B::REMOTE.then_some(kernel)
+}
+
+/// Functions that burn computes in one pass, exactly enough.
+fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
+    Some(match op {
+        "Abs" => B::float_abs,
+        "Neg" => B::float_neg,
+        "Exp" => B::float_exp,
+        "Log" => B::float_log,
+        "Log1p" => B::float_log1p,
+        "Sqrt" => B::float_sqrt,
+        "Reciprocal" | "Inv" => B::float_recip,
+        "Tanh" => B::float_tanh,
+        "Relu" => B::relu,
+        "Floor" => B::float_floor,
+        "Ceil" => B::float_ceil,
+        "Sin" => B::float_sin,
+        "Cos" => B::float_cos,
+        "Erf" => B::float_erf,
+        "Square" => |x| B::float_mul(x.clone(), x),
+        "Rsqrt" => |x| B::float_recip(B::float_sqrt(x)),
+        // Not burn's own sigmoid, which takes the logarithm of what it is about to exponentiate, in f32.
+        "Sigmoid" => |x| B::float_recip(B::float_add_scalar(B::float_exp(B::float_neg(x)), 1f32.into())),
+        _ => return None,
+    })
+}
+
+/// Functions that take several passes.
+fn composed_unary<B: Backing>(op: &str) -> Option<Unary<B>> {
+    let function: Unary<B> = match op {
+        "Relu6" => |x| {
+            let x = B::relu(x);
+            let bools = bools::<B>(&x);
+            let above = B::float_greater_elem(x.clone(), 6f32.into(), bools);
+            B::float_mask_fill(x, above, 6f32.into())
+        },
+        // x / (1 + |x|)
+        "Softsign" => |x| {
+            let below = B::float_add_scalar(B::float_abs(x.clone()), 1f32.into());
+            B::float_div(x, below)
+        },
+        // max(x, 0) + log1p(exp(-|x|)), which never overflows.
+        "Softplus" => |x| {
+            let rest = B::float_log1p(B::float_exp(B::float_neg(B::float_abs(x.clone()))));
+            B::float_add(B::relu(x), rest)
+        },
+        _ => return None,
+    };
+    B::REMOTE.then_some(function)
+}
+
+/// The primitive for two tensors, that for a scalar on the right, and that for one on the left, as far as there is one
+/// that computes the same.
+type Primitives<B> = (Binary<B>, Option<WithScalar<B>>, Option<WithScalar<B>>);
+
+fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
+    let alone = |function: Binary<B>| B::REMOTE.then_some((function, None, None));
+    match op {
+        "Add" | "AddV2" => Some((B::float_add, Some(B::float_add_scalar), Some(B::float_add_scalar))),
+        "Mul" => Some((B::float_mul, Some(B::float_mul_scalar), Some(B::float_mul_scalar))),
+        "Sub" => Some((B::float_sub, Some(B::float_sub_scalar), Some(|x, c| B::float_add_scalar(B::float_neg(x), c)))),
+        "RealDiv" => Some((B::float_div, Some(B::float_div_scalar), None)),
+        // GPUs have no power of a negative base.
+        "Pow" if !B::REMOTE => Some((B::float_powf, None, None)),
+        "SquaredDifference" => alone(|x, y| {
+            let difference = B::float_sub(x, y);
+            B::float_mul(difference.clone(), difference)
+        }),
+        "Maximum" => alone(|x, y| {
+            let bools = bools::<B>(&x);
+            let take = B::bool_or(B::float_greater(y.clone(), x.clone(), bools), B::float_is_nan(y.clone(), bools));
+            B::float_mask_where(x, take, y)
+        }),
+        "Minimum" => alone(|x, y| {
+            let bools = bools::<B>(&x);
+            let take = B::bool_or(B::float_lower(y.clone(), x.clone(), bools), B::float_is_nan(y.clone(), bools));
+            B::float_mask_where(x, take, y)
+        }),
+        // Gradients of functions of one number: of y = f(x) and dy.
+        "TanhGrad" => alone(|y, dy| {
+            let square = B::float_mul(y.clone(), y);
+            B::float_mul(dy, B::float_add_scalar(B::float_neg(square), 1f32.into()))
+        }),
+        "SigmoidGrad" => alone(|y, dy| {
+            let rest = B::float_add_scalar(B::float_neg(y.clone()), 1f32.into());
+            B::float_mul(B::float_mul(dy, y), rest)
+        }),
+        "SqrtGrad" => alone(|y, dy| B::float_div(B::float_mul_scalar(dy, 0.5f32.into()), y)),
+        "RsqrtGrad" => alone(|y, dy| {
+            let cube = B::float_mul(B::float_mul(y.clone(), y.clone()), y);
+            B::float_mul(B::float_mul_scalar(dy, (-0.5f32).into()), cube)
+        }),
+        _ => None,
+    }
+}
+
+fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
+    Box::new(move |site, inputs| {
+        let [x] = arrays(site, inputs)?;
+        done(x.map(function))
+    })
+}
+
+fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
+    Box::new(move |site, inputs| {
+        let Ok(shape) = inputs[0].shape().broadcast(inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+        // A number that lies with the host needs no tensor, and leaves the other operand to be written in place.
+        for (function, tensor, number) in [(right, 0, 1), (left, 1, 0)] {
+            if let Some(function) = function
+                && *inputs[tensor].shape() == shape
+                && let Some(number) = host_scalar(&inputs[number])
+            {
+                let x = site.array(take(inputs, tensor))?;
+                return done(x.map(|raw| function(raw, number.into())));
+            }
+        }
+        let [x, y] = arrays(site, inputs)?;
+        let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
+        let dtype = x.dtype;
+        done(Array::<B> { raw: tensors(x.raw, y.raw), dtype, shape })
+    })
+}
+
+fn comparison<B: Backing>(compare: Compare<B>) -> Body<B> {
+    Box::new(move |site, inputs| {
+        let Ok(shape) = inputs[0].shape().broadcast(inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+        let [x, y] = arrays(site, inputs)?;
+        let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
+        done(Array::<B> { raw: compare(x.raw, y.raw, site.bools), dtype: DType::Bool, shape })
+    })
+}
+
+fn add_n<B: Backing>() -> Body<B> {
+    Box::new(|site, inputs| {
+        if inputs.iter().any(|input| input.shape() != inputs[0].shape()) {
+            return Ok(Ran::Declined(inputs));
+        }
+        let mut inputs = inputs.into_iter();
+        let first = inputs.next().expect("AddN has an input");
+        let sum = inputs.try_fold(site.array(first)?, |sum, next| {
+            let next = site.array(next)?;
+            Ok::<_, crate::failure::Failure>(sum.map(|raw| B::float_add(raw, next.raw)))
+        })?;
+        done(sum)
+    })
+}
+
+fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
+    Box::new(move |site, inputs| {
+        let (shape, bias) = (inputs[0].shape().clone(), inputs[1].shape());
+        let axis = if channels_first { 1 } else { shape.rank().saturating_sub(1) };
+        if shape.rank() < 2 || bias.rank() != 1 || bias.dims()[0] != shape.dims()[axis] {
+            return Ok(Ran::Declined(inputs));
+        }
+        let [x, bias] = arrays(site, inputs)?;
+        let along = (0..shape.rank()).map(|i| if i == axis { shape.dims()[i] } else { 1 }).collect();
+        let bias = bias.reshape(along);
+        done(x.map(|raw| B::float_add(raw, bias.raw)))
+    })
+}
+
+/// `gradients` where `features` are above 0, and `slope` of them elsewhere: also where features are NaN.
+fn leaky_relu_grad<B: Backing>(slope: f32) -> Body<B> {
+    Box::new(move |site, inputs| {
+        if inputs[0].shape() != inputs[1].shape() {
+            return Ok(Ran::Declined(inputs));
+        }
+        let [gradients, features] = arrays(site, inputs)?;
+        let elsewhere = B::bool_not(B::float_greater_elem(features.raw, 0f32.into(), site.bools));
+        done(gradients.map(|raw| {
+            if slope == 0.0 {
+                B::float_mask_fill(raw, elsewhere, 0f32.into())
+            } else {
+                let scaled = B::float_mul_scalar(raw.clone(), slope.into());
+                B::float_mask_where(raw, elsewhere, scaled)
+            }
+        }))
+    })
+}
+
+/// SelectV2: all three broadcast.
+fn select<B: Backing>() -> Body<B> {
+    Box::new(|site, inputs| {
+        let shape = inputs[1].shape().broadcast(inputs[2].shape()).and_then(|both| both.broadcast(inputs[0].shape()));
+        let Ok(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        if inputs[0].is_empty() {
+            return Ok(Ran::Declined(inputs));
+        }
+        let [condition, yes, no] = arrays(site, inputs)?;
+        let (condition, yes) = (condition.expand(&shape), yes.expand(&shape));
+        done(no.expand(&shape).map(|raw| B::float_mask_where(raw, condition.raw, yes.raw)))
+    })
+}
+
+/// Select: nothing broadcasts but a condition that is one value; one for each row is the host's.
+fn select_whole<B: Backing>() -> Body<B> {
+    let mut select = select::<B>();
+    Box::new(move |site, inputs| {
+        let whole = inputs[0].rank() == 0 || inputs[0].shape() == inputs[1].shape();
+        if !whole || inputs[1].shape() != inputs[2].shape() {
+            return Ok(Ran::Declined(inputs));
+        }
+        select(site, inputs)
+    })
+}
+
+/// Between floats, and from bool; whole numbers are the host's.
+fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
+    if !to.is_float() || !(from.is_float() || from == DType::Bool) {
+        return None;
+    }
+    Some(Box::new(move |site, inputs| {
+        if with_host(&inputs) {
+            return Ok(Ran::Declined(inputs));
+        }
+        let [x] = arrays(site, inputs)?;
+        let raw = if from.is_float() { B::float_cast(x.raw, float(to)) } else { B::bool_into_float(x.raw, float(to)) };
+        done(Array::<B> { raw, dtype: to, shape: x.shape })
+    }))
+}
+
+/// Exactly `N` inputs, in the backend's memory.
+pub(super) fn arrays<B: Backing, const N: usize>(site: &Site<B>, inputs: Values) -> Result<[Array<B>; N]> {
+    let mut inputs = inputs.into_iter();
+    let mut arrays = Vec::with_capacity(N);
+    for value in inputs.by_ref().take(N) {
+        arrays.push(site.array(value)?);
+    }
+    arrays.try_into().map_err(|_| crate::failure::Failure::invalid("the node has too few inputs"))
+}
+
+/// One of the inputs.
+pub(super) fn take(mut inputs: Values, index: usize) -> Value {
+    inputs.swap_remove(index)
+}
+
+fn with_host(inputs: &Values) -> bool {
+    inputs.iter().any(|input| matches!(input, Value::Host(_)))
+}
+
+/// How the device of this tensor stores a bool.
+fn bools<B: Backing>(raw: &Raw<B>) -> BoolDType {
+    use burn_backend::{DeviceOps, TensorMetadata};
+    raw.device().defaults().bool_dtype
+}

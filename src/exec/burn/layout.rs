@@ -1,0 +1,380 @@
+//! What moves elements about or only says how many there are. The first sees an engine's tensors alone: what lies with
+//! the host is moved there.
+
+use super::Body;
+use super::array::{Array, Part, done};
+use super::memory::Backing;
+use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::kernel::KernelNode;
+use crate::failure::Result;
+use crate::tensor::{DType, Shape, Tensor};
+
+pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    if let Some(answer) = about_shapes::<B>(node)? {
+        return Ok(Some(answer));
+    }
+    let data = match node.op {
+        "Split" => 1,
+        _ => 0,
+    };
+    if !node.inputs.get(data).is_some_and(|dtype| dtype.is_float() || *dtype == DType::Bool) {
+        return Ok(None);
+    }
+    let body: Body<B> = match node.op {
+        "Reshape" => moved(0, |x, rest| {
+            let Some(shape) = reshaped(x.shape.elements(), &rest[0]) else { return None };
+            Some(vec![x.clone().reshape(shape)])
+        }),
+        "ExpandDims" => moved(0, |x, rest| {
+            let axis = axis(one(&rest[0])?, x.shape.rank() + 1)?;
+            let mut dims = x.shape.dims().to_vec();
+            dims.insert(axis, 1);
+            (dims.len() <= B::MAX_RANK).then(|| vec![x.clone().reshape(dims.into())])
+        }),
+        "Squeeze" => {
+            let named = node.attrs.ints("squeeze_dims").or_else(|_| node.attrs.ints("axis"))?.to_vec();
+            moved(0, move |x, _| Some(vec![x.clone().reshape(squeezed(&x.shape, &named)?)]))
+        }
+        "Transpose" => moved(0, |x, rest| {
+            let axes = rest[0].iter().map(|&i| axis(i, x.shape.rank())).collect::<Option<Vec<_>>>()?;
+            let mut sorted = axes.clone();
+            sorted.sort_unstable();
+            (sorted.iter().copied().eq(0..x.shape.rank())).then(|| vec![x.clone().permute(&axes)])
+        }),
+        "Slice" => moved(0, |x, rest| Some(vec![x.clone().slice(&sliced(&x.shape, &rest[0], &rest[1])?)])),
+        "StridedSlice" => {
+            let masks = Masks {
+                begin: node.attrs.int("begin_mask")?,
+                end: node.attrs.int("end_mask")?,
+                ellipsis: node.attrs.int("ellipsis_mask")?,
+                new_axis: node.attrs.int("new_axis_mask")?,
+                shrink: node.attrs.int("shrink_axis_mask")?,
+            };
+            moved(0, move |x, rest| {
+                let (parts, shape) = strided(&x.shape, &rest[0], &rest[1], &rest[2], &masks)?;
+                (shape.rank() <= B::MAX_RANK).then(|| vec![x.clone().slice(&parts).reshape(shape)])
+            })
+        }
+        "Split" => {
+            let pieces = usize::try_from(node.attrs.int("num_split")?).unwrap_or(0);
+            moved(1, move |x, rest| {
+                let axis = axis(one(&rest[0])?, x.shape.rank())?;
+                let size = x.shape.dims()[axis];
+                if pieces == 0 || size % pieces != 0 {
+                    return None;
+                }
+                let each = size / pieces;
+                Some((0..pieces).map(|i| x.clone().narrow(axis, i * each, each)).collect())
+            })
+        }
+        "Unpack" => {
+            let (pieces, along) = (node.attrs.int("num")?, node.attrs.int("axis")?);
+            moved(0, move |x, _| {
+                let axis = axis(along, x.shape.rank())?;
+                let mut dims = x.shape.dims().to_vec();
+                let size = dims.remove(axis);
+                (i64::try_from(size) == Ok(pieces))
+                    .then(|| (0..size).map(|i| x.clone().narrow(axis, i, 1).reshape(dims.clone().into())).collect())
+            })
+        }
+        "BroadcastTo" => moved(0, |x, rest| {
+            let shape = Shape::from_i64s(&rest[0]).ok()?;
+            let fits = shape.rank() <= B::MAX_RANK && x.shape.broadcast(&shape).ok()? == shape && !empty(&shape);
+            fits.then(|| vec![x.clone().expand(&shape)])
+        }),
+        "Tile" => moved(0, |x, rest| tiled(x, &rest[0])),
+        "ReverseV2" => moved(0, |x, rest| {
+            let axes = rest[0].iter().map(|&i| axis(i, x.shape.rank())).collect::<Option<Vec<_>>>()?;
+            let distinct = axes.iter().enumerate().all(|(i, axis)| !axes[..i].contains(axis));
+            (distinct && !axes.is_empty()).then(|| vec![x.clone().flip(&axes)])
+        }),
+        "ConcatV2" => concat(),
+        "Pack" => pack(node.attrs.int("axis")?),
+        "Pad" if node.inputs[0].is_float() => padded(),
+        "GatherV2" => gather(node.attrs.int("batch_dims").unwrap_or(0)),
+        "ZerosLike" if B::REMOTE && node.inputs[0].is_float() => Box::new(|site, inputs| {
+            let Value::Device(x) = &inputs[0] else { return Ok(Ran::Declined(inputs)) };
+            done(site.full(0.0, x.dtype, x.shape.clone()))
+        }),
+        _ => return Ok(None),
+    };
+    Ok(Some(body))
+}
+
+/// Kernels that look at no element: of any dtype, and wherever it lies.
+fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    let wide = node.outputs.first().is_some_and(|output| output.dtype == DType::I64);
+    let numbers = move |sizes: &[usize], shape: Shape| -> Value {
+        let data = if wide {
+            crate::tensor::Data::I64(sizes.iter().map(|&n| n as i64).collect())
+        } else {
+            crate::tensor::Data::I32(sizes.iter().map(|&n| n as i32).collect())
+        };
+        Value::Host(Tensor::new(shape, data).expect("as many sizes as the shape says"))
+    };
+    Ok(Some(match node.op {
+        "Identity" | "StopGradient" | "PreventGradient" | "PlaceholderWithDefault" | "Snapshot" => {
+            Box::new(|_, inputs| Ok(Ran::Done(inputs)))
+        }
+        "Shape" | "ShapeN" => Box::new(move |_, inputs| {
+            if inputs.iter().any(|input| !wide && input.len() > i32::MAX as usize) {
+                return Ok(Ran::Declined(inputs));
+            }
+            Ok(Ran::Done(inputs.iter().map(|x| numbers(x.shape().dims(), Shape::from([x.rank()]))).collect()))
+        }),
+        "Rank" => {
+            Box::new(move |_, inputs| Ok(Ran::Done(Values::from_iter([numbers(&[inputs[0].rank()], Shape::scalar())]))))
+        }
+        "Size" => Box::new(move |_, inputs| {
+            if !wide && inputs[0].len() > i32::MAX as usize {
+                return Ok(Ran::Declined(inputs));
+            }
+            Ok(Ran::Done(Values::from_iter([numbers(&[inputs[0].len()], Shape::scalar())])))
+        }),
+        _ => return Ok(None),
+    }))
+}
+
+/// A kernel that moves the elements of input `data`, told how by the other inputs, which are numbers with the host.
+/// Declines what lies with the host, and where `how` answers `None`.
+fn moved<B: Backing>(
+    data: usize,
+    how: impl Fn(&Array<B>, &[Vec<i64>]) -> Option<Vec<Array<B>>> + Send + 'static,
+) -> Body<B> {
+    Box::new(move |site, mut inputs| {
+        if matches!(inputs[data], Value::Host(_)) {
+            return Ok(Ran::Declined(inputs));
+        }
+        let mut rest = Vec::with_capacity(inputs.len() - 1);
+        for (_, value) in inputs.iter().enumerate().filter(|&(i, _)| i != data) {
+            match value {
+                Value::Host(tensor) if matches!(tensor.dtype(), DType::I32 | DType::I64) => {
+                    rest.push(tensor.to_i64s()?)
+                }
+                _ => return Ok(Ran::Declined(inputs)),
+            }
+        }
+        let x = site.array(std::mem::replace(&mut inputs[data], Value::Host(Tensor::scalar(false))))?;
+        match how(&x, &rest) {
+            Some(arrays) => Ok(Ran::Done(arrays.into_iter().map(Array::value).collect())),
+            None => {
+                inputs[data] = x.value();
+                Ok(Ran::Declined(inputs))
+            }
+        }
+    })
+}
+
+fn one(numbers: &[i64]) -> Option<i64> {
+    if let [one] = numbers { Some(*one) } else { None }
+}
+
+/// The dimension that an axis names, which may count from the end.
+fn axis(axis: i64, rank: usize) -> Option<usize> {
+    let from_front = if axis < 0 { axis + rank as i64 } else { axis };
+    usize::try_from(from_front).ok().filter(|&axis| axis < rank)
+}
+
+fn empty(shape: &Shape) -> bool {
+    shape.dims().contains(&0)
+}
+
+fn reshaped(elements: Option<usize>, sizes: &[i64]) -> Option<Shape> {
+    let elements = elements?;
+    let known = sizes
+        .iter()
+        .filter(|&&size| size != -1)
+        .try_fold(1usize, |n, &size| n.checked_mul(usize::try_from(size).ok()?))?;
+    let open = sizes.iter().filter(|&&size| size == -1).count();
+    if open > 1 || known == 0 || elements % known != 0 || (open == 0 && elements != known) {
+        return None;
+    }
+    Some(sizes.iter().map(|&size| if size == -1 { elements / known } else { size as usize }).collect())
+}
+
+fn squeezed(shape: &Shape, named: &[i64]) -> Option<Shape> {
+    let mut gone = vec![named.is_empty(); shape.rank()];
+    for &i in named {
+        gone[axis(i, shape.rank())?] = true;
+    }
+    let sizes = shape.dims().iter().zip(&gone);
+    if !named.is_empty() && sizes.clone().any(|(&size, &gone)| gone && size != 1) {
+        return None;
+    }
+    Some(sizes.filter(|&(&size, &gone)| !(gone && size == 1)).map(|(&size, _)| size).collect())
+}
+
+fn sliced(shape: &Shape, begin: &[i64], size: &[i64]) -> Option<Vec<Part>> {
+    if begin.len() != shape.rank() || size.len() != shape.rank() {
+        return None;
+    }
+    let parts = shape.dims().iter().zip(begin.iter().zip(size)).map(|(&have, (&start, &count))| {
+        let start = usize::try_from(start).ok()?;
+        let count = if count == -1 { have.checked_sub(start)? } else { usize::try_from(count).ok()? };
+        (count > 0 && start.checked_add(count)? <= have).then_some(Part { start, count, step: 1 })
+    });
+    parts.collect()
+}
+
+struct Masks {
+    begin: i64,
+    end: i64,
+    ellipsis: i64,
+    new_axis: i64,
+    shrink: i64,
+}
+
+/// The parts of each dimension, and the shape that the answer has; `None` for steps backwards, for nothing, and for
+/// what is wrong.
+fn strided(shape: &Shape, begin: &[i64], end: &[i64], step: &[i64], masks: &Masks) -> Option<(Vec<Part>, Shape)> {
+    let count = begin.len();
+    if end.len() != count || step.len() != count || count > 32 || masks.ellipsis.count_ones() > 1 {
+        return None;
+    }
+    let has = |mask: i64, i: usize| mask >> i & 1 == 1;
+    // An ellipsis stands for as many whole dimensions as the others leave.
+    let spent = (0..count).filter(|&i| !has(masks.ellipsis, i) && !has(masks.new_axis, i)).count();
+    let whole = shape.rank().checked_sub(spent)?;
+    let mut parts = Vec::with_capacity(shape.rank());
+    let mut answer = Vec::with_capacity(shape.rank());
+    let rest = |parts: &mut Vec<Part>, answer: &mut Vec<usize>| {
+        for _ in 0..whole {
+            let size = shape.dims()[parts.len()];
+            parts.push(Part { start: 0, count: size, step: 1 });
+            answer.push(size);
+        }
+    };
+    for i in 0..count {
+        if has(masks.ellipsis, i) {
+            rest(&mut parts, &mut answer);
+        } else if has(masks.new_axis, i) {
+            answer.push(1);
+        } else {
+            let size = i64::try_from(shape.dims()[parts.len()]).ok()?;
+            let from_front = |n: i64| if n < 0 { n + size } else { n };
+            if has(masks.shrink, i) {
+                let start = from_front(begin[i]);
+                if start < 0 || start >= size || step[i] <= 0 || has(masks.begin, i) {
+                    return None;
+                }
+                parts.push(Part { start: start as usize, count: 1, step: 1 });
+                continue;
+            }
+            let step = usize::try_from(step[i]).ok().filter(|&step| step > 0)?;
+            let start = if has(masks.begin, i) { 0 } else { from_front(begin[i]).clamp(0, size) };
+            let stop = if has(masks.end, i) { size } else { from_front(end[i]).clamp(0, size) };
+            let span = usize::try_from(stop - start).ok().filter(|&span| span > 0)?;
+            let count = span.div_ceil(step);
+            parts.push(Part { start: start as usize, count, step });
+            answer.push(count);
+        }
+    }
+    if masks.ellipsis == 0 {
+        rest(&mut parts, &mut answer);
+    }
+    Some((parts, answer.into()))
+}
+
+fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Vec<Array<B>>> {
+    if multiples.len() != x.shape.rank() || multiples.iter().any(|&times| times < 1) {
+        return None;
+    }
+    let tiled = multiples
+        .iter()
+        .enumerate()
+        .fold(x.clone(), |x, (axis, &times)| if times == 1 { x } else { Array::concat(vec![x; times as usize], axis) });
+    Some(vec![tiled])
+}
+
+/// Whether every input but the last `rest` lies with the host.
+fn all_host(inputs: &Values, rest: usize) -> bool {
+    inputs[..inputs.len() - rest].iter().all(|input| matches!(input, Value::Host(_)))
+}
+
+fn concat<B: Backing>() -> Body<B> {
+    Box::new(|site, mut inputs| {
+        let first = inputs[0].shape().clone();
+        let agree = |axis: usize, other: &Shape| {
+            other.rank() == first.rank() && (0..first.rank()).all(|i| i == axis || other.dims()[i] == first.dims()[i])
+        };
+        let along = match inputs.last() {
+            Some(Value::Host(axis_input)) => one(&axis_input.to_i64s()?).and_then(|along| axis(along, first.rank())),
+            _ => None,
+        };
+        let values = &inputs[..inputs.len() - 1];
+        let Some(along) = along.filter(|&along| values.iter().all(|value| agree(along, value.shape()))) else {
+            return Ok(Ran::Declined(inputs));
+        };
+        if all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
+            return Ok(Ran::Declined(inputs));
+        }
+        inputs.pop();
+        let arrays = inputs.into_iter().map(|value| site.array(value)).collect::<Result<Vec<_>>>()?;
+        done(Array::concat(arrays, along))
+    })
+}
+
+fn pack<B: Backing>(along: i64) -> Body<B> {
+    Box::new(move |site, inputs| {
+        let shape = inputs[0].shape().clone();
+        let along = axis(along, shape.rank() + 1).filter(|_| shape.rank() < B::MAX_RANK);
+        let same = inputs.iter().all(|input| *input.shape() == shape);
+        let Some(along) = along.filter(|_| same && !all_host(&inputs, 0)) else { return Ok(Ran::Declined(inputs)) };
+        let mut dims = shape.dims().to_vec();
+        dims.insert(along, 1);
+        let arrays = inputs
+            .into_iter()
+            .map(|value| Ok(site.array(value)?.reshape(dims.clone().into())))
+            .collect::<Result<Vec<_>>>()?;
+        done(Array::concat(arrays, along))
+    })
+}
+
+/// Zeros around; as many before and behind each dimension as the second input says.
+fn padded<B: Backing>() -> Body<B> {
+    Box::new(|site, inputs| {
+        let (Value::Device(x), Value::Host(paddings)) = (&inputs[0], &inputs[1]) else {
+            return Ok(Ran::Declined(inputs));
+        };
+        let rank = x.shape.rank();
+        let paddings = paddings.to_i64s()?;
+        if rank == 0 || paddings.len() != 2 * rank || paddings.iter().any(|&n| !(0..1 << 31).contains(&n)) {
+            return Ok(Ran::Declined(inputs));
+        }
+        let sides: Vec<(usize, usize)> = paddings.chunks(2).map(|side| (side[0] as usize, side[1] as usize)).collect();
+        let shape: Shape = x.shape.dims().iter().zip(&sides).map(|(size, side)| side.0 + size + side.1).collect();
+        shape.checked_elements(x.dtype)?;
+        let [x] = super::elementwise::arrays(site, inputs)?;
+        done(x.padded(site, &sides, 0.0))
+    })
+}
+
+fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
+    Box::new(move |site, mut inputs| {
+        let (Value::Device(x), Value::Host(indices)) = (&inputs[0], &inputs[1]) else {
+            return Ok(Ran::Declined(inputs));
+        };
+        let along = match inputs.get(2) {
+            Some(Value::Host(along)) => one(&along.to_i64s()?),
+            Some(Value::Device(_)) => None,
+            None => Some(0),
+        };
+        let Some(along) = along.and_then(|along| axis(along, x.shape.rank())).filter(|_| batch_dims == 0) else {
+            return Ok(Ran::Declined(inputs));
+        };
+        let (before, size, behind) = (&x.shape.dims()[..along], x.shape.dims()[along], &x.shape.dims()[along + 1..]);
+        let rows: Option<Vec<i32>> = indices
+            .to_i64s()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|row| i32::try_from(row).ok().filter(|&row| row >= 0 && (row as usize) < size))
+            .collect();
+        let shape: Shape = before.iter().chain(indices.dims()).chain(behind).copied().collect();
+        let Some(rows) = rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK) else {
+            return Ok(Ran::Declined(inputs));
+        };
+        inputs.truncate(1);
+        let [x] = super::elementwise::arrays(site, inputs)?;
+        done(x.rows(site, along, rows).reshape(shape))
+    })
+}
