@@ -5,6 +5,7 @@
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `engine` is what
 //! a backend must do, `resource` and `state` hold what outlives a step.
 
+pub mod adapters;
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
@@ -24,6 +25,7 @@ mod tests;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+pub use adapters::BackendChoice;
 use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};

@@ -19,8 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use array::Site;
 use burn_backend::DeviceOps;
-use memory::Backing;
-pub(super) use memory::download;
+pub(super) use memory::{Backing, download};
 
 use super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::kernel::KernelNode;

@@ -41,11 +41,6 @@ macro_rules! by_class {
 }
 
 impl<B: Backing> Site<B> {
-    /// Whether the engine keeps tensors of this dtype.
-    pub fn keeps(&self, dtype: DType) -> bool {
-        self.floats.contains(&dtype) || (dtype == DType::Bool && B::REMOTE)
-    }
-
     /// The value in the backend's memory.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Element, Shape, Tensor};
 
 /// A backend whose float, integer and bool tensors are of one type, as all of burn's own are.
-pub(super) trait Backing:
+pub(in crate::exec) trait Backing:
     Backend<
         FloatTensorPrimitive = <Self as Backing>::Raw,
         IntTensorPrimitive = <Self as Backing>::Raw,

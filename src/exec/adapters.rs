@@ -1,0 +1,232 @@
+//! Which devices this machine has, and the engine of each.
+//!
+//! A CPU device is there at once. GPUs take up to half a second to be found, so they are asked for beside the start of
+//! a node, never before it. What is offered has been opened once: a device that is not there, or whose driver is
+//! broken, is never used, because the drivers and the libraries over them answer that with a panic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::engine::Engine;
+use crate::device::DeviceKind;
+use crate::failure::Result;
+
+/// What computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// burn-flex on the CPU, and burn-wgpu on each GPU there is.
+    #[default]
+    Auto,
+    /// burn-flex on the CPU, and no GPU.
+    Flex,
+    /// burn-ndarray on the CPU, and no GPU.
+    NdArray,
+    /// As Auto, and where there is no GPU, the software Vulkan that may be installed counts as one.
+    Wgpu,
+}
+
+/// The name of an environment variable that, set to `1`, makes Auto count software Vulkan as a GPU, as Wgpu does.
+pub const SOFTWARE_GPU: &str = "MESHTF_SOFTWARE_GPU";
+
+const CHOICES: [(&str, BackendChoice); 4] = [
+    ("auto", BackendChoice::Auto),
+    ("flex", BackendChoice::Flex),
+    ("ndarray", BackendChoice::NdArray),
+    ("wgpu", BackendChoice::Wgpu),
+];
+
+impl fmt::Display for BackendChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CHOICES.iter().find(|choice| choice.1 == *self).expect("every choice has a name").0)
+    }
+}
+
+/// A word that is no backend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a backend; there are auto, flex, ndarray and wgpu")]
+pub struct NoSuchBackend(String);
+
+impl FromStr for BackendChoice {
+    type Err = NoSuchBackend;
+
+    fn from_str(word: &str) -> std::result::Result<Self, NoSuchBackend> {
+        let found = CHOICES.iter().find(|choice| choice.0 == word);
+        found.map(|choice| choice.1).ok_or_else(|| NoSuchBackend(word.to_owned()))
+    }
+}
+
+/// A device that a node can have.
+pub struct Offer {
+    pub kind: DeviceKind,
+    /// The number in the device's name: `0` of `/device:GPU:0`.
+    pub index: u32,
+    /// `flex`, `ndarray`, `wgpu`; `host` where meshtf was built without them.
+    pub backend: &'static str,
+    /// The processor or adapter, for people.
+    pub description: String,
+    open: Box<dyn FnOnce() -> Result<Box<dyn Engine>> + Send>,
+}
+
+impl Offer {
+    /// The engine of the device.
+    ///
+    /// # Errors
+    /// Unavailable where the device has gone since it was offered.
+    pub fn open(self) -> Result<Box<dyn Engine>> {
+        (self.open)()
+    }
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} ({}, {})", self.kind.name(), self.index, self.backend, self.description)
+    }
+}
+
+/// CPU:0, which is always there. Takes no time.
+pub fn cpu(choice: BackendChoice) -> Offer {
+    let (backend, open) = cpu_engine(choice);
+    Offer { kind: DeviceKind::Cpu, index: 0, backend, description: processor(), open }
+}
+
+/// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none where the choice is a CPU's
+/// alone. May take half a second.
+///
+/// Software Vulkan is a GPU only to those who ask for it, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then
+/// comes behind the real ones.
+pub fn gpus(choice: BackendChoice) -> Vec<Offer> {
+    match choice {
+        BackendChoice::Flex | BackendChoice::NdArray => Vec::new(),
+        BackendChoice::Auto => found::gpus(std::env::var(SOFTWARE_GPU).is_ok_and(|value| value == "1")),
+        BackendChoice::Wgpu => found::gpus(true),
+    }
+}
+
+type Open = Box<dyn FnOnce() -> Result<Box<dyn Engine>> + Send>;
+
+#[cfg(feature = "exec")]
+#[allow(deprecated)] // burn-ndarray is deprecated in favour of burn-flex, and here for those who ask for it by name.
+fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
+    use super::burn::BurnEngine;
+    match choice {
+        BackendChoice::NdArray => ("ndarray", {
+            Box::new(|| Ok(Box::new(BurnEngine::<burn_ndarray::NdArray>::new("ndarray", Default::default()))))
+        }),
+        _ => ("flex", Box::new(|| Ok(Box::new(BurnEngine::<burn_flex::Flex>::new("flex", Default::default()))))),
+    }
+}
+
+#[cfg(not(feature = "exec"))]
+fn cpu_engine(_choice: BackendChoice) -> (&'static str, Open) {
+    ("host", Box::new(|| Ok(Box::new(super::HostEngine))))
+}
+
+/// The processor's name, and how many threads it has for us.
+fn processor() -> String {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    let model = model.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    format!("{model}, {threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
+#[cfg(feature = "wgpu")]
+mod found {
+    use std::panic::catch_unwind;
+    use std::sync::Mutex;
+
+    use cubecl::Device;
+    use cubecl::device::WgpuDeviceKind;
+
+    use super::Offer;
+    use crate::device::DeviceKind;
+    use crate::exec::burn::BurnEngine;
+    use crate::failure::{Code, Failure};
+
+    /// One look at a time: the Vulkan loader does not take kindly to instances that come and go on several threads.
+    static LOOKING: Mutex<()> = Mutex::new(());
+
+    pub(super) fn gpus(software_too: bool) -> Vec<Offer> {
+        let _alone = LOOKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut devices: Vec<Device> = catch_unwind(Device::enumerate_all).unwrap_or_default();
+        devices.retain(|device| software_too || !is_software(device));
+        devices.sort_by_key(is_software);
+        devices
+            .into_iter()
+            .filter_map(|device| {
+                let name = catch_unwind(|| device.client().properties().identity.name.clone()).ok()?;
+                Some((device, name))
+            })
+            .enumerate()
+            .map(|(index, (device, description))| Offer {
+                kind: DeviceKind::Gpu,
+                index: index as u32,
+                backend: "wgpu",
+                description,
+                open: Box::new(move || {
+                    let opened = catch_unwind(|| BurnEngine::<burn_wgpu::CubeBackend>::new("wgpu", device));
+                    let engine = opened.map_err(|_| Failure::new(Code::Unavailable, "the GPU cannot be opened"))?;
+                    Ok(Box::new(engine))
+                }),
+            })
+            .collect()
+    }
+
+    fn is_software(device: &Device) -> bool {
+        matches!(device, Device::Wgpu(device) if device.kind == WgpuDeviceKind::Cpu)
+    }
+}
+
+#[cfg(not(feature = "wgpu"))]
+mod found {
+    pub(super) fn gpus(_software_too: bool) -> Vec<super::Offer> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_as_they_are_written() {
+        for (word, choice) in CHOICES {
+            assert_eq!(word.parse(), Ok(choice));
+            assert_eq!(choice.to_string(), word);
+        }
+        let refused = "cuda".parse::<BackendChoice>().unwrap_err();
+        assert_eq!(refused.to_string(), "\"cuda\" is not a backend; there are auto, flex, ndarray and wgpu");
+    }
+
+    #[test]
+    fn the_cpu_is_always_offered_and_a_cpu_backend_offers_no_gpu() {
+        let check = |choice, backend| {
+            let offer = cpu(choice);
+            assert_eq!((offer.kind, offer.index), (DeviceKind::Cpu, 0));
+            let backend = if cfg!(feature = "exec") { backend } else { "host" };
+            assert_eq!(offer.backend, backend);
+            assert_eq!(offer.open().unwrap().name(), backend);
+        };
+        check(BackendChoice::Auto, "flex");
+        check(BackendChoice::Flex, "flex");
+        check(BackendChoice::NdArray, "ndarray");
+        check(BackendChoice::Wgpu, "flex");
+        assert!(gpus(BackendChoice::Flex).is_empty());
+        assert!(gpus(BackendChoice::NdArray).is_empty());
+    }
+
+    #[test]
+    fn every_gpu_that_is_offered_opens() {
+        let offers = gpus(BackendChoice::Wgpu);
+        if offers.is_empty() {
+            eprintln!("skipped: this machine has no adapter, not even software Vulkan");
+        }
+        for (index, offer) in offers.into_iter().enumerate() {
+            assert_eq!((offer.kind, offer.index as usize), (DeviceKind::Gpu, index));
+            assert!(!offer.description.is_empty());
+            offer.open().unwrap();
+        }
+    }
+}
