@@ -118,7 +118,8 @@ pub struct Transfer {
 ///   Recv has no output; it is dead where what it waits for is dead.
 /// - `NextIteration`, `Exit` and `Enter` are never apart from what they belong to: NextIteration is on its Merge's device,
 ///   Exit on its input's, and each device that uses an Enter's output has an Enter of its own (same name), so that
-///   what goes into a loop crosses devices before the loop, and what comes out after it.
+///   what goes into a loop crosses devices before the loop, and what comes out after it. Small constants that request no
+///   device are copied in the same way. Every other node is in exactly one piece.
 /// - A piece with a node in a frame has all the frame's parents in `frames`, and knows for each frame where the
 ///   loop's condition comes from (see [`Frame::pred`]), though it may hold no Enter of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 //! Of several devices that answer a request, the first of these is taken: the default device, a device of the default
 //! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even where it has a GPU.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::prune::{Item, ItemOp, Step, is_back_edge};
 use super::{DeviceKind, DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Why};
@@ -15,13 +15,16 @@ use crate::graph::{Attr, Graph, Node, NodeId};
 use crate::nearest::nearest;
 use crate::tensor::DType;
 
+/// Most bytes of a constant that is copied to each device that uses it.
+const MAX_COPIED_BYTES: usize = 64 << 10;
+
 /// The devices of a step's items.
 #[derive(Debug)]
 pub(super) struct Placed {
     /// Every device of the cluster, in the order of their names, each once.
     pub devices: Vec<DeviceName>,
-    /// The devices that each item runs on, as places in `devices`, ascending: one, but for an Enter or NextIteration
-    /// whose output is used on several.
+    /// The devices that each item runs on, as places in `devices`, ascending: one, but for an Enter, a NextIteration or a
+    /// small constant that is used on several.
     pub of_item: Vec<Vec<usize>>,
     /// Each node that runs, in the graph's order.
     pub placements: Vec<Placement>,
@@ -51,28 +54,24 @@ pub(super) fn place(step: &Step, devices: &[DeviceName], options: &PlanOptions) 
         };
         homes.push(home);
     }
-    let of_item = follow_consumers(step, &placer, &mut homes);
+    let homes = follow_consumers(step, &placer, homes);
 
     let mut placements: Vec<(NodeId, Placement)> = Vec::new();
-    for (item, home) in homes.iter().enumerate() {
+    for (item, homes) in homes.iter().enumerate() {
         let ItemOp::Node(id) = step.items[item].op else { continue };
         let node = step.graph.node(id);
-        for &device in &of_item[item] {
-            let placement = Placement {
-                node: node.name.clone(),
-                op: node.op.name.to_owned(),
-                device: devices[device].clone(),
-                why: home.why.clone(),
-            };
-            placements.push((id, placement));
-        }
+        placements.extend(homes.iter().map(|home| {
+            let (node, op) = (node.name.clone(), node.op.name.to_owned());
+            (id, Placement { node, op, device: devices[home.device].clone(), why: home.why.clone() })
+        }));
     }
     placements.sort_by_key(|&(id, _)| id);
     let placements = placements.into_iter().map(|(_, placement)| placement).collect();
+    let of_item = homes.iter().map(|homes| homes.iter().map(|home| home.device).collect()).collect();
     Ok(Placed { devices, of_item, placements })
 }
 
-/// Where an item is at home, and why.
+/// Where an item runs, and why.
 #[derive(Clone, Debug)]
 struct Home {
     device: usize,
@@ -100,10 +99,58 @@ fn is_generator(step: &Step, item: usize) -> bool {
     inputs.is_empty() && control.is_empty() && step.node(item).is_some_and(|node| node.op.name == "Const")
 }
 
-/// The devices of every item, after those that go where they are used have gone there.
-fn follow_consumers(step: &Step, placer: &Placer, homes: &mut [Home]) -> Vec<Vec<usize>> {
-    let count = step.items.len();
-    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); count];
+/// Where every item runs, after those that go where they are used have gone there: Enter and NextIteration always, so
+/// that nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a place, to several
+/// devices only where it is small; a feed, where that is one device.
+fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
+    let consumers = consumers(step);
+    let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
+    // From the last to the first, so that consumers have moved before what they consume follows them.
+    for item in (0..step.items.len()).rev() {
+        let op = step.op(item);
+        let mut most_devices = match step.items[item].op {
+            ItemOp::Feed(..) => 1,
+            ItemOp::Fetch(..) => continue,
+            ItemOp::Node(id) => match op {
+                "Enter" | "RefEnter" | "NextIteration" | "RefNextIteration" => usize::MAX,
+                "Const" if is_generator(step, item) && placer.is_free(id) => 1,
+                _ => continue,
+            },
+        };
+        if op == "Const" && step.node(item).is_some_and(is_small) {
+            most_devices = usize::MAX;
+        }
+        // The first consumer on each device.
+        let mut users: BTreeMap<usize, usize> = BTreeMap::new();
+        for &to in &consumers[item] {
+            let counts = match op {
+                "NextIteration" | "RefNextIteration" => is_back_edge(op, step.op(to)),
+                _ => !matches!(step.items[to].op, ItemOp::Fetch(..)),
+            };
+            for home in homes[to].iter().filter(|_| counts) {
+                users.entry(home.device).or_insert(to);
+            }
+        }
+        if !users.is_empty() && users.len() <= most_devices {
+            let own = homes[item][0].clone();
+            let follow = |(device, user): (usize, usize)| match device == own.device {
+                true => own.clone(),
+                false => Home { device, why: Why::Colocated { with: step.tensor_name(user, 0) } },
+            };
+            homes[item] = users.into_iter().map(follow).collect();
+        }
+    }
+    // A fetch is where its value is, which may have moved.
+    for item in 0..step.items.len() {
+        if let ItemOp::Fetch(..) = step.items[item].op {
+            homes[item] = vec![homes[step.items[item].inputs[0].0][0].clone()];
+        }
+    }
+    homes
+}
+
+fn consumers(step: &Step) -> Vec<Vec<usize>> {
+    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); step.items.len()];
     for (to, item) in step.items.iter().enumerate() {
         for from in item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied()) {
             if consumers[from].last() != Some(&to) {
@@ -111,39 +158,12 @@ fn follow_consumers(step: &Step, placer: &Placer, homes: &mut [Home]) -> Vec<Vec
             }
         }
     }
-    let mut of_item: Vec<Vec<usize>> = homes.iter().map(|home| vec![home.device]).collect();
-    // From the last to the first, so that consumers have moved before what they consume follows them.
-    for item in (0..count).rev() {
-        let op = step.op(item);
-        let used: Vec<usize> = consumers[item]
-            .iter()
-            .copied()
-            .filter(|&to| match op {
-                "NextIteration" | "RefNextIteration" => is_back_edge(op, step.op(to)),
-                _ => !matches!(step.items[to].op, ItemOp::Fetch(..)),
-            })
-            .collect();
-        let places: BTreeSet<usize> = used.iter().flat_map(|&to| of_item[to].iter().copied()).collect();
-        let Some(&first) = places.first() else { continue };
-        let follows = match step.items[item].op {
-            ItemOp::Feed(..) => places.len() == 1,
-            ItemOp::Fetch(..) => false,
-            ItemOp::Node(id) => match op {
-                "Enter" | "RefEnter" | "NextIteration" | "RefNextIteration" => true,
-                "Const" => places.len() == 1 && is_generator(step, item) && placer.is_free(id),
-                _ => false,
-            },
-        };
-        if follows && (places.len() > 1 || first != homes[item].device) {
-            homes[item] = Home { device: first, why: Why::Colocated { with: step.tensor_name(used[0], 0) } };
-            of_item[item] = places.into_iter().collect();
-        }
-    }
-    // A fetch is where its value is, which may have moved.
-    for item in (0..count).filter(|&item| matches!(step.items[item].op, ItemOp::Fetch(..))) {
-        of_item[item] = vec![homes[step.items[item].inputs[0].0].device];
-    }
-    of_item
+    consumers
+}
+
+/// Whether a constant is small enough to be copied to each device that uses it, rather than sent in each step.
+fn is_small(node: &Node) -> bool {
+    node.attrs.tensor("value").is_ok_and(|value| value.byte_len() <= MAX_COPIED_BYTES)
 }
 
 /// Chooses devices.
