@@ -35,6 +35,7 @@ pub mod exec;
 mod failure;
 pub mod graph;
 pub mod ids;
+mod json;
 mod nearest;
 pub mod plan;
 pub mod protocol;

@@ -5,6 +5,8 @@
 
 mod dtype;
 mod element;
+pub mod literal;
+pub mod render;
 mod shape;
 mod wire;
 
@@ -212,6 +214,15 @@ impl Tensor {
         }
         self.shape = shape;
         Ok(self)
+    }
+
+    /// A tensor of `shape`, whose `n` elements are all this one's first (zeros, where it is empty).
+    pub(crate) fn filled(&self, shape: Shape, n: usize) -> Tensor {
+        let data = with_type!(self.dtype(), T => {
+            let value = self.slice::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
+            T::into_data(vec![value; n])
+        });
+        Tensor { shape, data: Arc::new(data.expect("a host tensor is no resource")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.

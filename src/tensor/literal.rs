@@ -1,0 +1,399 @@
+//! Tensors as a person writes them: `2.5`, `[[1, 2], [3, 4]]`, `"text"`, `true`.
+//!
+//! One rule for dtypes: where one is wanted, every number must fit it without losing its whole part or its range
+//! (2.0 is an int32, 1.5 is none, 300 is no int8); where none is, whole numbers are int32, numbers with a point or an
+//! exponent float32, text string, as TensorFlow reads Python's. A list is of one kind; whole numbers and fractions
+//! mixed are float32. Bytes that are no text are written `{"base64": "…"}`.
+
+use std::str::FromStr;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use half::{bf16, f16};
+
+use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_float, with_integer};
+use crate::failure::{Failure, Result};
+use crate::json::{self, Fault, Kind, Path, Value};
+
+/// Reads a literal as it is typed: JSON, with NaN and infinities besides.
+///
+/// # Errors
+/// InvalidArgument where the text is no literal, or its lists are ragged or of mixed kinds.
+pub fn parse(text: &str) -> Result<Tensor> {
+    let value = json::parse_relaxed(text).map_err(|fault| typed(text, &fault))?;
+    from_json(&value, None, Path::Root).map_err(|fault| typed(text, &fault))
+}
+
+/// Reads a literal of a wanted dtype. Text for a string need not be quoted.
+///
+/// # Errors
+/// As [`parse`], and where a value does not fit `dtype`.
+pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
+    if dtype == DType::String && !text.trim_start().starts_with(['"', '[', '{']) {
+        return Ok(Tensor::scalar(text.as_bytes().to_vec()));
+    }
+    let value = json::parse_relaxed(text).map_err(|fault| typed(text, &fault))?;
+    from_json(&value, Some(dtype), Path::Root).map_err(|fault| typed(text, &fault))
+}
+
+fn typed(text: &str, fault: &Fault) -> Failure {
+    let (line, column) = json::position(text, fault.at);
+    let mut shown: String = text.chars().take(60).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    let place = if line == 1 { format!("column {column}") } else { format!("line {line}, column {column}") };
+    Failure::invalid(format!("{shown:?} is no tensor: {place}: {}", fault.why))
+}
+
+/// The tensor that a JSON value stands for; `wanted` as for [`parse_as`].
+pub(crate) fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Result<Tensor, Fault> {
+    let mut dims = Vec::new();
+    let mut first = value;
+    while let Kind::List(items) = &first.kind {
+        dims.push(items.len());
+        match items.first() {
+            Some(item) => first = item,
+            None => break,
+        }
+    }
+    let mut leaves = Vec::new();
+    collect(value, &dims, path, &mut leaves)?;
+    let dtype = match wanted {
+        Some(dtype) => dtype,
+        None => natural(&leaves).map_err(|(leaf, why)| Fault::content(leaf, path, why))?,
+    };
+    let data = elements(&leaves, dtype).map_err(|(leaf, why)| Fault::content(leaf.unwrap_or(value), path, why))?;
+    Tensor::new(Shape::from(dims), data).map_err(|failure| Fault::content(value, path, failure.message))
+}
+
+/// The dtype of a value that no dtype is wanted of.
+pub(crate) fn natural_dtype(value: &Value, path: Path) -> Result<DType, Fault> {
+    from_json(value, None, path).map(|tensor| tensor.dtype())
+}
+
+/// The scalars of nested lists, in order; every list of one depth has the same length.
+fn collect<'v, 'a>(
+    value: &'v Value<'a>,
+    dims: &[usize],
+    path: Path,
+    leaves: &mut Vec<&'v Value<'a>>,
+) -> Result<(), Fault> {
+    match (&value.kind, dims) {
+        (Kind::List(items), [length, inner @ ..]) if items.len() == *length => {
+            items.iter().enumerate().try_for_each(|(i, item)| collect(item, inner, path.index(i), leaves))
+        }
+        (Kind::List(items), [length, ..]) => {
+            let why =
+                format!("a list of {} beside one of {length}: the lists of a tensor are equally long", items.len());
+            Err(Fault::content(value, path, why))
+        }
+        (Kind::List(_), []) => {
+            Err(Fault::content(value, path, "a list beside a scalar: a tensor is equally deep everywhere"))
+        }
+        (_, [_, ..]) => Err(Fault::content(
+            value,
+            path,
+            format!("{} beside a list: a tensor is equally deep everywhere", value.describe()),
+        )),
+        (_, []) => {
+            leaves.push(value);
+            Ok(())
+        }
+    }
+}
+
+/// The dtype of scalars that do not say theirs.
+fn natural<'v, 'a>(leaves: &[&'v Value<'a>]) -> Result<DType, (&'v Value<'a>, String)> {
+    let mut dtype = None;
+    for &leaf in leaves {
+        let own = match &leaf.kind {
+            Kind::Bool(_) => DType::Bool,
+            Kind::Number(text) if json::is_whole(text) => DType::I32,
+            Kind::Number(_) => DType::F32,
+            Kind::String(_) | Kind::Object(_) => DType::String,
+            Kind::Null | Kind::List(_) => return Err((leaf, "null is no value of a tensor".into())),
+        };
+        dtype = match (dtype, own) {
+            (None, own) => Some(own),
+            (Some(a), b) if a == b => Some(a),
+            (Some(DType::I32 | DType::F32), DType::I32 | DType::F32) => Some(DType::F32),
+            (Some(a), b) => {
+                return Err((leaf, format!("a {b} in a list of {a}s: the values of a tensor are of one dtype")));
+            }
+        };
+    }
+    Ok(dtype.unwrap_or(DType::F32))
+}
+
+type Misfit<'v, 'a> = (Option<&'v Value<'a>>, String);
+
+fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misfit<'v, 'a>> {
+    fn all<'v, 'a, T: Element>(
+        leaves: &[&'v Value<'a>],
+        read: impl Fn(&Value) -> Result<T, String>,
+    ) -> Result<Data, Misfit<'v, 'a>> {
+        leaves
+            .iter()
+            .map(|&leaf| read(leaf).map_err(|why| (Some(leaf), why)))
+            .collect::<Result<Vec<T>, _>>()
+            .map(T::into_data)
+    }
+    if let Some(data) = with_integer!(dtype, T => all(leaves, integer::<T>)) {
+        return data;
+    }
+    match dtype {
+        DType::F16 => all(leaves, |leaf| float(leaf, |text| text.parse().ok().map(f16::from_f64))),
+        DType::BF16 => all(leaves, |leaf| float(leaf, |text| text.parse().ok().map(bf16::from_f64))),
+        DType::F32 => all(leaves, |leaf| float(leaf, |text| text.parse::<f32>().ok())),
+        DType::F64 => all(leaves, |leaf| float(leaf, |text| text.parse::<f64>().ok())),
+        DType::Bool => all(leaves, |leaf| match leaf.kind {
+            Kind::Bool(value) => Ok(value),
+            _ => Err(format!("a bool is true or false, not {}", shown(leaf))),
+        }),
+        DType::String => all(leaves, bytes),
+        _ => Err((None, format!("a {dtype} cannot be written down"))),
+    }
+}
+
+fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value) -> Result<T, String> {
+    let Kind::Number(text) = leaf.kind else { return Err(format!("{} is no {}", shown(leaf), T::DTYPE)) };
+    let range = || format!("{text} is out of the range of {}, {} to {}", T::DTYPE, Limit(T::LOWEST), Limit(T::HIGHEST));
+    if json::is_whole(text) {
+        let text = if text.bytes().all(|b| matches!(b, b'-' | b'0')) { "0" } else { text };
+        return text.parse().map_err(|_| range());
+    }
+    // A fraction written whole, such as 2.0 or 1e3, up to where every whole number is a float64.
+    match text.parse::<f64>() {
+        Ok(value) if value.fract() != 0.0 => Err(format!("{text} is no {}, which holds whole numbers", T::DTYPE)),
+        Ok(value) if value.abs() <= 9_007_199_254_740_992.0 => T::try_from(value as i128).map_err(|_| range()),
+        _ => Err(range()),
+    }
+}
+
+/// Shows an extreme of an integer type in full, the unsigned 64-bit one too.
+struct Limit<T>(T);
+
+impl<T: Integer> std::fmt::Display for Limit<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match T::DTYPE {
+            DType::U64 if self.0 == T::HIGHEST => write!(f, "{}", u64::MAX),
+            _ => write!(f, "{}", self.0.to_i64()),
+        }
+    }
+}
+
+fn float<T: Float>(leaf: &Value, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+    let text: &str = match &leaf.kind {
+        Kind::Number(text) => text,
+        Kind::String(text) if matches!(&**text, "NaN" | "Infinity" | "-Infinity") => text,
+        _ => return Err(format!("{} is no {}", shown(leaf), T::DTYPE)),
+    };
+    let value = parse(text).ok_or_else(|| format!("{text} is no {}", T::DTYPE))?;
+    let stated_infinite = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    if value.to_f64().is_infinite() && !stated_infinite {
+        return Err(format!("{text} is out of the range of {}", T::DTYPE));
+    }
+    Ok(value)
+}
+
+fn bytes(leaf: &Value) -> Result<Vec<u8>, String> {
+    match &leaf.kind {
+        Kind::String(text) => Ok(text.as_bytes().to_vec()),
+        Kind::Object(members) => match members.as_slice() {
+            [member] if member.key == "base64" => match &member.value.kind {
+                Kind::String(text) => BASE64_STANDARD.decode(text.as_bytes()).map_err(|e| format!("no base64: {e}")),
+                _ => Err("base64 is written as a string".into()),
+            },
+            _ => Err("a string that is no text is written {\"base64\": \"…\"}".into()),
+        },
+        _ => Err(format!("{} is no string; text stands in double quotes", shown(leaf))),
+    }
+}
+
+/// A scalar for a message: numbers as written, all else by its kind.
+fn shown(leaf: &Value) -> String {
+    match &leaf.kind {
+        Kind::Number(text) => (*text).to_owned(),
+        Kind::String(text) if text.len() <= 40 => format!("{text:?}"),
+        Kind::Bool(value) => value.to_string(),
+        _ => leaf.describe().to_owned(),
+    }
+}
+
+/// A fed value made to fit the dtype that is wanted, where nothing is lost but the digits that a narrower float rounds
+/// off: NumPy makes int64 and float64 unless told otherwise, and such arrays feed int32 and float32 placeholders.
+///
+/// # Errors
+/// InvalidArgument where a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
+/// 16777217 for a float32; and between numbers, bools and strings.
+pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
+    let have = tensor.dtype();
+    if have == wanted {
+        return Ok(tensor);
+    }
+    let is_number = |dtype: DType| dtype.is_float() || dtype.is_integer();
+    if !is_number(have) || !is_number(wanted) {
+        return Err(Failure::invalid(format!("expected {wanted}, got {have}")));
+    }
+    let shape = tensor.shape().clone();
+    let data = if have.is_integer() {
+        let whole = with_integer!(have, T => tensor.slice::<T>()?.iter().map(|&x| i128_of(x)).collect::<Vec<i128>>())
+            .expect("an integer dtype");
+        cast(
+            &whole,
+            wanted,
+            have,
+            |&x| x.to_string(),
+            whole_to_int,
+            |x| *x as f64,
+            |&x, y| x as f64 == y && y as i128 == x,
+        )
+    } else {
+        let floats = with_float!(have, T => tensor.slice::<T>()?.iter().map(|&x| x.to_f64()).collect::<Vec<f64>>())
+            .expect("a float dtype");
+        cast(&floats, wanted, have, |x| x.to_string(), float_to_int, |x| *x, |&x, y| x.is_finite() == y.is_finite())
+    }?;
+    Tensor::new(shape, data)
+}
+
+fn i128_of<T: Integer>(value: T) -> i128 {
+    if T::DTYPE == DType::U64 { i128::from(value.to_i64() as u64) } else { i128::from(value.to_i64()) }
+}
+
+fn whole_to_int(value: &i128) -> Option<i128> {
+    Some(*value)
+}
+
+fn float_to_int(value: &f64) -> Option<i128> {
+    (value.fract() == 0.0 && value.abs() <= 1.8e19).then_some(*value as i128)
+}
+
+/// Each value as a `wanted`: through `whole` to integers, through `wide` to floats where `kept` finds that it came over.
+fn cast<S>(
+    values: &[S],
+    wanted: DType,
+    have: DType,
+    show: impl Fn(&S) -> String,
+    whole: impl Fn(&S) -> Option<i128>,
+    wide: impl Fn(&S) -> f64,
+    kept: impl Fn(&S, f64) -> bool,
+) -> Result<Data> {
+    let lost = |value: &S| Failure::invalid(format!("{} ({have}) does not fit {wanted} unchanged", show(value)));
+    let to_float = with_float!(wanted, T => values
+        .iter()
+        .map(|value| {
+            let near = T::from_f64(wide(value));
+            if kept(value, near.to_f64()) { Ok(near) } else { Err(lost(value)) }
+        })
+        .collect::<Result<Vec<T>>>()
+        .map(T::into_data));
+    let to_integer = || {
+        with_integer!(wanted, T => values
+        .iter()
+        .map(|value| whole(value).and_then(|x| T::try_from(x).ok()).ok_or_else(|| lost(value)))
+        .collect::<Result<Vec<T>>>()
+        .map(T::into_data))
+    };
+    to_float.or_else(to_integer).unwrap_or_else(|| Err(Failure::invalid(format!("expected {wanted}, got {have}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn literals_have_the_dtype_tensorflow_gives_them() {
+        let check = |text: &str, want: Tensor| assert_eq!(parse(text).unwrap(), want, "{text}");
+        check("2", Tensor::scalar(2i32));
+        check("-0", Tensor::scalar(0i32));
+        check("2.5", Tensor::scalar(2.5f32));
+        check("1e3", Tensor::scalar(1000f32));
+        check("true", Tensor::scalar(true));
+        check("\"hello\"", Tensor::scalar(b"hello".to_vec()));
+        check("[[1, 2], [3, 4]]", Tensor::from_vec([2, 2], vec![1i32, 2, 3, 4]));
+        check("[1, 0.5]", Tensor::vector(vec![1f32, 0.5]));
+        check("[]", Tensor::vector(Vec::<f32>::new()));
+        check("[[], []]", Tensor::from_vec([2, 0], Vec::<f32>::new()));
+        check("[\"a\", {\"base64\": \"/w==\"}]", Tensor::vector(vec![b"a".to_vec(), vec![0xff]]));
+        check("-Infinity", Tensor::scalar(f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn a_wanted_dtype_is_kept_to() {
+        let check = |text: &str, want: Tensor| assert_eq!(parse_as(text, want.dtype()).unwrap(), want, "{text}");
+        check("2", Tensor::scalar(2f64));
+        check("2.0", Tensor::scalar(2i32));
+        check("-0.0", Tensor::scalar(0i8));
+        check("-3e2", Tensor::scalar(-300i16));
+        check("18446744073709551615", Tensor::scalar(u64::MAX));
+        check("[1, 2]", Tensor::vector(vec![f16::from_f32(1.0), f16::from_f32(2.0)]));
+        check("inf", Tensor::scalar(f64::INFINITY));
+        check("\"Infinity\"", Tensor::scalar(f32::INFINITY));
+        check("hello there", Tensor::scalar(b"hello there".to_vec()));
+        check("12", Tensor::scalar(b"12".to_vec()));
+        check("\"\"", Tensor::scalar(Vec::<u8>::new()));
+        check("0.1", Tensor::scalar(0.1f32));
+        assert!(parse_as("NaN", DType::F32).unwrap().item::<f32>().unwrap().is_nan());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_says_why() {
+        let check = |text: &str, dtype: DType, part: &str| {
+            let failure = parse_as(text, dtype).expect_err(text);
+            assert!(failure.message.contains(part), "{text}: {failure}");
+        };
+        check("1.5", DType::I32, "1.5 is no int32, which holds whole numbers");
+        check("3000000000", DType::I32, "out of the range of int32, -2147483648 to 2147483647");
+        check("-1", DType::U64, "0 to 18446744073709551615");
+        check("256.0", DType::U8, "0 to 255");
+        check("1e30", DType::I64, "out of the range");
+        check("1e39", DType::F32, "out of the range of float32");
+        check("70000", DType::F16, "out of the range of float16");
+        check("[[1, 2], [3]]", DType::I32, "equally long");
+        check("[1, [2]]", DType::I32, "a list beside a scalar");
+        check("[[1], 2]", DType::I32, "a number beside a list");
+        check("1", DType::Bool, "true or false");
+        check("true", DType::I32, "true is no int32");
+        check("[1]", DType::String, "double quotes");
+        check("null", DType::F32, "is no float32");
+        check("[1, 2", DType::F32, "column 6");
+        check("2", DType::Resource, "cannot be written down");
+        assert!(parse("[1, \"a\"]").unwrap_err().message.contains("a string in a list of int32s"));
+        assert!(parse("3000000000").unwrap_err().message.contains("out of the range of int32"));
+    }
+
+    #[test]
+    fn feeds_are_cast_only_where_nothing_is_lost() {
+        let check = |have: Tensor, want: Tensor| assert_eq!(convert_feed(have, want.dtype()).unwrap(), want);
+        check(Tensor::vector(vec![1i64, -2]), Tensor::vector(vec![1i32, -2]));
+        check(Tensor::scalar(0.1f64), Tensor::scalar(0.1f32));
+        check(Tensor::scalar(f64::INFINITY), Tensor::scalar(f32::INFINITY));
+        check(Tensor::scalar(7i64), Tensor::scalar(7f32));
+        check(Tensor::scalar(2.0f64), Tensor::scalar(2u8));
+        check(Tensor::scalar(u64::MAX), Tensor::scalar(u64::MAX));
+        let refuse = |have: Tensor, wanted: DType, part: &str| {
+            let failure = convert_feed(have, wanted).unwrap_err();
+            assert!(failure.message.contains(part), "{failure}");
+        };
+        refuse(Tensor::scalar(1.5f64), DType::I32, "1.5 (float64) does not fit int32 unchanged");
+        refuse(Tensor::scalar(f64::NAN), DType::I32, "NaN");
+        refuse(Tensor::scalar(3_000_000_000i64), DType::I32, "3000000000");
+        refuse(Tensor::scalar(1e300f64), DType::F32, "does not fit float32");
+        refuse(Tensor::scalar(16_777_217i64), DType::F32, "16777217");
+        refuse(Tensor::scalar(u64::MAX), DType::I64, "18446744073709551615");
+        refuse(Tensor::scalar(true), DType::I32, "expected int32, got bool");
+        refuse(Tensor::scalar(1i32), DType::String, "expected string, got int32");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in r#"[\[\]{}"0-9.eE+\-, a-z]{0,32}"#) {
+            let _ = parse(&text);
+            for dtype in DType::all() {
+                let _ = parse_as(&text, dtype);
+            }
+        }
+    }
+}
