@@ -7,13 +7,17 @@
 pub mod attr;
 mod build;
 mod error;
+pub mod graphdef;
+pub mod json;
 pub mod op;
+mod program;
 
 use std::collections::HashMap;
 
 pub use attr::{Attr, Attrs};
-pub use error::GraphError;
+pub use error::{FormatError, GraphError};
 pub use op::OpDef;
+pub use program::{Program, read};
 use serde::{Deserialize, Serialize};
 
 use crate::tensor::DType;
@@ -176,3 +180,6 @@ impl Graph {
 pub fn split_tensor_name(tensor: &str) -> (&str, u32) {
     tensor.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?))).unwrap_or((tensor, 0))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! From definitions to a checked [`Graph`]: names, ops, inputs, attributes, dtypes, cycles.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
 use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
@@ -142,20 +143,29 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
         device: device.clone(),
         why: format!("{}; {}", error.why, error.right),
     })?;
-    infer_attrs(op, &mut attrs, &links.inputs, nodes);
+    for input in &links.inputs {
+        if let Some(producer) = &nodes[input.node.index()] {
+            check_port(&name, *input, producer)?;
+        }
+    }
+    // Where the op alone says how many inputs there are, that is the better answer than a dtype that follows from none.
+    let is_one = |arg: &ArgDef| matches!(arg.ty, ArgType::Fixed(_) | ArgType::Attr(_));
+    if op.inputs.iter().all(is_one) && op.inputs.len() != links.inputs.len() {
+        let (wanted, got) = (op.inputs.len(), links.inputs.len());
+        return Err(GraphError::InputCount { node: name, op: op.name, wanted, got });
+    }
+    infer_attrs(op, &mut attrs, links.inputs.len(), |i| {
+        let input = links.inputs[i];
+        nodes[input.node.index()].as_ref()?.outputs.get(input.port as usize).map(|ty| ty.dtype)
+    });
     complete_attrs(&name, op, &mut attrs)?;
 
     let inputs = expand(&op.inputs, &attrs);
     if inputs.len() != links.inputs.len() {
         return Err(GraphError::InputCount { node: name, op: op.name, wanted: inputs.len(), got: links.inputs.len() });
     }
-    for input in &links.inputs {
-        if let Some(producer) = &nodes[input.node.index()] {
-            check_port(&name, *input, producer)?;
-        }
-    }
     let outputs = expand(&op.outputs, &attrs).into_iter().map(|(_, ty)| ty).collect();
-    let mut node = Node {
+    Ok(Node {
         name,
         op,
         inputs: links.inputs,
@@ -164,13 +174,8 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
         attrs,
         input_refs: inputs.iter().map(|(_, ty)| ty.is_ref).collect(),
         outputs,
-    };
-    forward_refs(&mut node, nodes);
-    Ok(node)
+    })
 }
-
-/// Switch, Merge and their kin of a reference answer references, whatever their dtype attribute says.
-fn forward_refs(_node: &mut Node, _nodes: &[Option<Node>]) {}
 
 fn check_port(node: &str, input: Output, producer: &Node) -> Result<(), GraphError> {
     if (input.port as usize) < producer.outputs.len() {
@@ -217,7 +222,7 @@ fn check_input_types(node: &Node, nodes: &[Node]) -> Result<(), GraphError> {
 }
 
 /// Each single tensor that a list of arguments stands for, with its type. Attributes must be complete.
-fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, OutputType)> {
+pub(super) fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, OutputType)> {
     let count = |name: &str| attrs.int(name).map_or(0, |n| usize::try_from(n).unwrap_or(0).min(MAX_ARGS));
     let mut all = Vec::with_capacity(args.len());
     for arg in args {
@@ -235,42 +240,47 @@ fn expand<'a>(args: &'a [ArgDef], attrs: &Attrs) -> Vec<(&'a ArgDef, OutputType)
     all
 }
 
-/// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
-fn infer_attrs(op: &OpDef, attrs: &mut Attrs, inputs: &[Output], nodes: &[Option<Node>]) {
-    let dtype_of = |input: &Output| {
-        let node = nodes[input.node.index()].as_ref()?;
-        node.outputs.get(input.port as usize).map(|ty| ty.dtype)
-    };
-    let mut rest = inputs;
+/// Which of `count` inputs each formal input takes: one, or for an argument of variable length as many as its attribute
+/// says, or else all that the later ones, of length one, leave.
+pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range<usize>> {
+    let mut next = 0;
+    let mut shares = Vec::with_capacity(op.inputs.len());
     for (i, arg) in op.inputs.iter().enumerate() {
-        // An argument of variable length takes all that the later ones, of length one, leave.
-        let later = op.inputs.len() - i - 1;
         let stated = match arg.ty {
             ArgType::Fixed(_) | ArgType::Attr(_) => Some(1),
             ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
             ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
         };
-        let take = stated.unwrap_or(rest.len().saturating_sub(later)).min(rest.len());
-        let (own, after) = rest.split_at(take);
-        rest = after;
+        let later = op.inputs.len() - i - 1;
+        let left = count - next;
+        let take = stated.unwrap_or(left.saturating_sub(later)).min(left);
+        shares.push(next..next + take);
+        next += take;
+    }
+    shares
+}
+
+/// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
+/// `dtype_of` answers the dtype of an input by its place, where it is known.
+pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of: impl Fn(usize) -> Option<DType>) {
+    let shares = share_inputs(op, attrs, count);
+    for (arg, share) in op.inputs.iter().zip(shares) {
         let mut set = |name: &str, value: Option<Attr>| {
             if let (None, Some(value)) = (attrs.get(name), value) {
                 attrs.set(name, value);
             }
         };
-        let known = own.iter().find_map(dtype_of);
+        let length = Some(Attr::Int(share.len() as i64));
+        let known = share.clone().find_map(&dtype_of).map(Attr::Type);
         match arg.ty {
             ArgType::Fixed(_) => {}
-            ArgType::Attr(name) => set(name, known.map(Attr::Type)),
-            ArgType::ManyFixed(n, _) => set(n, Some(Attr::Int(take as i64))),
+            ArgType::Attr(name) => set(name, known),
+            ArgType::ManyFixed(n, _) => set(n, length),
             ArgType::Many(n, name) => {
-                set(n, Some(Attr::Int(take as i64)));
-                set(name, known.map(Attr::Type));
+                set(n, length);
+                set(name, known);
             }
-            ArgType::List(list) => {
-                let types: Option<Vec<DType>> = own.iter().map(dtype_of).collect();
-                set(list, types.map(Attr::Types));
-            }
+            ArgType::List(list) => set(list, share.map(&dtype_of).collect::<Option<_>>().map(Attr::Types)),
         }
     }
     // A constant's dtype is its value's.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
+use crate::json::{self, Fault};
 use crate::tensor::DType;
 
 /// Why a graph, or the name of something in it, is refused. Every message says what, where, and what would be right.
@@ -54,6 +55,44 @@ fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
         [] => Ok(()),
         names => write!(f, "; did you mean {}?", names.join(" or ")),
     })
+}
+
+/// Why a file is no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FormatError {
+    #[error("line {line}, column {column}: {why}")]
+    Syntax { line: usize, column: usize, why: String },
+    /// It is JSON, but says something that a graph cannot.
+    #[error("{path} (line {line}, column {column}): {why}")]
+    Content { path: String, line: usize, column: usize, why: String },
+    /// It is a GraphDef, but something in it has no meaning here.
+    #[error("node {node}: {why}")]
+    Node { node: String, why: String },
+    #[error("{why}")]
+    NoGraph { why: String },
+    #[error("{what} is {bytes} bytes; the limit is {limit}")]
+    TooLarge { what: String, bytes: u64, limit: u64 },
+}
+
+impl FormatError {
+    /// What a reader of `text` found.
+    pub(crate) fn of_json(text: &str, fault: Fault) -> Self {
+        let (line, column) = json::position(text, fault.at);
+        match fault.path {
+            None => FormatError::Syntax { line, column, why: fault.why },
+            Some(path) => FormatError::Content { path, line, column, why: fault.why },
+        }
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        let code = match error {
+            FormatError::TooLarge { .. } => Code::ResourceExhausted,
+            _ => Code::InvalidArgument,
+        };
+        Failure::new(code, error.to_string())
+    }
 }
 
 impl From<GraphError> for Failure {

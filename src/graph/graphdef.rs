@@ -1,0 +1,198 @@
+//! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
+//!
+//! Both are read into the same messages, and those into [`NodeDef`]s; and back. What a node states and meshtf cannot
+//! hold (a complex dtype, a function) is refused by the name of node and attribute; in attributes that begin with `_`,
+//! which no op of the vocabulary reads, it is dropped.
+
+mod proto;
+mod read_json;
+mod tensor;
+
+use std::collections::{BTreeMap, HashSet};
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use prost::Message as _;
+pub use proto::{GraphDef, TensorProto, TensorShapeProto};
+
+use self::proto::{AttrValue, ListValue, Value};
+use super::program::Budget;
+use super::{Attr, Attrs, FormatError, NodeDef};
+use crate::failure::{Failure, Result};
+use crate::tensor::Tensor;
+
+/// The version of GraphDef that is written: that of TensorFlow 2.21.
+const PRODUCER: i32 = 2474;
+
+/// Reads a binary GraphDef.
+///
+/// # Errors
+/// NoGraph where the bytes are no GraphDef, Node where a node states something that meshtf cannot hold.
+pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
+    let graph = GraphDef::decode(bytes)
+        .map_err(|error| FormatError::NoGraph { why: format!("the bytes are no GraphDef: {error}") })?;
+    nodes(graph)
+}
+
+/// Reads a GraphDef in protobuf's JSON mapping, with field names in camelCase or as in the .proto file.
+///
+/// # Errors
+/// Syntax, Content, or Node where a node states something that meshtf cannot hold.
+pub fn from_json(text: &str) -> Result<Vec<NodeDef>, FormatError> {
+    let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
+    from_json_value(text, &value)
+}
+
+pub(super) fn from_json_value(text: &str, value: &crate::json::Value) -> Result<Vec<NodeDef>, FormatError> {
+    nodes(read_json::graph(value).map_err(|fault| FormatError::of_json(text, fault))?)
+}
+
+/// The nodes of a GraphDef.
+///
+/// # Errors
+/// Node where a node states something that meshtf cannot hold.
+pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
+    let functions: HashSet<String> = graph
+        .library
+        .into_iter()
+        .flat_map(|library| library.function)
+        .filter_map(|function| Some(function.signature?.name))
+        .collect();
+    let mut budget = Budget::new();
+    graph.node.into_iter().map(|node| read_node(node, &functions, &mut budget)).collect()
+}
+
+/// The GraphDef of these nodes.
+pub fn graph_def(nodes: &[NodeDef]) -> GraphDef {
+    GraphDef {
+        node: nodes.iter().map(write_node).collect(),
+        library: None,
+        versions: Some(proto::VersionDef { producer: PRODUCER }),
+    }
+}
+
+/// Writes a binary GraphDef.
+pub fn to_binary(nodes: &[NodeDef]) -> Vec<u8> {
+    graph_def(nodes).encode_to_vec()
+}
+
+/// Writes a GraphDef in protobuf's JSON mapping.
+pub fn to_json(nodes: &[NodeDef]) -> String {
+    serde_json::to_string_pretty(&graph_def(nodes)).expect("every key is a string")
+}
+
+/// The tensor that a message of TensorFlow's holds.
+///
+/// # Errors
+/// InvalidArgument where dtype, shape and values do not fit, or meshtf lacks the dtype.
+pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
+    tensor::from_proto(proto, &mut Budget::new()).map_err(|why| Failure::invalid(format!("the tensor {why}")))
+}
+
+/// The message that holds a tensor, for TensorFlow's clients.
+pub fn tensor_to_proto(value: &Tensor) -> TensorProto {
+    tensor::to_proto(value)
+}
+
+fn encode_base64(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+fn read_node(node: proto::NodeDef, functions: &HashSet<String>, budget: &mut Budget) -> Result<NodeDef, FormatError> {
+    let proto::NodeDef { name, op, input, device, attr } = node;
+    let refuse = |why: String| FormatError::Node { node: name.clone(), why };
+    if functions.contains(&op) {
+        return Err(refuse(format!(
+            "calls {op}, a function of the graph's library; meshtf runs no functions: export the graph with them inlined"
+        )));
+    }
+    let mut attrs = Attrs::default();
+    for (key, value) in attr {
+        match read_attr(value, budget) {
+            Ok(Some(value)) => attrs.set(key, value),
+            Ok(None) => {}
+            Err(_) if key.starts_with('_') => {}
+            Err(why) => return Err(refuse(format!("attribute {key:?} {why}"))),
+        }
+    }
+    Ok(NodeDef { name, op, inputs: input, device, attrs })
+}
+
+/// `None` where the message holds no value.
+fn read_attr(attr: AttrValue, budget: &mut Budget) -> Result<Option<Attr>, String> {
+    let Some(value) = attr.value else { return Ok(None) };
+    Ok(Some(match value {
+        Value::S(v) => Attr::Str(v),
+        Value::I(v) => Attr::Int(v),
+        Value::F(v) => Attr::Float(v),
+        Value::B(v) => Attr::Bool(v),
+        Value::Type(number) => Attr::Type(tensor::dtype(number)?),
+        Value::Shape(v) => Attr::Shape(tensor::partial_shape(&v)?),
+        Value::Tensor(v) => Attr::Tensor(tensor::from_proto(v, budget)?),
+        Value::List(list) => read_list(list)?,
+        Value::Func(function) => return Err(format!("is the function {:?}; meshtf runs no functions", function.name)),
+        Value::Placeholder(name) => {
+            return Err(format!("is a placeholder ({name:?}), which only has a value inside a function"));
+        }
+    }))
+}
+
+fn read_list(list: ListValue) -> Result<Attr, String> {
+    let ListValue { s, i, f, b, r#type, shape, tensor, func } = list;
+    let lists = [s.len(), i.len(), f.len(), b.len(), r#type.len(), shape.len(), tensor.len(), func.len()];
+    if lists.iter().filter(|&&length| length > 0).count() > 1 {
+        return Err("is a list of several kinds".into());
+    }
+    Ok(match () {
+        () if !s.is_empty() => Attr::Strs(s),
+        () if !i.is_empty() => Attr::Ints(i),
+        () if !f.is_empty() => Attr::Floats(f),
+        () if !b.is_empty() => Attr::Bools(b),
+        () if !r#type.is_empty() => Attr::Types(r#type.into_iter().map(tensor::dtype).collect::<Result<_, _>>()?),
+        () if !shape.is_empty() => Attr::Shapes(shape.iter().map(tensor::partial_shape).collect::<Result<_, _>>()?),
+        () if !tensor.is_empty() => return Err("is a list of tensors, which no op of the vocabulary takes".into()),
+        () if !func.is_empty() => return Err("is a list of functions; meshtf runs no functions".into()),
+        () => Attr::Empty,
+    })
+}
+
+fn write_node(node: &NodeDef) -> proto::NodeDef {
+    proto::NodeDef {
+        name: node.name.clone(),
+        op: node.op.clone(),
+        input: node.inputs.clone(),
+        device: node.device.clone(),
+        attr: node
+            .attrs
+            .0
+            .iter()
+            .map(|(name, attr)| (name.clone(), AttrValue { value: Some(write_attr(attr)) }))
+            .collect::<BTreeMap<_, _>>(),
+    }
+}
+
+fn write_attr(attr: &Attr) -> Value {
+    let list = |list: ListValue| Value::List(list);
+    match attr {
+        Attr::Int(v) => Value::I(*v),
+        Attr::Float(v) => Value::F(*v),
+        Attr::Bool(v) => Value::B(*v),
+        Attr::Str(v) => Value::S(v.clone()),
+        Attr::Type(v) => Value::Type(v.proto_number()),
+        Attr::Shape(v) => Value::Shape(tensor::shape_proto(v)),
+        Attr::Tensor(v) => Value::Tensor(tensor::to_proto(v)),
+        Attr::Ints(v) => list(ListValue { i: v.clone(), ..ListValue::default() }),
+        Attr::Floats(v) => list(ListValue { f: v.clone(), ..ListValue::default() }),
+        Attr::Bools(v) => list(ListValue { b: v.clone(), ..ListValue::default() }),
+        Attr::Strs(v) => list(ListValue { s: v.clone(), ..ListValue::default() }),
+        Attr::Types(v) => {
+            list(ListValue { r#type: v.iter().map(|dtype| dtype.proto_number()).collect(), ..ListValue::default() })
+        }
+        Attr::Shapes(v) => {
+            list(ListValue { shape: v.iter().map(tensor::shape_proto).collect(), ..ListValue::default() })
+        }
+        Attr::Empty => list(ListValue::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

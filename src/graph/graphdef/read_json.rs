@@ -1,0 +1,328 @@
+//! Protobuf's JSON mapping of a GraphDef, into the messages.
+//!
+//! As protobuf's own parsers: field names in camelCase or as in the .proto file, enums by name or number, 64-bit
+//! integers as strings or numbers, bytes as base64 of either alphabet, null for a default, and no unknown fields.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use super::proto::{
+    AttrValue, Dim, FunctionDef, FunctionDefLibrary, GraphDef, ListValue, NameAttrList, NodeDef, Signature,
+    TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
+};
+use crate::json::{Fault, Kind, Path, Value, is_whole};
+
+type Read<T> = Result<T, Fault>;
+
+pub(super) fn graph(value: &Value) -> Read<GraphDef> {
+    let mut graph = GraphDef::default();
+    message(value, Path::Root, "GraphDef", |field, value, path| {
+        match field {
+            "node" => graph.node = list(value, path, node)?,
+            "library" => graph.library = Some(library(value, path)?),
+            "versions" => graph.versions = Some(versions(value, path)?),
+            "version" | "debugInfo" => {}
+            _ => return unknown(&["node", "library", "versions"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(graph)
+}
+
+fn versions(value: &Value, path: Path) -> Read<VersionDef> {
+    let mut versions = VersionDef::default();
+    message(value, path, "VersionDef", |field, value, path| {
+        match field {
+            "producer" => versions.producer = number(value, path)?,
+            "minConsumer" | "badConsumers" => {}
+            _ => return unknown(&["producer", "minConsumer", "badConsumers"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(versions)
+}
+
+/// Only the names of the functions.
+fn library(value: &Value, path: Path) -> Read<FunctionDefLibrary> {
+    let mut library = FunctionDefLibrary::default();
+    message(value, path, "FunctionDefLibrary", |field, value, path| {
+        if field == "function" {
+            library.function = list(value, path, |value, path| {
+                let mut function = FunctionDef::default();
+                message(value, path, "FunctionDef", |field, value, path| {
+                    if field == "signature" {
+                        function.signature = Some(Signature { name: named(value, path, "OpDef")? });
+                    }
+                    Ok(Known::Yes)
+                })?;
+                Ok(function)
+            })?;
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(library)
+}
+
+/// The `name` of a message whose other fields do not matter.
+fn named(value: &Value, path: Path, what: &'static str) -> Read<String> {
+    let mut name = String::new();
+    message(value, path, what, |field, value, path| {
+        if field == "name" {
+            name = string(value, path)?;
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(name)
+}
+
+fn node(value: &Value, path: Path) -> Read<NodeDef> {
+    let mut node = NodeDef::default();
+    message(value, path, "NodeDef", |field, value, path| {
+        match field {
+            "name" => node.name = string(value, path)?,
+            "op" => node.op = string(value, path)?,
+            "input" => node.input = list(value, path, string)?,
+            "device" => node.device = string(value, path)?,
+            "attr" => node.attr = attrs(value, path)?,
+            "experimentalDebugInfo" | "experimentalType" => {}
+            _ => return unknown(&["name", "op", "input", "device", "attr"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(node)
+}
+
+fn attrs(value: &Value, path: Path) -> Read<BTreeMap<String, AttrValue>> {
+    let Kind::Object(members) = &value.kind else { return Err(expected("an object of attributes", value, path)) };
+    members
+        .iter()
+        .map(|member| {
+            let held = attr(&member.value, path.key(&member.key))?;
+            Ok((member.key.to_string(), AttrValue { value: held }))
+        })
+        .collect()
+}
+
+fn attr(value: &Value, path: Path) -> Read<Option<Held>> {
+    let mut held = None;
+    message(value, path, "AttrValue", |field, value, path| {
+        if held.is_some() {
+            return Err(Fault::content(value, path, "an attribute has one value"));
+        }
+        held = Some(match field {
+            "s" => Held::S(bytes(value, path)?),
+            "i" => Held::I(number(value, path)?),
+            "f" => Held::F(real(value, path)?),
+            "b" => Held::B(boolean(value, path)?),
+            "type" => Held::Type(data_type(value, path)?),
+            "shape" => Held::Shape(shape(value, path)?),
+            "tensor" => Held::Tensor(tensor(value, path)?),
+            "list" => Held::List(attr_list(value, path)?),
+            "func" => Held::Func(NameAttrList { name: named(value, path, "NameAttrList")? }),
+            "placeholder" => Held::Placeholder(string(value, path)?),
+            _ => return unknown(&["s", "i", "f", "b", "type", "shape", "tensor", "list", "func", "placeholder"]),
+        });
+        Ok(Known::Yes)
+    })?;
+    Ok(held)
+}
+
+fn attr_list(value: &Value, path: Path) -> Read<ListValue> {
+    let mut all = ListValue::default();
+    message(value, path, "AttrValue.ListValue", |field, value, path| {
+        match field {
+            "s" => all.s = list(value, path, bytes)?,
+            "i" => all.i = list(value, path, number)?,
+            "f" => all.f = list(value, path, real)?,
+            "b" => all.b = list(value, path, boolean)?,
+            "type" => all.r#type = list(value, path, data_type)?,
+            "shape" => all.shape = list(value, path, shape)?,
+            "tensor" => all.tensor = list(value, path, tensor)?,
+            "func" => {
+                all.func =
+                    list(value, path, |value, path| Ok(NameAttrList { name: named(value, path, "NameAttrList")? }))?;
+            }
+            _ => return unknown(&["s", "i", "f", "b", "type", "shape", "tensor", "func"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(all)
+}
+
+fn shape(value: &Value, path: Path) -> Read<TensorShapeProto> {
+    let mut shape = TensorShapeProto::default();
+    message(value, path, "TensorShapeProto", |field, value, path| {
+        match field {
+            "dim" => shape.dim = list(value, path, dim)?,
+            "unknownRank" => shape.unknown_rank = boolean(value, path)?,
+            _ => return unknown(&["dim", "unknownRank"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(shape)
+}
+
+fn dim(value: &Value, path: Path) -> Read<Dim> {
+    let mut dim = Dim::default();
+    message(value, path, "TensorShapeProto.Dim", |field, value, path| {
+        match field {
+            "size" => dim.size = number(value, path)?,
+            "name" => {}
+            _ => return unknown(&["size", "name"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(dim)
+}
+
+fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
+    let mut tensor = TensorProto::default();
+    message(value, path, "TensorProto", |field, value, path| {
+        match field {
+            "dtype" => tensor.dtype = data_type(value, path)?,
+            "tensorShape" => tensor.tensor_shape = Some(shape(value, path)?),
+            "tensorContent" => tensor.tensor_content = bytes(value, path)?,
+            "floatVal" => tensor.float_val = list(value, path, real)?,
+            "doubleVal" => tensor.double_val = list(value, path, real)?,
+            "intVal" => tensor.int_val = list(value, path, number)?,
+            "stringVal" => tensor.string_val = list(value, path, bytes)?,
+            "int64Val" => tensor.int64_val = list(value, path, number)?,
+            "boolVal" => tensor.bool_val = list(value, path, boolean)?,
+            "halfVal" => tensor.half_val = list(value, path, number)?,
+            "uint32Val" => tensor.uint32_val = list(value, path, number)?,
+            "uint64Val" => tensor.uint64_val = list(value, path, number)?,
+            // For dtypes that are refused by their name later.
+            "versionNumber" | "scomplexVal" | "dcomplexVal" | "resourceHandleVal" | "variantVal" | "float8Val" => {}
+            _ => return unknown(&["dtype", "tensorShape", "tensorContent", "floatVal", "intVal", "stringVal"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(tensor)
+}
+
+/// Whether a message has a field of that name; where it has none, names that it has.
+enum Known {
+    Yes,
+    No(&'static [&'static str]),
+}
+
+fn unknown(fields: &'static [&'static str]) -> Read<Known> {
+    Ok(Known::No(fields))
+}
+
+/// Calls `read` for every field of a message that is not null, by its name in camelCase.
+fn message(
+    value: &Value,
+    path: Path,
+    what: &'static str,
+    mut read: impl FnMut(&str, &Value, Path) -> Read<Known>,
+) -> Read<()> {
+    let Kind::Object(members) = &value.kind else { return Err(expected(&format!("an object ({what})"), value, path)) };
+    for member in members.iter().filter(|member| member.value.kind != Kind::Null) {
+        let path = path.key(&member.key);
+        if let Known::No(fields) = read(&camel(&member.key), &member.value, path)? {
+            let near = crate::nearest::nearest(&member.key, fields.iter().copied());
+            let hint = match near.first() {
+                Some(name) => format!("did you mean {name:?}?"),
+                None => format!("it has {}", fields.join(", ")),
+            };
+            let why = format!("{what} has no field {:?}; {hint}", member.key);
+            return Err(Fault { at: member.at, path: Some(path.to_string()), why });
+        }
+    }
+    Ok(())
+}
+
+/// `tensor_shape` as `tensorShape`.
+fn camel(name: &str) -> String {
+    let mut camel = String::with_capacity(name.len());
+    let mut letters = name.chars();
+    while let Some(c) = letters.next() {
+        match c {
+            '_' => camel.extend(letters.next().map(|c| c.to_ascii_uppercase())),
+            c => camel.push(c),
+        }
+    }
+    camel
+}
+
+fn list<T>(value: &Value, path: Path, read: impl Fn(&Value, Path) -> Read<T>) -> Read<Vec<T>> {
+    match &value.kind {
+        Kind::List(items) => items.iter().enumerate().map(|(i, item)| read(item, path.index(i))).collect(),
+        _ => Err(expected("a list", value, path)),
+    }
+}
+
+fn string(value: &Value, path: Path) -> Read<String> {
+    match &value.kind {
+        Kind::String(text) => Ok(text.to_string()),
+        _ => Err(expected("a string", value, path)),
+    }
+}
+
+fn boolean(value: &Value, path: Path) -> Read<bool> {
+    match value.kind {
+        Kind::Bool(value) => Ok(value),
+        _ => Err(expected("true or false", value, path)),
+    }
+}
+
+fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
+    const CONFIG: GeneralPurposeConfig = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, CONFIG);
+    const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, CONFIG);
+    let text = match &value.kind {
+        Kind::String(text) => text,
+        _ => return Err(expected("bytes, as a string of base64", value, path)),
+    };
+    let engine = if text.contains(['-', '_']) { URL_SAFE } else { STANDARD };
+    engine.decode(text.as_bytes()).map_err(|error| Fault::content(value, path, format!("no base64: {error}")))
+}
+
+/// A whole number, as a number or as a string.
+fn number<T: TryFrom<i128>>(value: &Value, path: Path) -> Read<T> {
+    let text: &str = match &value.kind {
+        Kind::Number(text) => text,
+        Kind::String(text) => text,
+        _ => return Err(expected("a whole number", value, path)),
+    };
+    let read = if is_whole(text) {
+        text.parse::<i128>().ok()
+    } else {
+        text.parse::<f64>().ok().filter(|v| v.fract() == 0.0 && v.abs() < 9.1e15).map(|v| v as i128)
+    };
+    read.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+        let bits = size_of::<T>() * 8;
+        Fault::content(value, path, format!("{text} is no whole number of {bits} bits"))
+    })
+}
+
+/// A float, as a number, as a string, or as one of the words NaN, Infinity and -Infinity.
+fn real<T: FromStr>(value: &Value, path: Path) -> Read<T> {
+    let text: &str = match &value.kind {
+        Kind::Number(text) => text,
+        Kind::String(text) => text,
+        _ => return Err(expected("a number", value, path)),
+    };
+    text.parse().map_err(|_| Fault::content(value, path, format!("{text:?} is no number")))
+}
+
+/// A dtype, by its name (`DT_FLOAT`) or number.
+fn data_type(value: &Value, path: Path) -> Read<i32> {
+    match &value.kind {
+        Kind::String(name) => data_type_number(name)
+            .ok_or_else(|| Fault::content(value, path, format!("{name:?} is no dtype; one is written DT_FLOAT"))),
+        Kind::Number(_) => number(value, path),
+        _ => Err(expected("a dtype such as \"DT_FLOAT\"", value, path)),
+    }
+}
+
+fn expected(what: &str, value: &Value, path: Path) -> Fault {
+    Fault::content(value, path, format!("expected {what}, found {}", value.describe()))
+}

@@ -1,0 +1,130 @@
+//! Native graph.json: what a person writes. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
+//!
+//! A document is read in three strides: its form, into drafts of nodes; the dtypes that literals take from where they
+//! stand; the drafts into [`NodeDef`]s, each literal a Const. Whether the graph hangs together is not looked at here.
+
+mod attr;
+mod draft;
+mod dtypes;
+mod write;
+
+use std::collections::HashSet;
+
+pub use write::to_json;
+
+use self::draft::{Draft, Input, Literal, Made};
+use super::program::Budget;
+use super::{Attr, Attrs, FormatError, NodeDef, Program};
+use crate::json::{Fault, Path, Value};
+use crate::tensor::{DType, Tensor};
+
+/// The version of the format that is read and written.
+pub const VERSION: u32 = 1;
+
+/// Reads a native graph.json.
+///
+/// # Errors
+/// Syntax or Content, with line, column and path.
+pub fn from_json(text: &str) -> Result<Program, FormatError> {
+    crate::json::parse(text).and_then(|value| from_value(&value)).map_err(|fault| FormatError::of_json(text, fault))
+}
+
+pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
+    let document = draft::document(value)?;
+    let dtypes = dtypes::settle(&document.nodes)?;
+    let mut taken: HashSet<String> = document.nodes.iter().map(|node| node.name.to_owned()).collect();
+    let mut budget = Budget::new();
+    let mut nodes = Vec::with_capacity(document.nodes.len());
+    for (draft, settled) in document.nodes.iter().zip(&dtypes) {
+        define(draft, &settled.inputs, &mut taken, &mut budget, &mut nodes)?;
+    }
+    let feed = document
+        .feed
+        .iter()
+        .map(|(name, literal)| {
+            let dtype = literal.dtype.or_else(|| dtypes::of_tensor(name, &document.nodes, &dtypes));
+            Ok((name.clone(), literal.tensor(dtype, &mut budget)?))
+        })
+        .collect::<Result<_, Fault>>()?;
+    Ok(Program { nodes, fetch: document.fetch, feed, targets: document.targets })
+}
+
+/// Adds the node of a draft, and before it the constants that its literal inputs stand for.
+fn define(
+    draft: &Draft,
+    dtypes: &[Option<DType>],
+    taken: &mut HashSet<String>,
+    budget: &mut Budget,
+    nodes: &mut Vec<NodeDef>,
+) -> Result<(), Fault> {
+    let control = draft.control.iter().map(|name| format!("^{name}"));
+    let name = draft.name.to_owned();
+    let device = draft.device.clone();
+    match &draft.made {
+        Made::Constant(literal) => {
+            let value = literal.tensor(literal.dtype, budget)?;
+            nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
+        }
+        Made::Op { op, inputs, attrs } => {
+            let mut names = Vec::with_capacity(inputs.len() + draft.control.len());
+            for (i, input) in inputs.iter().enumerate() {
+                match input {
+                    Input::Tensor(tensor) => names.push((*tensor).to_owned()),
+                    Input::Literal(literal) => {
+                        let value = literal.tensor(dtypes[i], budget)?;
+                        let wanted = format!("{name}/{}", dtypes::argument_name(op, attrs, inputs.len(), i));
+                        let own = unique(wanted, taken);
+                        nodes.push(constant(own.clone(), device.clone(), value));
+                        names.push(own);
+                    }
+                }
+            }
+            names.extend(control);
+            nodes.push(NodeDef { name, op: op.name.to_owned(), inputs: names, device, attrs: attrs.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn constant(name: String, device: String, value: Tensor) -> NodeDef {
+    let attrs = Attrs::from([("dtype", Attr::Type(value.dtype())), ("value", Attr::Tensor(value))]);
+    NodeDef { name, op: "Const".to_owned(), inputs: Vec::new(), device, attrs }
+}
+
+/// `wanted`, or `wanted_1`, `wanted_2`, … where that is taken; the answer is taken from then on.
+fn unique(wanted: String, taken: &mut HashSet<String>) -> String {
+    let mut name = wanted.clone();
+    let mut n = 0;
+    while !taken.insert(name.clone()) {
+        n += 1;
+        name = format!("{wanted}_{n}");
+    }
+    name
+}
+
+impl Literal<'_, '_> {
+    /// The value, as `dtype` where one is settled.
+    fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
+        let path = Path::Written(&self.path);
+        let fault = |why: String| Fault::content(self.value, path, why);
+        let value = crate::tensor::literal::from_json(self.value, dtype, path)?;
+        let Some(shape) = &self.shape else {
+            budget.take(value.byte_len()).map_err(fault)?;
+            return Ok(value);
+        };
+        if value.rank() > 0 || shape.elements() == Some(1) {
+            budget.take(value.byte_len()).map_err(fault)?;
+            let have = value.len();
+            return value
+                .reshaped(shape.clone())
+                .map_err(|_| fault(format!("{have} values do not fill shape {shape}")));
+        }
+        let n = shape.checked_elements(value.dtype()).map_err(|failure| fault(failure.message))?;
+        let each = value.byte_len() + if value.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
+        budget.take(n.saturating_mul(each)).map_err(fault)?;
+        Ok(value.filled(shape.clone(), n))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! The form of a document: which keys stand where, and what kind of value each has.
+
+use super::attr;
+use crate::graph::Attrs;
+use crate::graph::op::{self, OpDef};
+use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
+use crate::tensor::{DType, Shape};
+
+pub(super) struct Document<'v, 'a> {
+    pub nodes: Vec<Draft<'v, 'a>>,
+    pub fetch: Vec<String>,
+    pub feed: Vec<(String, Literal<'v, 'a>)>,
+    pub targets: Vec<String>,
+}
+
+/// A node as it is written.
+pub(super) struct Draft<'v, 'a> {
+    pub name: &'v str,
+    pub device: String,
+    pub control: Vec<String>,
+    pub made: Made<'v, 'a>,
+}
+
+pub(super) enum Made<'v, 'a> {
+    Constant(Literal<'v, 'a>),
+    Op { op: &'static OpDef, inputs: Vec<Input<'v, 'a>>, attrs: Attrs },
+}
+
+pub(super) enum Input<'v, 'a> {
+    Tensor(&'v str),
+    Literal(Literal<'v, 'a>),
+}
+
+/// A value that is written down, with what it says of its dtype and shape.
+pub(super) struct Literal<'v, 'a> {
+    pub value: &'v Value<'a>,
+    pub path: String,
+    pub dtype: Option<DType>,
+    pub shape: Option<Shape>,
+}
+
+type Read<T> = Result<T, Fault>;
+
+pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
+    let root = Path::Root;
+    let members = object(value, root, "graph.json is an object")?;
+    // Before anything else: a document of another version may have any form.
+    match member(members, "version").map(|value| &value.kind) {
+        Some(Kind::Number(number)) if number.parse() == Ok(super::VERSION) => {}
+        Some(_) => {
+            let at = member(members, "version").unwrap_or(value);
+            return Err(Fault::content(
+                at,
+                root.key("version"),
+                format!("this program reads version {}", super::VERSION),
+            ));
+        }
+        None => {
+            let why = "\"version\" is missing; a graph.json has \"version\": 1 and \"nodes\", a GraphDef has \"node\"";
+            return Err(Fault::content(value, root, why));
+        }
+    }
+    let mut document = Document { nodes: Vec::new(), fetch: Vec::new(), feed: Vec::new(), targets: Vec::new() };
+    let mut has_nodes = false;
+    for Member { key, at, value } in members {
+        let path = root.key(key);
+        match &**key {
+            "version" => {}
+            "$schema" | "description" => _ = text(value, path)?,
+            "nodes" => {
+                has_nodes = true;
+                document.nodes = object(value, path, "nodes is an object of nodes by their names")?
+                    .iter()
+                    .map(|member| node(member, path.key(&member.key)))
+                    .collect::<Read<_>>()?;
+            }
+            "fetch" => document.fetch = names(value, path, "tensors")?,
+            "targets" => document.targets = names(value, path, "nodes")?,
+            "feed" => {
+                document.feed = object(value, path, "feed is an object of values by the names of tensors")?
+                    .iter()
+                    .map(|member| Ok((member.key.to_string(), literal(&member.value, path.key(&member.key), &[])?)))
+                    .collect::<Read<_>>()?;
+            }
+            _ => {
+                return Err(unknown_key(
+                    key,
+                    *at,
+                    path,
+                    &["version", "nodes", "fetch", "feed", "targets", "description", "$schema"],
+                ));
+            }
+        }
+    }
+    if !has_nodes {
+        return Err(Fault::content(value, root, "\"nodes\" is missing"));
+    }
+    Ok(document)
+}
+
+fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
+    let mut draft = Draft {
+        name: &member.key,
+        device: String::new(),
+        control: Vec::new(),
+        made: Made::Constant(Literal { value: &member.value, path: path.to_string(), dtype: None, shape: None }),
+    };
+    let Kind::Object(members) = &member.value.kind else { return Ok(draft) };
+    if let Some(value) = self::member(members, "device") {
+        draft.device = device(value, path.key("device"))?;
+    }
+    if let Some(value) = self::member(members, "control") {
+        draft.control = names(value, path.key("control"), "nodes")?;
+    }
+    if let Some(value) = self::member(members, "description") {
+        text(value, path.key("description"))?;
+    }
+    let Some(op_name) = self::member(members, "op") else {
+        if self::member(members, "value").is_none() {
+            let why = "a node has an \"op\", or a \"value\" if it is a constant";
+            return Err(Fault::content(&member.value, path, why));
+        }
+        draft.made = Made::Constant(literal(&member.value, path, &["device", "control", "description"])?);
+        return Ok(draft);
+    };
+    let op = known_op(op_name, path.key("op"))?;
+    let (mut inputs, mut attrs) = (Vec::new(), Attrs::default());
+    for Member { key, at, value } in members {
+        let path = path.key(key);
+        match &**key {
+            "op" | "device" | "control" | "description" => {}
+            "inputs" => {
+                inputs = list(value, path, "inputs are a list")?
+                    .iter()
+                    .enumerate()
+                    .map(|(i, item)| input(item, path.index(i)))
+                    .collect::<Read<_>>()?;
+            }
+            "attrs" => attrs = attr::read_all(op, value, path)?,
+            _ if op.attr(key).is_some() => {
+                let why = format!("{key:?} is an attribute of {}; it stands inside \"attrs\"", op.name);
+                return Err(Fault { at: *at, path: Some(path.to_string()), why });
+            }
+            _ => {
+                let known = ["op", "inputs", "attrs", "device", "control", "description"];
+                return Err(unknown_key(key, *at, path, &known));
+            }
+        }
+    }
+    draft.made = Made::Op { op, inputs, attrs };
+    Ok(draft)
+}
+
+fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
+    let name = text(value, path)?;
+    op::lookup(name).ok_or_else(|| {
+        let near = op::nearest(name);
+        let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+        Fault::content(value, path, format!("unknown op {name:?}{hint}"))
+    })
+}
+
+fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
+    match &value.kind {
+        Kind::String(name) => match name.strip_prefix('^') {
+            _ if name.is_empty() => Err(Fault::content(value, path, "an input is the name of a node, not \"\"")),
+            Some(control) => {
+                let why = format!("a control input stands inside \"control\", as {control:?}");
+                Err(Fault::content(value, path, why))
+            }
+            None => Ok(Input::Tensor(name)),
+        },
+        Kind::List(_) if holds_text(value) => {
+            let why = "text among the inputs names a node, and a list of names is no input: \
+                       name each on its own, or write {\"value\": [\"…\"]} for text";
+            Err(Fault::content(value, path, why))
+        }
+        Kind::Null => Err(Fault::content(value, path, "an input is the name of a node or a literal, not null")),
+        _ => literal(value, path, &[]).map(Input::Literal),
+    }
+}
+
+fn holds_text(value: &Value) -> bool {
+    match &value.kind {
+        Kind::String(_) => true,
+        Kind::List(items) => items.iter().any(holds_text),
+        _ => false,
+    }
+}
+
+/// A literal, or an object that has one as its "value", with "dtype", "shape" and the keys of `also`.
+pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static str]) -> Read<Literal<'v, 'a>> {
+    let mut literal = Literal { value, path: path.to_string(), dtype: None, shape: None };
+    let Kind::Object(members) = &value.kind else { return Ok(literal) };
+    for Member { key, at, value } in members {
+        let path = path.key(key);
+        match &**key {
+            "value" => (literal.value, literal.path) = (value, path.to_string()),
+            "dtype" => literal.dtype = Some(attr::dtype(value, path)?),
+            "shape" => literal.shape = Some(shape(value, path)?),
+            key if also.contains(&key) => {}
+            _ => {
+                let known: Vec<&str> = ["value", "dtype", "shape"].into_iter().chain(also.iter().copied()).collect();
+                return Err(unknown_key(key, *at, path, &known));
+            }
+        }
+    }
+    if member(members, "value").is_none() {
+        return Err(Fault::content(value, path, "a literal that is an object has a \"value\""));
+    }
+    Ok(literal)
+}
+
+fn shape(value: &Value, path: Path) -> Read<Shape> {
+    list(value, path, "a shape is a list of sizes")?
+        .iter()
+        .enumerate()
+        .map(|(i, size)| {
+            match size.kind {
+                Kind::Number(number) if is_whole(number) => number.parse::<usize>().ok(),
+                _ => None,
+            }
+            .ok_or_else(|| Fault::content(size, path.index(i), "a size is a whole number from 0"))
+        })
+        .collect::<Read<Vec<usize>>>()
+        .map(Shape::from)
+}
+
+fn device(value: &Value, path: Path) -> Read<String> {
+    let device = text(value, path)?;
+    match device.parse::<crate::device::DeviceSpec>() {
+        Ok(_) => Ok(device.to_owned()),
+        Err(error) => Err(Fault::content(value, path, error.to_string())),
+    }
+}
+
+fn names(value: &Value, path: Path, what: &str) -> Read<Vec<String>> {
+    list(value, path, &format!("this is a list of the names of {what}"))?
+        .iter()
+        .enumerate()
+        .map(|(i, item)| {
+            let name = text(item, path.index(i))?;
+            match name.strip_prefix('^') {
+                _ if name.is_empty() => Err(Fault::content(item, path.index(i), "a name is not empty")),
+                Some(plain) => {
+                    Err(Fault::content(item, path.index(i), format!("a name has no ^ here: write {plain:?}")))
+                }
+                None => Ok(name.to_owned()),
+            }
+        })
+        .collect()
+}
+
+pub(super) fn text<'v>(value: &'v Value, path: Path) -> Read<&'v str> {
+    match &value.kind {
+        Kind::String(text) => Ok(text),
+        _ => Err(Fault::content(value, path, format!("expected a string, found {}", value.describe()))),
+    }
+}
+
+pub(super) fn list<'v, 'a>(value: &'v Value<'a>, path: Path, what: &str) -> Read<&'v [Value<'a>]> {
+    match &value.kind {
+        Kind::List(items) => Ok(items),
+        _ => Err(Fault::content(value, path, format!("{what}, not {}", value.describe()))),
+    }
+}
+
+pub(super) fn object<'v, 'a>(value: &'v Value<'a>, path: Path, what: &str) -> Read<&'v [Member<'a>]> {
+    match &value.kind {
+        Kind::Object(members) => Ok(members),
+        _ => Err(Fault::content(value, path, format!("{what}, not {}", value.describe()))),
+    }
+}
+
+fn member<'v, 'a>(members: &'v [Member<'a>], key: &str) -> Option<&'v Value<'a>> {
+    members.iter().find(|member| member.key == key).map(|member| &member.value)
+}
+
+fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
+    let near = crate::nearest::nearest(key, known.iter().copied());
+    let hint = match near.first() {
+        Some(name) => format!("did you mean {name:?}?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    Fault { at, path: Some(path.to_string()), why: format!("no key {key:?} is known here; {hint}") }
+}

@@ -1,0 +1,192 @@
+//! The dtypes that literals take from where they stand, as TensorFlow's Python takes them: `x * 2` of a float32 `x` is a
+//! product of float32s.
+//!
+//! An input's dtype is settled by the op (`axis` of a Split is int32), by an attribute the node states, or by the other
+//! inputs that share its attribute. Where nothing settles it, the attribute's default does if the literals fit it, and
+//! else the literals themselves. What cannot be settled here (an input that names no node, a cycle) is left open:
+//! building the graph finds what is wrong with it.
+
+use std::collections::HashMap;
+
+use super::draft::{Draft, Input, Literal, Made};
+use crate::graph::build::{infer_attrs, share_inputs};
+use crate::graph::op::{ArgType, OpDef};
+use crate::graph::{Attr, Attrs, split_tensor_name};
+use crate::json::{Fault, Path};
+use crate::tensor::{DType, literal};
+
+/// What is known of a node's dtypes.
+#[derive(Clone, Default)]
+pub(super) struct Settled {
+    /// Of each input, where it is a literal.
+    pub inputs: Vec<Option<DType>>,
+    outputs: Vec<DType>,
+}
+
+/// Settles the literal inputs of every node, in the order of `nodes`.
+pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
+    let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (node.name, i)).collect();
+    let mut settled: Vec<Option<Settled>> = vec![None; nodes.len()];
+    // Depth first, without recursion: a node is entered once, and settled when it is seen again behind its inputs. One
+    // that is met again before that stands in a loop and is left open for whoever asks.
+    let mut entered = vec![false; nodes.len()];
+    let mut stack = Vec::new();
+    for root in 0..nodes.len() {
+        stack.push(root);
+        while let Some(&i) = stack.last() {
+            if settled[i].is_some() {
+                stack.pop();
+            } else if std::mem::replace(&mut entered[i], true) {
+                stack.pop();
+                settled[i] = Some(settle_one(&nodes[i], &by_name, &settled)?);
+            } else if let Made::Op { op, inputs, .. } = &nodes[i].made {
+                for input in inputs {
+                    if let Input::Tensor(tensor) = input
+                        && let Some(&from) = by_name.get(split_tensor_name(tensor).0)
+                        && !entered[from]
+                        && !leads_back(&nodes[from], op)
+                    {
+                        stack.push(from);
+                    }
+                }
+            }
+        }
+    }
+    Ok(settled.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+/// Whether a loop closes here: its Merge has its dtype from outside.
+fn leads_back(from: &Draft, to: &OpDef) -> bool {
+    matches!(&from.made, Made::Op { op, .. } if op.name.ends_with("NextIteration")) && to.name.ends_with("Merge")
+}
+
+/// The dtype of `name` or `name:port`, where it is known.
+pub(super) fn of_tensor(tensor: &str, nodes: &[Draft], settled: &[Settled]) -> Option<DType> {
+    let (name, port) = split_tensor_name(tensor);
+    let i = nodes.iter().position(|node| node.name == name)?;
+    settled[i].outputs.get(port as usize).copied()
+}
+
+/// What the op calls the input at that place: `y`, or `values_1` in a list.
+pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usize) -> String {
+    let shares = share_inputs(op, attrs, count);
+    match op.inputs.iter().zip(shares).find(|(_, share)| share.contains(&place)) {
+        None => format!("input_{place}"),
+        Some((arg, share)) => match arg.ty {
+            ArgType::Fixed(_) | ArgType::Attr(_) => arg.name.to_owned(),
+            _ => format!("{}_{}", arg.name, place - share.start),
+        },
+    }
+}
+
+fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Settled>]) -> Result<Settled, Fault> {
+    let (op, inputs, stated) = match &node.made {
+        Made::Op { op, inputs, attrs } => (op, inputs, attrs),
+        Made::Constant(constant) => {
+            let dtype = constant.dtype.map_or_else(|| natural(constant), Ok)?;
+            return Ok(Settled { inputs: Vec::new(), outputs: vec![dtype] });
+        }
+    };
+    let mut attrs = stated.clone();
+    infer_attrs(op, &mut attrs, inputs.len(), |i| match &inputs[i] {
+        Input::Literal(literal) => literal.dtype,
+        Input::Tensor(tensor) => {
+            let (name, port) = split_tensor_name(tensor);
+            settled[*by_name.get(name)?].as_ref()?.outputs.get(port as usize).copied()
+        }
+    });
+    let mut dtypes = vec![None; inputs.len()];
+    for (arg, share) in op.inputs.iter().zip(share_inputs(op, &attrs, inputs.len())) {
+        for i in share.clone() {
+            let Input::Literal(literal) = &inputs[i] else { continue };
+            dtypes[i] = match (literal.dtype, arg.ty) {
+                (Some(dtype), _) => Some(dtype),
+                (None, ArgType::Fixed(dtype) | ArgType::ManyFixed(_, dtype)) => Some(dtype),
+                (None, ArgType::Attr(name) | ArgType::Many(_, name)) => {
+                    if attrs.get(name).is_none() {
+                        let dtype = agree(op, name, &literals_of(op, name, &attrs, inputs))?;
+                        attrs.set(name, Attr::Type(dtype));
+                    }
+                    attrs.dtype(name).ok()
+                }
+                (None, ArgType::List(name)) => {
+                    attrs.dtypes(name).ok().and_then(|list| list.get(i - share.start)).copied()
+                }
+            };
+        }
+    }
+    // A list whose dtypes were not stated now follows from what its literals settled on.
+    infer_attrs(op, &mut attrs, inputs.len(), |i| match &inputs[i] {
+        Input::Literal(literal) => dtypes[i].or_else(|| natural(literal).ok()),
+        Input::Tensor(tensor) => {
+            let (name, port) = split_tensor_name(tensor);
+            settled[*by_name.get(name)?].as_ref()?.outputs.get(port as usize).copied()
+        }
+    });
+    for def in &op.attrs {
+        if let (None, Some(default)) = (attrs.get(def.name), &def.default) {
+            attrs.set(def.name, default.clone());
+        }
+    }
+    Ok(Settled { inputs: dtypes, outputs: output_dtypes(op, &attrs) })
+}
+
+/// The literals of a node whose dtype is the attribute of that name.
+fn literals_of<'n, 'v, 'a>(
+    op: &OpDef,
+    attr: &str,
+    attrs: &Attrs,
+    inputs: &'n [Input<'v, 'a>],
+) -> Vec<&'n Literal<'v, 'a>> {
+    op.inputs
+        .iter()
+        .zip(share_inputs(op, attrs, inputs.len()))
+        .filter(|(arg, _)| matches!(arg.ty, ArgType::Attr(name) | ArgType::Many(_, name) if name == attr))
+        .flat_map(|(_, share)| &inputs[share])
+        .filter_map(|input| if let Input::Literal(literal) = input { Some(literal) } else { None })
+        .collect()
+}
+
+/// The dtype of literals that share an attribute which nothing else settles.
+fn agree(op: &OpDef, attr: &str, literals: &[&Literal]) -> Result<DType, Fault> {
+    let fits = |dtype: DType| literals.iter().all(|one| literal::from_json(one.value, Some(dtype), Path::Root).is_ok());
+    if let Some(Attr::Type(default)) = op.attr(attr).and_then(|def| def.default.as_ref())
+        && fits(*default)
+    {
+        return Ok(*default);
+    }
+    let mut dtype = DType::I32;
+    for (i, one) in literals.iter().enumerate() {
+        let own = natural(one)?;
+        dtype = match (dtype, own) {
+            (_, own) if i == 0 => own,
+            (DType::I32 | DType::F32, DType::I32 | DType::F32) if dtype != own => DType::F32,
+            (dtype, _) => dtype,
+        };
+    }
+    Ok(dtype)
+}
+
+fn natural(one: &Literal) -> Result<DType, Fault> {
+    literal::natural_dtype(one.value, Path::Written(&one.path))
+}
+
+/// The dtype of each output; those after one that is not known are left out.
+fn output_dtypes(op: &OpDef, attrs: &Attrs) -> Vec<DType> {
+    let mut dtypes = Vec::new();
+    for arg in &op.outputs {
+        let count = |n: &str| attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 1 << 16);
+        let own = match arg.ty {
+            ArgType::Fixed(dtype) => Some(vec![dtype]),
+            ArgType::Attr(name) => attrs.dtype(name).ok().map(|dtype| vec![dtype]),
+            ArgType::ManyFixed(n, dtype) => count(n).map(|n| vec![dtype; n]),
+            ArgType::Many(n, name) => attrs.dtype(name).ok().zip(count(n)).map(|(dtype, n)| vec![dtype; n]),
+            ArgType::List(name) => attrs.dtypes(name).ok().map(<[DType]>::to_vec),
+        };
+        match own {
+            Some(own) => dtypes.extend(own),
+            None => break,
+        }
+    }
+    dtypes
+}

@@ -1,0 +1,108 @@
+//! A program as a native graph.json.
+
+use serde_json::{Map, Value, json};
+
+use crate::graph::{Attr, NodeDef, Program};
+use crate::tensor::{DType, PartialShape, Tensor, render};
+
+/// Writes a program so that [`from_json`](super::from_json) reads the same one. Attributes that begin with `_` are kept
+/// where they hold a bool, a number, a string or a list of these; others of that kind are left out.
+pub fn to_json(program: &Program) -> String {
+    let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);
+    for (i, node) in program.nodes.iter().enumerate() {
+        let separator = if i == 0 { "" } else { "," };
+        text += &format!("{separator}\n    {}: {}", Value::from(node.name.as_str()), node_text(node));
+    }
+    text += "\n  }";
+    let mut section = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            text += &format!(",\n  \"{key}\": {value}");
+        }
+    };
+    section("fetch", (!program.fetch.is_empty()).then(|| program.fetch.clone().into()));
+    section(
+        "feed",
+        (!program.feed.is_empty())
+            .then(|| Value::Object(program.feed.iter().map(|(name, value)| (name.clone(), tensor(value))).collect())),
+    );
+    section("targets", (!program.targets.is_empty()).then(|| program.targets.clone().into()));
+    text + "\n}\n"
+}
+
+/// A node, its keys in the order a person writes them.
+fn node_text(node: &NodeDef) -> String {
+    let (control, inputs): (Vec<&str>, Vec<&str>) =
+        node.inputs.iter().map(String::as_str).partition(|input| input.starts_with('^'));
+    let mut attrs = node.attrs.clone();
+    let mut keys: Vec<(&str, Value)> = Vec::new();
+    match (node.op.as_str(), attrs.tensor("value").cloned()) {
+        ("Const", Ok(value))
+            if attrs.dtype("dtype").is_ok_and(|dtype| dtype == value.dtype()) && attrs.0.len() == 2 =>
+        {
+            attrs.0.clear();
+            if let Value::Object(literal) = tensor(&value) {
+                for key in ["value", "dtype", "shape"] {
+                    keys.extend(literal.get(key).map(|part| (key, part.clone())));
+                }
+            }
+        }
+        _ => keys.push(("op", node.op.as_str().into())),
+    }
+    if !inputs.is_empty() {
+        keys.push(("inputs", inputs.into()));
+    }
+    let attrs: Map<String, Value> =
+        attrs.0.iter().filter_map(|(name, value)| Some((name.clone(), attr(name, value)?))).collect();
+    if !attrs.is_empty() {
+        keys.push(("attrs", attrs.into()));
+    }
+    if !node.device.is_empty() {
+        keys.push(("device", node.device.as_str().into()));
+    }
+    if !control.is_empty() {
+        keys.push(("control", control.iter().map(|name| &name[1..]).collect::<Vec<_>>().into()));
+    }
+    let keys: Vec<String> = keys.into_iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+    format!("{{ {} }}", keys.join(", "))
+}
+
+/// A literal with its dtype, and its shape where the lists do not show it.
+fn tensor(value: &Tensor) -> Value {
+    let mut literal = json!({ "value": render::to_json(value), "dtype": value.dtype().name() });
+    if value.is_empty() && value.rank() > 1 {
+        literal["value"] = json!([]);
+        literal["shape"] = value.dims().into();
+    }
+    literal
+}
+
+/// `None` for what only a stated kind could tell from something else, in an attribute that has none.
+fn attr(name: &str, value: &Attr) -> Option<Value> {
+    let dtype = |dtype: &DType| Value::from(dtype.name());
+    let string = |bytes: &Vec<u8>| render::string_to_json(bytes);
+    let has_kind = !name.starts_with('_');
+    Some(match value {
+        Attr::Int(v) => (*v).into(),
+        Attr::Float(v) => render::float_to_json(*v),
+        Attr::Bool(v) => (*v).into(),
+        Attr::Str(v) => string(v),
+        Attr::Ints(v) => v.clone().into(),
+        Attr::Floats(v) => v.iter().map(|&v| render::float_to_json(v)).collect(),
+        Attr::Bools(v) => v.clone().into(),
+        Attr::Strs(v) => v.iter().map(string).collect(),
+        Attr::Empty => json!([]),
+        Attr::Type(v) if has_kind => dtype(v),
+        Attr::Shape(v) if has_kind => shape(v),
+        Attr::Tensor(v) if has_kind => tensor(v),
+        Attr::Types(v) if has_kind => v.iter().map(dtype).collect(),
+        Attr::Shapes(v) if has_kind => v.iter().map(shape).collect(),
+        Attr::Type(_) | Attr::Shape(_) | Attr::Tensor(_) | Attr::Types(_) | Attr::Shapes(_) => return None,
+    })
+}
+
+fn shape(shape: &PartialShape) -> Value {
+    match &shape.0 {
+        None => Value::Null,
+        Some(dims) => dims.clone().into(),
+    }
+}

@@ -1,0 +1,83 @@
+//! A program: a graph's nodes with what to fetch, feed and run, and the one way in for its three forms.
+
+use super::{FormatError, NodeDef, graphdef, json};
+use crate::json::Kind;
+use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
+
+/// What a file states: nodes, unchecked, and what a step of them is to do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    pub nodes: Vec<NodeDef>,
+    /// Tensors to answer; empty where the file does not say, as a GraphDef never does.
+    pub fetch: Vec<String>,
+    /// Tensors and the values they are fed.
+    pub feed: Vec<(String, Tensor)>,
+    /// Nodes to run without fetching.
+    pub targets: Vec<String>,
+}
+
+/// How many bytes the constants of one file may take together: a few bytes can ask for a shape of any size.
+pub(super) struct Budget(usize);
+
+impl Budget {
+    pub fn new() -> Self {
+        Budget(MAX_TENSOR_BYTES)
+    }
+
+    /// Takes `bytes` off what is left.
+    ///
+    /// # Errors
+    /// Why, where less is left.
+    pub fn take(&mut self, bytes: usize) -> Result<(), String> {
+        self.0 = self.0.checked_sub(bytes).ok_or_else(|| {
+            format!(
+                "takes the constants of this file past {MAX_TENSOR_BYTES} bytes together; feed large values instead"
+            )
+        })?;
+        Ok(())
+    }
+}
+
+/// Reads a program: native graph.json, GraphDef in protobuf's JSON mapping, or binary GraphDef, told apart by content.
+///
+/// # Errors
+/// Where in the file what is wrong, and what would be right: see [`FormatError`]. That the graph hangs together is
+/// checked by [`Graph::new`](super::Graph::new).
+pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
+    let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
+    if bytes.is_empty() {
+        return no_graph("the file is empty");
+    }
+    // JSON is text without control characters; a binary GraphDef has one in every node, the tag of its op.
+    let is_text = !bytes.iter().any(|&b| b < b' ' && !b"\t\n\r".contains(&b));
+    let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    let is_json = start.starts_with(b"{");
+    match std::str::from_utf8(bytes) {
+        Ok(text) if is_text && is_json => read_json(text),
+        Ok(_) if is_text && start.is_empty() => no_graph("the file is blank"),
+        Ok(_) if is_text && (start.starts_with(b"node") || start.starts_with(b"versions")) => {
+            no_graph("this looks like a GraphDef in protobuf's text format; write it as JSON or binary instead")
+        }
+        Ok(_) if is_text => no_graph("this is text, but no graph: graph.json is a JSON object and begins with {"),
+        text => match graphdef::from_binary(bytes) {
+            Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
+            // A JSON document with a stray control character is better served by being told where that is.
+            Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => read_json(text.expect("just checked")),
+            Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
+            Err(FormatError::NoGraph { why }) => {
+                Err(FormatError::NoGraph { why: format!("neither graph.json nor GraphDef: {why}") })
+            }
+            Err(other) => Err(other),
+        },
+    }
+}
+
+fn read_json(text: &str) -> Result<Program, FormatError> {
+    let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
+    let has = |key: &str| matches!(&value.kind, Kind::Object(members) if members.iter().any(|m| m.key == key));
+    if has("node") && !has("nodes") {
+        let nodes = graphdef::from_json_value(text, &value)?;
+        return Ok(Program { nodes, ..Program::default() });
+    }
+    json::from_value(&value).map_err(|fault| FormatError::of_json(text, fault))
+}

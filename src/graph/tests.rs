@@ -1,0 +1,130 @@
+//! Graphs as they come in files: the recorded ones, and the ones that must be refused.
+
+use super::*;
+use crate::tensor::Tensor;
+
+/// The folders of the recorded sessions that are here: those committed, and all where the corpus stands beside.
+fn recorded() -> Vec<std::path::PathBuf> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cases: Vec<_> = [root.join("tests/data/corpus"), root.join("../shared/corpus/tf")]
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("graph.pb").exists())
+        .collect();
+    cases.sort();
+    cases
+}
+
+#[test]
+fn recorded_graphs_read_alike_in_both_forms_and_are_right() {
+    let cases = recorded();
+    assert!(cases.len() >= 14, "only {} recorded sessions are here", cases.len());
+    for case in cases {
+        let name = case.display();
+        let load = |file: &str| {
+            let program = read(&std::fs::read(case.join(file)).unwrap());
+            program.unwrap_or_else(|error| panic!("{name}/{file}: {error}")).nodes
+        };
+        let (json, binary) = (load("graph.json"), load("graph.pb"));
+        assert_eq!(json, binary, "{name}");
+        assert_eq!(graphdef::from_json(&graphdef::to_json(&json)).unwrap(), json, "{name}");
+        assert_eq!(graphdef::from_binary(&graphdef::to_binary(&json)).unwrap(), json, "{name}");
+        let graph = Graph::new(json).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(Graph::new(graph.to_defs()).unwrap().to_defs(), graph.to_defs(), "{name}");
+    }
+}
+
+/// A node `name op input,input` with the attributes; `-` for no inputs.
+fn def(text: &str, attrs: &[(&str, Attr)]) -> NodeDef {
+    let mut words = text.split(' ');
+    let (name, op, inputs) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or("-"));
+    let inputs = inputs.split(',').filter(|input| *input != "-").map(str::to_owned).collect();
+    let attrs = Attrs(attrs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect());
+    NodeDef { name: name.into(), op: op.into(), inputs, device: String::new(), attrs }
+}
+
+fn two() -> NodeDef {
+    def("x Const", &[("value", Attr::Tensor(Tensor::scalar(2i32)))])
+}
+
+fn float() -> NodeDef {
+    def("f Const", &[("value", Attr::Tensor(Tensor::scalar(2f32)))])
+}
+
+#[test]
+fn what_follows_from_the_inputs_is_filled_in() {
+    let graph = Graph::new(vec![
+        def("y Pack x,z,x", &[]),
+        def("z Neg x", &[]),
+        two(),
+        def("s Split x,y", &[("num_split", Attr::Int(3))]),
+        def("a Assert b,x,f,^z,^z", &[]),
+        def("b Const", &[("value", Attr::Tensor(Tensor::scalar(true)))]),
+        float(),
+    ])
+    .unwrap();
+    let attrs = |name: &str| &graph.node(graph.find(name).unwrap()).attrs;
+    assert_eq!(attrs("x").dtype("dtype"), Ok(DType::I32));
+    assert_eq!((attrs("y").int("N"), attrs("y").dtype("T"), attrs("y").int("axis")), (Ok(3), Ok(DType::I32), Ok(0)));
+    assert_eq!(attrs("a").dtypes("T"), Ok([DType::I32, DType::F32].as_slice()));
+    let assert = graph.node(graph.find("a").unwrap());
+    assert_eq!(assert.control, [graph.find("z").unwrap()]);
+    assert_eq!(graph.output("s:2").map(|output| graph.output_type(output).dtype), Ok(DType::I32));
+}
+
+#[test]
+fn references_are_taken_where_the_op_wants_them_and_read_where_it_does_not() {
+    let variable =
+        || def("v VariableV2", &[("dtype", Attr::Type(DType::F32)), ("shape", Attr::Shape(Default::default()))]);
+    let graph = Graph::new(vec![variable(), float(), def("set Assign v,f", &[]), def("read Identity v", &[])]).unwrap();
+    let node = |name: &str| graph.node(graph.find(name).unwrap());
+    assert_eq!(node("set").input_refs, [true, false]);
+    assert!(node("set").outputs[0].is_ref);
+    assert_eq!(node("read").input_refs, [false]);
+    assert!(!node("read").outputs[0].is_ref);
+    let error = Graph::new(vec![float(), def("set Assign f,f", &[])]).unwrap_err().to_string();
+    assert!(error.contains("input 0 of Assign (ref) is a reference to a variable, but f is a value"), "{error}");
+}
+
+#[test]
+fn wrong_graphs_are_refused_with_their_place() {
+    let check = |nodes: Vec<NodeDef>, part: &str| {
+        let error = Graph::new(nodes).map(|_| ()).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    check(vec![two(), two()], "two nodes are named \"x\"");
+    check(vec![def("a:b NoOp", &[])], "\"a:b\" is no node name");
+    check(vec![def("y Addd x,x", &[])], "node y: unknown op \"Addd\"; did you mean Add");
+    check(
+        vec![two(), def("y Add x,xx", &[])],
+        "node y: input \"xx\" names a node that does not exist; did you mean x?",
+    );
+    check(vec![two(), def("y Neg x:1", &[])], "node y: input \"x:1\": x (Const) has 1 output(s)");
+    check(vec![two(), def("y Add x", &[])], "node y: Add takes 2 input(s), got 1");
+    check(vec![two(), def("y Add x,x,x", &[])], "Add takes 2 input(s), got 3");
+    check(vec![two(), float(), def("y Add x,f", &[])], "input 1 of Add (y) is int32, but f is float32");
+    check(vec![two(), def("y Sqrt x", &[])], "attribute \"T\" of Sqrt is int32, which is none of");
+    check(vec![two(), def("y Neg x", &[("t", Attr::Bool(true))])], "attribute \"t\" of Neg is none that this op has");
+    check(vec![def("p Placeholder", &[])], "attribute \"dtype\" of Placeholder is missing; it is a dtype");
+    check(vec![def("p Placeholder", &[("dtype", Attr::Int(1))])], "\"dtype\" of Placeholder is not a dtype");
+    check(
+        vec![def("c Const", &[("value", Attr::Tensor(Tensor::scalar(2i32))), ("dtype", Attr::Type(DType::F32))])],
+        "\"value\" of Const is int32, but dtype says float32",
+    );
+    check(vec![two(), def("a Add x,b", &[]), def("b Add x,a", &[])], "the graph has a cycle: ");
+    check(vec![def("a NoOp ^a", &[])], "the graph has a cycle: a -> a;");
+    check(vec![NodeDef { device: "/job:a/tsk:1".into(), ..two() }], "node x: device \"/job:a/tsk:1\"");
+    check(vec![def("s Split x,x", &[("num_split", Attr::Int(1 << 40))]), two()], "the most is");
+    check(vec![two(), def("n Pack -", &[])], "the least is 1");
+}
+
+#[test]
+fn names_asked_for_are_found_or_their_neighbours_are() {
+    let graph = Graph::new(vec![two()]).unwrap();
+    assert!(graph.output("x").is_ok() && graph.output("x:0").is_ok());
+    assert!(graph.output("nosuch").unwrap_err().to_string().contains("The operation, 'nosuch', does not exist"));
+    assert!(graph.output("y").unwrap_err().to_string().contains("did you mean x?"));
+    assert!(graph.output("x:1").unwrap_err().to_string().contains("Const has 1 output(s)"));
+}
