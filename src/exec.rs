@@ -6,6 +6,7 @@
 //! a backend must do, `resource` and `state` hold what outlives a step.
 
 pub mod adapters;
+mod backends;
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
@@ -25,7 +26,7 @@ mod tests;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub use adapters::BackendChoice;
+pub use backends::{BackendChoice, Found, cpus, gpus};
 use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};

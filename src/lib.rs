@@ -30,15 +30,35 @@
 //!
 //! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
 
+#[cfg(feature = "node")]
+mod client;
 pub mod device;
 pub mod exec;
 mod failure;
 pub mod graph;
+#[cfg(feature = "node")]
+mod host;
 pub mod ids;
 mod json;
+#[cfg(feature = "node")]
+mod local;
+#[cfg(feature = "node")]
+mod master;
 mod nearest;
 pub mod plan;
+#[cfg(feature = "node")]
+mod post;
 pub mod protocol;
+#[cfg(feature = "node")]
+mod random;
+#[cfg(feature = "node")]
+mod session;
 pub mod tensor;
+#[cfg(feature = "node")]
+mod worker;
 
 pub use failure::{Code, Failure, Result};
+#[cfg(feature = "node")]
+pub use local::LocalCluster;
+#[cfg(feature = "node")]
+pub use session::{Ran, Session, Steps};

@@ -9,6 +9,8 @@ mod broadcast;
 mod call;
 mod math;
 mod matmul;
+mod nn;
+mod real;
 mod reduce;
 mod scatter;
 #[cfg(test)]
@@ -18,7 +20,7 @@ pub mod update;
 
 use smallvec::SmallVec;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::graph::{Attrs, OutputType};
 use crate::tensor::{DType, Tensor};
 
@@ -40,13 +42,6 @@ pub struct KernelNode<'a> {
     pub outputs: &'a [OutputType],
 }
 
-impl KernelNode<'_> {
-    /// The refusal of a dtype that this op has no kernel for.
-    pub(crate) fn no_kernel(&self, dtype: DType) -> Failure {
-        Failure::invalid(format!("No OpKernel was registered to support Op '{}' with dtype {dtype} on a CPU", self.op))
-    }
-}
-
 /// Compiles the host kernel of a node; `None` where the op has none (it is one of the executor's own: state, control
 /// flow, queues).
 ///
@@ -64,4 +59,4 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// A room compiles the ops that are its own and answers `None` for all others.
 type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel];
+const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel];

@@ -1,6 +1,7 @@
 //! Scatters into a variable: rows of the updates change the rows of the variable that the indices name, in that order.
 
 use super::KernelNode;
+use super::call::no_kernel;
 use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Numeric, Tensor, with_float, with_integer, with_number, with_type};
@@ -21,7 +22,7 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
         "Div" => scatter_div(dtype),
         _ => return Ok(None),
     };
-    update.map(Some).ok_or_else(|| node.no_kernel(dtype))
+    update.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
 fn scatter_div(dtype: DType) -> Option<Update> {

@@ -7,6 +7,8 @@ mod dense;
 mod sparse;
 
 use super::KernelNode;
+use super::call::no_kernel;
+use super::real::{abs, exp, max, pow, rsqrt, sign, sqrt};
 use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, ArgDef, ArgType};
@@ -103,39 +105,6 @@ fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -
     })
 }
 
-fn sqrt<T: Float>(x: T) -> T {
-    x.map(f32::sqrt, f64::sqrt)
-}
-
-fn rsqrt<T: Float>(x: T) -> T {
-    x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())
-}
-
-fn exp<T: Float>(x: T) -> T {
-    x.map(f32::exp, f64::exp)
-}
-
-fn pow<T: Float>(x: T, y: T) -> T {
-    let y = y.to_f64();
-    x.map(|x| x.powf(y as f32), |x| x.powf(y))
-}
-
-fn abs<T: Float>(x: T) -> T {
-    x.map(f32::abs, f64::abs)
-}
-
-fn sign<T: Float>(x: T) -> T {
-    match x.partial_cmp(&T::ZERO) {
-        Some(std::cmp::Ordering::Greater) => T::ONE,
-        Some(std::cmp::Ordering::Less) => -T::ONE,
-        _ => x,
-    }
-}
-
-fn max<T: Float>(a: T, b: T) -> T {
-    if a < b { b } else { a }
-}
-
 /// Shrinks `v` towards zero by `l1` and divides it by what `l2` asks: the proximal step of L1 and L2 regularization.
 fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
     let divisor = T::ONE + l2 * rate;
@@ -144,7 +113,7 @@ fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
 
 fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -> Result<Option<Update>> {
     let dtype = node.attrs.dtype("T")?;
-    update(dtype).map(Some).ok_or_else(|| node.no_kernel(dtype))
+    update(dtype).map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
 /// An attribute that only some forms of an op have.

@@ -1,0 +1,130 @@
+//! The client's end: requests to a master, and the answers that come back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::failure::{Code, Failure, Result};
+use crate::ids::RequestId;
+use crate::plan::Task;
+use crate::post::Post;
+use crate::protocol::{Envelope, Message, Peer, Reply, Request};
+use crate::tensor::Tensor;
+
+/// Most fetched steps of one run that wait for the client to take them.
+const FETCHED: usize = 1024;
+
+/// A step's number within its run, and what it fetched.
+pub(crate) type Fetched = (u64, Vec<Tensor>);
+
+/// Asks masters and hands their answers to whoever asked.
+pub(crate) struct Client {
+    post: Arc<dyn Post>,
+    next: AtomicU64,
+    pending: Mutex<HashMap<RequestId, Pending>>,
+}
+
+struct Pending {
+    master: Peer,
+    answer: oneshot::Sender<Result<(Reply, Vec<Tensor>)>>,
+    fetched: Option<mpsc::Sender<Fetched>>,
+}
+
+/// A request under way. Dropping it forgets the answer.
+pub(crate) struct Asked {
+    pub id: RequestId,
+    client: Arc<Client>,
+    answer: oneshot::Receiver<Result<(Reply, Vec<Tensor>)>>,
+}
+
+impl Client {
+    pub fn new(post: Arc<dyn Post>) -> Arc<Self> {
+        Arc::new(Client { post, next: AtomicU64::new(1), pending: Mutex::default() })
+    }
+
+    /// Sends a request with its tensors; what steps fetch before the last comes through `fetched`.
+    pub fn ask(
+        self: &Arc<Self>,
+        master: &Peer,
+        request: Request,
+        tensors: Vec<Tensor>,
+        fetched: Option<mpsc::Sender<Fetched>>,
+    ) -> Result<Asked> {
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (sender, answer) = oneshot::channel();
+        let pending = Pending { master: master.clone(), answer: sender, fetched };
+        self.pending.lock().expect("no panic under this lock").insert(id, pending);
+        // Made before sending, so that a send that fails takes the request back.
+        let asked = Asked { id, client: Arc::clone(self), answer };
+        self.post.send(master, Envelope { message: Message::Request { id, request }, tensors })?;
+        Ok(asked)
+    }
+
+    /// A channel for the steps of a run.
+    pub fn fetched_channel() -> (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>) {
+        mpsc::channel(FETCHED)
+    }
+
+    /// Takes a master's message.
+    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
+        let Envelope { message, tensors } = envelope;
+        match message {
+            Message::Reply { id, result } => {
+                if let Some(pending) = self.take(id, from) {
+                    let _forgotten = pending.answer.send(result.map(|reply| (reply, tensors)));
+                }
+            }
+            Message::Fetched { id, step } => {
+                let sender = {
+                    let pending = self.pending.lock().expect("no panic under this lock");
+                    pending.get(&id).filter(|p| p.master == *from).and_then(|p| p.fetched.clone())
+                };
+                let Some(sender) = sender else { return };
+                if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send((step, tensors)) {
+                    let why = format!("{FETCHED} fetched steps wait for the client; fetch less often");
+                    if let Some(pending) = self.take(id, from) {
+                        let _forgotten = pending.answer.send(Err(Failure::new(Code::ResourceExhausted, why)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A peer is gone, and with it every answer it owes.
+    pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
+        let owed: Vec<Pending> = {
+            let mut pending = self.pending.lock().expect("no panic under this lock");
+            let ids: Vec<RequestId> = pending.iter().filter(|(_, p)| p.master == *peer).map(|(&id, _)| id).collect();
+            ids.iter().filter_map(|id| pending.remove(id)).collect()
+        };
+        let name = task.map_or_else(|| peer.to_string(), Task::to_string);
+        for pending in owed {
+            let failure = Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}")).on_task(&name);
+            let _forgotten = pending.answer.send(Err(failure));
+        }
+    }
+
+    fn take(&self, id: RequestId, from: &Peer) -> Option<Pending> {
+        let mut pending = self.pending.lock().expect("no panic under this lock");
+        if pending.get(&id)?.master == *from { pending.remove(&id) } else { None }
+    }
+}
+
+impl Asked {
+    /// The answer.
+    ///
+    /// # Errors
+    /// What the master answers; Unavailable where it is gone.
+    pub async fn answer(mut self) -> Result<(Reply, Vec<Tensor>)> {
+        (&mut self.answer).await.unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "this node is closing")))
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.client.pending.lock().expect("no panic under this lock").remove(&self.id);
+    }
+}

@@ -1,0 +1,39 @@
+//! Neural networks: activations, softmax and its losses, biases, convolutions, pooling, normalization, resizing.
+//!
+//! Channels-last is the layout everything is computed in; a channels-first node is transposed on the way in and out.
+//! Half floats are computed in f32 and rounded once (`real`).
+
+mod activation;
+mod bias;
+mod conv;
+mod depthwise;
+mod gemm;
+mod layout;
+mod norm;
+mod pool;
+mod resize;
+mod softmax;
+mod window;
+
+use super::{HostKernel, KernelNode};
+use crate::failure::Result;
+
+type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
+
+/// The kernel of a node whose op is one of a neural network's.
+///
+/// # Errors
+/// InvalidArgument where the op has no kernel for the dtypes, or an attribute is such that no input could be right.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let rooms: [Compile; 8] = [
+        activation::kernel,
+        softmax::kernel,
+        bias::kernel,
+        conv::kernel,
+        depthwise::kernel,
+        pool::kernel,
+        norm::kernel,
+        resize::kernel,
+    ];
+    rooms.iter().find_map(|room| room(node).transpose()).transpose()
+}

@@ -1,0 +1,32 @@
+//! Channels-first tensors made channels-last and back.
+
+use crate::failure::Result;
+use crate::tensor::{Element, Shape, Tensor};
+
+/// `[batch, channels, places…]` as `[batch, places…, channels]`.
+pub fn channels_last<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
+    let &[batch, channels, ref places @ ..] = tensor.dims() else { return Ok(tensor.clone()) };
+    let shape: Shape = [batch].into_iter().chain(places.iter().copied()).chain([channels]).collect();
+    transposed::<T>(tensor, shape, channels, places.iter().product())
+}
+
+/// `[batch, places…, channels]` as `[batch, channels, places…]`.
+pub fn channels_first<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
+    let &[batch, ref places @ .., channels] = tensor.dims() else { return Ok(tensor.clone()) };
+    let shape: Shape = [batch, channels].into_iter().chain(places.iter().copied()).collect();
+    transposed::<T>(tensor, shape, places.iter().product(), channels)
+}
+
+/// Each batch element transposed, as a matrix of `rows` by `columns`.
+fn transposed<T: Element + Copy>(tensor: &Tensor, shape: Shape, rows: usize, columns: usize) -> Result<Tensor> {
+    let from = tensor.slice::<T>()?;
+    let mut to: Vec<T> = Vec::with_capacity(from.len());
+    if !from.is_empty() {
+        for matrix in from.chunks_exact(rows * columns) {
+            for column in 0..columns {
+                to.extend(matrix[column..].iter().step_by(columns));
+            }
+        }
+    }
+    Ok(Tensor::from_vec(shape, to))
+}

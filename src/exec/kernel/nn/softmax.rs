@@ -1,0 +1,156 @@
+//! Softmax along the last dimension, its logarithm, and the cross entropies that are computed together with it.
+//!
+//! Every row is shifted by its maximum first, so that no exponential overflows.
+
+use smallvec::smallvec;
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, take};
+use super::super::real::{exp, ln, widened, with_real};
+use super::super::{HostKernel, KernelNode, Outputs};
+use crate::failure::{Failure, Result};
+use crate::tensor::{Float, Shape, Tensor};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let dtype = input_dtype(node, 0);
+    let kernel = match node.op {
+        "Softmax" => with_real!(dtype?, T => rows(softmax::<T>)),
+        "LogSoftmax" => with_real!(dtype?, T => rows(log_softmax::<T>)),
+        "SoftmaxCrossEntropyWithLogits" => with_real!(dtype?, T => {
+            Box::new(|inputs| take(inputs).and_then(cross_entropy::<T>)) as HostKernel
+        }),
+        "SparseSoftmaxCrossEntropyWithLogits" => with_real!(dtype?, T => {
+            Box::new(|inputs| take(inputs).and_then(sparse_cross_entropy::<T>)) as HostKernel
+        }),
+        _ => return Ok(None),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
+}
+
+/// A kernel that changes every row (along the last dimension) by itself.
+fn rows<T: Float>(f: fn(&mut [T])) -> HostKernel {
+    call(move |[mut logits]: [Tensor; 1]| {
+        let Some(&classes) = logits.dims().last() else {
+            return Err(Failure::invalid(format!("logits must have >= 1 dimension, got {}", logits.shape())));
+        };
+        if classes > 0 {
+            logits.slice_mut::<T>()?.chunks_exact_mut(classes).for_each(f);
+        }
+        Ok(logits)
+    })
+}
+
+/// Subtracts the row's maximum from it.
+fn shift<T: Float>(row: &mut [T]) {
+    let max = row.iter().fold(T::LOWEST, |max, &x| if x > max { x } else { max });
+    row.iter_mut().for_each(|x| *x = *x - max);
+}
+
+fn sum<T: Float>(row: impl Iterator<Item = T>) -> T {
+    row.fold(T::ZERO, |sum, x| sum + x)
+}
+
+fn softmax<T: Float>(row: &mut [T]) {
+    shift(row);
+    row.iter_mut().for_each(|x| *x = exp(*x));
+    let sum = sum(row.iter().copied());
+    row.iter_mut().for_each(|x| *x = *x / sum);
+}
+
+fn log_softmax<T: Float>(row: &mut [T]) {
+    shift(row);
+    let log_sum = ln(sum(row.iter().map(|&x| exp(x))));
+    row.iter_mut().for_each(|x| *x = *x - log_sum);
+}
+
+fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
+    let shape = logits.shape().broadcast(labels.shape()).map_err(|_| {
+        Failure::invalid(format!(
+            "logits and labels must be broadcastable: logits_size={} labels_size={}",
+            logits.shape(),
+            labels.shape()
+        ))
+    })?;
+    let &[batch, classes] = shape.dims() else {
+        return Err(Failure::invalid(format!(
+            "logits and labels must be either 2-dimensional, or broadcasted to be 2-dimensional, got {} and {}",
+            logits.shape(),
+            labels.shape()
+        )));
+    };
+    let mut backprop = rows_of::<T>(&logits, &shape)?;
+    let labels = rows_of::<T>(&labels, &shape)?;
+    let mut loss = vec![T::ZERO; batch];
+    if classes > 0 {
+        for ((row, labels), loss) in backprop.chunks_exact_mut(classes).zip(labels.chunks_exact(classes)).zip(&mut loss)
+        {
+            shift(row);
+            let total = sum(row.iter().map(|&x| exp(x)));
+            let log_total = ln(total);
+            *loss = sum(row.iter().zip(labels).map(|(&x, &label)| {
+                // A class that is not meant adds nothing, even where its logit is minus infinity.
+                if label == T::ZERO { T::ZERO } else { label * (log_total - x) }
+            }));
+            row.iter_mut().zip(labels).for_each(|(x, &label)| *x = exp(*x) / total - label);
+        }
+    }
+    Ok(smallvec![Tensor::from_vec([batch], loss), Tensor::from_vec(shape, backprop)])
+}
+
+/// The elements of a tensor broadcast to a matrix.
+fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
+    let from = tensor.slice::<T>()?;
+    if tensor.shape() == shape {
+        return Ok(from.to_vec());
+    }
+    let &[rows, columns] = shape.dims() else { return Ok(from.to_vec()) };
+    shape.checked_elements(T::DTYPE)?;
+    // Scalars and vectors stand for rows of a matrix with one row.
+    let size = |axis_from_end: usize| tensor.dims().iter().rev().nth(axis_from_end).copied().unwrap_or(1);
+    let (own_rows, own_columns) = (size(1), size(0));
+    let at = |row: usize, column: usize| {
+        let row = if own_rows == 1 { 0 } else { row };
+        from[row * own_columns + if own_columns == 1 { 0 } else { column }]
+    };
+    Ok((0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c)).collect())
+}
+
+fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<Outputs> {
+    let &[batch, classes] = logits.dims() else {
+        return Err(Failure::invalid(format!("logits must be 2-D, but got shape {}", logits.shape())));
+    };
+    if labels.rank() != 1 {
+        return Err(Failure::invalid(format!("labels must be 1-D, but got shape {}", labels.shape())));
+    }
+    if labels.len() != batch {
+        return Err(Failure::invalid(format!(
+            "logits and labels must have the same first dimension, got logits shape {} and labels shape {}",
+            logits.shape(),
+            labels.shape()
+        )));
+    }
+    if classes == 0 {
+        return Err(Failure::invalid(format!("Must have at least one class, but got logits shape {}", logits.shape())));
+    }
+    let labels = labels.to_i64s()?;
+    if let Some(bad) = labels.iter().find(|&&label| !(0..classes as i64).contains(&label)) {
+        let shown: Vec<_> = labels.iter().take(MAX_LABELS_SHOWN).map(i64::to_string).collect();
+        return Err(Failure::invalid(format!(
+            "Received a label value of {bad} which is outside the valid range of [0, {classes}).  Label values: {}{}",
+            shown.join(" "),
+            if labels.len() > shown.len() { " ..." } else { "" }
+        )));
+    }
+    let mut loss = vec![T::ZERO; batch];
+    for ((row, label), loss) in logits.slice_mut::<T>()?.chunks_exact_mut(classes).zip(labels).zip(&mut loss) {
+        shift(row);
+        let total = sum(row.iter().map(|&x| exp(x)));
+        let label = label as usize;
+        *loss = ln(total) - row[label];
+        row.iter_mut().for_each(|x| *x = exp(*x) / total);
+        row[label] = row[label] - T::ONE;
+    }
+    Ok(smallvec![Tensor::from_vec([batch], loss), logits])
+}
+
+/// So many labels are shown in the message about a bad one.
+const MAX_LABELS_SHOWN: usize = 32;

@@ -1,0 +1,115 @@
+//! Kernels written for real numbers, f32 and f64, and how half floats get through them: widened on the way in and
+//! rounded once on the way out. With the elementary functions of every float type.
+
+use super::{HostKernel, KernelNode};
+use crate::failure::Result;
+use crate::tensor::{DType, Data, Float, Tensor};
+
+/// `with_real!(dtype, T => body)`: `Some(body)` with `T` the type that floats of that dtype are computed in (f32, or
+/// f64 for float64), `None` for any other dtype.
+macro_rules! with_real {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            $crate::tensor::DType::F16 | $crate::tensor::DType::BF16 | $crate::tensor::DType::F32 => {
+                type $t = f32;
+                Some($body)
+            }
+            $crate::tensor::DType::F64 => {
+                type $t = f64;
+                Some($body)
+            }
+            _ => None,
+        }
+    };
+}
+pub(crate) use with_real;
+
+/// Lets a kernel that computes in f32 stand for a node whose inputs or outputs are half floats: those inputs are
+/// widened, those outputs rounded.
+pub fn widened(node: &KernelNode, mut kernel: HostKernel) -> HostKernel {
+    if !node.inputs.iter().chain(node.outputs.iter().map(|output| &output.dtype)).any(|&dtype| is_half(dtype)) {
+        return kernel;
+    }
+    let outputs: Vec<DType> = node.outputs.iter().map(|output| output.dtype).collect();
+    Box::new(move |inputs| {
+        let results = kernel(inputs.into_iter().map(widen).collect())?;
+        results.into_iter().zip(&outputs).map(|(result, &dtype)| narrow(result, dtype)).collect()
+    })
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// A half-float tensor as f32; any other as it is.
+pub fn widen(tensor: Tensor) -> Tensor {
+    let wide = match tensor.data() {
+        Data::F16(v) => v.iter().map(|x| x.to_f32()).collect(),
+        Data::BF16(v) => v.iter().map(|x| x.to_f32()).collect(),
+        _ => return tensor,
+    };
+    Tensor::from_vec::<f32>(tensor.shape().clone(), wide)
+}
+
+/// An f32 tensor as `dtype`, where that is a half float; any other tensor as it is.
+///
+/// # Errors
+/// Never for tensors of f32.
+pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
+    if tensor.dtype() != DType::F32 || !is_half(dtype) {
+        return Ok(tensor);
+    }
+    let wide = tensor.slice::<f32>()?;
+    let data = match dtype {
+        DType::F16 => Data::F16(wide.iter().map(|&x| half::f16::from_f32(x)).collect()),
+        _ => Data::BF16(wide.iter().map(|&x| half::bf16::from_f32(x)).collect()),
+    };
+    Tensor::new(tensor.shape().clone(), data)
+}
+
+pub fn sqrt<T: Float>(x: T) -> T {
+    x.map(f32::sqrt, f64::sqrt)
+}
+
+pub fn rsqrt<T: Float>(x: T) -> T {
+    x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())
+}
+
+pub fn exp<T: Float>(x: T) -> T {
+    x.map(f32::exp, f64::exp)
+}
+
+pub fn exp_m1<T: Float>(x: T) -> T {
+    x.map(f32::exp_m1, f64::exp_m1)
+}
+
+pub fn ln<T: Float>(x: T) -> T {
+    x.map(f32::ln, f64::ln)
+}
+
+pub fn ln_1p<T: Float>(x: T) -> T {
+    x.map(f32::ln_1p, f64::ln_1p)
+}
+
+pub fn pow<T: Float>(x: T, y: T) -> T {
+    let y = y.to_f64();
+    x.map(|x| x.powf(y as f32), |x| x.powf(y))
+}
+
+pub fn abs<T: Float>(x: T) -> T {
+    x.map(f32::abs, f64::abs)
+}
+
+/// The larger of two; the first where they cannot be compared.
+pub fn max<T: Float>(a: T, b: T) -> T {
+    if a < b { b } else { a }
+}
+
+/// 1, -1, or the number itself where it is neither positive nor negative.
+pub fn sign<T: Float>(x: T) -> T {
+    match x.partial_cmp(&T::ZERO) {
+        Some(std::cmp::Ordering::Greater) => T::ONE,
+        Some(std::cmp::Ordering::Less) => -T::ONE,
+        _ => x,
+    }
+}

@@ -1,0 +1,72 @@
+//! What every participant hosts: a client's end, and with a task a worker and a master. Messages come in here.
+
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::exec::{Device, Found, Resources};
+use crate::failure::Result;
+use crate::master::Master;
+use crate::plan::Task;
+use crate::post::Post;
+use crate::protocol::{DeviceInfo, Envelope, Message, Peer};
+use crate::worker::Worker;
+
+pub(crate) struct Host {
+    pub client: Arc<Client>,
+    worker: Option<Worker>,
+    master: Option<Master>,
+}
+
+impl Host {
+    /// A host for `task`, or for a client alone.
+    pub fn new(task: Option<&Task>, post: &Arc<dyn Post>) -> Self {
+        Host {
+            client: Client::new(Arc::clone(post)),
+            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(post))),
+            master: task.map(|task| Master::new(task.clone(), Arc::clone(post))),
+        }
+    }
+
+    /// Opens a device and serves it from now on. `resources` are those of the task.
+    pub fn serve(&self, task: &Task, found: Found, resources: &Arc<Resources>) -> Result<DeviceInfo> {
+        let name = task.device(found.kind, found.index);
+        let info =
+            DeviceInfo { name: name.clone(), backend: found.backend.clone(), description: found.description.clone() };
+        if let Some(worker) = &self.worker {
+            let device = Device::open(name.clone(), found.open()?, Arc::clone(resources), worker.sink())?;
+            worker.add_device(name, device);
+        }
+        Ok(info)
+    }
+
+    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
+        match &envelope.message {
+            Message::Reply { .. } | Message::Fetched { .. } => self.client.deliver(from, envelope),
+            Message::Request { .. } | Message::Registered { .. } | Message::Done { .. } | Message::Failed { .. } => {
+                if let Some(master) = &self.master {
+                    master.deliver(from, envelope);
+                }
+            }
+            Message::Register { .. }
+            | Message::Start { .. }
+            | Message::Push { .. }
+            | Message::Abort { .. }
+            | Message::Release { .. } => {
+                if let Some(worker) = &self.worker {
+                    worker.deliver(from, envelope);
+                }
+            }
+            Message::Hello(_) | Message::Goodbye { .. } => {}
+        }
+    }
+
+    pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
+        if let Some(master) = &self.master {
+            master.down(peer, task, why);
+        }
+        if let Some(worker) = &self.worker {
+            worker.down(peer);
+        }
+        self.client.down(peer, task, why);
+    }
+}

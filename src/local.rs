@@ -1,0 +1,144 @@
+//! All the tasks of a cluster in this one process: the same masters, workers and plans, and no network.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::exec::{BackendChoice, Resources, cpus, gpus};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::Graph;
+use crate::host::Host;
+use crate::ids::Incarnation;
+use crate::plan::{Plan, Signature, Task};
+use crate::post::Post;
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
+use crate::session::{Session, explain};
+
+/// A cluster in this process. Dropping it ends its devices.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use meshtf::{LocalCluster, exec::BackendChoice, graph::GraphBuilder, plan::Task, protocol::SessionOptions};
+///
+/// let mut graph = GraphBuilder::new();
+/// let x = graph.constant("x", 2)?;
+/// let three_hundred = graph.constant("three_hundred", 300)?;
+/// graph.op("Add").name("y").input(x).input(three_hundred).device("/job:local/task:1").build()?;
+///
+/// let tasks = [Task::new("local", 0), Task::new("local", 1)];
+/// let cluster = LocalCluster::start(&tasks, BackendChoice::Auto)?;
+/// let session = cluster.session(graph.finish()?, &tasks[0], SessionOptions::default()).await?;
+/// let fetched = session.run(&[], &["y"], &[]).await?;
+/// assert_eq!(fetched[0].item::<i32>()?, 302);
+/// # Ok::<(), meshtf::Failure>(())
+/// # }).unwrap();
+/// ```
+pub struct LocalCluster {
+    bus: Arc<Bus>,
+    /// The bus only holds them weakly: a host holds its way to the bus.
+    hosts: BTreeMap<Task, Arc<Host>>,
+}
+
+/// The way from each host to every other.
+struct Bus {
+    hosts: OnceLock<BTreeMap<Peer, Weak<Host>>>,
+    cluster: OnceLock<Arc<Cluster>>,
+}
+
+struct LocalPost {
+    me: Peer,
+    bus: Arc<Bus>,
+}
+
+impl Post for LocalPost {
+    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        let host = self.bus.hosts.get().and_then(|hosts| hosts.get(to)).and_then(Weak::upgrade);
+        let host = host.ok_or_else(|| Failure::new(Code::Unavailable, format!("{to} is not there")))?;
+        host.deliver(&self.me, envelope);
+        Ok(())
+    }
+
+    fn cluster(&self) -> Arc<Cluster> {
+        self.bus.cluster.get().cloned().unwrap_or_default()
+    }
+}
+
+impl LocalCluster {
+    /// Starts the tasks, each with the devices that `backend` finds on this machine.
+    ///
+    /// # Errors
+    /// InvalidArgument where there is no task or one is named twice; Unavailable where the backend has no device here.
+    pub fn start(tasks: &[Task], backend: BackendChoice) -> Result<LocalCluster> {
+        if tasks.is_empty() {
+            return Err(Failure::invalid("a cluster has at least one task"));
+        }
+        let bus = Arc::new(Bus { hosts: OnceLock::new(), cluster: OnceLock::new() });
+        let mut hosts = BTreeMap::new();
+        let mut members = Vec::new();
+        for task in tasks {
+            let peer = peer_of(task);
+            let post: Arc<dyn Post> = Arc::new(LocalPost { me: peer.clone(), bus: Arc::clone(&bus) });
+            let host = Arc::new(Host::new(Some(task), &post));
+            let devices = open_devices(task, backend, &host)?;
+            if hosts.insert(task.clone(), host).is_some() {
+                return Err(Failure::invalid(format!("task {task} is named twice")));
+            }
+            members.push(Member {
+                task: task.clone(),
+                peer,
+                incarnation: Incarnation(crate::random::u64()),
+                devices,
+                addresses: Vec::new(),
+                since_unix_ms: 0,
+            });
+        }
+        let _first = bus.cluster.set(Arc::new(Cluster::new(members)));
+        let _first = bus.hosts.set(hosts.iter().map(|(task, host)| (peer_of(task), Arc::downgrade(host))).collect());
+        Ok(LocalCluster { bus, hosts })
+    }
+
+    /// The tasks and their devices.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.bus.cluster.get().cloned().unwrap_or_default()
+    }
+
+    /// Opens a session whose master is `target`.
+    ///
+    /// # Errors
+    /// NotFound where there is no such task; InvalidArgument where the graph is wrong.
+    pub async fn session(&self, graph: Graph, target: &Task, options: SessionOptions) -> Result<Session> {
+        let host = self.host(target)?;
+        Session::open(Arc::clone(&host.client), peer_of(target), &graph, options).await
+    }
+
+    /// Plans a graph on the master `target` without running it.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::session`] and [`plan`](crate::plan::plan).
+    pub async fn explain(
+        &self,
+        graph: &Graph,
+        target: &Task,
+        signature: Signature,
+        options: SessionOptions,
+    ) -> Result<Plan> {
+        explain(&self.host(target)?.client, &peer_of(target), graph, signature, options).await
+    }
+
+    fn host(&self, task: &Task) -> Result<&Arc<Host>> {
+        self.hosts.get(task).ok_or_else(|| {
+            let known: Vec<String> = self.hosts.keys().map(Task::to_string).collect();
+            Failure::new(Code::NotFound, format!("there is no task {task}; there is {}", known.join(", ")))
+        })
+    }
+}
+
+fn peer_of(task: &Task) -> Peer {
+    Peer::new(task.short())
+}
+
+/// Opens the devices that `backend` finds here and gives them to the host.
+fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<DeviceInfo>> {
+    let resources = Arc::new(Resources::new());
+    let found = cpus(backend).into_iter().chain(gpus(backend));
+    found.map(|found| host.serve(task, found, &resources)).collect()
+}

@@ -1,0 +1,283 @@
+//! A participant of a mesh: joins it, hosts a worker and a master where it holds a task, opens sessions, leaves.
+//!
+//! The face of the library for programs that run on a mesh; `meshtf node` and `meshtf submit` are thin around it.
+
+mod spec;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+pub use spec::ClusterSpec;
+
+use crate::exec::{BackendChoice, Resources, cpus, gpus};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::Graph;
+use crate::host::Host;
+use crate::mesh::{self, Admission, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
+use crate::plan::{DeviceKind, Plan, Signature, Task};
+use crate::post::Post;
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions};
+use crate::session::{Session, explain};
+
+/// Name of the mesh where none is given.
+pub const DEFAULT_MESH: &str = "meshtf";
+
+/// How a participant joins, and what it hosts.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The task to hold; `None` for a client, which hosts nothing.
+    pub task: Option<Task>,
+    /// Name of the mesh.
+    pub mesh: String,
+    /// What computes, where a task is held.
+    pub backend: BackendChoice,
+    /// Addresses to listen on, `host:port` or multiaddrs; empty: every interface, a free port.
+    pub listen: Vec<String>,
+    /// Addresses to dial, beside what is discovered.
+    pub peers: Vec<String>,
+    /// Without a mesh key: admit and dial everybody who is without one too.
+    pub open: bool,
+    /// Fixed addresses for the tasks.
+    pub cluster: Option<ClusterSpec>,
+    /// Folder that graphs may save to and restore from; `None`: one of the task's own below the home folder.
+    pub data: Option<PathBuf>,
+    /// Folder of keys and settings; `None`: the user's (see [`mesh::home`]).
+    pub home: Option<PathBuf>,
+    /// Whether to look on the local network by mDNS.
+    pub mdns: bool,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig {
+            task: None,
+            mesh: DEFAULT_MESH.to_owned(),
+            backend: BackendChoice::default(),
+            listen: Vec::new(),
+            peers: Vec::new(),
+            open: false,
+            cluster: None,
+            data: None,
+            home: None,
+            mdns: true,
+        }
+    }
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    #[error(transparent)]
+    Key(#[from] mesh::KeyError),
+    /// A device cannot be opened.
+    #[error("{0}")]
+    Device(#[from] Failure),
+}
+
+/// A participant of a mesh. Dropping it leaves without a goodbye; see [`Node::close`].
+pub struct Node {
+    task: Option<Task>,
+    mesh: Mesh,
+    host: Arc<Host>,
+}
+
+/// The way from this node to every participant, itself included.
+struct MeshPost {
+    mesh: OnceLock<Mesh>,
+    host: OnceLock<Weak<Host>>,
+}
+
+impl Post for MeshPost {
+    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        let mesh = self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))?;
+        if to != mesh.peer() {
+            return Ok(mesh.send(to, envelope)?);
+        }
+        // To itself without the network, on the caller's thread.
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.deliver(to, envelope);
+        }
+        Ok(())
+    }
+
+    fn cluster(&self) -> Arc<Cluster> {
+        self.mesh.get().map(Mesh::cluster).unwrap_or_default()
+    }
+}
+
+impl Inbox for Host {
+    fn deliver(&self, from: &Peer, envelope: Envelope) {
+        Host::deliver(self, from, envelope);
+    }
+
+    fn up(&self, _peer: &Peer, _hello: &Hello) {}
+
+    fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
+        Host::down(self, peer, task, why);
+    }
+}
+
+impl Node {
+    /// Joins the mesh; with a task, serves it from then on. GPUs are looked for beside, and advertised when found.
+    ///
+    /// # Errors
+    /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made.
+    pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        let home = config.home.clone().map_or_else(mesh::home, Ok)?;
+        let post = Arc::new(MeshPost { mesh: OnceLock::new(), host: OnceLock::new() });
+        let shared: Arc<dyn Post> = post.clone();
+        let host = Arc::new(Host::new(config.task.as_ref(), &shared));
+        let _first = post.host.set(Arc::downgrade(&host));
+
+        let resources = Arc::new(Resources::new());
+        let mut devices = Vec::new();
+        if let Some(task) = &config.task {
+            for found in cpus(config.backend) {
+                devices.push(host.serve(task, found, &resources)?);
+            }
+        }
+        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, host.clone()).await?;
+        let _first = post.mesh.set(mesh.clone());
+        if let Some(task) = config.task.clone() {
+            look_for_gpus(task, config.backend, devices, &host, &mesh, resources);
+        }
+        Ok(Node { task: config.task, mesh, host })
+    }
+
+    /// The task it holds.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.as_ref()
+    }
+
+    /// Who it is on the mesh.
+    pub fn peer(&self) -> &Peer {
+        self.mesh.peer()
+    }
+
+    /// The multiaddrs it listens on.
+    pub fn addresses(&self) -> Vec<String> {
+        self.mesh.addresses()
+    }
+
+    /// The devices it serves so far.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let cluster = self.mesh.cluster();
+        self.task.as_ref().and_then(|task| cluster.member(task)).map(|own| own.devices.clone()).unwrap_or_default()
+    }
+
+    /// Who is there now.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.mesh.cluster()
+    }
+
+    /// The mesh, for what a session does not need.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// Waits until all of `tasks` are there, or one at least where `tasks` is empty; whether they came within `limit`.
+    pub async fn wait_for(&self, tasks: &[Task], limit: Duration) -> bool {
+        let mut watch = self.mesh.watch();
+        let complete =
+            watch.wait_for(|cluster| !cluster.is_empty() && tasks.iter().all(|task| cluster.member(task).is_some()));
+        matches!(tokio::time::timeout(limit, complete).await, Ok(Ok(_)))
+    }
+
+    /// Opens a session whose master is `target`, or this node itself, or the first task there is.
+    ///
+    /// # Errors
+    /// Unavailable where `target` is not there, with what is; InvalidArgument where the graph is wrong.
+    pub async fn session(&self, graph: Graph, target: Option<&Task>, options: SessionOptions) -> Result<Session> {
+        let master = self.master(target)?;
+        Session::open(Arc::clone(&self.host.client), master, &graph, options).await
+    }
+
+    /// Plans a graph on a master without running it.
+    ///
+    /// # Errors
+    /// As [`Node::session`] and [`plan`](crate::plan::plan).
+    pub async fn explain(
+        &self,
+        graph: &Graph,
+        target: Option<&Task>,
+        signature: Signature,
+        options: SessionOptions,
+    ) -> Result<Plan> {
+        explain(&self.host.client, &self.master(target)?, graph, signature, options).await
+    }
+
+    /// Says goodbye to everybody and leaves.
+    pub async fn close(self) {
+        self.mesh.leave().await;
+    }
+
+    fn master(&self, target: Option<&Task>) -> Result<Peer> {
+        let cluster = self.mesh.cluster();
+        let wanted = target.or(self.task.as_ref());
+        let member = match wanted {
+            Some(task) => cluster.member(task),
+            None => cluster.members().next(),
+        };
+        member.map(|member| member.peer.clone()).ok_or_else(|| match wanted {
+            None => Failure::new(Code::Unavailable, "no node of the mesh is there"),
+            Some(task) => no_task(task, &cluster),
+        })
+    }
+}
+
+/// `there is no task /job:local/task:7; there are …; did you mean …?`
+fn no_task(task: &Task, cluster: &Cluster) -> Failure {
+    let known: Vec<String> = cluster.tasks().map(Task::short).collect();
+    let wanted = task.short();
+    let near = crate::nearest::nearest(&wanted, known.iter().map(String::as_str));
+    let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+    let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    Failure::new(Code::Unavailable, format!("no node holds {task}; the tasks there are: {there}{hint}"))
+        .on_task(&task.to_string())
+}
+
+fn mesh_config(config: &NodeConfig, home: &std::path::Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, NodeError> {
+    let admission =
+        if config.open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(home, &config.mesh)?) };
+    let mut peers = config.peers.clone();
+    if !config.open {
+        peers.extend(mesh::remembered_addresses(home, &config.mesh)?);
+    }
+    Ok(MeshConfig {
+        task: config.task.clone(),
+        devices,
+        listen: config.listen.clone(),
+        peers,
+        fixed: config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default(),
+        mdns: config.mdns,
+        ..MeshConfig::new(&config.mesh, admission)
+    })
+}
+
+/// The first look for adapters takes half a second: a node serves before it is over.
+fn look_for_gpus(
+    task: Task,
+    backend: BackendChoice,
+    mut devices: Vec<DeviceInfo>,
+    host: &Arc<Host>,
+    mesh: &Mesh,
+    resources: Arc<Resources>,
+) {
+    let (host, mesh) = (Arc::downgrade(host), mesh.clone());
+    tokio::task::spawn_blocking(move || {
+        let found = gpus(backend);
+        let Some(host) = host.upgrade() else { return };
+        for gpu in found {
+            match host.serve(&task, gpu, &resources) {
+                Ok(info) => devices.push(info),
+                Err(failure) => tracing::warn!("a GPU is left out: {failure}"),
+            }
+        }
+        if devices.iter().any(|device| device.name.kind == DeviceKind::Gpu) {
+            mesh.set_devices(devices);
+        }
+    });
+}

@@ -1,0 +1,18 @@
+//! How messages leave a node: over the mesh, or straight to another node of the same process.
+
+use std::sync::Arc;
+
+use crate::failure::Result;
+use crate::protocol::{Cluster, Envelope, Peer};
+
+/// A way to every other participant. Called from any thread; never blocks.
+pub trait Post: Send + Sync {
+    /// Sends `envelope`; messages to one peer arrive in order, except that large ones may be overtaken.
+    ///
+    /// # Errors
+    /// Unavailable where the peer is not connected, ResourceExhausted where its queue is full.
+    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()>;
+
+    /// Who is there now.
+    fn cluster(&self) -> Arc<Cluster>;
+}

@@ -1,0 +1,209 @@
+//! A session: one graph on one master, run step by step.
+//!
+//! Opened with [`Node::session`](crate::Node::session) on a mesh, or [`LocalCluster::session`](crate::LocalCluster::session)
+//! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
+//! dropped.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::client::Client;
+use crate::failure::{Code, Failure, Result};
+use crate::graph::{Graph, NodeDef};
+use crate::ids::{RequestId, SessionId};
+use crate::plan::{DeviceName, Plan, Signature};
+use crate::protocol::{Peer, Reply, Request, SessionOptions};
+use crate::tensor::Tensor;
+
+/// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.
+pub struct Session {
+    client: Arc<Client>,
+    master: Peer,
+    id: SessionId,
+    plans: Mutex<HashMap<Signature, u32>>,
+}
+
+/// What one run is to do; see [`Session::run_steps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// How many steps to run.
+    pub count: u64,
+    /// Fetches come back for every `every`-th step, and always for the last; 0: only for the last.
+    pub every: u64,
+}
+
+/// How a run went, beside its values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    /// What the last step fetched, in the order asked.
+    pub fetches: Vec<Tensor>,
+    /// The devices that took part.
+    pub devices: Vec<DeviceName>,
+}
+
+impl Session {
+    pub(crate) async fn open(
+        client: Arc<Client>,
+        master: Peer,
+        graph: &Graph,
+        options: SessionOptions,
+    ) -> Result<Session> {
+        let id = SessionId(crate::random::u64());
+        let request = Request::Open { session: id, graph: graph.to_defs(), options };
+        client.ask(&master, request, Vec::new(), None)?.answer().await?;
+        Ok(Session { client, master, id, plans: Mutex::default() })
+    }
+
+    /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and answers the fetched values in order.
+    ///
+    /// # Errors
+    /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; what a node of the graph
+    /// fails with; Unavailable, naming the task, where one is gone.
+    pub async fn run(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Vec<Tensor>> {
+        let ran = self.run_steps(feeds, fetches, targets, Steps { count: 1, every: 0 }, |_, _| {}).await?;
+        Ok(ran.fetches)
+    }
+
+    /// Runs many steps without coming back between them: the workers run on as their inputs arrive.
+    ///
+    /// `on_fetch` gets a step's number, counted from 1, and its fetches, for every `steps.every`-th step but the last,
+    /// whose fetches are answered.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; the failure's step is counted from 1.
+    pub async fn run_steps(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+        steps: Steps,
+        mut on_fetch: impl FnMut(u64, Vec<Tensor>),
+    ) -> Result<Ran> {
+        let signature = Signature {
+            feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            fetches: fetches.iter().map(|&name| name.to_owned()).collect(),
+            targets: targets.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let tensors: Vec<Tensor> = feeds.iter().map(|(_, tensor)| tensor.clone()).collect();
+        let known = self.plans.lock().expect("no panic under this lock").get(&signature).copied();
+        let (plan, is_new) = match known {
+            Some(plan) => (plan, false),
+            None => (self.prepare(&signature).await?, true),
+        };
+        match self.run_plan(plan, tensors.clone(), steps, &mut on_fetch).await {
+            // A task was restarted since the plan was registered; no step has run yet.
+            Err(failure) if failure.code == Code::Aborted && failure.node.is_none() && !is_new => {
+                let plan = self.prepare(&signature).await?;
+                self.run_plan(plan, tensors, steps, &mut on_fetch).await
+            }
+            result => result,
+        }
+    }
+
+    async fn prepare(&self, signature: &Signature) -> Result<u32> {
+        let request = Request::Prepare { session: self.id, signature: signature.clone() };
+        match self.client.ask(&self.master, request, Vec::new(), None)?.answer().await? {
+            (Reply::Prepared { plan }, _) => {
+                self.plans.lock().expect("no panic under this lock").insert(signature.clone(), plan);
+                Ok(plan)
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    async fn run_plan(
+        &self,
+        plan: u32,
+        tensors: Vec<Tensor>,
+        steps: Steps,
+        on_fetch: &mut impl FnMut(u64, Vec<Tensor>),
+    ) -> Result<Ran> {
+        let Steps { count, every } = steps;
+        let request = Request::Run { session: self.id, plan, steps: count, every };
+        let (sender, mut fetched) = Client::fetched_channel();
+        let asked = self.client.ask(&self.master, request, tensors, (every > 0).then_some(sender))?;
+        let cancel = CancelOnDrop { session: self, run: asked.id, armed: true };
+        let answer = asked.answer();
+        tokio::pin!(answer);
+        let result = loop {
+            tokio::select! {
+                biased;
+                Some((step, tensors)) = fetched.recv() => on_fetch(step, tensors),
+                result = &mut answer => break result,
+            }
+        };
+        cancel.disarm();
+        while let Ok((step, tensors)) = fetched.try_recv() {
+            on_fetch(step, tensors);
+        }
+        match result? {
+            (Reply::Ran { devices, .. }, fetches) => Ok(Ran { fetches, devices }),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds nodes to the session's graph; they may take inputs from the nodes that are there.
+    ///
+    /// # Errors
+    /// InvalidArgument where a node is wrong; the graph is then as it was.
+    pub async fn extend(&self, nodes: Vec<NodeDef>) -> Result<()> {
+        let request = Request::Extend { session: self.id, nodes };
+        self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
+    }
+
+    /// Ends the session: waits until the master has let go of it. Dropping a session ends it too, without waiting.
+    ///
+    /// # Errors
+    /// Unavailable where the master is gone.
+    pub async fn close(self) -> Result<()> {
+        self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None)?.answer().await.map(|_| ())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Nobody waits for the answer; a master that is gone has forgotten the session already.
+        let _answer = self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None);
+    }
+}
+
+/// Cancels a run whose future is dropped before its answer: on a timeout, say.
+struct CancelOnDrop<'a> {
+    session: &'a Session,
+    run: RequestId,
+    armed: bool,
+}
+
+impl CancelOnDrop<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let Session { client, master, id, .. } = self.session;
+            let _answer = client.ask(master, Request::Cancel { session: *id, run: self.run }, Vec::new(), None);
+        }
+    }
+}
+
+/// Plans a graph on a master without running it.
+pub(crate) async fn explain(
+    client: &Arc<Client>,
+    master: &Peer,
+    graph: &Graph,
+    signature: Signature,
+    options: SessionOptions,
+) -> Result<Plan> {
+    let request = Request::Explain { graph: graph.to_defs(), signature, options };
+    match client.ask(master, request, Vec::new(), None)?.answer().await? {
+        (Reply::Explained(plan), _) => Ok(*plan),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::new(Code::Internal, format!("the master answered another question: {reply:?}"))
+}

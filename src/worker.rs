@@ -1,0 +1,231 @@
+//! The worker of a node: holds the pieces that masters register, runs them on its devices, and pushes what they make
+//! to whoever waits for it.
+//!
+//! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread;
+
+use crate::exec::{Device, Sink};
+use crate::failure::{Code, Failure, Result};
+use crate::ids::{PieceId, SessionId, StepId};
+use crate::plan::{DeviceName, Piece, Task};
+use crate::post::Post;
+use crate::protocol::{Envelope, Message, Peer};
+use crate::tensor::Tensor;
+
+/// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
+const REGISTRATIONS: usize = 1024;
+
+/// The worker of one task.
+pub struct Worker {
+    state: Arc<State>,
+    /// To the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
+    registrar: SyncSender<Registration>,
+}
+
+struct Registration {
+    master: Peer,
+    session: SessionId,
+    pieces: Vec<(PieceId, Piece)>,
+}
+
+/// What the devices' threads share with the worker.
+struct State {
+    task: Task,
+    post: Arc<dyn Post>,
+    devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
+    sessions: Mutex<HashMap<SessionId, Session>>,
+}
+
+struct Session {
+    master: Peer,
+    pieces: HashMap<PieceId, Registered>,
+}
+
+struct Registered {
+    device: Arc<Device>,
+    /// How many of a `Start`'s tensors are this piece's feeds.
+    feeds: usize,
+}
+
+impl Worker {
+    /// A worker without devices; see [`Worker::add_device`].
+    pub fn new(task: Task, post: Arc<dyn Post>) -> Self {
+        let state = Arc::new(State { task, post, devices: RwLock::default(), sessions: Mutex::default() });
+        let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
+        let shared = Arc::clone(&state);
+        thread::Builder::new()
+            .name("meshtf-register".into())
+            .spawn(move || registrations.iter().for_each(|registration| shared.register(registration)))
+            .expect("a thread at start");
+        Worker { state, registrar }
+    }
+
+    /// What a device of this worker hands its values to.
+    pub fn sink(&self) -> Arc<dyn Sink> {
+        Arc::clone(&self.state) as Arc<dyn Sink>
+    }
+
+    /// Serves a device from now on.
+    pub fn add_device(&self, name: DeviceName, device: Device) {
+        self.state.devices.write().expect("no panic under this lock").insert(name, Arc::new(device));
+    }
+
+    /// Takes a message that a master or another worker sent.
+    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
+        let Envelope { message, tensors } = envelope;
+        match message {
+            Message::Register { session, pieces } => {
+                let ids = pieces.iter().map(|(id, _)| *id).collect();
+                let registration = Registration { master: from.clone(), session, pieces };
+                if let Err(TrySendError::Full(_)) = self.registrar.try_send(registration) {
+                    let failure =
+                        Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"));
+                    let result = Err(failure.on_task(&self.state.task.to_string()));
+                    self.state.answer(from, Message::Registered { session, pieces: ids, result });
+                }
+            }
+            Message::Start { pieces, first, count } => self.state.start(from, &pieces, first, count, tensors),
+            Message::Push { step, to, transfer, iterations } => {
+                let value = tensors.into_iter().next();
+                if let Some(device) = self.state.device(&to) {
+                    device.arrive(step, transfer, iterations, value);
+                }
+            }
+            Message::Abort { step, failure } => {
+                for device in self.state.all_devices() {
+                    device.abort(step, failure.clone());
+                }
+            }
+            Message::Release { session } => self.state.release(session),
+            _ => {}
+        }
+    }
+
+    /// Forgets the sessions of a master that is gone.
+    pub fn down(&self, peer: &Peer) {
+        let orphans: Vec<SessionId> = {
+            let sessions = self.state.sessions.lock().expect("no panic under this lock");
+            sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
+        };
+        for session in orphans {
+            self.state.release(session);
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
+    fn drop(&mut self) {
+        self.state.devices.write().expect("no panic under this lock").clear();
+        self.state.sessions.lock().expect("no panic under this lock").clear();
+    }
+}
+
+impl State {
+    fn device(&self, name: &DeviceName) -> Option<Arc<Device>> {
+        self.devices.read().expect("no panic under this lock").get(name).cloned()
+    }
+
+    fn all_devices(&self) -> Vec<Arc<Device>> {
+        self.devices.read().expect("no panic under this lock").values().cloned().collect()
+    }
+
+    fn register(&self, registration: Registration) {
+        let Registration { master, session, pieces } = registration;
+        let ids = pieces.iter().map(|(id, _)| *id).collect();
+        let result = pieces
+            .into_iter()
+            .try_for_each(|(id, piece)| self.register_one(&master, id, piece))
+            .map_err(|failure| failure.on_task(&self.task.to_string()));
+        self.answer(&master, Message::Registered { session, pieces: ids, result });
+    }
+
+    fn register_one(&self, master: &Peer, id: PieceId, piece: Piece) -> Result<()> {
+        let device = self.device(&piece.device).ok_or_else(|| {
+            Failure::new(Code::FailedPrecondition, format!("this task has no device {}", piece.device))
+        })?;
+        let feeds = piece.feeds.len();
+        device.register(id, piece)?;
+        let mut sessions = self.sessions.lock().expect("no panic under this lock");
+        let session =
+            sessions.entry(id.session).or_insert_with(|| Session { master: master.clone(), pieces: HashMap::new() });
+        session.pieces.insert(id, Registered { device, feeds });
+        Ok(())
+    }
+
+    fn start(&self, master: &Peer, pieces: &[PieceId], first: u64, count: u64, tensors: Vec<Tensor>) {
+        let mut tensors = tensors.into_iter();
+        let mut starts = Vec::with_capacity(pieces.len());
+        {
+            let sessions = self.sessions.lock().expect("no panic under this lock");
+            for &id in pieces {
+                let registered =
+                    sessions.get(&id.session).filter(|s| s.master == *master).and_then(|s| s.pieces.get(&id));
+                let Some(registered) = registered else {
+                    drop(sessions);
+                    let failure =
+                        Failure::new(Code::Aborted, "the piece is not registered here").on_task(&self.task.to_string());
+                    let step = StepId { session: id.session, number: first };
+                    return self.answer(master, Message::Failed { step, failure });
+                };
+                let feeds: Vec<Tensor> = tensors.by_ref().take(registered.feeds).collect();
+                starts.push((id, Arc::clone(&registered.device), feeds));
+            }
+        }
+        for (id, device, feeds) in starts {
+            device.start(id, first, count, feeds);
+        }
+    }
+
+    fn release(&self, session: SessionId) {
+        self.sessions.lock().expect("no panic under this lock").remove(&session);
+        for device in self.all_devices() {
+            device.release(session);
+        }
+    }
+
+    /// Sends to a master that may be gone by now: then nobody waits for the answer.
+    fn answer(&self, master: &Peer, message: impl Into<Envelope>) {
+        let _gone = self.post.send(master, message.into());
+    }
+
+    fn master(&self, session: SessionId) -> Option<Peer> {
+        self.sessions.lock().expect("no panic under this lock").get(&session).map(|s| s.master.clone())
+    }
+}
+
+impl Sink for State {
+    fn push(&self, step: StepId, to: &DeviceName, transfer: u32, iterations: &[u32], value: Option<Tensor>) {
+        if to.task == self.task {
+            if let Some(device) = self.device(to) {
+                device.arrive(step, transfer, iterations.to_vec(), value);
+            }
+            return;
+        }
+        let message = Message::Push { step, to: to.clone(), transfer, iterations: iterations.to_vec() };
+        let envelope = Envelope { message, tensors: value.into_iter().collect() };
+        let sent = match self.post.cluster().member(&to.task) {
+            Some(member) => self.post.send(&member.peer, envelope),
+            None => Err(Failure::new(Code::Unavailable, format!("task {} is not there to take a value", to.task))),
+        };
+        if let Err(failure) = sent {
+            self.failed(step, failure.on_task(&to.task.to_string()));
+        }
+    }
+
+    fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
+        if let Some(master) = self.master(piece.session) {
+            self.answer(&master, Envelope { message: Message::Done { piece, step: step.number }, tensors: fetches });
+        }
+    }
+
+    fn failed(&self, step: StepId, failure: Failure) {
+        if let Some(master) = self.master(step.session) {
+            self.answer(&master, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
+        }
+    }
+}
