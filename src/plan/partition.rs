@@ -248,7 +248,7 @@ impl Builder<'_> {
         };
         let bytes = crossing.port.and_then(|port| {
             let elements = self.shapes.of(item, port)?.elements()?;
-            Some(elements as u64 * ty?.dtype.size()? as u64)
+            u64::try_from(elements.checked_mul(ty?.dtype.size()?)?).ok()
         });
         let frame = self.loops.answers_in[item];
         let node = |kind: &str, op, frame| PieceNode {

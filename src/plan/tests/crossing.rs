@@ -131,6 +131,11 @@ fn shapes_are_known_where_they_follow() {
     check("y = Neg p", Some(96));
     check("y = Neg open", None);
     check("y = MatMul p p transpose_b=true", Some(6 * 6 * 4));
+    check("y = MatMul open p transpose_b=true", None);
+    check("y = MatMul open open transpose_a=true", Some(4 * 4 * 4));
+    check("z = MatMul open open transpose_a=true\ny = Add z row\nrow = Sum open zero", Some(4 * 4 * 4));
+    check("y = Sum open zero", Some(4 * 4));
+    check("y = Add p open", Some(96));
     check("y = Sum p one", Some(6 * 4));
     check("y = Sum p one keep_dims=true", Some(6 * 4));
     check("y = ArgMax p zero output_type=int64", Some(4 * 8));
