@@ -10,6 +10,7 @@ mod call;
 mod math;
 mod matmul;
 mod nn;
+mod random;
 mod real;
 mod reduce;
 mod scatter;
@@ -59,4 +60,4 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// A room compiles the ops that are its own and answers `None` for all others.
 type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel];
+const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel, random::kernel];

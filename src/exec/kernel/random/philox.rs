@@ -1,0 +1,87 @@
+//! Philox 4x32-10 (Salmon et al. 2011): random bits as a function of a key and a counter.
+
+/// The bits that one count gives.
+pub type Bits = [u32; 4];
+
+/// A key, and the count that is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Philox {
+    key: [u32; 2],
+    counter: u128,
+}
+
+impl Philox {
+    pub fn new(key: u64, counter: u128) -> Philox {
+        Philox { key: [key as u32, (key >> 32) as u32], counter }
+    }
+
+    /// As a node's two seed attributes start it.
+    pub fn from_seeds(seed: u64, seed2: u64) -> Philox {
+        Philox::new(seed, u128::from(seed2) << 64)
+    }
+
+    /// Leaves out so many counts.
+    pub fn skip(&mut self, counts: u64) {
+        self.counter = self.counter.wrapping_add(u128::from(counts));
+    }
+
+    /// The bits of the next count.
+    pub fn draw(&mut self) -> Bits {
+        let c = self.counter;
+        let mut bits = [c as u32, (c >> 32) as u32, (c >> 64) as u32, (c >> 96) as u32];
+        let mut key = self.key;
+        for _ in 0..10 {
+            bits = round(bits, key);
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        self.skip(1);
+        bits
+    }
+
+    /// The bits one word at a time.
+    pub fn words(self) -> Words {
+        Words { philox: self, bits: [0; 4], used: 4 }
+    }
+}
+
+fn round(bits: Bits, key: [u32; 2]) -> Bits {
+    let first = u64::from(bits[0]) * 0xD251_1F53;
+    let second = u64::from(bits[2]) * 0xCD9E_8D57;
+    [(second >> 32) as u32 ^ bits[1] ^ key[0], second as u32, (first >> 32) as u32 ^ bits[3] ^ key[1], first as u32]
+}
+
+/// A Philox that hands out its bits one word at a time.
+pub struct Words {
+    philox: Philox,
+    bits: Bits,
+    used: usize,
+}
+
+impl Words {
+    pub fn draw(&mut self) -> u32 {
+        if self.used == self.bits.len() {
+            self.bits = self.philox.draw();
+            self.used = 0;
+        }
+        self.used += 1;
+        self.bits[self.used - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers of Random123's own test.
+    #[test]
+    fn known_answers() {
+        let check = |key: u64, counter: u128, want: Bits| assert_eq!(Philox::new(key, counter).draw(), want);
+        check(0, 0, [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        check(u64::MAX, u128::MAX, [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        check(
+            0x299f_31d0_a409_3822,
+            0x0370_7344_1319_8a2e_85a3_08d3_243f_6a88,
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! Random ops with a state: the node's generator, which every step leaves further on.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::{HostKernel, KernelNode};
+use super::distribution::{Distribution, groups, uniform_f64};
+use super::philox::Philox;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
+
+/// Counts that TensorFlow sets aside for each number, whether they are drawn or not.
+const COUNTS_PER_NUMBER: u64 = 256;
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if !matches!(
+        node.op,
+        "RandomUniform"
+            | "RandomStandardNormal"
+            | "TruncatedNormal"
+            | "RandomUniformInt"
+            | "Multinomial"
+            | "RandomShuffle"
+    ) {
+        return Ok(None);
+    }
+    let generator = Generator::of(node)?;
+    let kernel = match node.op {
+        "RandomUniform" => floats(node, generator, Distribution::Uniform)?,
+        "RandomStandardNormal" => floats(node, generator, Distribution::Normal)?,
+        "TruncatedNormal" => floats(node, generator, Distribution::TruncatedNormal)?,
+        "RandomUniformInt" => integers(node, generator)?,
+        "Multinomial" => multinomial(node, generator)?,
+        _ => with_type!(input_dtype(node, 0)?, T => shuffle::<T>(generator)),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Where the node's random numbers go on.
+struct Generator(Philox);
+
+impl Generator {
+    fn of(node: &KernelNode) -> Result<Generator> {
+        let (seed, seed2) = (node.attrs.int("seed")? as u64, node.attrs.int("seed2")? as u64);
+        Ok(Generator(match (seed, seed2) {
+            (0, 0) => Philox::from_seeds(entropy(), entropy()),
+            _ => Philox::from_seeds(seed, seed2),
+        }))
+    }
+
+    /// The generator for this step, which has so many counts to itself.
+    fn reserve(&mut self, counts: u64) -> Philox {
+        let now = self.0;
+        self.0.skip(counts);
+        now
+    }
+
+    fn reserve_numbers(&mut self, numbers: usize) -> Philox {
+        self.reserve(numbers as u64 * COUNTS_PER_NUMBER)
+    }
+}
+
+/// A number nobody can foresee: the standard library keys its hash maps with the system's entropy.
+fn entropy() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// The shape that a shape tensor states.
+///
+/// # Errors
+/// InvalidArgument where it is no vector or has a negative size.
+pub(super) fn shape_of(tensor: &Tensor) -> Result<Shape> {
+    if tensor.rank() != 1 {
+        return Err(Failure::invalid(format!(
+            "shape must be a vector of {{int32,int64}}, got shape {}",
+            tensor.shape()
+        )));
+    }
+    let sizes = tensor.to_i64s()?;
+    if let Some((i, size)) = sizes.iter().enumerate().find(|(_, size)| **size < 0) {
+        return Err(Failure::invalid(format!("Dimension {size} must be >= 0 (size {i} of the shape)")));
+    }
+    Shape::from_i64s(&sizes)
+}
+
+fn floats(node: &KernelNode, mut generator: Generator, distribution: Distribution) -> Result<Option<HostKernel>> {
+    let dtype = output_dtype(node, 0)?;
+    if !dtype.is_float() {
+        return Ok(None);
+    }
+    Ok(Some(call(move |[shape]| {
+        let shape = shape_of(&shape)?;
+        let philox = generator.reserve_numbers(shape.checked_elements(dtype)?);
+        distribution.draw(dtype, shape, philox).unwrap_or_else(|| Err(Failure::invalid("random numbers are floats")))
+    })))
+}
+
+fn integers(node: &KernelNode, mut generator: Generator) -> Result<Option<HostKernel>> {
+    let dtype = output_dtype(node, 0)?;
+    if !matches!(dtype, DType::I32 | DType::I64) {
+        return Ok(None);
+    }
+    Ok(Some(call(move |[shape, low, high]| {
+        let shape = shape_of(&shape)?;
+        for (name, bound) in [("minval", &low), ("maxval", &high)] {
+            if bound.rank() != 0 {
+                return Err(Failure::invalid(format!("{name} must be 0-D, got shape {}", bound.shape())));
+            }
+        }
+        let n = shape.checked_elements(dtype)?;
+        if n == 0 {
+            return Tensor::zeros(dtype, shape);
+        }
+        let (low, high) = (low.to_i64()?, high.to_i64()?);
+        if low >= high {
+            return Err(Failure::invalid(format!("Need minval < maxval, got {low} >= {high}")));
+        }
+        let philox = generator.reserve_numbers(n);
+        Ok(integers_between(dtype, shape, n, philox, low, high.wrapping_sub(low) as u64))
+    })))
+}
+
+/// `n` int32 or int64 from `low` on, out of `range`. Taken modulo the range, as TensorFlow does.
+pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Philox, low: i64, range: u64) -> Tensor {
+    if dtype == DType::I32 {
+        let (low, range) = (low as i32, range as u32);
+        return Tensor::from_vec(
+            shape,
+            groups(n, philox, |bits| bits.map(|word| low.wrapping_add_unsigned(word % range))),
+        );
+    }
+    let number = |bits: [u32; 2]| low.wrapping_add_unsigned((u64::from(bits[1]) << 32 | u64::from(bits[0])) % range);
+    Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [number([a, b]), number([c, d])]))
+}
+
+fn multinomial(node: &KernelNode, mut generator: Generator) -> Result<Option<HostKernel>> {
+    let wide = output_dtype(node, 0)? == DType::I64;
+    Ok(with_float!(input_dtype(node, 0)?, T => call(move |[logits, samples]| {
+        let &[batch, classes] = logits.dims() else {
+            return Err(Failure::invalid(format!("logits should be a matrix, got shape {}", logits.shape())));
+        };
+        if samples.rank() != 0 {
+            return Err(Failure::invalid(format!("num_samples should be a scalar, got shape {}", samples.shape())));
+        }
+        let samples = samples.to_i64()?;
+        let Ok(samples) = usize::try_from(samples) else {
+            return Err(Failure::invalid(format!("num_samples should be non-negative, got {samples}")));
+        };
+        if classes == 0 && batch > 0 {
+            return Err(Failure::invalid(format!("num_classes should be positive, got {classes}")));
+        }
+        let shape = Shape::from([batch, samples]);
+        shape.checked_elements(DType::I64)?;
+        let philox = generator.reserve_numbers(batch * samples.next_multiple_of(4) * 2);
+        let classes = draw_classes::<T>(logits.slice()?, classes, samples, philox);
+        Ok(if wide {
+            Tensor::from_vec(shape, classes)
+        } else {
+            Tensor::from_vec::<i32>(shape, classes.into_iter().map(|class| class as i32).collect())
+        })
+    })))
+}
+
+/// `samples` classes for each row of `logits`, as likely as its softmax says.
+pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usize, philox: Philox) -> Vec<i64> {
+    let mut words = philox.words();
+    let mut drawn = Vec::new();
+    let mut cumulative = Vec::with_capacity(classes);
+    for row in logits.chunks_exact(classes.max(1)) {
+        let finite = |x: &T| Some(x.to_f64()).filter(|x| x.is_finite());
+        let max = row.iter().filter_map(finite).fold(f64::MIN, f64::max);
+        let mut total = 0.0;
+        cumulative.clear();
+        cumulative.extend(row.iter().map(|x| {
+            total += finite(x).map_or(0.0, |x| (x - max).exp());
+            total
+        }));
+        for _ in 0..samples {
+            let at = uniform_f64([words.draw(), words.draw()]) * total;
+            drawn.push(cumulative.partition_point(|&sum| sum <= at) as i64);
+        }
+    }
+    drawn
+}
+
+fn shuffle<T: Element>(mut generator: Generator) -> HostKernel {
+    call(move |[mut value]| {
+        let rows = value.dims().first().copied().unwrap_or(1);
+        if rows <= 1 || value.len() <= 1 {
+            return Ok(value);
+        }
+        let mut words = generator.reserve((rows as u64 - 1).div_ceil(4)).words();
+        let width = value.len() / rows;
+        let elements = value.slice_mut::<T>()?;
+        for row in 0..rows - 1 {
+            let other = row + words.draw() as usize % (rows - row);
+            if other != row {
+                let (before, from) = elements.split_at_mut(other * width);
+                before[row * width..][..width].swap_with_slice(&mut from[..width]);
+            }
+        }
+        Ok(value)
+    })
+}
