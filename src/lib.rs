@@ -44,6 +44,8 @@ mod json;
 mod local;
 #[cfg(feature = "node")]
 mod master;
+#[cfg(feature = "node")]
+pub mod mesh;
 mod nearest;
 pub mod plan;
 #[cfg(feature = "node")]

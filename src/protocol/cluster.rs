@@ -41,6 +41,9 @@ pub struct Hello {
     pub bulk_addresses: Vec<String>,
     /// When it started, in milliseconds since 1970.
     pub since_unix_ms: u64,
+    /// Whether it has held its task long enough that everybody could object. Of two that claim one task, the settled one
+    /// has it.
+    pub settled: bool,
     /// The peers it is connected with, so that everybody meets everybody.
     pub peers: Vec<KnownPeer>,
 }

@@ -1,0 +1,275 @@
+//! The mesh: how nodes and clients find, admit and reach each other.
+//!
+//! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an
+//! [`Inbox`] takes what they send. Small messages go over one long-lived stream per peer ([`control`]), large ones over
+//! sockets of their own ([`transfer`]), all of it after the proof of the mesh key ([`admission`]). What a message means is
+//! nobody's business here.
+
+mod address;
+mod admission;
+mod ahead;
+mod control;
+mod discovery;
+mod driver;
+mod error;
+mod frame;
+mod key;
+mod links;
+mod order;
+mod registry;
+mod roster;
+mod transfer;
+mod transport;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use discovery::Attempt;
+pub use error::{Holder, KeyError, MeshError};
+pub use frame::MAX_SMALL_BYTES;
+pub use key::{Accepted, MeshKey, Ticket, check_mesh_name, home, remembered_addresses};
+pub use libp2p::identity::Keypair;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::driver::{Command, Driver};
+use self::roster::{Roster, lock};
+use crate::plan::Task;
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
+
+/// Most messages to this participant itself that wait.
+const MAX_LOCAL: usize = 16 << 10;
+
+/// What takes the messages and hears who is there. Called on the connection's own task, so nothing here may block; a
+/// value that takes time is put into a queue. [`Mesh::send`] may be called from here, [`Mesh::leave`] may not.
+pub trait Inbox: Send + Sync {
+    /// Any message but Hello and Goodbye. Small messages of one peer come in the order they were sent. A message over
+    /// [`MAX_SMALL_BYTES`] is overtaken by small ones, except within one request (`Request`, `Fetched`, `Reply`) and
+    /// among `Register`, `Start` and `Release` of one session, which stay in order whatever their size. What comes before
+    /// [`Mesh::join`] has returned is held back until then.
+    fn deliver(&self, from: &Peer, envelope: Envelope);
+
+    /// A peer is there and has said Hello. What it changes in it later shows in [`Mesh::watch`]. Called before `join` has
+    /// returned for the peers found by then.
+    fn up(&self, peer: &Peer, hello: &Hello);
+
+    /// The peer is gone, once for every `up`; `task` is the one it held. What was sent to it and has not arrived is lost.
+    fn down(&self, peer: &Peer, task: Option<&Task>, why: &str);
+}
+
+/// Who is admitted.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// Those who can prove that they have the key.
+    Key(MeshKey),
+    /// Everybody who can reach the port and is open too.
+    Open,
+}
+
+/// How a participant joins.
+#[derive(Clone)]
+pub struct MeshConfig {
+    /// Name of the mesh; participants of others are strangers.
+    pub mesh: String,
+    pub admission: Admission,
+    /// Drawn anew for every start, unless told otherwise.
+    pub identity: Keypair,
+    /// The task to hold; `None` for a client, which hosts nothing and need not be reachable.
+    pub task: Option<Task>,
+    /// What the task has. GPUs that are found later are told with [`Mesh::set_devices`].
+    pub devices: Vec<DeviceInfo>,
+    /// Where to listen, `host:port` or multiaddrs. Empty: a node on a free port of every interface, a client nowhere.
+    pub listen: Vec<String>,
+    /// Peers to dial whatever discovery finds, `host:port` or multiaddrs; names are resolved anew at every try.
+    pub peers: Vec<String>,
+    /// Fixed addresses, of a cluster file: a node listens on its own and dials the others.
+    pub fixed: BTreeMap<Task, String>,
+    /// Folder where the processes of one machine find each other.
+    pub registry: Option<PathBuf>,
+    /// Look for peers on the LAN.
+    pub mdns: bool,
+}
+
+impl MeshConfig {
+    /// A client of `mesh` that finds nobody by itself.
+    pub fn new(mesh: impl Into<String>, admission: Admission) -> Self {
+        // 32 random bytes are a key; only a machine without randomness leads to the other branch, and `join` tells it.
+        let identity = match random::<32>().map(Keypair::ed25519_from_bytes) {
+            Ok(Ok(identity)) => identity,
+            _ => Keypair::generate_ed25519(),
+        };
+        MeshConfig {
+            mesh: mesh.into(),
+            admission,
+            identity,
+            task: None,
+            devices: Vec::new(),
+            listen: Vec::new(),
+            peers: Vec::new(),
+            fixed: BTreeMap::new(),
+            registry: None,
+            mdns: false,
+        }
+    }
+
+    /// A client of this user's `mesh` that finds it by every means: the key, made now where there is none, the addresses
+    /// that tickets brought, the registry folder and mDNS. `open` runs without the key.
+    ///
+    /// # Errors
+    /// [`MeshError::Key`] where the name is none or the user's folder cannot be used.
+    pub fn of_user(mesh: &str, open: bool) -> Result<Self, MeshError> {
+        check_mesh_name(mesh)?;
+        let home = home()?;
+        let admission = if open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(&home, mesh)?) };
+        Ok(MeshConfig {
+            peers: remembered_addresses(&home, mesh)?,
+            registry: Some(home.join("run")),
+            mdns: true,
+            ..MeshConfig::new(mesh, admission)
+        })
+    }
+}
+
+/// A participant's handle on its mesh. Clones are the same participant.
+#[derive(Clone)]
+pub struct Mesh {
+    roster: Arc<Roster>,
+    runtime: tokio::runtime::Handle,
+    commands: mpsc::Sender<Command>,
+    local: mpsc::Sender<Envelope>,
+    attempts: Arc<Mutex<Vec<Attempt>>>,
+}
+
+impl Mesh {
+    /// Joins. A node is back within half a second: as soon as everybody who is known has answered, or has not in 0.4 s.
+    /// A client that knows of nobody is back at once, with an empty cluster to [`watch`](Mesh::watch).
+    ///
+    /// # Errors
+    /// [`MeshError::TaskTaken`] where a live node holds the task; otherwise what is wrong with the configuration, or what
+    /// the operating system refused.
+    pub async fn join(config: MeshConfig, inbox: Arc<dyn Inbox>) -> Result<Mesh, MeshError> {
+        check_mesh_name(&config.mesh)?;
+        let hello = Hello {
+            version: VERSION,
+            mesh: config.mesh.clone(),
+            task: config.task.clone(),
+            incarnation: Incarnation(u64::from_le_bytes(random()?)),
+            devices: config.devices.clone(),
+            addresses: Vec::new(),
+            bulk_addresses: Vec::new(),
+            since_unix_ms: unix_ms(),
+            settled: false,
+            peers: Vec::new(),
+        };
+        let gate = Arc::new(admission::Gate::new(&config.identity, &config.mesh, config.admission.clone())?);
+        let me = Peer::new(config.identity.public().to_peer_id().to_string());
+        let roster = Arc::new(Roster::new(hello, me, inbox, gate));
+        let attempts = Arc::new(Mutex::new(Vec::new()));
+        let (commands, received) = mpsc::channel(16);
+        let driver = Driver::start(config, roster.clone(), received, attempts.clone()).await?;
+        let (met, everybody) = oneshot::channel();
+        tokio::spawn(driver.run(met));
+
+        let (local, mut to_self) = mpsc::channel(MAX_LOCAL);
+        let own = roster.clone();
+        tokio::spawn(async move {
+            while let Some(envelope) = to_self.recv().await {
+                own.deliver_local(envelope);
+            }
+        });
+        let mesh = Mesh { roster, runtime: tokio::runtime::Handle::current(), commands, local, attempts };
+        let _ = everybody.await;
+        if let Some((task, holder)) = mesh.roster.lost().borrow().clone() {
+            mesh.leave().await;
+            return Err(MeshError::TaskTaken { task, holder });
+        }
+        mesh.roster.open();
+        Ok(mesh)
+    }
+
+    /// This participant.
+    pub fn peer(&self) -> &Peer {
+        &self.roster.me
+    }
+
+    /// The random number of this run.
+    pub fn incarnation(&self) -> Incarnation {
+        self.roster.incarnation
+    }
+
+    /// The nodes that are up, this one among them where it holds a task.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.roster.cluster().borrow().clone()
+    }
+
+    /// The cluster as it changes.
+    pub fn watch(&self) -> watch::Receiver<Arc<Cluster>> {
+        self.roster.cluster()
+    }
+
+    /// Sends a message; it is queued when this returns, and lost only together with the peer. Never blocks, and may be
+    /// called from any thread. To this participant itself, it comes to the inbox on a task of its own.
+    ///
+    /// # Errors
+    /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
+    pub fn send(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
+        if *to == self.roster.me {
+            return self.local.try_send(envelope).map_err(|_| MeshError::QueueFull {
+                peer: to.clone(),
+                what: "messages to itself that wait",
+                limit: MAX_LOCAL,
+            });
+        }
+        let link = self.roster.link(to).ok_or_else(|| MeshError::NotConnected { peer: to.clone() })?;
+        transfer::send(&self.roster, &self.runtime, &link, envelope)
+    }
+
+    /// Changes this node's devices and tells everybody.
+    pub fn set_devices(&self, devices: Vec<DeviceInfo>) {
+        self.roster.change(|hello| hello.devices = devices);
+    }
+
+    /// Multiaddrs that this participant listens on.
+    pub fn addresses(&self) -> Vec<String> {
+        self.roster.own_hello().addresses
+    }
+
+    /// What finding peers has tried so far.
+    pub fn tried(&self) -> Vec<Attempt> {
+        lock(&self.attempts).clone()
+    }
+
+    /// Returns when another node turns out to hold this one's task, which can be after `join`: two parts of a network
+    /// that find each other late, or a node that was suspended while another took its place. This node is to stop then.
+    pub async fn lost(&self) -> MeshError {
+        let mut lost = self.roster.lost();
+        let lost = lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone());
+        match lost {
+            Some((task, holder)) => MeshError::TaskTaken { task, holder },
+            None => MeshError::Left,
+        }
+    }
+
+    /// Says goodbye to everybody and closes every connection; takes 0.3 s at most.
+    pub async fn leave(self) {
+        let (done, left) = oneshot::channel();
+        if self.commands.send(Command::Leave(done)).await.is_ok() {
+            let _ = left.await;
+        }
+    }
+}
+
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], MeshError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| MeshError::Io { what: "random numbers", source: std::io::Error::other(error.to_string()) })?;
+    Ok(bytes)
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

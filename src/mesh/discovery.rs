@@ -1,0 +1,280 @@
+//! Whom to dial, when, and what came of it.
+//!
+//! Pure: time comes in as an argument. Every way of finding peers ends here as a target; a target that does not answer is
+//! tried again, ever more slowly, for as long as whoever named it stands by it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use libp2p::PeerId;
+
+/// Most targets at once.
+pub const MAX_TARGETS: usize = 4096;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long one that denied us, or is us, is left alone.
+const DENIED_PAUSE: Duration = Duration::from_secs(30);
+/// After so many failures a peer that nobody stands by is forgotten.
+const HEARSAY_ATTEMPTS: u32 = 12;
+
+/// How a target became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// `--peer`, `MESHTF_PEERS`, a ticket.
+    Configured,
+    /// The cluster file.
+    ClusterFile,
+    /// Another process on this machine.
+    Registry,
+    /// mDNS.
+    Lan,
+    /// A peer told, or it was up before.
+    Hearsay,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Configured => "configured peer",
+            Source::ClusterFile => "cluster file",
+            Source::Registry => "this machine",
+            Source::Lan => "mDNS",
+            Source::Hearsay => "known peer",
+        })
+    }
+}
+
+/// Who or what is dialled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// `host:port` or a multiaddr, as it was configured.
+    Address(String),
+    Peer(PeerId),
+}
+
+/// What finding peers has tried, and what came of it: one line for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// How the place became known, or a way of finding that is not a place.
+    pub how: String,
+    /// Where.
+    pub place: String,
+    /// What came of it last.
+    pub outcome: String,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.how, self.place, self.outcome)
+    }
+}
+
+/// A failure to connect, as far as it matters when to try again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// Nobody answers.
+    Silent(String),
+    /// Somebody answers and denies us.
+    Denied(String),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    source: Source,
+    addresses: Vec<String>,
+    failures: u32,
+    due: Instant,
+    dialling: bool,
+    /// Who was met there.
+    peer: Option<PeerId>,
+    outcome: Option<String>,
+}
+
+/// The targets.
+#[derive(Default)]
+pub struct Discovery {
+    targets: BTreeMap<Target, Entry>,
+}
+
+impl Discovery {
+    /// A target is there; new addresses are tried at once.
+    pub fn learn(&mut self, target: Target, addresses: Vec<String>, source: Source, now: Instant) {
+        if let Some(entry) = self.targets.get_mut(&target) {
+            entry.source = entry.source.min(source);
+            if addresses.iter().any(|address| !entry.addresses.contains(address)) {
+                entry.addresses = addresses;
+                entry.failures = 0;
+                entry.due = now;
+            }
+            return;
+        }
+        if self.targets.len() >= MAX_TARGETS {
+            return;
+        }
+        let entry = Entry { source, addresses, failures: 0, due: now, dialling: false, peer: None, outcome: None };
+        self.targets.insert(target, entry);
+    }
+
+    /// Nobody stands by these targets any more.
+    pub fn forget(&mut self, source: Source, keep: impl Fn(&PeerId) -> bool) {
+        self.targets.retain(|target, entry| {
+            entry.source != source || matches!(target, Target::Peer(peer) if keep(peer)) || entry.dialling
+        });
+    }
+
+    /// A peer has left for good.
+    pub fn farewell(&mut self, peer: &PeerId) {
+        self.targets.retain(|target, entry| {
+            *target != Target::Peer(*peer) || matches!(entry.source, Source::Configured | Source::Registry)
+        });
+    }
+
+    /// The targets to dial now, with their addresses. Each is being dialled until its outcome is told.
+    pub fn due(&mut self, now: Instant, is_up: impl Fn(&PeerId) -> bool) -> Vec<(Target, Vec<String>)> {
+        let mut due = Vec::new();
+        for (target, entry) in &mut self.targets {
+            let peer = if let Target::Peer(peer) = target { Some(*peer) } else { entry.peer };
+            if entry.dialling || entry.due > now || peer.is_some_and(|peer| is_up(&peer)) {
+                continue;
+            }
+            entry.dialling = true;
+            due.push((target.clone(), entry.addresses.clone()));
+        }
+        due
+    }
+
+    /// When the next target is due, of those that are not up.
+    pub fn next_due(&self, is_up: impl Fn(&PeerId) -> bool) -> Option<Instant> {
+        let waiting = self.targets.iter().filter(|(target, entry)| {
+            let peer = if let Target::Peer(peer) = target { Some(*peer) } else { entry.peer };
+            !entry.dialling && !peer.is_some_and(|peer| is_up(&peer))
+        });
+        waiting.map(|(_, entry)| entry.due).min()
+    }
+
+    /// What came of dialling a target.
+    pub fn outcome(&mut self, target: &Target, result: Result<PeerId, Miss>, now: Instant) {
+        let Some(entry) = self.targets.get_mut(target) else { return };
+        entry.dialling = false;
+        let (pause, outcome) = match result {
+            Ok(peer) => {
+                entry.peer = Some(peer);
+                entry.failures = 0;
+                (FIRST_PAUSE, format!("connected with {peer}"))
+            }
+            Err(Miss::Silent(why)) => {
+                entry.failures += 1;
+                (LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(entry.failures.min(10))), why)
+            }
+            Err(Miss::Denied(why)) => {
+                entry.failures += 1;
+                (DENIED_PAUSE, why)
+            }
+        };
+        entry.due = now + pause;
+        entry.outcome = Some(outcome);
+        if entry.source == Source::Hearsay && entry.failures >= HEARSAY_ATTEMPTS {
+            self.targets.remove(target);
+        }
+    }
+
+    /// A peer that was connected turned us away.
+    pub fn turned_away(&mut self, peer: &PeerId, why: &str, now: Instant) {
+        for (target, entry) in &mut self.targets {
+            if *target == Target::Peer(*peer) || entry.peer == Some(*peer) {
+                entry.due = now + DENIED_PAUSE;
+                entry.outcome = Some(format!("turned away: {why}"));
+            }
+        }
+    }
+
+    /// Whether every target has been tried once: who could be met at once has been met.
+    pub fn is_settled(&self) -> bool {
+        self.targets.values().all(|entry| !entry.dialling && entry.outcome.is_some())
+    }
+
+    /// What was tried.
+    pub fn attempts(&self) -> Vec<Attempt> {
+        let attempts = self.targets.iter().map(|(target, entry)| Attempt {
+            how: entry.source.to_string(),
+            place: match target {
+                Target::Address(address) => address.clone(),
+                Target::Peer(peer) => match entry.addresses.first() {
+                    Some(first) => format!("{peer} at {first}"),
+                    None => peer.to_string(),
+                },
+            },
+            outcome: match (&entry.outcome, entry.dialling) {
+                (Some(outcome), _) => outcome.clone(),
+                (None, true) => "being dialled".to_owned(),
+                (None, false) => "not dialled yet".to_owned(),
+            },
+        });
+        attempts.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(seed: u8) -> PeerId {
+        libp2p::identity::Keypair::ed25519_from_bytes([seed; 32]).unwrap().public().to_peer_id()
+    }
+
+    fn silent() -> Result<PeerId, Miss> {
+        Err(Miss::Silent("connection refused".into()))
+    }
+
+    #[test]
+    fn a_target_is_tried_ever_more_slowly_and_at_once_when_it_moved() {
+        let (mut discovery, start) = (Discovery::default(), Instant::now());
+        let target = Target::Peer(peer(1));
+        discovery.learn(target.clone(), vec!["a:1".into()], Source::Registry, start);
+        assert!(!discovery.is_settled());
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            assert_eq!(discovery.due(now, |_| false).len(), 1);
+            assert!(discovery.due(now, |_| false).is_empty(), "it is being dialled");
+            discovery.outcome(&target, silent(), now);
+            let next = discovery.next_due(|_| false).unwrap();
+            pauses.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000]);
+        assert!(discovery.is_settled());
+        discovery.learn(target, vec!["b:2".into()], Source::Hearsay, now);
+        assert_eq!(discovery.due(now, |_| false)[0].1, ["b:2"]);
+    }
+
+    #[test]
+    fn one_that_is_up_is_left_alone_and_dialled_again_when_it_is_gone() {
+        let (mut discovery, now) = (Discovery::default(), Instant::now());
+        let target = Target::Address("lab:7".into());
+        discovery.learn(target.clone(), vec![], Source::Configured, now);
+        discovery.due(now, |_| false);
+        discovery.outcome(&target, Ok(peer(2)), now);
+        let later = now + Duration::from_secs(60);
+        assert!(discovery.due(later, |up| *up == peer(2)).is_empty());
+        assert_eq!(discovery.due(later, |_| false).len(), 1);
+    }
+
+    #[test]
+    fn hearsay_is_forgotten_and_the_configured_is_not() {
+        let (mut discovery, mut now) = (Discovery::default(), Instant::now());
+        let (told, configured) = (Target::Peer(peer(1)), Target::Address("x:1".into()));
+        discovery.learn(told.clone(), vec![], Source::Hearsay, now);
+        discovery.learn(configured.clone(), vec![], Source::Configured, now);
+        for _ in 0..HEARSAY_ATTEMPTS {
+            now += LONGEST_PAUSE;
+            for (target, _) in discovery.due(now, |_| false) {
+                discovery.outcome(&target, silent(), now);
+            }
+        }
+        assert_eq!(discovery.attempts().len(), 1);
+        discovery.farewell(&peer(1));
+        assert_eq!(discovery.due(now + LONGEST_PAUSE, |_| false)[0].0, configured);
+    }
+}

@@ -1,0 +1,605 @@
+//! The task that owns the swarm: it listens, looks for peers, dials them, and knows when everybody was asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use libp2p::connection_limits::{self, ConnectionLimits};
+use libp2p::core::Multiaddr;
+use libp2p::core::multiaddr::Protocol;
+use libp2p::core::transport::{ListenerId, TransportError};
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, Swarm, SwarmEvent};
+use libp2p::{PeerId, mdns};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
+
+use super::address::{Address, multiaddr, socket};
+use super::admission::Denied;
+use super::control::{End, MAX_SILENCE};
+use super::discovery::{Attempt, Discovery, Miss, Source, Target};
+use super::error::MeshError;
+use super::links::{LinkEnded, Links};
+use super::registry::Registry;
+use super::roster::{Roster, encode_small, lock};
+use super::transport::{BulkSocket, HandedOver, swarm_transport};
+use super::{Admission, MeshConfig, transfer, unix_ms};
+use crate::protocol::{Message, Peer};
+
+/// Most sockets that have not proven anything yet.
+const MAX_STRANGERS: u32 = 64;
+/// Most connections of one peer: both sides dial, and a broken one may linger.
+const MAX_CONNECTIONS_A_PEER: u32 = 4;
+/// Most bulk sockets that are read at once.
+const MAX_BULK_IN: usize = 256;
+/// How long a node waits for its first address, and for those it knows of.
+const LISTEN_LIMIT: Duration = Duration::from_millis(150);
+const JOIN_LIMIT: Duration = Duration::from_millis(400);
+/// How long a node leaves to another that starts at the same moment to object.
+const OBJECTION_TIME: Duration = Duration::from_millis(50);
+/// After this a node has its task for good.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+const LEAVE_LIMIT: Duration = Duration::from_millis(300);
+const TICK: Duration = Duration::from_millis(250);
+/// The registry folder is read with every tick for so long, and later with every fourth.
+const EAGER_TIME: Duration = Duration::from_secs(10);
+const IDLE_CONNECTION_LIMIT: Duration = Duration::from_secs(10);
+const MDNS_QUERY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the handle asks of the driver.
+pub enum Command {
+    Leave(oneshot::Sender<()>),
+}
+
+#[derive(NetworkBehaviour)]
+struct Behaviour {
+    limits: connection_limits::Behaviour,
+    links: Links,
+    mdns: Toggle<mdns::tokio::Behaviour>,
+}
+
+/// A dial under way: for whom, and where to try next.
+struct Dial {
+    target: Target,
+    rest: Vec<Multiaddr>,
+}
+
+pub struct Driver {
+    swarm: Swarm<Behaviour>,
+    roster: Arc<Roster>,
+    commands: mpsc::Receiver<Command>,
+    attempts: Arc<Mutex<Vec<Attempt>>>,
+    discovery: Discovery,
+    registry: Option<Registry>,
+    /// What came of reading the registry folder and of asking the LAN.
+    registry_outcome: String,
+    lan: Option<BTreeSet<PeerId>>,
+    dials: BTreeMap<ConnectionId, Dial>,
+    resolved: mpsc::Receiver<(Target, Result<Vec<Multiaddr>, String>)>,
+    resolver: mpsc::Sender<(Target, Result<Vec<Multiaddr>, String>)>,
+    /// Connected, and not yet up or turned away.
+    greeting: BTreeSet<PeerId>,
+    addresses: BTreeSet<Multiaddr>,
+    started: Instant,
+    /// When this node may call its task its own.
+    settles: Option<Instant>,
+    last_tick: Instant,
+    ticks: u64,
+    told: BTreeSet<Peer>,
+}
+
+impl Driver {
+    /// Listens, and looks around once.
+    ///
+    /// # Errors
+    /// Where an address cannot be listened on or is none.
+    pub async fn start(
+        config: MeshConfig,
+        roster: Arc<Roster>,
+        commands: mpsc::Receiver<Command>,
+        attempts: Arc<Mutex<Vec<Attempt>>>,
+    ) -> Result<Driver, MeshError> {
+        let me = config.identity.public().to_peer_id();
+        let (bulk, arrived) = mpsc::channel(MAX_BULK_IN);
+        let transport = swarm_transport(roster.gate().clone(), bulk);
+        let limits = ConnectionLimits::default()
+            .with_max_pending_incoming(Some(MAX_STRANGERS))
+            .with_max_established_per_peer(Some(MAX_CONNECTIONS_A_PEER));
+        let lan = if config.mdns { lan(me) } else { None };
+        let behaviour = Behaviour {
+            limits: connection_limits::Behaviour::new(limits),
+            links: Links::new(me, roster.clone()),
+            mdns: Toggle::from(lan),
+        };
+        let swarm_config =
+            libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_CONNECTION_LIMIT);
+        let swarm = Swarm::new(transport, behaviour, me, swarm_config);
+        tokio::spawn(take_bulk(roster.clone(), arrived));
+
+        let (resolver, resolved) = mpsc::channel(64);
+        let now = Instant::now();
+        let mut driver = Driver {
+            lan: swarm.behaviour().mdns.is_enabled().then(BTreeSet::new),
+            swarm,
+            commands,
+            attempts,
+            discovery: Discovery::default(),
+            registry: None,
+            registry_outcome: String::new(),
+            dials: BTreeMap::new(),
+            resolved,
+            resolver,
+            greeting: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+            started: now,
+            settles: config.task.is_some().then_some(now + SETTLED_AFTER),
+            last_tick: now,
+            ticks: 0,
+            told: BTreeSet::new(),
+            roster,
+        };
+        driver.listen(&config).await?;
+        driver.look_around(&config, me)?;
+        Ok(driver)
+    }
+
+    /// Runs until told to leave, or until the last handle is gone. `met` is told once everybody known was asked.
+    pub async fn run(mut self, met: oneshot::Sender<()>) {
+        let mut met = Some(met);
+        let mut lost = self.roster.lost();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let roster = self.roster.clone();
+        loop {
+            if met.is_some() && (self.has_met_everybody() || lost.borrow_and_update().is_some()) {
+                self.report();
+                let _ = met.take().map(|met| met.send(()));
+            }
+            self.dial_due();
+            let next = self.next_wake(met.is_some());
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_event(event),
+                Some((target, addresses)) = self.resolved.recv() => self.on_resolved(target, addresses),
+                () = roster.news.notified() => self.on_news(),
+                _ = tick.tick() => self.on_tick(),
+                _ = lost.changed() => {}
+                () = tokio::time::sleep_until(next.into()) => {}
+                command = self.commands.recv() => {
+                    self.leave().await;
+                    if let Some(Command::Leave(done)) = command {
+                        let _ = done.send(());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn listen(&mut self, config: &MeshConfig) -> Result<(), MeshError> {
+        let mut wanted = config.listen.clone();
+        if let (Some(task), true, false) = (&config.task, wanted.is_empty(), config.fixed.is_empty()) {
+            let known = || config.fixed.keys().map(crate::plan::Task::short).collect::<Vec<_>>().join(", ");
+            let own = config.fixed.get(task);
+            wanted.extend(own.cloned());
+            own.ok_or_else(|| MeshError::NotInClusterFile { task: task.clone(), known: known() })?;
+        }
+        let mut listeners = HashSet::new();
+        for text in &wanted {
+            let address: Address = text.parse()?;
+            let refuse = |why: String| MeshError::Listen { address: text.clone(), why };
+            let sockets = address.resolve().await.map_err(refuse)?;
+            let fixed = config.listen.is_empty();
+            let mut result = Err(refuse("it has no address".to_owned()));
+            for socket in sockets {
+                result = self.listen_on(multiaddr(socket)).map_err(refuse);
+                if result.is_err() && fixed {
+                    // Behind NAT or a container's network, the address others use is not one of this machine's own.
+                    let anywhere = std::net::SocketAddr::from(([0, 0, 0, 0], socket.port()));
+                    result = self.listen_on(multiaddr(anywhere)).map_err(refuse);
+                }
+                if result.is_ok() {
+                    break;
+                }
+            }
+            listeners.insert(result?);
+        }
+        if wanted.is_empty() && config.task.is_some() {
+            let any = "0.0.0.0:0";
+            let v4 = self.listen_on(multiaddr(([0, 0, 0, 0], 0).into()));
+            // A machine without IPv6 is fine, and so is one without IPv4.
+            let v6 = self.listen_on(multiaddr(([0u16; 8], 0).into()));
+            match (v4, v6) {
+                (Err(why), Err(_)) => return Err(MeshError::Listen { address: any.to_owned(), why }),
+                (v4, v6) => listeners.extend(v4.ok().into_iter().chain(v6.ok().filter(|_| has_ipv6()))),
+            }
+        }
+        let deadline = tokio::time::Instant::now() + LISTEN_LIMIT;
+        while !listeners.is_empty() {
+            let Ok(event) = tokio::time::timeout_at(deadline, self.swarm.select_next_some()).await else { break };
+            if let SwarmEvent::NewListenAddr { listener_id, .. } = &event {
+                listeners.remove(listener_id);
+            }
+            self.on_event(event);
+        }
+        Ok(())
+    }
+
+    fn listen_on(&mut self, address: Multiaddr) -> Result<ListenerId, String> {
+        self.swarm.listen_on(address).map_err(|error| match error {
+            TransportError::Other(error) => error.to_string(),
+            other => other.to_string(),
+        })
+    }
+
+    fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
+        let now = Instant::now();
+        for text in &config.peers {
+            let _: Address = text.parse()?;
+            self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], Source::Configured, now);
+        }
+        for (task, text) in &config.fixed {
+            if config.task.as_ref() != Some(task) {
+                self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], Source::ClusterFile, now);
+            }
+        }
+        if let Some(folder) = &config.registry {
+            let key = match &config.admission {
+                Admission::Key(key) => key.fingerprint(),
+                Admission::Open => "open".to_owned(),
+            };
+            self.registry = Some(Registry::open(folder, &config.mesh, key, me)?);
+            self.look_into_registry();
+        }
+        Ok(())
+    }
+
+    fn look_into_registry(&mut self) {
+        let Some(registry) = &mut self.registry else { return };
+        let addresses: Vec<String> = self.addresses.iter().map(Multiaddr::to_string).collect();
+        let announced = registry.announce(&addresses);
+        let found = registry.look();
+        let others = match found.len() {
+            0 => "no other process".to_owned(),
+            1 => "1 other process".to_owned(),
+            n => format!("{n} other processes"),
+        };
+        self.registry_outcome = match announced {
+            Ok(()) => others,
+            Err(error) => format!("{others}; {error}"),
+        };
+        self.discovery.forget(Source::Registry, |peer| found.contains_key(peer));
+        let now = Instant::now();
+        for (peer, addresses) in found {
+            self.discovery.learn(Target::Peer(peer), addresses, Source::Registry, now);
+        }
+    }
+
+    fn has_met_everybody(&self) -> bool {
+        let asked = self.started.elapsed();
+        let objection = self.registry.is_some() && self.settles.is_some();
+        asked >= JOIN_LIMIT
+            || (self.discovery.is_settled()
+                && self.greeting.iter().all(|peer| self.is_up(peer))
+                && (!objection || asked >= OBJECTION_TIME))
+    }
+
+    fn next_wake(&self, joining: bool) -> Instant {
+        let mut next = Instant::now() + TICK * 4;
+        if let Some(due) = self.discovery.next_due(|peer| self.swarm.is_connected(peer)) {
+            next = next.min(due);
+        }
+        if joining {
+            let objection = self.started + OBJECTION_TIME;
+            let limit = if objection > Instant::now() { objection } else { self.started + JOIN_LIMIT };
+            next = next.min(limit);
+        }
+        next
+    }
+
+    fn is_up(&self, peer: &PeerId) -> bool {
+        self.roster.link(&Peer::new(peer.to_string())).is_some()
+    }
+
+    fn dial_due(&mut self) {
+        let swarm = &self.swarm;
+        for (target, addresses) in self.discovery.due(Instant::now(), |peer| swarm.is_connected(peer)) {
+            let resolver = self.resolver.clone();
+            match target {
+                Target::Peer(_) => {
+                    let sockets = addresses.iter().filter_map(|a| socket(a)).map(multiaddr).collect();
+                    self.on_resolved(target, Ok(sockets));
+                }
+                Target::Address(ref text) => {
+                    let address = text.parse::<Address>();
+                    tokio::spawn(async move {
+                        let found = match address {
+                            Ok(address) => address.to_dial().await,
+                            Err(error) => Err(error.to_string()),
+                        };
+                        let found = found.map(|sockets| sockets.into_iter().map(multiaddr).collect());
+                        let _ = resolver.send((target, found)).await;
+                    });
+                }
+            }
+        }
+    }
+
+    fn on_resolved(&mut self, target: Target, addresses: Result<Vec<Multiaddr>, String>) {
+        let result = match (&target, addresses) {
+            (_, Err(why)) => Err(Miss::Silent(why)),
+            (_, Ok(addresses)) if addresses.is_empty() => Err(Miss::Silent("it has no address".to_owned())),
+            (Target::Peer(peer), Ok(addresses)) => {
+                let options = DialOpts::peer_id(*peer)
+                    .addresses(addresses)
+                    .condition(PeerCondition::DisconnectedAndNotDialing)
+                    .allocate_new_port()
+                    .build();
+                return self.dial(options, Dial { target, rest: Vec::new() });
+            }
+            (Target::Address(_), Ok(mut addresses)) => {
+                let first = addresses.remove(0);
+                let options = DialOpts::unknown_peer_id().address(first).allocate_new_port().build();
+                return self.dial(options, Dial { target, rest: addresses });
+            }
+        };
+        self.discovery.outcome(&target, result, Instant::now());
+    }
+
+    fn dial(&mut self, options: DialOpts, dial: Dial) {
+        let id = options.connection_id();
+        let target = dial.target.clone();
+        self.dials.insert(id, dial);
+        if let Err(error) = self.swarm.dial(options) {
+            self.dials.remove(&id);
+            self.discovery.outcome(&target, Err(miss(&error)), Instant::now());
+        }
+    }
+
+    fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        let now = Instant::now();
+        match event {
+            SwarmEvent::NewListenAddr { address, .. } => {
+                self.addresses.insert(address);
+                self.tell_addresses();
+            }
+            SwarmEvent::ExpiredListenAddr { address, .. } => {
+                self.addresses.remove(&address);
+                self.tell_addresses();
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
+                if let Some(dial) = self.dials.remove(&connection_id) {
+                    self.discovery.outcome(&dial.target, Ok(peer_id), now);
+                }
+                if !self.is_up(&peer_id) {
+                    self.greeting.insert(peer_id);
+                }
+            }
+            SwarmEvent::ConnectionClosed { peer_id, num_established: 0, .. } => {
+                self.greeting.remove(&peer_id);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                let Some(dial) = self.dials.remove(&connection_id) else { return };
+                tracing::debug!(target = ?dial.target, %error, "not reached");
+                match miss(&error) {
+                    Miss::Silent(_) if !dial.rest.is_empty() => self.on_resolved(dial.target, Ok(dial.rest)),
+                    miss => self.discovery.outcome(&dial.target, Err(miss), now),
+                }
+            }
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                if find_cause::<HandedOver>(&error).is_none() {
+                    match find_cause::<Denied>(&error) {
+                        Some(denied) => tracing::info!(from = %send_back_addr, "denied entry: {denied}"),
+                        None => tracing::debug!(from = %send_back_addr, "denied entry: {error}"),
+                    }
+                }
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Links(LinkEnded { peer, end })) => {
+                self.greeting.remove(&peer);
+                match end {
+                    End::Refused(refusal) => self.discovery.turned_away(&peer, &refusal.to_string(), now),
+                    End::Left(_) => self.discovery.farewell(&peer),
+                    End::Peer(_) | End::Closed => {}
+                }
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => {
+                let mut peers: BTreeMap<PeerId, Vec<String>> = BTreeMap::new();
+                for (peer, mut address) in found {
+                    if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
+                        address.pop();
+                    }
+                    peers.entry(peer).or_default().push(address.to_string());
+                }
+                for (peer, addresses) in peers {
+                    self.lan.get_or_insert_default().insert(peer);
+                    self.discovery.learn(Target::Peer(peer), addresses, Source::Lan, now);
+                }
+            }
+            SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Expired(gone))) => {
+                let lan = self.lan.get_or_insert_default();
+                gone.iter().for_each(|(peer, _)| {
+                    lan.remove(peer);
+                });
+                let lan = lan.clone();
+                self.discovery.forget(Source::Lan, |peer| lan.contains(peer));
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_addresses(&mut self) {
+        let addresses: Vec<String> = self.addresses.iter().map(Multiaddr::to_string).collect();
+        self.roster.change(|hello| {
+            hello.bulk_addresses = addresses.clone();
+            hello.addresses = addresses;
+        });
+        if let Some(registry) = &mut self.registry {
+            let addresses = self.roster.own_hello().addresses;
+            if let Err(error) = registry.announce(&addresses) {
+                self.registry_outcome = error.to_string();
+            }
+        }
+    }
+
+    /// Learns from what the peers say: whom they know, and where they themselves are if the connection breaks.
+    fn on_news(&mut self) {
+        let now = Instant::now();
+        let me = *self.swarm.local_peer_id();
+        for link in self.roster.links() {
+            self.greeting.remove(&link.id);
+            let hello = link.hello();
+            for known in &hello.peers {
+                if let Ok(peer) = known.peer.as_str().parse::<PeerId>()
+                    && peer != me
+                    && !self.swarm.is_connected(&peer)
+                {
+                    self.discovery.learn(Target::Peer(peer), known.addresses.clone(), Source::Hearsay, now);
+                }
+            }
+            if hello.task.is_some() {
+                let addresses = link.dialled.iter().chain(&hello.addresses).cloned().collect();
+                self.discovery.learn(Target::Peer(link.id), addresses, Source::Hearsay, now);
+                self.discovery.outcome(&Target::Peer(link.id), Ok(link.id), now);
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let now = Instant::now();
+        let stood_still = now.duration_since(self.last_tick);
+        self.last_tick = now;
+        self.ticks += 1;
+        if let Some(settles) = self.settles {
+            if stood_still >= MAX_SILENCE {
+                // This process was suspended, and everybody took it for dead: it is a newcomer again, so that one who
+                // took its task over meanwhile keeps it.
+                self.settles = Some(now + SETTLED_AFTER);
+                self.roster.change(|hello| (hello.since_unix_ms, hello.settled) = (unix_ms(), false));
+            } else if now >= settles {
+                self.roster.change(|hello| hello.settled = true);
+            }
+        }
+        if self.started.elapsed() < EAGER_TIME || self.ticks.is_multiple_of(4) {
+            self.look_into_registry();
+        }
+        let nodes: BTreeSet<Peer> =
+            self.roster.cluster().borrow().members().map(|member| member.peer.clone()).collect();
+        if nodes != self.told {
+            self.told = nodes;
+            self.roster.tell();
+        }
+        self.report();
+    }
+
+    fn report(&self) {
+        let mut attempts = Vec::new();
+        if let Some(registry) = &self.registry {
+            attempts.push(Attempt {
+                how: "this machine".to_owned(),
+                place: registry.folder().display().to_string(),
+                outcome: self.registry_outcome.clone(),
+            });
+        }
+        if let Some(lan) = &self.lan {
+            let outcome = match lan.len() {
+                0 => "nobody answers".to_owned(),
+                1 => "1 peer answers".to_owned(),
+                n => format!("{n} peers answer"),
+            };
+            attempts.push(Attempt { how: "mDNS".to_owned(), place: "on the LAN".to_owned(), outcome });
+        }
+        attempts.extend(self.discovery.attempts());
+        *lock(&self.attempts) = attempts;
+    }
+
+    async fn leave(&mut self) {
+        self.registry = None;
+        let goodbye = encode_small(&Message::Goodbye { reason: "it stopped".to_owned() }.into());
+        for link in self.roster.links() {
+            if let Ok(frame) = &goodbye {
+                let _ = link.wire.push(&link.peer, frame);
+            }
+            link.wire.close();
+        }
+        let deadline = tokio::time::Instant::now() + LEAVE_LIMIT;
+        while self.swarm.connected_peers().next().is_some() {
+            if tokio::time::timeout_at(deadline, self.swarm.select_next_some()).await.is_err() {
+                break;
+            }
+        }
+        for link in self.roster.links() {
+            self.roster.end(&link, "this participant left");
+        }
+    }
+}
+
+async fn take_bulk(roster: Arc<Roster>, mut arrived: mpsc::Receiver<BulkSocket>) {
+    let places = Arc::new(Semaphore::new(MAX_BULK_IN));
+    while let Some(socket) = arrived.recv().await {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let roster = roster.clone();
+        tokio::spawn(async move {
+            transfer::accept(roster, socket).await;
+            drop(place);
+        });
+    }
+}
+
+fn lan(me: PeerId) -> Option<mdns::tokio::Behaviour> {
+    let config = mdns::Config { query_interval: MDNS_QUERY_INTERVAL, ..mdns::Config::default() };
+    mdns::tokio::Behaviour::new(config, me)
+        .inspect_err(|error| tracing::warn!("no peers will be found on the LAN: {error}"))
+        .ok()
+}
+
+fn has_ipv6() -> bool {
+    std::net::UdpSocket::bind("[::1]:0").is_ok()
+}
+
+/// What a failed dial means for the next.
+fn miss(error: &DialError) -> Miss {
+    if let Some(denied) = find_cause::<Denied>(error) {
+        return Miss::Denied(denied.to_string());
+    }
+    match error {
+        DialError::LocalPeerId { .. } => Miss::Denied("this is the participant itself".to_owned()),
+        DialError::WrongPeerId { .. } => Miss::Silent("another peer is there now".to_owned()),
+        DialError::DialPeerConditionFalse(_) => Miss::Silent("being dialled".to_owned()),
+        DialError::Transport(failures) => {
+            let texts: Vec<String> =
+                failures.iter().map(|(address, error)| format!("{address}: {}", innermost(error))).collect();
+            Miss::Silent(texts.join("; "))
+        }
+        other => Miss::Silent(other.to_string()),
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// The first error of type `E` among the causes of `error`.
+fn find_cause<'a, E: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && let Some(found) =
+                io.get_ref().and_then(|inner| find_cause::<E>(inner as &(dyn std::error::Error + 'static)))
+        {
+            return Some(found);
+        }
+        if let Some(DialError::Transport(failures)) = error.downcast_ref::<DialError>() {
+            return failures.iter().find_map(|(_, error)| find_cause::<E>(error));
+        }
+        next = error.source();
+    }
+    None
+}

@@ -1,0 +1,116 @@
+//! What can go wrong between this participant and its mesh.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Code, Failure};
+use crate::plan::Task;
+use crate::protocol::Peer;
+
+/// Who holds a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub peer: Peer,
+    /// Multiaddrs it listens on.
+    pub addresses: Vec<String>,
+    /// When it started, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.peer)?;
+        if let Some(first) = self.addresses.first() {
+            write!(f, " at {first}")?;
+        }
+        let age = super::unix_ms().saturating_sub(self.since_unix_ms) / 1000;
+        write!(f, ", up for {age} s")
+    }
+}
+
+/// Why joining a mesh or sending on it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MeshError {
+    /// Another live node holds the task.
+    #[error("{task} is held by {holder}; stop it or choose another name")]
+    TaskTaken { task: Task, holder: Holder },
+    /// The peer is not connected, or not any more.
+    #[error("{peer} is not connected")]
+    NotConnected { peer: Peer },
+    /// The peer does not take what is sent to it fast enough.
+    #[error("the queue to {peer} is full: {limit} is the limit of {what}")]
+    QueueFull { peer: Peer, what: &'static str, limit: usize },
+    /// One message with its tensors is over [`MAX_MESSAGE_BYTES`](crate::protocol::MAX_MESSAGE_BYTES).
+    #[error("a message of {bytes} bytes; {limit} is the limit of one message with its tensors")]
+    TooLarge { bytes: usize, limit: usize },
+    /// A value that exists only where it was made.
+    #[error("a message cannot be encoded: {why}")]
+    Encode { why: String },
+    /// An address that was configured is not one.
+    #[error(
+        "{text:?} is not an address: {why}; host:port (192.168.1.7:4711) or a multiaddr (/ip4/192.168.1.7/tcp/4711) would be"
+    )]
+    Address { text: String, why: String },
+    /// This participant cannot listen there.
+    #[error("cannot listen on {address}: {why}")]
+    Listen { address: String, why: String },
+    /// The task is not in the cluster file.
+    #[error("{task} is not in the cluster file, which has {known}")]
+    NotInClusterFile { task: Task, known: String },
+    /// The mesh key, a ticket, or the folder they live in.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// No certificate could be made for the identity.
+    #[error("cannot make this participant's certificate: {0}")]
+    Certificate(String),
+    /// Sockets, threads, randomness: what the operating system refused.
+    #[error("{what}: {source}")]
+    Io { what: &'static str, source: io::Error },
+    /// This participant has left.
+    #[error("this participant has left the mesh")]
+    Left,
+}
+
+impl MeshError {
+    fn code(&self) -> Code {
+        match self {
+            MeshError::TaskTaken { .. } => Code::AlreadyExists,
+            MeshError::NotConnected { .. } | MeshError::Left => Code::Unavailable,
+            MeshError::QueueFull { .. } => Code::ResourceExhausted,
+            MeshError::TooLarge { .. }
+            | MeshError::Encode { .. }
+            | MeshError::Address { .. }
+            | MeshError::NotInClusterFile { .. } => Code::InvalidArgument,
+            MeshError::Key(_) => Code::FailedPrecondition,
+            MeshError::Listen { .. } | MeshError::Certificate(_) | MeshError::Io { .. } => Code::Unavailable,
+        }
+    }
+}
+
+impl From<MeshError> for Failure {
+    fn from(error: MeshError) -> Self {
+        Failure::new(error.code(), error.to_string())
+    }
+}
+
+/// What can be wrong with a mesh key, a ticket or the folder that keeps them.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("{name:?} is not a mesh name: 1 to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit")]
+    Name { name: String },
+    #[error("no home folder is known; set MESHTF_HOME to a folder for mesh keys")]
+    NoHome,
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} does not hold a mesh key; move it away to have a new one made")]
+    Damaged { path: PathBuf },
+    #[error(
+        "a different key for mesh {mesh:?} is already in {path}; replacing it cuts this machine off from those who use it"
+    )]
+    Exists { mesh: String, path: PathBuf },
+    #[error("not a ticket: {why}; `meshtf ticket` on a machine of the mesh prints one, a single line")]
+    Ticket { why: String },
+}

@@ -1,0 +1,353 @@
+//! How a message lies on a wire: a prefix of fixed length, a postcard header, then the tensors' elements as they are.
+//!
+//! Pure. The same frame travels on the control stream and on a bulk socket. Nothing here trusts a length: what a frame
+//! claims is held against the limits before anything is allocated for it.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Holder, MeshError};
+use crate::failure::Failure;
+use crate::plan::Task;
+use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message};
+use crate::tensor::{DType, Data, Shape, Tensor};
+
+/// Bytes of a prefix: kind, header length, payload length, sequence, after.
+pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8;
+/// Most bytes a message may have, header and tensors, to travel on the control stream.
+pub const MAX_SMALL_BYTES: usize = 64 << 10;
+/// Most bytes of a frame on the control stream: a Hello that names many peers is more than a small message.
+pub const MAX_CONTROL_FRAME_BYTES: usize = 1 << 20;
+/// Most tensors in one message.
+pub const MAX_TENSORS: usize = 1 << 16;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// An [`Envelope`].
+    Message = 0,
+    /// A sign of life; empty.
+    Ping = 1,
+    /// A [`Refusal`]; the connection ends with it.
+    Refused = 2,
+    /// "Dial me, I have bulk for you and cannot dial you"; empty.
+    Call = 3,
+}
+
+/// The first bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    pub kind: Kind,
+    pub header_bytes: usize,
+    pub payload_bytes: usize,
+    /// Counts the bulk messages of a link from 1; 0 on the control stream.
+    pub sequence: u64,
+    /// The bulk message that must have been delivered before this one; 0: none.
+    pub after: u64,
+}
+
+/// Why a participant is refused by another that it could prove the mesh key to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The task it claims is held by a live node.
+    TaskTaken { task: Task, holder: Holder },
+    /// It is of another mesh.
+    OtherMesh { mesh: String },
+    /// It speaks another version of the protocol.
+    OtherVersion { version: u16 },
+    /// There are as many peers as there may be.
+    Crowded { limit: usize },
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::TaskTaken { task, holder } => write!(f, "{task} is held by {holder}"),
+            Refusal::OtherMesh { mesh } => write!(f, "it is of another mesh, {mesh:?}"),
+            Refusal::OtherVersion { version } => write!(
+                f,
+                "it speaks version {version} of the protocol, this program version {}; run the same meshtf on both",
+                crate::protocol::VERSION
+            ),
+            Refusal::Crowded { limit } => write!(f, "it has {limit} peers, which is its limit"),
+        }
+    }
+}
+
+/// What goes before the tensors' elements.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Header {
+    pub message: Message,
+    pub tensors: Vec<TensorHeader>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorHeader {
+    pub dtype: DType,
+    pub shape: Shape,
+    /// The elements of a tensor of strings; every other dtype's lie in the payload.
+    pub strings: Option<Vec<serde_bytes::ByteBuf>>,
+}
+
+#[derive(Serialize)]
+struct HeaderRef<'a> {
+    message: &'a Message,
+    tensors: Vec<TensorHeaderRef<'a>>,
+}
+
+#[derive(Serialize)]
+struct TensorHeaderRef<'a> {
+    dtype: DType,
+    shape: &'a Shape,
+    strings: Option<Vec<&'a serde_bytes::Bytes>>,
+}
+
+impl Prefix {
+    pub fn encode(self) -> [u8; PREFIX_BYTES] {
+        let mut bytes = [0; PREFIX_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1..5].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
+        bytes[5..13].copy_from_slice(&(self.payload_bytes as u64).to_le_bytes());
+        bytes[13..21].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[21..].copy_from_slice(&self.after.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// A kind that is none, and lengths over `limit` together.
+    pub fn decode(bytes: &[u8; PREFIX_BYTES], limit: usize) -> Result<Self, Failure> {
+        let kind = match bytes[0] {
+            0 => Kind::Message,
+            1 => Kind::Ping,
+            2 => Kind::Refused,
+            3 => Kind::Call,
+            other => return Err(Failure::invalid(format!("no frame is of kind {other}"))),
+        };
+        let [_, a, b, c, d, rest @ ..] = bytes;
+        let header_bytes = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        let number = |at: usize| rest[at..at + 8].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
+        let (payload_bytes, sequence, after) = (number(0), number(8), number(16));
+        let total = payload_bytes.saturating_add(header_bytes as u64);
+        if total > limit as u64 {
+            return Err(Failure::invalid(format!("a frame of {total} bytes; {limit} is the limit here")));
+        }
+        Ok(Prefix { kind, header_bytes, payload_bytes: payload_bytes as usize, sequence, after })
+    }
+
+    /// Bytes that follow.
+    pub fn body_bytes(self) -> usize {
+        self.header_bytes + self.payload_bytes
+    }
+}
+
+/// Prefix and header of an envelope; its tensors' bytes are to follow.
+///
+/// # Errors
+/// [`MeshError::TooLarge`] over the limit of one message.
+pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> {
+    let header =
+        HeaderRef { message: &envelope.message, tensors: envelope.tensors.iter().map(tensor_header).collect() };
+    let mut head = postcard::to_extend(&header, vec![0; PREFIX_BYTES])
+        .map_err(|error| MeshError::Encode { why: error.to_string() })?;
+    let (header_bytes, payload_bytes) = (head.len() - PREFIX_BYTES, payload_bytes(envelope));
+    let bytes = header_bytes.saturating_add(payload_bytes);
+    let limit = MAX_MESSAGE_BYTES.min(u32::MAX as usize);
+    if bytes > limit || envelope.tensors.len() > MAX_TENSORS {
+        return Err(MeshError::TooLarge { bytes, limit });
+    }
+    let prefix = Prefix { kind: Kind::Message, header_bytes, payload_bytes, sequence: 0, after: 0 };
+    head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+    Ok((prefix, head))
+}
+
+/// A frame of `kind` around a value, for the control stream.
+///
+/// # Errors
+/// Where the value cannot be encoded.
+pub fn encode_value(kind: Kind, value: &impl Serialize) -> Result<Vec<u8>, MeshError> {
+    let mut frame = postcard::to_extend(value, vec![0; PREFIX_BYTES])
+        .map_err(|error| MeshError::Encode { why: error.to_string() })?;
+    let header_bytes = frame.len() - PREFIX_BYTES;
+    let prefix = Prefix { kind, header_bytes, payload_bytes: 0, sequence: 0, after: 0 };
+    frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+    Ok(frame)
+}
+
+/// A frame that is only its prefix.
+pub fn empty_frame(kind: Kind) -> [u8; PREFIX_BYTES] {
+    Prefix { kind, header_bytes: 0, payload_bytes: 0, sequence: 0, after: 0 }.encode()
+}
+
+/// Bytes of the tensors that follow an envelope's header.
+pub fn payload_bytes(envelope: &Envelope) -> usize {
+    envelope.tensors.iter().filter_map(Tensor::bytes).map(<[u8]>::len).sum()
+}
+
+/// The header of a message.
+///
+/// # Errors
+/// Where it is not one, where a tensor has no such shape or dtype, and where the tensors do not take exactly
+/// `payload_bytes`.
+pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failure> {
+    let header: Header = postcard::from_bytes(bytes)
+        .map_err(|error| Failure::invalid(format!("the header of a message does not decode: {error}")))?;
+    if header.tensors.len() > MAX_TENSORS {
+        return Err(Failure::invalid(format!("a message of more than {MAX_TENSORS} tensors")));
+    }
+    let mut total = 0usize;
+    for tensor in &header.tensors {
+        total = total.saturating_add(tensor.payload_bytes()?);
+    }
+    if total != payload_bytes {
+        return Err(Failure::invalid(format!("tensors of {total} bytes in a payload of {payload_bytes}")));
+    }
+    Ok(header)
+}
+
+/// A whole message whose bytes are all here.
+///
+/// # Errors
+/// As [`decode_header`], and for a bool that is neither 0 nor 1.
+pub fn decode(header: &[u8], payload: &[u8]) -> Result<Envelope, Failure> {
+    let Header { message, tensors } = decode_header(header, payload.len())?;
+    let mut rest = payload;
+    let tensors = tensors
+        .into_iter()
+        .map(|tensor| {
+            let (bytes, after) = rest.split_at(tensor.payload_bytes()?);
+            rest = after;
+            match tensor.strings {
+                Some(strings) => Tensor::new(tensor.shape, string_data(strings)),
+                None => Tensor::from_bytes(tensor.dtype, tensor.shape, bytes),
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Envelope { message, tensors })
+}
+
+pub fn string_data(strings: Vec<serde_bytes::ByteBuf>) -> Data {
+    Data::String(strings.into_iter().map(serde_bytes::ByteBuf::into_vec).collect())
+}
+
+impl TensorHeader {
+    /// Bytes of this tensor in the payload.
+    ///
+    /// # Errors
+    /// For a dtype that is no host tensor's, a shape over the limit of a tensor, and strings that do not fill the shape.
+    pub fn payload_bytes(&self) -> Result<usize, Failure> {
+        let elements = self.shape.checked_elements(self.dtype)?;
+        match (self.dtype, &self.strings, self.dtype.size()) {
+            (DType::String, Some(strings), _) if strings.len() == elements => Ok(0),
+            (DType::String, _, _) => Err(Failure::invalid("the strings of a tensor do not fill its shape")),
+            (_, None, Some(size)) => elements
+                .checked_mul(size)
+                .ok_or_else(|| Failure::invalid(format!("{} of shape {} is over every limit", self.dtype, self.shape))),
+            _ => Err(Failure::invalid(format!("a {} does not travel", self.dtype))),
+        }
+    }
+}
+
+fn tensor_header(tensor: &Tensor) -> TensorHeaderRef<'_> {
+    let strings = match tensor.data() {
+        Data::String(strings) => Some(strings.iter().map(|s| serde_bytes::Bytes::new(s)).collect()),
+        _ => None,
+    };
+    TensorHeaderRef { dtype: tensor.dtype(), shape: tensor.shape(), strings }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::{RequestId, SessionId, StepId};
+
+    fn whole(envelope: &Envelope) -> Vec<u8> {
+        let (_, mut bytes) = encode_head(envelope).unwrap();
+        envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|part| bytes.extend_from_slice(part));
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Envelope, Failure> {
+        let (prefix, body) = bytes.split_at_checked(PREFIX_BYTES).ok_or_else(|| Failure::invalid("short"))?;
+        let prefix = Prefix::decode(prefix.try_into().unwrap(), MAX_CONTROL_FRAME_BYTES)?;
+        if prefix.body_bytes() != body.len() {
+            return Err(Failure::invalid("short"));
+        }
+        decode(&body[..prefix.header_bytes], &body[prefix.header_bytes..])
+    }
+
+    fn example() -> Envelope {
+        Envelope {
+            message: Message::Fetched { id: RequestId(7), step: 3 },
+            tensors: vec![
+                Tensor::scalar(238i32),
+                Tensor::from_vec([2, 2], vec![true, false, true, true]),
+                Tensor::vector(vec![b"a".to_vec(), vec![], vec![0xff, 0]]),
+                Tensor::from_vec([0, 3], Vec::<f64>::new()),
+                Tensor::vector(vec![1.5f32, f32::INFINITY]),
+            ],
+        }
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let step = StepId { session: SessionId(1), number: 9 };
+        let abort = Message::Abort { step, failure: Failure::invalid("no") };
+        for envelope in [example(), Envelope::from(abort)] {
+            assert_eq!(parse(&whole(&envelope)).unwrap(), envelope);
+        }
+    }
+
+    #[test]
+    fn a_prefix_survives_the_wire() {
+        let prefix =
+            Prefix { kind: Kind::Call, header_bytes: 0x0102_0304, payload_bytes: 77, sequence: 5, after: 1 << 40 };
+        assert_eq!(Prefix::decode(&prefix.encode(), MAX_MESSAGE_BYTES), Ok(prefix));
+    }
+
+    #[test]
+    fn lies_are_refused_before_anything_is_allocated() {
+        let tensor = |dtype, shape: Vec<usize>, strings| TensorHeader { dtype, shape: shape.into(), strings };
+        let lies = [
+            tensor(DType::F32, vec![usize::MAX, 2], None),
+            tensor(DType::F32, vec![1 << 40], None),
+            tensor(DType::String, vec![2], None),
+            tensor(DType::String, vec![2], Some(vec![])),
+            tensor(DType::F32, vec![1], Some(vec![])),
+            tensor(DType::Resource, vec![1], None),
+        ];
+        for lie in lies {
+            assert!(lie.payload_bytes().is_err(), "{lie:?}");
+        }
+        let mut bytes = whole(&example());
+        bytes[5] ^= 1;
+        assert!(parse(&bytes).is_err());
+        let huge = Prefix { kind: Kind::Message, header_bytes: 9, payload_bytes: usize::MAX, sequence: 0, after: 0 };
+        assert!(Prefix::decode(&huge.encode(), MAX_MESSAGE_BYTES).is_err());
+    }
+
+    #[test]
+    fn a_byte_that_is_no_bool_is_refused() {
+        let envelope = Envelope { tensors: vec![Tensor::scalar(true)], ..example() };
+        let mut bytes = whole(&envelope);
+        *bytes.last_mut().unwrap() = 2;
+        assert!(parse(&bytes).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+            let _ = decode(&bytes, &[]);
+        }
+
+        #[test]
+        fn a_changed_byte_never_panics(at in 0usize..400, to in any::<u8>()) {
+            let mut bytes = whole(&example());
+            let at = at % bytes.len();
+            bytes[at] = to;
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The mesh key, which admits to a mesh, and the ticket, which carries it to another machine.
+//!
+//! A key is made at first use and kept in the user's own folder, readable by nobody else; it is never sent on a socket,
+//! only proven ([`admission`](super::admission)). A ticket is the key in the clear: whoever has it is in.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::error::{KeyError, MeshError};
+
+/// What a line that is a ticket begins with; the number is the ticket's version.
+const TICKET_PREFIX: &str = "meshtf-ticket-1.";
+/// First word of a key file.
+const KEY_FILE_MARK: &str = "meshtf-key-1";
+const CHECKSUM_BYTES: usize = 8;
+/// Most addresses that a ticket carries and a machine remembers for one mesh.
+pub const MAX_TICKET_ADDRESSES: usize = 16;
+/// Longest line that is looked at as a ticket.
+const MAX_TICKET_CHARS: usize = 8192;
+
+/// The shared secret of one mesh.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshKey([u8; 32]);
+
+impl std::fmt::Debug for MeshKey {
+    /// Never the key itself: such text ends up in logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MeshKey({})", self.fingerprint())
+    }
+}
+
+impl MeshKey {
+    /// A new key.
+    ///
+    /// # Errors
+    /// Where the operating system has no randomness to give.
+    pub fn generate() -> Result<Self, MeshError> {
+        Ok(MeshKey(super::random()?))
+    }
+
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        MeshKey(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// A name for the key that tells nothing about it: for files and logs.
+    pub fn fingerprint(&self) -> String {
+        blake3::derive_key("meshtf 2026 key fingerprint", &self.0)[..6].iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// The key of `mesh` in `home`, made now where there is none. Of two processes that make one at once, both get the
+    /// key of the first.
+    ///
+    /// # Errors
+    /// Where `mesh` is not a name, or the folder or file cannot be used.
+    pub fn load_or_create(home: &Path, mesh: &str) -> Result<Self, MeshError> {
+        let path = key_path(home, mesh)?;
+        if let Some(key) = read_key(&path)? {
+            return Ok(key);
+        }
+        let key = MeshKey::generate()?;
+        if write_new(&path, &key)? {
+            return Ok(key);
+        }
+        Ok(read_key(&path)?.ok_or(KeyError::Damaged { path })?)
+    }
+
+    /// The key of `mesh` in `home`, where there is one.
+    ///
+    /// # Errors
+    /// As [`MeshKey::load_or_create`].
+    pub fn load(home: &Path, mesh: &str) -> Result<Option<Self>, KeyError> {
+        read_key(&key_path(home, mesh)?)
+    }
+}
+
+/// The folder that keeps mesh keys: `$MESHTF_HOME`, or `meshtf` in `$XDG_CONFIG_HOME`, or `~/.config/meshtf`.
+///
+/// # Errors
+/// Where none of these is known.
+pub fn home() -> Result<PathBuf, KeyError> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(home) = set("MESHTF_HOME") {
+        return Ok(home);
+    }
+    if let Some(config) = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute()) {
+        return Ok(config.join("meshtf"));
+    }
+    etcetera::home_dir().map(|home| home.join(".config").join("meshtf")).map_err(|_| KeyError::NoHome)
+}
+
+/// Addresses of `mesh` that a ticket brought, to be dialled with no flag.
+///
+/// # Errors
+/// Where `mesh` is not a name or the file cannot be read.
+pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<String>, KeyError> {
+    let path = addresses_path(home, mesh)?;
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(KeyError::Io { path, source }),
+    }
+}
+
+/// What brings a second machine into a mesh: one line to copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub mesh: String,
+    pub key: MeshKey,
+    /// Where nodes of the mesh listen: multiaddrs or `host:port`.
+    pub addresses: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TicketBody {
+    mesh: String,
+    key: [u8; 32],
+    addresses: Vec<String>,
+}
+
+/// What [`Ticket::accept`] found and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// This machine had no key for the mesh.
+    Stored,
+    /// It had this very key; the addresses were added.
+    Known,
+    /// It had another key, which is gone now.
+    Replaced,
+}
+
+impl std::fmt::Display for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let addresses = self.addresses.iter().take(MAX_TICKET_ADDRESSES).cloned().collect();
+        let body = TicketBody { mesh: self.mesh.clone(), key: self.key.0, addresses };
+        let body = postcard::to_allocvec(&body).map_err(|_| std::fmt::Error)?;
+        let length = u16::try_from(body.len()).map_err(|_| std::fmt::Error)?;
+        let mut bytes = length.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(&checksum(&body));
+        write!(f, "{TICKET_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+impl std::str::FromStr for Ticket {
+    type Err = KeyError;
+
+    /// Takes the line as it was printed; white space around it does no harm.
+    fn from_str(line: &str) -> Result<Self, KeyError> {
+        let refuse = |why: &str| KeyError::Ticket { why: why.to_owned() };
+        let line = line.trim();
+        if line.len() > MAX_TICKET_CHARS {
+            return Err(refuse("it is far too long"));
+        }
+        let Some(text) = line.strip_prefix(TICKET_PREFIX) else {
+            return Err(match line.strip_prefix("meshtf-ticket-").and_then(|rest| rest.split_once('.')) {
+                Some((version, _)) => refuse(&format!("it is of version {version}, and this program reads version 1")),
+                None => refuse(&format!("it does not begin with {TICKET_PREFIX}")),
+            });
+        };
+        let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        // A cut can leave one character that is no byte; what is missing tells more than that.
+        let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
+        let lenient = base64::engine::GeneralPurpose::new(
+            &base64::alphabet::URL_SAFE,
+            base64::engine::general_purpose::NO_PAD.with_decode_allow_trailing_bits(true),
+        );
+        let bytes = lenient.decode(whole).map_err(|_| refuse("it has a character that no ticket has"))?;
+        let Some((length, rest)) = bytes.split_at_checked(2) else { return Err(refuse("it is cut off")) };
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+        let wanted = length + CHECKSUM_BYTES;
+        if rest.len() < wanted || whole.len() != text.len() {
+            let missing = wanted.saturating_sub(rest.len()) * 4 / 3;
+            return Err(refuse(&format!("it is cut off, about {} characters are missing", missing.max(1))));
+        }
+        if rest.len() > wanted {
+            return Err(refuse("something follows it"));
+        }
+        let (body, sum) = rest.split_at(length);
+        if sum != checksum(body) {
+            return Err(refuse("a character of it has changed on the way"));
+        }
+        let body: TicketBody = postcard::from_bytes(body).map_err(|_| refuse("its content is not a ticket's"))?;
+        check_mesh_name(&body.mesh)?;
+        Ok(Ticket { mesh: body.mesh, key: MeshKey(body.key), addresses: body.addresses })
+    }
+}
+
+impl Ticket {
+    /// Keeps the key and the addresses in `home`, so that from now on nodes and clients of this user are of the mesh.
+    ///
+    /// # Errors
+    /// [`KeyError::Exists`] where another key is there and `replace` is not said; otherwise as [`MeshKey::load`].
+    pub fn accept(&self, home: &Path, replace: bool) -> Result<Accepted, KeyError> {
+        let path = key_path(home, &self.mesh)?;
+        let accepted = match read_key(&path) {
+            Ok(None) if write_new(&path, &self.key)? => Accepted::Stored,
+            Ok(Some(key)) if key == self.key => Accepted::Known,
+            Err(KeyError::Damaged { .. }) | Ok(_) if replace => {
+                overwrite(&path, key_file(&self.key).as_bytes())?;
+                Accepted::Replaced
+            }
+            Ok(_) => return Err(KeyError::Exists { mesh: self.mesh.clone(), path }),
+            Err(error) => return Err(error),
+        };
+        let mut addresses = self.addresses.clone();
+        if accepted != Accepted::Replaced {
+            addresses.extend(remembered_addresses(home, &self.mesh)?);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        addresses.retain(|address| !address.contains('\n') && seen.insert(address.clone()));
+        addresses.truncate(MAX_TICKET_ADDRESSES);
+        overwrite(&addresses_path(home, &self.mesh)?, addresses.join("\n").as_bytes())?;
+        Ok(accepted)
+    }
+}
+
+/// Whether `mesh` can be the name of a mesh, and so of its files.
+///
+/// # Errors
+/// [`KeyError::Name`] where it cannot.
+pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
+    let ok = (1..=64).contains(&mesh.len())
+        && mesh.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && mesh.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(80).collect() }) }
+}
+
+/// Makes `path` a folder that only this user can look into.
+pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
+    let fail = |source| KeyError::Io { path: path.to_owned(), source };
+    if !path.is_dir() {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(path).map_err(fail)?;
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let permissions = fs::metadata(path).map_err(fail)?.permissions();
+        if permissions.mode() & 0o077 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(fail)?;
+        }
+    }
+    Ok(())
+}
+
+/// A new file beside `path` that only this user can read, with `bytes` in it.
+pub(crate) fn private_file_beside(path: &Path, bytes: &[u8]) -> Result<(PathBuf, fs::File), KeyError> {
+    let tag: [u8; 8] = super::random().map_err(|_| KeyError::Io {
+        path: path.to_owned(),
+        source: io::Error::other("the operating system has no randomness to give"),
+    })?;
+    let beside = path.with_extension(format!("{:016x}.tmp", u64::from_le_bytes(tag)));
+    let fail = |source| KeyError::Io { path: beside.clone(), source };
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&beside).map_err(fail)?;
+    file.write_all(bytes).map_err(fail)?;
+    Ok((beside, file))
+}
+
+fn key_path(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
+    check_mesh_name(mesh)?;
+    Ok(home.join("keys").join(format!("{mesh}.key")))
+}
+
+fn addresses_path(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
+    check_mesh_name(mesh)?;
+    Ok(home.join("keys").join(format!("{mesh}.addresses")))
+}
+
+fn key_file(key: &MeshKey) -> String {
+    format!("{KEY_FILE_MARK} {}\n", URL_SAFE_NO_PAD.encode(key.0))
+}
+
+fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(KeyError::Io { path: path.to_owned(), source }),
+    };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        if fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0) {
+            tracing::warn!("{} can be read by others than its owner; chmod 600 it", path.display());
+        }
+    }
+    let key = text
+        .strip_prefix(KEY_FILE_MARK)
+        .and_then(|rest| URL_SAFE_NO_PAD.decode(rest.trim()).ok())
+        .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    key.map(|bytes| Some(MeshKey(bytes))).ok_or_else(|| KeyError::Damaged { path: path.to_owned() })
+}
+
+/// Writes the key unless a file is there already; whether it did. A reader never sees half of it.
+fn write_new(path: &Path, key: &MeshKey) -> Result<bool, KeyError> {
+    private_folder(path.parent().unwrap_or(Path::new(".")))?;
+    let (beside, file) = private_file_beside(path, key_file(key).as_bytes())?;
+    let linked = file.sync_all().and_then(|()| fs::hard_link(&beside, path));
+    let _ = fs::remove_file(&beside);
+    match linked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(KeyError::Io { path: path.to_owned(), source }),
+    }
+}
+
+fn overwrite(path: &Path, bytes: &[u8]) -> Result<(), KeyError> {
+    private_folder(path.parent().unwrap_or(Path::new(".")))?;
+    let (beside, file) = private_file_beside(path, bytes)?;
+    file.sync_all()
+        .and_then(|()| fs::rename(&beside, path))
+        .map_err(|source| KeyError::Io { path: path.to_owned(), source })
+}
+
+fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut sum = [0; CHECKSUM_BYTES];
+    sum.copy_from_slice(&blake3::derive_key("meshtf 2026 ticket checksum", body)[..CHECKSUM_BYTES]);
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            mesh: "lab".into(),
+            key: MeshKey::from_bytes([7; 32]),
+            addresses: vec!["192.168.1.7:4711".into(), "/ip4/10.0.0.1/tcp/9".into()],
+        }
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_private() {
+        let home = tempfile::tempdir().unwrap();
+        let keys: Vec<MeshKey> = std::thread::scope(|scope| {
+            let make = || MeshKey::load_or_create(home.path(), "lab").unwrap();
+            (0..8).map(|_| scope.spawn(make)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0]));
+        assert_ne!(MeshKey::load_or_create(home.path(), "other").unwrap(), keys[0]);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode(&home.path().join("keys")), 0o700);
+            assert_eq!(mode(&home.path().join("keys/lab.key")), 0o600);
+        }
+        let left: Vec<_> = fs::read_dir(home.path().join("keys")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn a_damaged_key_is_told_and_a_bad_name_refused() {
+        let home = tempfile::tempdir().unwrap();
+        MeshKey::load_or_create(home.path(), "lab").unwrap();
+        fs::write(home.path().join("keys/lab.key"), "nonsense").unwrap();
+        let error = MeshKey::load_or_create(home.path(), "lab").unwrap_err().to_string();
+        assert!(error.contains("lab.key"), "{error}");
+        for name in ["", "../x", ".x", "a/b", &"x".repeat(65)] {
+            assert!(MeshKey::load_or_create(home.path(), name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_kept_and_replaces_only_when_told() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Stored);
+        assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Known);
+        assert_eq!(remembered_addresses(home.path(), "lab").unwrap(), ticket().addresses);
+        let other = Ticket { key: MeshKey::from_bytes([8; 32]), addresses: vec![], ..ticket() };
+        assert!(matches!(other.accept(home.path(), false), Err(KeyError::Exists { .. })));
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), Some(ticket().key));
+        assert_eq!(other.accept(home.path(), true).unwrap(), Accepted::Replaced);
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), Some(other.key));
+        assert!(remembered_addresses(home.path(), "lab").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_ticket_survives_copying_and_tells_what_is_wrong_with_it() {
+        let line = ticket().to_string();
+        assert_eq!(format!("  {line}\n").parse::<Ticket>().unwrap(), ticket());
+        let why = |line: &str| line.parse::<Ticket>().unwrap_err().to_string();
+        for cut in TICKET_PREFIX.len()..line.len() {
+            assert!(why(&line[..cut]).contains("cut off"), "{cut}: {}", why(&line[..cut]));
+        }
+        assert!(why(&format!("{line}AAAA")).contains("follows"));
+        assert!(why("hello").contains("begin with"));
+        assert!(why(&line.replace("ticket-1", "ticket-9")).contains("version 9"));
+        assert!(!format!("{:?}", ticket()).contains("7, 7"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in "(meshtf-ticket-1\\.)?\\PC{0,200}") {
+            let _ = line.parse::<Ticket>();
+        }
+
+        #[test]
+        fn a_changed_character_is_noticed(at in 0usize..200, to in "[A-Za-z0-9_-]") {
+            let line = ticket().to_string();
+            let at = TICKET_PREFIX.len() + at % (line.len() - TICKET_PREFIX.len() - 1);
+            let mut changed = line.clone();
+            changed.replace_range(at..=at, &to);
+            prop_assert!(changed == line || changed.parse::<Ticket>().is_err());
+        }
+    }
+}
