@@ -1,9 +1,17 @@
 //! Shapes and places: ops that say, change or rearrange where elements are, and never compute with them.
 
-pub mod join;
+mod block;
+mod diag;
+pub mod gather;
+mod join;
 mod make;
+mod pad;
+mod partition;
+mod scatter;
+mod search;
 mod shape;
 mod slice;
+mod unique;
 mod view;
 
 pub use view::View;
@@ -16,12 +24,23 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes, or an attribute has no meaning.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let files: [fn(&KernelNode) -> Result<Option<HostKernel>>; 4] =
-        [shape::kernel, slice::kernel, join::kernel, make::kernel];
+    let files: [fn(&KernelNode) -> Result<Option<HostKernel>>; 11] = [
+        shape::kernel,
+        slice::kernel,
+        join::kernel,
+        make::kernel,
+        gather::kernel,
+        scatter::kernel,
+        pad::kernel,
+        block::kernel,
+        partition::kernel,
+        unique::kernel,
+        search::kernel,
+    ];
     for file in files {
         if let Some(kernel) = file(node)? {
             return Ok(Some(kernel));
         }
     }
-    Ok(None)
+    diag::kernel(node)
 }

@@ -1,5 +1,114 @@
+//! SpaceToBatchND, SpaceToDepth and DepthToSpace: blocks of an image moved between its dimensions.
+
+use super::super::call::{self, kernel as call, vector};
 use super::super::{HostKernel, KernelNode};
-use crate::failure::Result;
-pub(super) fn kernel(_node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(None)
+use super::pad::pad;
+use super::view::View;
+use crate::failure::{Failure, Result};
+use crate::tensor::{Shape, Tensor};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let to_depth = match node.op {
+        "SpaceToBatchND" => return Ok(Some(call(|[x, block, paddings]| space_to_batch(x, &block, &paddings)))),
+        "SpaceToDepth" => true,
+        "DepthToSpace" => false,
+        _ => return Ok(None),
+    };
+    let block = usize::try_from(node.attrs.int("block_size")?).unwrap_or(0).max(1);
+    let channels_last = match node.attrs.str("data_format")? {
+        "NHWC" => true,
+        "NCHW" => false,
+        other => return Err(Failure::invalid(format!("{} takes data_format NHWC or NCHW, got {other}", node.op))),
+    };
+    Ok(Some(call(move |[x]: [Tensor; 1]| {
+        let &[n, a, b, c] = x.dims() else {
+            return Err(Failure::invalid(format!("Input rank should be: 4 instead of: {}", x.rank())));
+        };
+        let (h, w, c) = if channels_last { (a, b, c) } else { (b, c, a) };
+        let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % (block * block) == 0 };
+        if !fits {
+            let (what, size) = if to_depth {
+                ("Image width and height", format!("{h} x {w}"))
+            } else {
+                ("Input depth dimension", c.to_string())
+            };
+            return Err(Failure::invalid(format!(
+                "{what} {size} should be divisible by block_size {block}{}",
+                if to_depth { "" } else { " squared" }
+            )));
+        }
+        // Split the blocked dimensions, order them anew, and merge them.
+        let (split, order, shape) = match (to_depth, channels_last) {
+            (true, true) => {
+                let (h, w) = (h / block, w / block);
+                (vec![n, h, block, w, block, c], [0, 1, 3, 2, 4, 5], [n, h, w, block * block * c])
+            }
+            (true, false) => {
+                let (h, w) = (h / block, w / block);
+                (vec![n, c, h, block, w, block], [0, 3, 5, 1, 2, 4], [n, block * block * c, h, w])
+            }
+            (false, true) => {
+                let c = c / block / block;
+                (vec![n, h, w, block, block, c], [0, 1, 3, 2, 4, 5], [n, h * block, w * block, c])
+            }
+            (false, false) => {
+                let c = c / block / block;
+                (vec![n, block, block, c, h, w], [0, 3, 4, 1, 5, 2], [n, c, h * block, w * block])
+            }
+        };
+        reordered(&x, &split, &order, shape.into())
+    })))
+}
+
+/// The elements of `x`, seen in dimensions `split`, those taken in `order`, as a tensor of `shape`.
+fn reordered(x: &Tensor, split: &[usize], order: &[usize], shape: Shape) -> Result<Tensor> {
+    let all = View::all(&split.into());
+    View { offset: 0, dims: order.iter().map(|&axis| all.dims[axis]).collect() }.read(x, shape)
+}
+
+fn space_to_batch(x: Tensor, block: &Tensor, paddings: &Tensor) -> Result<Tensor> {
+    let block: Vec<usize> = vector(block, "block_shape", false)?
+        .into_iter()
+        .map(|size| {
+            usize::try_from(size).ok().filter(|&size| size > 0).ok_or_else(|| {
+                Failure::invalid(format!("All values in block_shape must be positive, got value, {size}"))
+            })
+        })
+        .collect::<Result<_>>()?;
+    let blocked = block.len();
+    if x.rank() < blocked + 1 || paddings.dims() != [blocked, 2] {
+        return Err(Failure::invalid(format!(
+            "input rank should be >= {} and paddings of shape [{blocked},2], got {} and {}",
+            blocked + 1,
+            x.shape(),
+            paddings.shape()
+        )));
+    }
+    // Every dimension has its row of paddings here; that of the batch and those after the blocked ones are zero.
+    let mut all_paddings = vec![0; x.rank() * 2];
+    all_paddings[2..2 + 2 * blocked].copy_from_slice(&paddings.to_i64s()?);
+    let zero = Tensor::zeros(x.dtype(), Shape::scalar())?;
+    let x = pad(x.clone(), &Tensor::from_vec([x.rank(), 2], all_paddings), &zero)?;
+    let mut split = vec![x.dims()[0]];
+    let mut shape = vec![x.dims()[0].saturating_mul(call::product(&block))];
+    for (i, &size) in block.iter().enumerate() {
+        let dim = x.dims()[i + 1];
+        if dim % size != 0 {
+            return Err(Failure::invalid(format!(
+                "padded_shape[{i}]={dim} is not divisible by block_shape[{i}]={size}"
+            )));
+        }
+        split.extend([dim / size, size]);
+        shape.push(dim / size);
+    }
+    let rest = &x.dims()[blocked + 1..];
+    split.extend(rest);
+    shape.extend(rest);
+    let order: Vec<usize> = (0..blocked)
+        .map(|i| 2 + 2 * i)
+        .chain([0])
+        .chain((0..blocked).map(|i| 1 + 2 * i))
+        .chain((0..rest.len()).map(|i| 1 + 2 * blocked + i))
+        .collect();
+    reordered(&x, &split, &order, shape.into())
 }

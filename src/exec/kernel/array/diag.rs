@@ -1,5 +1,242 @@
+//! Diag, DiagPart, MatrixDiagV3, MatrixDiagPartV3 and MatrixBandPart: diagonals and bands of matrices.
+
+use super::super::call::{self, kernel as call};
 use super::super::{HostKernel, KernelNode};
-use crate::failure::Result;
-pub(super) fn kernel(_node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(None)
+use super::view::{View, not_held};
+use crate::failure::{Failure, Result};
+use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(Some(match node.op {
+        "Diag" => call(diag),
+        "DiagPart" => call(diag_part),
+        "MatrixBandPart" => call(|[x, lower, upper]: [Tensor; 3]| {
+            let dtype = x.dtype();
+            with_type!(dtype, T => band_part::<T>(x, &lower, &upper)).unwrap_or_else(|| not_held(dtype))
+        }),
+        "MatrixDiagV3" => {
+            let align = Align::of(node)?;
+            call(move |[diagonal, k, rows, columns, padding]: [Tensor; 5]| {
+                with_type!(diagonal.dtype(), T => matrix_diag::<T>(&diagonal, &k, &rows, &columns, &padding, align))
+                    .unwrap_or_else(|| not_held(diagonal.dtype()))
+            })
+        }
+        "MatrixDiagPartV3" => {
+            let align = Align::of(node)?;
+            call(move |[x, k, padding]: [Tensor; 3]| {
+                with_type!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
+                    .unwrap_or_else(|| not_held(x.dtype()))
+            })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// A tensor whose diagonal (of all its dimensions, taken twice) is `x`, zero elsewhere.
+fn diag([x]: [Tensor; 1]) -> Result<Tensor> {
+    let shape: Shape = [x.dims(), x.dims()].concat().into();
+    let mut data = Data::zeros(x.dtype(), shape.checked_elements(x.dtype())?);
+    View { offset: 0, dims: vec![(x.len(), x.len() as isize + 1)] }.write(&mut data, &x)?;
+    Tensor::new(shape, data)
+}
+
+fn diag_part([x]: [Tensor; 1]) -> Result<Tensor> {
+    let (first, second) = x.dims().split_at(x.rank() / 2);
+    if first != second || x.rank() == 0 {
+        return Err(Failure::invalid(format!(
+            "Invalid shape {}: dimensions i and i + rank / 2 do not match",
+            x.shape()
+        )));
+    }
+    let n = call::product(first);
+    View { offset: 0, dims: vec![(n, n as isize + 1)] }.read(&x, first.into())
+}
+
+/// Rows and columns of the matrices that a tensor is made of.
+fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
+    match x.dims() {
+        [.., rows, columns] => Ok((*rows, *columns)),
+        _ => Err(Failure::invalid(format!("input must be at least 2-dim, received shape: {}", x.shape()))),
+    }
+}
+
+/// Zero outside the band of `lower` subdiagonals and `upper` superdiagonals; all of them where negative.
+fn band_part<T: Element>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Result<Tensor> {
+    let (rows, columns) = matrix_size(&x)?;
+    let width = |tensor: &Tensor, what: &str, most: usize, of: &str| -> Result<i64> {
+        let width = tensor.to_i64()?;
+        if width > most as i64 {
+            return Err(Failure::invalid(format!(
+                "{what} must be negative or less or equal to number of {of} ({most}) got: {width}"
+            )));
+        }
+        Ok(if width < 0 { most as i64 } else { width })
+    };
+    let lower = width(lower, "num_lower", rows, "rows")?;
+    let upper = width(upper, "num_upper", columns, "columns")?;
+    let zero = T::from_data(Data::zeros(T::DTYPE, 1)).unwrap_or_default();
+    if x.is_empty() {
+        return Ok(x);
+    }
+    for (i, row) in x.slice_mut::<T>()?.chunks_exact_mut(columns).enumerate() {
+        let i = (i % rows) as i64;
+        let clamp = |column: i64| column.clamp(0, columns as i64) as usize;
+        let (from, to) = (clamp(i - lower), clamp(i + upper + 1));
+        row[..from].fill(zero[0].clone());
+        row[to.max(from)..].fill(zero[0].clone());
+    }
+    Ok(x)
+}
+
+/// On which side diagonals that are shorter than the longest are padded.
+#[derive(Clone, Copy)]
+struct Align {
+    left_above: bool,
+    left_below: bool,
+}
+
+impl Align {
+    fn of(node: &KernelNode) -> Result<Align> {
+        let align = node.attrs.str("align")?;
+        Ok(Align { left_above: align.starts_with("LEFT"), left_below: align.ends_with("LEFT") })
+    }
+}
+
+/// The diagonals `lower` to `upper` of a matrix, and how they lie in a table with a row of `longest` for each.
+struct Diagonals {
+    lower: i64,
+    upper: i64,
+    rows: usize,
+    columns: usize,
+    longest: usize,
+    align: Align,
+}
+
+impl Diagonals {
+    /// The stated range: one number, or two.
+    fn range(k: &Tensor) -> Result<(i64, i64)> {
+        let (lower, upper) = match k.to_i64s()?.as_slice() {
+            &[k] => (k, k),
+            &[lower, upper] => (lower, upper),
+            other => {
+                return Err(Failure::invalid(format!(
+                    "diag_index must have only one or two elements, received {} elements.",
+                    other.len()
+                )));
+            }
+        };
+        if lower > upper {
+            return Err(Failure::invalid(format!(
+                "lower_diag_index must not be larger than upper_diag_index: {lower} > {upper}"
+            )));
+        }
+        Ok((lower, upper))
+    }
+
+    fn count(&self) -> usize {
+        (self.upper - self.lower + 1) as usize
+    }
+
+    fn length(rows: usize, columns: usize, d: i64) -> i64 {
+        (rows as i64 + d.min(0)).min(columns as i64 - d.max(0)).max(0)
+    }
+
+    /// Of each element on one of the diagonals: its place in a matrix, and in the table.
+    fn for_each(&self, mut f: impl FnMut(usize, usize)) {
+        for (row, d) in (self.lower..=self.upper).rev().enumerate() {
+            let length = Self::length(self.rows, self.columns, d) as usize;
+            let Align { left_above, left_below } = self.align;
+            let left = (d >= 0 && left_above) || (d <= 0 && left_below);
+            let first = if left { 0 } else { self.longest.saturating_sub(length) };
+            let (i, j) = ((-d).max(0) as usize, d.max(0) as usize);
+            for n in 0..length {
+                f((i + n) * self.columns + j + n, row * self.longest + first + n);
+            }
+        }
+    }
+}
+
+fn matrix_diag_part<T: Element>(x: &Tensor, k: &Tensor, padding: &Tensor, align: Align) -> Result<Tensor> {
+    let (rows, columns) = matrix_size(x)?;
+    let (lower, upper) = Diagonals::range(k)?;
+    let inside = |d: i64| (-(rows as i64) < d && d < columns as i64) || d == 0;
+    if !inside(lower) || !inside(upper) {
+        return Err(Failure::invalid(format!(
+            "lower_diag_index and upper_diag_index are out of bound: {lower} and {upper} must be between {} and {}",
+            1 - rows as i64,
+            columns as i64 - 1
+        )));
+    }
+    let longest = (rows as i64 + upper.min(0)).min(columns as i64 - lower.max(0)).max(0) as usize;
+    let diagonals = Diagonals { lower, upper, rows, columns, longest, align };
+    let mut dims = x.dims()[..x.rank() - 2].to_vec();
+    let batches = call::product(&dims);
+    if lower != upper {
+        dims.push(diagonals.count());
+    }
+    dims.push(longest);
+    let shape = Shape::from(dims);
+    let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
+    let (elements, table) = (x.slice::<T>()?, diagonals.count() * longest);
+    for batch in 0..batches {
+        diagonals.for_each(|from, to| out[batch * table + to] = elements[batch * rows * columns + from].clone());
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
+
+fn matrix_diag<T: Element>(
+    diagonal: &Tensor,
+    k: &Tensor,
+    rows: &Tensor,
+    columns: &Tensor,
+    padding: &Tensor,
+    align: Align,
+) -> Result<Tensor> {
+    let (lower, upper) = Diagonals::range(k)?;
+    let count = usize::try_from(upper - lower + 1).unwrap_or(usize::MAX);
+    let (batch_dims, longest) = match diagonal.dims() {
+        [batch @ .., longest] if lower == upper => (batch, *longest),
+        [batch @ .., diagonals, longest] if *diagonals == count => (batch, *longest),
+        _ => {
+            return Err(Failure::invalid(format!(
+                "The number of diagonals provided in the input does not match the lower_diag_index and upper_diag_index \
+                 range: shape {} for {count} diagonals",
+                diagonal.shape()
+            )));
+        }
+    };
+    let least_rows = longest as i64 - upper.min(0);
+    let least_columns = longest as i64 + lower.max(0);
+    let (rows, columns) = match (rows.to_i64()?, columns.to_i64()?) {
+        (-1, -1) => (least_rows.max(least_columns), least_rows.max(least_columns)),
+        (-1, columns) => (least_rows, columns),
+        (rows, -1) => (rows, least_columns),
+        stated => stated,
+    };
+    if rows < least_rows {
+        return Err(Failure::invalid(format!(
+            "The number of rows is too small: {rows}; the diagonals need {least_rows}."
+        )));
+    }
+    if columns < least_columns {
+        return Err(Failure::invalid(format!(
+            "The number of columns is too small: {columns}; the diagonals need {least_columns}."
+        )));
+    }
+    if rows != least_rows && columns != least_columns {
+        return Err(Failure::invalid(
+            "The number of rows or columns is not consistent with the specified d_lower, d_upper, and diagonal.",
+        ));
+    }
+    let (rows, columns) = (rows as usize, columns as usize);
+    let shape: Shape = batch_dims.iter().copied().chain([rows, columns]).collect();
+    let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
+    let diagonals = Diagonals { lower, upper, rows, columns, longest, align };
+    let elements = diagonal.slice::<T>()?;
+    for batch in 0..call::product(batch_dims) {
+        diagonals.for_each(|to, from| {
+            out[batch * rows * columns + to] = elements[batch * count * longest + from].clone();
+        });
+    }
+    Ok(Tensor::from_vec(shape, out))
 }

@@ -1,5 +1,177 @@
+//! GatherV2 and GatherNd: slices of a tensor by index.
+
+use super::super::call::{self, kernel as call};
 use super::super::{HostKernel, KernelNode};
-use crate::failure::Result;
-pub(super) fn kernel(_node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(None)
+use super::view::not_held;
+use crate::failure::{Failure, Result};
+use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(Some(match node.op {
+        "GatherV2" => {
+            let batch_dims = node.attrs.int("batch_dims")?;
+            call(move |[params, indices, axis]| gather(&params, &indices, axis.to_i64()?, batch_dims))
+        }
+        "GatherNd" => {
+            let ignore = ignores_bad_indices(node)?;
+            call(move |[params, indices]| {
+                with_type!(params.dtype(), T => gather_nd::<T>(&params, &indices, ignore))
+                    .unwrap_or_else(|| not_held(params.dtype()))
+            })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// The slices of `params` along `axis` that `indices` name; the first `batch_dims` dimensions of both go together.
+///
+/// # Errors
+/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, and where the shapes do not fit.
+pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Tensor> {
+    let batch = if batch_dims < 0 { batch_dims + indices.rank() as i64 } else { batch_dims };
+    let batch = usize::try_from(batch).ok().filter(|&batch| batch <= indices.rank()).ok_or_else(|| {
+        Failure::invalid(format!("batch_dims {batch_dims} is out of range for indices of rank {}", indices.rank()))
+    })?;
+    let at = call::axis(axis, params.rank())?;
+    if batch > at || params.dims()[..batch] != indices.dims()[..batch] {
+        return Err(Failure::invalid(format!(
+            "params of shape {} and indices of shape {} must have the same first {batch} dimension(s), before axis {at}",
+            params.shape(),
+            indices.shape()
+        )));
+    }
+    let limit = params.dims()[at];
+    let places = indices_of(indices)?
+        .into_iter()
+        .enumerate()
+        .map(|(i, index)| {
+            usize::try_from(index).ok().filter(|&index| index < limit).ok_or_else(|| {
+                let place = call::place(i, indices.dims());
+                Failure::invalid(format!("indices{place} = {index} is not in [0, {limit})"))
+            })
+        })
+        .collect::<Result<Vec<usize>>>()?;
+    let (before, after) = (&params.dims()[batch..at], &params.dims()[at + 1..]);
+    let own = &indices.dims()[batch..];
+    let shape: Shape = [&params.dims()[..batch], before, own, after].concat().into();
+    let n = shape.checked_elements(params.dtype())?;
+    let walk = Gather {
+        batches: call::product(&params.dims()[..batch]),
+        outer: call::product(before),
+        limit,
+        inner: call::product(after),
+        places,
+    };
+    with_type!(params.dtype(), T => {
+        let mut out = Vec::with_capacity(n);
+        if n > 0 {
+            walk.read(params.slice::<T>()?, &mut out);
+        }
+        Ok(Tensor::from_vec(shape, out))
+    })
+    .unwrap_or_else(|| not_held(params.dtype()))
+}
+
+struct Gather {
+    batches: usize,
+    outer: usize,
+    /// Size of the axis.
+    limit: usize,
+    /// Elements of a slice.
+    inner: usize,
+    /// The indices, checked.
+    places: Vec<usize>,
+}
+
+impl Gather {
+    fn read<T: Element>(&self, params: &[T], out: &mut Vec<T>) {
+        let own = self.places.len() / self.batches;
+        for (batch, places) in self.places.chunks_exact(own).enumerate() {
+            for outer in 0..self.outer {
+                let first = (batch * self.outer + outer) * self.limit;
+                if self.inner == 1 {
+                    out.extend(places.iter().map(|&place| params[first + place].clone()));
+                } else {
+                    for &place in places {
+                        out.extend_from_slice(&params[(first + place) * self.inner..][..self.inner]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Indices of any integer dtype that indices can have.
+pub(super) fn indices_of(indices: &Tensor) -> Result<Vec<i64>> {
+    match indices.data() {
+        Data::I16(values) => Ok(values.iter().map(|&x| i64::from(x)).collect()),
+        Data::U16(values) => Ok(values.iter().map(|&x| i64::from(x)).collect()),
+        _ => indices.to_i64s(),
+    }
+}
+
+/// Whether the node passes over indices that are out of range, rather than fail.
+pub(super) fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
+    match node.attrs.str("bad_indices_policy")? {
+        "IGNORE" => Ok(true),
+        "" | "DEFAULT" | "ERROR" => Ok(false),
+        other => {
+            Err(Failure::invalid(format!("bad_indices_policy is {other:?}, which is none of DEFAULT, ERROR, IGNORE")))
+        }
+    }
+}
+
+/// The slices of a tensor of `dims` that rows of coordinates name: the offset of each, `None` for a bad one that is
+/// ignored, and how many elements a slice has.
+pub(super) fn slices(
+    indices: &Tensor,
+    dims: &[usize],
+    what: &str,
+    ignore: bool,
+) -> Result<(Vec<Option<usize>>, usize)> {
+    let Some((&depth, prefix)) = indices.dims().split_last() else {
+        return Err(Failure::invalid(format!("indices must be at least a vector, got shape {}", indices.shape())));
+    };
+    if depth > dims.len() {
+        return Err(Failure::invalid(format!(
+            "index innermost dimension length must be <= {what} rank; saw: {depth} vs. {}",
+            dims.len()
+        )));
+    }
+    let inner = call::product(&dims[depth..]);
+    if depth == 0 {
+        return Ok((vec![Some(0); call::product(prefix)], inner));
+    }
+    let offsets = indices_of(indices)?
+        .chunks_exact(depth)
+        .enumerate()
+        .map(|(i, coordinates)| {
+            let offset = coordinates.iter().zip(dims).try_fold(0, |offset, (&at, &size)| {
+                usize::try_from(at).ok().filter(|&at| at < size).map(|at| offset * size + at)
+            });
+            match offset {
+                None if !ignore => Err(Failure::invalid(format!(
+                    "indices{} = {coordinates:?} does not index into {what} shape {}",
+                    call::place(i, prefix),
+                    Shape::from(dims)
+                ))),
+                offset => Ok(offset.map(|offset| offset * inner)),
+            }
+        })
+        .collect::<Result<_>>()?;
+    Ok((offsets, inner))
+}
+
+fn gather_nd<T: Element>(params: &Tensor, indices: &Tensor, ignore: bool) -> Result<Tensor> {
+    let (offsets, inner) = slices(indices, params.dims(), "param", ignore)?;
+    let depth = indices.dims()[indices.rank() - 1];
+    let shape: Shape = [&indices.dims()[..indices.rank() - 1], &params.dims()[depth..]].concat().into();
+    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+    let params = params.slice::<T>()?;
+    // What is ignored reads as zeros.
+    let zeros = T::from_data(Data::zeros(T::DTYPE, inner)).unwrap_or_default();
+    for offset in offsets {
+        out.extend_from_slice(offset.map_or(&zeros, |offset| &params[offset..offset + inner]));
+    }
+    Ok(Tensor::from_vec(shape, out))
 }

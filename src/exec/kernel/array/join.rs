@@ -87,7 +87,7 @@ fn pack(inputs: &[Tensor], axis: i64) -> Result<Outputs> {
 }
 
 /// The inputs behind one another along `axis` of the result.
-fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
+pub(super) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
     let dtype = inputs[0].dtype();
     let n = shape.checked_elements(dtype)?;
     let outer = call::product(&shape.dims()[..axis]);

@@ -31,7 +31,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 fn fill(dims: &Tensor, value: &Tensor) -> Result<Tensor> {
     let sizes = vector(dims, "dims", true)?;
-    if value.rank() != 0 {
+    if value.rank() > 1 || value.len() != 1 {
         return Err(Failure::invalid(format!("value must be a scalar, got shape {}", value.shape())));
     }
     let shape = Shape::from_i64s(&sizes)?;
@@ -68,14 +68,7 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
     };
     let shape = Shape::from([n]);
     shape.checked_elements(T::DTYPE)?;
-    // Added up step by step, as TensorFlow does, with the same rounding.
-    let mut next = start;
-    let step = || {
-        let value = next;
-        next = value.add(delta);
-        value
-    };
-    let elements = std::iter::repeat_with(step).take(n).collect();
+    let elements = (0..n).map(|i| start.add(delta.mul(T::from_i64(i as i64)))).collect();
     Ok(Tensor::from_vec(shape, elements))
 }
 

@@ -1,5 +1,101 @@
-use super::super::{HostKernel, KernelNode};
-use crate::failure::Result;
-pub(super) fn kernel(_node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(None)
+//! DynamicPartition and DynamicStitch: slices dealt out by number, and put together again.
+
+use super::super::call;
+use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use super::view::not_held;
+use crate::failure::{Failure, Result};
+use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(Some(match node.op {
+        "DynamicPartition" => {
+            let count = node.outputs.len();
+            Box::new(move |inputs| {
+                let [data, partitions] = call::take(inputs)?;
+                with_type!(data.dtype(), T => partition::<T>(&data, &partitions, count))
+                    .unwrap_or_else(|| not_held(data.dtype()))
+            })
+        }
+        "DynamicStitch" => {
+            let dtype = call::output_dtype(node, 0)?;
+            Box::new(move |inputs| {
+                with_type!(dtype, T => stitch::<T>(&inputs).map(call::one)).unwrap_or_else(|| not_held(dtype))
+            })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn partition<T: Element>(data: &Tensor, partitions: &Tensor, count: usize) -> Result<Outputs> {
+    if !data.dims().starts_with(partitions.dims()) {
+        return Err(Failure::invalid(format!(
+            "data.shape must start with partitions.shape, got data.shape = {}, partitions.shape = {}",
+            data.shape(),
+            partitions.shape()
+        )));
+    }
+    let rest = &data.dims()[partitions.rank()..];
+    let inner = call::product(rest);
+    let slices = data.slice::<T>()?;
+    let mut parts: Vec<(usize, Vec<T>)> = vec![(0, Vec::new()); count];
+    for (i, number) in partitions.to_i64s()?.into_iter().enumerate() {
+        let Some((rows, part)) = usize::try_from(number).ok().and_then(|number| parts.get_mut(number)) else {
+            let place = call::place(i, partitions.dims());
+            return Err(Failure::invalid(format!("partitions{place} = {number} is not in [0, {count})")));
+        };
+        *rows += 1;
+        part.extend_from_slice(&slices[i * inner..(i + 1) * inner]);
+    }
+    Ok(parts
+        .into_iter()
+        .map(|(rows, part)| {
+            let shape: Shape = std::iter::once(rows).chain(rest.iter().copied()).collect();
+            Tensor::from_vec(shape, part)
+        })
+        .collect())
+}
+
+fn stitch<T: Element>(inputs: &Inputs) -> Result<Tensor> {
+    let (indices, data) = inputs.split_at(inputs.len() / 2);
+    let mut rest: Option<&[usize]> = None;
+    let mut rows = 0;
+    let mut numbers = Vec::with_capacity(indices.len());
+    for (i, (indices, data)) in indices.iter().zip(data).enumerate() {
+        if !data.dims().starts_with(indices.dims()) {
+            return Err(Failure::invalid(format!(
+                "data[{i}].shape = {} does not start with indices[{i}].shape = {}",
+                data.shape(),
+                indices.shape()
+            )));
+        }
+        let own = &data.dims()[indices.rank()..];
+        if *rest.get_or_insert(own) != own {
+            return Err(Failure::invalid(format!(
+                "Need data[0].shape[{}:] = data[{i}].shape[{}:], got {} and {}",
+                inputs[0].rank(),
+                indices.rank(),
+                Shape::from(rest.unwrap_or_default()),
+                Shape::from(own)
+            )));
+        }
+        let own = indices.to_i64s()?;
+        for &index in &own {
+            let index = usize::try_from(index)
+                .map_err(|_| Failure::invalid(format!("indices[{i}] is out of range: {index}")))?;
+            rows = rows.max(index + 1);
+        }
+        numbers.push(own);
+    }
+    let rest = rest.unwrap_or_default();
+    let shape: Shape = std::iter::once(rows).chain(rest.iter().copied()).collect();
+    let n = shape.checked_elements(T::DTYPE)?;
+    let mut out = T::from_data(Data::zeros(T::DTYPE, n)).unwrap_or_default();
+    let inner = call::product(rest);
+    for (numbers, data) in numbers.iter().zip(data) {
+        let slices = data.slice::<T>()?;
+        for (i, &to) in numbers.iter().enumerate() {
+            out[to as usize * inner..][..inner].clone_from_slice(&slices[i * inner..(i + 1) * inner]);
+        }
+    }
+    Ok(Tensor::from_vec(shape, out))
 }

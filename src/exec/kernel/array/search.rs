@@ -1,5 +1,132 @@
-use super::super::{HostKernel, KernelNode};
-use crate::failure::Result;
-pub(super) fn kernel(_node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(None)
+//! TopKV2, InTopKV2, LowerBound and Where: places found by value.
+
+use std::cmp::Ordering;
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
+use super::super::math::cast;
+use super::super::{HostKernel, KernelNode, Outputs};
+use super::gather::indices_of;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Element, Numeric, Tensor, with_number};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let found: Option<HostKernel> = match node.op {
+        "TopKV2" => {
+            let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
+            with_number!(dtype, T => Box::new(move |inputs| {
+                let [x, k] = call::take(inputs)?;
+                top_k::<T>(&x, &k, index)
+            }))
+        }
+        "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
+        "LowerBound" => {
+            let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
+            with_number!(dtype, T => call(move |[sorted, values]| lower_bound::<T>(&sorted, &values, index)))
+        }
+        "Where" => {
+            let dtype = input_dtype(node, 0)?;
+            with_number!(dtype, T => call(|[x]| places_where(&x, |x: &T| *x != T::ZERO)))
+                .or_else(|| (dtype == DType::Bool).then(|| call(|[x]| places_where(&x, |x: &bool| *x))))
+        }
+        _ => return Ok(None),
+    };
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// From the greatest down; a NaN is less than every number.
+fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
+    let is_nan = |x: &T| x.partial_cmp(x).is_none();
+    y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))
+}
+
+fn top_k<T: Numeric>(x: &Tensor, k: &Tensor, index: DType) -> Result<Outputs> {
+    let k = match indices_of(k)?.as_slice() {
+        &[k] if k >= 0 => k as usize,
+        &[k] => return Err(Failure::invalid(format!("Need k >= 0, got {k}"))),
+        _ => return Err(Failure::invalid(format!("k must be scalar, got shape {}", k.shape()))),
+    };
+    let Some(&columns) = x.dims().last() else {
+        return Err(Failure::invalid("input must be >= 1-D, got shape []"));
+    };
+    if columns < k {
+        return Err(Failure::invalid(format!("input must have at least k columns. Had {columns}, needed {k}")));
+    }
+    let mut dims = x.dims().to_vec();
+    dims[x.rank() - 1] = k;
+    let (mut values, mut places) = (Vec::new(), Vec::new());
+    let mut order: Vec<usize> = Vec::with_capacity(columns);
+    for row in x.slice::<T>()?.chunks_exact(columns.max(1)).filter(|_| k > 0) {
+        order.clear();
+        order.extend(0..columns);
+        // Of equal ones the first comes first.
+        let by = |&a: &usize, &b: &usize| descending(&row[a], &row[b]).then(a.cmp(&b));
+        if k < columns {
+            order.select_nth_unstable_by(k - 1, by);
+            order.truncate(k);
+        }
+        order.sort_unstable_by(by);
+        values.extend(order.iter().map(|&i| row[i]));
+        places.extend(order.iter().map(|&i| i as i64));
+    }
+    let places = cast(Tensor::from_vec(dims.as_slice(), places), index)?;
+    Ok([Tensor::from_vec(dims, values), places].into_iter().collect())
+}
+
+/// Whether fewer than `k` predictions of a row are greater than that of the target.
+fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor> {
+    let (k, classes) = (k.to_i64()?, targets.to_i64s()?);
+    let &[rows, columns] = predictions.dims() else {
+        return Err(Failure::invalid("predictions must be 2-dimensional"));
+    };
+    if targets.rank() != 1 || classes.len() != rows {
+        return Err(Failure::invalid(format!(
+            "First dimension of predictions {rows} must match length of targets {}",
+            classes.len()
+        )));
+    }
+    let predictions = predictions.slice::<f32>()?;
+    let within = classes.iter().enumerate().map(|(i, &class)| {
+        let row = &predictions[i * columns..(i + 1) * columns];
+        let target = usize::try_from(class).ok().and_then(|class| row.get(class)).filter(|target| target.is_finite());
+        target.is_some_and(|target| {
+            row.iter().all(|x| x.is_finite()) && (row.iter().filter(|x| *x > target).count() as i64) < k
+        })
+    });
+    Ok(Tensor::vector(within.collect()))
+}
+
+/// For each value, how many elements of its sorted row are less.
+fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Result<Tensor> {
+    let (&[rows, columns], &[value_rows, value_columns]) = (sorted.dims(), values.dims()) else {
+        return Err(Failure::invalid(format!(
+            "sorted_inputs and values must be matrices, got shapes {} and {}",
+            sorted.shape(),
+            values.shape()
+        )));
+    };
+    if rows != value_rows {
+        return Err(Failure::invalid(format!("Leading dim_size of both tensors must match: {rows} vs. {value_rows}")));
+    }
+    let (sorted, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);
+    let places: Vec<usize> = wanted
+        .iter()
+        .enumerate()
+        .map(|(i, value)| {
+            let row = i / value_columns;
+            sorted[row * columns..(row + 1) * columns].partition_point(|x| x < value)
+        })
+        .collect();
+    call::ints(index, values.shape().clone(), &places)
+}
+
+/// The coordinates of every element that is true, in order.
+fn places_where<T: Element>(x: &Tensor, is_true: impl Fn(&T) -> bool) -> Result<Tensor> {
+    let strides = x.shape().strides();
+    let mut coordinates: Vec<i64> = Vec::new();
+    let mut rows = 0;
+    for (i, _) in x.slice::<T>()?.iter().enumerate().filter(|(_, x)| is_true(x)) {
+        rows += 1;
+        coordinates.extend(x.dims().iter().zip(&strides).map(|(&size, &stride)| (i / stride % size) as i64));
+    }
+    Ok(Tensor::from_vec([rows, x.rank()], coordinates))
 }

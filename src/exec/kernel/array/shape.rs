@@ -80,20 +80,18 @@ fn reshape(x: Tensor, shape: &Tensor) -> Result<Tensor> {
         }
     }
     if let Some(unknown) = unknown {
-        let known = call::product(&dims);
-        if known == 0 {
-            return Err(Failure::invalid(
-                "reshape cannot infer the missing input size for an empty tensor unless all specified input sizes are \
-                 non-zero",
-            ));
-        }
-        if x.len() % known != 0 {
+        // Where a size of 0 is stated, those of 0 are matched with one another and the rest is inferred.
+        let zero = dims.contains(&0);
+        let count = |sizes: &[usize]| {
+            sizes.iter().filter(|&&size| size > 0 || !zero).fold(1usize, |n, &size| n.saturating_mul(size))
+        };
+        let (have, known) = (count(x.dims()), count(&dims));
+        if have % known != 0 && !(zero && x.is_empty()) {
             return Err(Failure::invalid(format!(
-                "Input to reshape is a tensor with {} values, but the requested shape requires a multiple of {known}",
-                x.len()
+                "Input to reshape is a tensor with {have} values, but the requested shape requires a multiple of {known}"
             )));
         }
-        dims[unknown] = x.len() / known;
+        dims[unknown] = have / known;
     }
     x.reshaped(dims.as_slice())
 }

@@ -156,10 +156,7 @@ impl Masks {
                     return Err(Failure::invalid("only stride 1 allowed on non-range indexing."));
                 }
                 if !(0..dim).contains(&at) {
-                    return Err(Failure::invalid(format!(
-                        "slice index {} of dimension {axis} out of bounds.",
-                        begin[i]
-                    )));
+                    return Err(Failure::invalid(format!("slice index {at} of dimension {axis} out of bounds.")));
                 }
                 view.offset += at as isize * distance;
             } else {

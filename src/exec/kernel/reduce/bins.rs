@@ -39,7 +39,7 @@ fn bincount<T: Numeric>(input: &Tensor, size: &Tensor, weights: &Tensor, binary:
     }
     let values = input.to_i64s()?;
     if values.iter().any(|&value| value < 0) {
-        return Err(Failure::invalid("Input must be non-negative"));
+        return Err(Failure::invalid("Input arr must be non-negative!"));
     }
     let shape: Shape = if input.rank() == 2 { [input.dims()[0], bins].into() } else { [bins].into() };
     let row = if input.rank() == 2 { input.dims()[1] } else { values.len() };

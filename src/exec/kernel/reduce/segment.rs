@@ -39,8 +39,11 @@ fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor>
     if data.dims().first() != Some(&ids.len()) {
         return Err(Failure::invalid("segment_ids should be the same size as dimension 0 of input."));
     }
-    if ids.first().is_some_and(|&id| id < 0) {
-        return Err(Failure::invalid("segment ids must be >= 0"));
+    if let Some(&id) = ids.first().filter(|&&id| id < 0) {
+        let segments = ids.last().map_or(0, |last| last + 1);
+        return Err(Failure::invalid(format!(
+            "Segment id {id} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
+        )));
     }
     if !ids.is_sorted() {
         return Err(Failure::invalid("segment ids are not increasing"));
