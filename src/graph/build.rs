@@ -251,13 +251,24 @@ pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range
             ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => attrs.int(n).ok().and_then(|n| usize::try_from(n).ok()),
             ArgType::List(list) => attrs.dtypes(list).ok().map(<[_]>::len),
         };
-        let later = op.inputs.len() - i - 1;
+        // Arguments of one length share what is left, as the indices and the data of a DynamicStitch.
+        let sharing = op.inputs[i..].iter().filter(|other| length(other) == length(arg)).count();
+        let later = op.inputs.len() - i - sharing;
         let left = count - next;
-        let take = stated.unwrap_or(left.saturating_sub(later)).min(left);
+        let take = stated.unwrap_or(left.saturating_sub(later) / sharing).min(left);
         shares.push(next..next + take);
         next += take;
     }
     shares
+}
+
+/// The attribute that says how many tensors an argument stands for, where that is not always one.
+fn length(arg: &ArgDef) -> Option<&'static str> {
+    match arg.ty {
+        ArgType::Fixed(_) | ArgType::Attr(_) => None,
+        ArgType::Many(n, _) | ArgType::ManyFixed(n, _) => Some(n),
+        ArgType::List(list) => Some(list),
+    }
 }
 
 /// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
