@@ -27,11 +27,11 @@ pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops) -> Result<Pl
         pieces: taking_part.frames.iter().map(|(&device, frames)| (device, Building::new(loops, frames))).collect(),
         transfers: Vec::new(),
     };
-    for item in 0..step.items.len() {
+    for (item, crossings) in crossings.iter().enumerate() {
         for &device in &placed.of_item[item] {
             builder.node(item, device);
         }
-        for &crossing in &crossings[item] {
+        for &crossing in crossings {
             builder.transfer(item, crossing);
         }
     }

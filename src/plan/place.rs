@@ -348,17 +348,15 @@ impl Groups {
             // Graph::new has refused what does not parse.
             let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default()).clone();
             let root = self.find(id);
-            if !request.is_open() {
-                if let Err(first) = self.specs[root.index()].add(id, &request, soft_placement) {
-                    let fault = PlanError::Apart {
-                        first: graph.node(first).name.clone(),
-                        first_device: graph.node(first).device.clone(),
-                        second: node.name.clone(),
-                        op: node.op.name.to_owned(),
-                        second_device: node.device.clone(),
-                    };
-                    self.faults.entry(root).or_insert(fault);
-                }
+            if let Err(first) = self.specs[root.index()].add(id, &request, soft_placement) {
+                let fault = PlanError::Apart {
+                    first: graph.node(first).name.clone(),
+                    first_device: graph.node(first).device.clone(),
+                    second: node.name.clone(),
+                    op: node.op.name.to_owned(),
+                    second_device: node.device.clone(),
+                };
+                self.faults.entry(root).or_insert(fault);
             }
             self.requests.push(request);
         }

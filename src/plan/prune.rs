@@ -223,26 +223,20 @@ impl<'a> Reached<'a> {
                 }
             });
         }
-        let mut items = sort(graph, items);
-        let place: HashMap<Source, usize> = items
-            .iter()
-            .enumerate()
-            .map(|(i, item)| match item.op {
-                ItemOp::Node(id) => (Source::Node(id), i),
-                ItemOp::Feed(feed, _) | ItemOp::Fetch(feed, _) => (Source::Feed(feed), i),
-            })
-            .collect();
+        let (mut items, new_place) = sort(graph, items);
+        let place = |source: Source| new_place[place[&source]];
         for (i, &tensor) in fetches.iter().enumerate() {
             let (source, port) = self.value(tensor);
             let op = ItemOp::Fetch(i as u32, tensor);
-            items.push(Item { op, inputs: vec![(place[&source], port)], control: Vec::new() });
+            items.push(Item { op, inputs: vec![(place(source), port)], control: Vec::new() });
         }
         items
     }
 }
 
-/// Sorts items topologically, the earliest of those that are ready first. Back edges of loops do not count.
-fn sort(graph: &Graph, items: Vec<Item>) -> Vec<Item> {
+/// Sorts items topologically, the earliest of those that are ready first, and says where each has gone. Back edges of loops
+/// do not count.
+fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
     let op = |item: &Item| match item.op {
         ItemOp::Node(id) => graph.node(id).op.name,
         ItemOp::Feed(..) | ItemOp::Fetch(..) => "",
@@ -258,9 +252,9 @@ fn sort(graph: &Graph, items: Vec<Item>) -> Vec<Item> {
     };
     let mut waits = vec![0usize; items.len()];
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); items.len()];
-    for to in 0..items.len() {
+    for (to, waits) in waits.iter_mut().enumerate() {
         for from in sources(to) {
-            waits[to] += 1;
+            *waits += 1;
             consumers[from].push(to);
         }
     }
@@ -285,7 +279,7 @@ fn sort(graph: &Graph, items: Vec<Item>) -> Vec<Item> {
         item.control.iter_mut().for_each(|from| *from = new_place[*from]);
         item
     });
-    moved.collect()
+    (moved.collect(), new_place)
 }
 
 /// Whether an edge between nodes of these op types leads back to an earlier node, for the next iteration.

@@ -10,6 +10,7 @@ use crate::tensor::Tensor;
 mod crossing;
 mod parts;
 mod placing;
+mod recorded;
 
 /// A graph with a node a line: `name = OP INPUT… KEY=VALUE… @DEVICE`, or `name = 2` for a constant.
 fn graph(text: &str) -> Graph {
