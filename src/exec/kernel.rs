@@ -7,6 +7,7 @@
 mod array;
 mod broadcast;
 mod call;
+mod linalg;
 mod math;
 mod matmul;
 mod nn;
@@ -60,4 +61,5 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// A room compiles the ops that are its own and answers `None` for all others.
 type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-const ROOMS: &[Room] = &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel, random::kernel];
+const ROOMS: &[Room] =
+    &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel, random::kernel, linalg::kernel];

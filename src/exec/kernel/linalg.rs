@@ -1,0 +1,273 @@
+//! Linear algebra on the two innermost dimensions, for every matrix of a batch: factors, determinants, inverses.
+
+use smallvec::smallvec;
+
+use super::call::{input_dtype, kernel as call, no_kernel, take};
+use super::real::{abs, ln, sqrt};
+use super::{HostKernel, KernelNode};
+use crate::failure::{Failure, Result};
+use crate::tensor::{Float, Shape, Tensor, with_type};
+
+/// The kernel of a node whose op is one of linear algebra.
+///
+/// # Errors
+/// InvalidArgument where the op has no kernel for the dtype.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    let flag = |name: &str| node.attrs.bool(name);
+    let dtype = input_dtype(node, 0);
+    let kernel = match node.op {
+        "Cholesky" => with_type!(dtype?, T => call(|[input]| cholesky::<T>(input)); F32 f32, F64 f64),
+        "MatrixDeterminant" => with_type!(dtype?, T => call(|[input]| determinant::<T>(&input)); F32 f32, F64 f64),
+        "LogMatrixDeterminant" => with_type!(dtype?, T => Box::new(|inputs| {
+            let [input] = take(inputs)?;
+            let (sign, log) = log_determinant::<T>(&input)?;
+            Ok(smallvec![sign, log])
+        }) as HostKernel; F32 f32, F64 f64),
+        "MatrixInverse" => {
+            let adjoint = flag("adjoint")?;
+            with_type!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)); F32 f32, F64 f64)
+        }
+        "MatrixSolve" => {
+            let adjoint = flag("adjoint")?;
+            with_type!(dtype?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint)); F32 f32, F64 f64)
+        }
+        "MatrixTriangularSolve" => {
+            let (lower, adjoint) = (flag("lower")?, flag("adjoint")?);
+            with_type!(dtype?, T => call(move |[matrix, rhs]| {
+                triangular_solve::<T>(&matrix, rhs, lower, adjoint)
+            }); F32 f32, F64 f64)
+        }
+        _ => return Ok(None),
+    };
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The batch dimensions of square matrices, and their size.
+fn square(tensor: &Tensor) -> Result<(&[usize], usize)> {
+    match tensor.dims() {
+        [batch @ .., rows, columns] if rows == columns => Ok((batch, *rows)),
+        [_, _, ..] => Err(Failure::invalid(format!("Input matrix must be square. Its shape is {}", tensor.shape()))),
+        _ => Err(Failure::invalid(format!("Input tensor must have rank >= 2, got shape {}", tensor.shape()))),
+    }
+}
+
+/// The matrices of a batch; those without elements are none.
+fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
+    elements.chunks_exact((size * size).max(1))
+}
+
+fn transposed<T: Copy>(matrix: &[T], size: usize) -> Vec<T> {
+    (0..size * size).map(|at| matrix[at % size * size + at / size]).collect()
+}
+
+/// The lower factor, read from the lower half alone; all NaN where a matrix has none, and no failure, as in TensorFlow.
+fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
+    let (_, n) = square(&input)?;
+    for a in input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)) {
+        let is_positive = factor(a, n);
+        for (i, row) in a.chunks_exact_mut(n.max(1)).enumerate() {
+            if !is_positive {
+                row[..=i].fill(T::from_f64(f64::NAN));
+            }
+            row[i + 1..].fill(T::ZERO);
+        }
+    }
+    Ok(input)
+}
+
+/// Puts the lower factor in the place of the matrix's lower half; false where the matrix is not positive definite.
+fn factor<T: Float>(a: &mut [T], n: usize) -> bool {
+    for j in 0..n {
+        let (above, rest) = a.split_at_mut(j * n);
+        let row = &mut rest[..n];
+        for k in 0..j {
+            row[k] = (row[k] - dot(&row[..k], &above[k * n..][..k])) / above[k * n + k];
+        }
+        let pivot = row[j] - dot(&row[..j], &row[..j]);
+        if pivot <= T::ZERO {
+            return false;
+        }
+        row[j] = sqrt(pivot);
+    }
+    true
+}
+
+fn dot<T: Float>(a: &[T], b: &[T]) -> T {
+    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b)
+}
+
+/// A matrix factored into lower and upper triangles, its rows exchanged so that each pivot is the largest of its column.
+struct Lu<T> {
+    n: usize,
+    /// Below the diagonal the lower factor, whose own diagonal is ones; the upper elsewhere.
+    factors: Vec<T>,
+    /// Which row of the matrix each row of the factors is.
+    rows: Vec<usize>,
+    is_odd: bool,
+}
+
+impl<T: Float> Lu<T> {
+    fn of(matrix: &[T], n: usize) -> Lu<T> {
+        let mut lu = Lu { n, factors: matrix.to_vec(), rows: (0..n).collect(), is_odd: false };
+        let a = &mut lu.factors;
+        for k in 0..n {
+            let pivot = (k + 1..n).fold(k, |best, i| if abs(a[i * n + k]) > abs(a[best * n + k]) { i } else { best });
+            if pivot != k {
+                lu.rows.swap(k, pivot);
+                lu.is_odd = !lu.is_odd;
+                let (before, from) = a.split_at_mut(pivot * n);
+                before[k * n..][..n].swap_with_slice(&mut from[..n]);
+            }
+            let (above, below) = a.split_at_mut((k + 1) * n);
+            let pivot_row = &above[k * n..];
+            if pivot_row[k] == T::ZERO {
+                continue;
+            }
+            for row in below.chunks_exact_mut(n) {
+                row[k] = row[k] / pivot_row[k];
+                let factor = row[k];
+                for (x, &p) in row[k + 1..].iter_mut().zip(&pivot_row[k + 1..]) {
+                    *x = *x - factor * p;
+                }
+            }
+        }
+        lu
+    }
+
+    fn diagonal(&self) -> impl Iterator<Item = T> {
+        (0..self.n).map(|k| self.factors[k * self.n + k])
+    }
+
+    fn is_singular(&self) -> bool {
+        self.diagonal().any(|pivot| pivot == T::ZERO)
+    }
+
+    /// Solves for the `width` columns of `rhs`, row by row.
+    fn solve(&self, rhs: &[T], width: usize) -> Vec<T> {
+        let mut x: Vec<T> = self.rows.iter().flat_map(|&row| &rhs[row * width..][..width]).copied().collect();
+        eliminate(&self.factors, self.n, &mut x, width, true, true);
+        eliminate(&self.factors, self.n, &mut x, width, false, false);
+        x
+    }
+}
+
+/// Solves with one triangle of `a` in place.
+fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: bool, unit_diagonal: bool) {
+    let step = |x: &mut [T], i: usize| {
+        let others = if is_lower { 0..i } else { i + 1..n };
+        for k in others {
+            let factor = a[i * n + k];
+            for column in 0..width {
+                x[i * width + column] = x[i * width + column] - factor * x[k * width + column];
+            }
+        }
+        if !unit_diagonal {
+            x[i * width..][..width].iter_mut().for_each(|x| *x = *x / a[i * n + i]);
+        }
+    };
+    if is_lower { (0..n).for_each(|i| step(x, i)) } else { (0..n).rev().for_each(|i| step(x, i)) }
+}
+
+/// A number for each matrix. A matrix without elements has the determinant 1.
+fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
+    let (batch, n) = square(input)?;
+    let shape = Shape::from(batch);
+    let values = if n == 0 {
+        vec![T::ONE; shape.checked_elements(T::DTYPE)?]
+    } else {
+        let one = |matrix| {
+            let lu = Lu::of(matrix, n);
+            lu.diagonal().fold(if lu.is_odd { -T::ONE } else { T::ONE }, |product, pivot| product * pivot)
+        };
+        matrices(input.slice::<T>()?, n).map(one).collect()
+    };
+    Ok(Tensor::from_vec(shape, values))
+}
+
+/// Sign and logarithm of the absolute value of each determinant.
+fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (batch, n) = square(input)?;
+    let shape = Shape::from(batch);
+    let count = shape.checked_elements(T::DTYPE)?;
+    let (mut signs, mut logs) = (vec![T::ONE; count], vec![T::ZERO; count]);
+    if n > 0 {
+        for ((matrix, sign), log) in matrices(input.slice::<T>()?, n).zip(&mut signs).zip(&mut logs) {
+            let lu = Lu::of(matrix, n);
+            *sign = if lu.is_odd { -T::ONE } else { T::ONE };
+            for pivot in lu.diagonal() {
+                *sign = if pivot < T::ZERO {
+                    -*sign
+                } else if pivot == T::ZERO {
+                    T::ZERO
+                } else {
+                    *sign
+                };
+                *log = *log + ln(abs(pivot));
+            }
+        }
+    }
+    Ok((Tensor::from_vec(shape.clone(), signs), Tensor::from_vec(shape, logs)))
+}
+
+fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
+    let (_, n) = square(input)?;
+    let identity: Vec<T> = (0..n * n).map(|at| if at / n == at % n { T::ONE } else { T::ZERO }).collect();
+    let mut all = Vec::with_capacity(input.len());
+    for matrix in matrices(input.slice::<T>()?, n) {
+        let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
+        if lu.is_singular() {
+            return Err(Failure::invalid("Input is not invertible."));
+        }
+        all.extend(lu.solve(&identity, n));
+    }
+    Ok(Tensor::from_vec(input.shape().clone(), all))
+}
+
+/// The size of the matrices and the width of the right sides, which must fit them.
+fn check_sides(matrix: &Tensor, rhs: &Tensor) -> Result<(usize, usize)> {
+    let (batch, n) = square(matrix)?;
+    match rhs.dims() {
+        [rhs_batch @ .., rows, width] if rhs_batch == batch && *rows == n => Ok((n, *width)),
+        [rhs_batch @ .., _, _] if rhs_batch != batch => Err(Failure::invalid(format!(
+            "All input tensors must have the same outer dimensions, got {} and {}",
+            matrix.shape(),
+            rhs.shape()
+        ))),
+        _ => Err(Failure::invalid(format!(
+            "Input matrix and rhs are incompatible: {} and {}",
+            matrix.shape(),
+            rhs.shape()
+        ))),
+    }
+}
+
+fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor> {
+    let (n, width) = check_sides(matrix, &rhs)?;
+    if rhs.is_empty() {
+        return Ok(rhs);
+    }
+    let mut all = Vec::with_capacity(rhs.len());
+    for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
+        let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
+        if lu.is_singular() {
+            return Err(Failure::invalid("Input matrix is not invertible."));
+        }
+        all.extend(lu.solve(rhs, width));
+    }
+    Ok(Tensor::from_vec(rhs.shape().clone(), all))
+}
+
+fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adjoint: bool) -> Result<Tensor> {
+    let (n, width) = check_sides(matrix, &rhs)?;
+    if rhs.is_empty() {
+        return Ok(rhs);
+    }
+    for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width)) {
+        if adjoint {
+            eliminate(&transposed(matrix, n), n, rhs, width, !lower, false);
+        } else {
+            eliminate(matrix, n, rhs, width, lower, false);
+        }
+    }
+    Ok(rhs)
+}
