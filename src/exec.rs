@@ -108,6 +108,24 @@ impl Device {
     pub fn release(&self, session: SessionId) {
         self.mailbox.send(Message::Release { session });
     }
+
+    /// What the device holds, after everything it was told before. Waits for its thread; zero when that has ended.
+    pub fn holds(&self) -> Holds {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        self.mailbox.send(Message::Count { reply });
+        answer.recv().unwrap_or_default()
+    }
+}
+
+/// What a device holds at one moment; all zero when it serves nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    pub sessions: usize,
+    pub pieces: usize,
+    /// Steps under way, waiting to begin, or known only from values that came early.
+    pub steps: usize,
+    /// Bytes of values that wait for their step or their Recv, with what keeping each costs.
+    pub parked_bytes: usize,
 }
 
 impl Drop for Device {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
+use super::Holds;
 use super::token::Tokens;
 use crate::failure::Result;
 use crate::ids::{PieceId, SessionId, StepId};
@@ -38,6 +39,9 @@ pub(super) enum Message {
     Wake {
         ticket: Ticket,
         result: Result<Tokens>,
+    },
+    Count {
+        reply: SyncSender<Holds>,
     },
     Close,
 }

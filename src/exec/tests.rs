@@ -1,14 +1,19 @@
-//! Graphs run on devices in one process, held against values computed by hand.
+//! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
+
+mod flow;
+mod state;
+mod steps;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::engine::Engine;
 use super::{Device, HostEngine, Resources, Sink};
 use crate::failure::{Code, Failure};
 use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{DeviceName, PlanOptions, Signature, Task, plan};
+use crate::plan::{DeviceKind, DeviceName, PlanOptions, Signature, Task, plan};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// A graph in one line a node: `name = Op input input ^control @task key=value`.
@@ -114,6 +119,12 @@ struct Cluster {
     pieces: u32,
     steps: u64,
     running: BTreeMap<u64, Running>,
+    default: usize,
+    soft: bool,
+    session: SessionId,
+    resources: Vec<Arc<Resources>>,
+    /// The first transfer of the last plan to the first device.
+    transfer: u32,
 }
 
 /// A step under way: where each piece's fetches go, and what came.
@@ -123,20 +134,38 @@ struct Running {
     waits: usize,
 }
 
-const SESSION: SessionId = SessionId(7);
-
 impl Cluster {
     fn new(tasks: u32) -> Cluster {
+        Cluster::of(&(0..tasks).map(|i| Task::new("local", i)).collect::<Vec<_>>())
+    }
+
+    fn of(tasks: &[Task]) -> Cluster {
+        Cluster::with(tasks, || Box::new(HostEngine))
+    }
+
+    fn with(tasks: &[Task], engine: impl Fn() -> Box<dyn Engine>) -> Cluster {
         let (sender, events) = mpsc::channel();
         let hub = Arc::new(Hub { devices: OnceLock::new(), events: Mutex::new(sender) });
-        let names: Vec<DeviceName> =
-            (0..tasks).map(|i| Task::new("local", i).device(crate::plan::DeviceKind::Cpu, 0)).collect();
-        let open = |name: &DeviceName| {
-            Device::open(name.clone(), Box::new(HostEngine), Arc::new(Resources::new()), hub.clone()).unwrap()
+        let names: Vec<DeviceName> = tasks.iter().map(|task| task.device(DeviceKind::Cpu, 0)).collect();
+        let resources: Vec<Arc<Resources>> = names.iter().map(|_| Arc::new(Resources::new())).collect();
+        let open = |name: &DeviceName, resources: &Arc<Resources>| {
+            Device::open(name.clone(), engine(), resources.clone(), hub.clone()).unwrap()
         };
-        let devices = names.iter().map(|name| (name.clone(), open(name))).collect();
+        let devices = names.iter().zip(&resources).map(|(name, own)| (name.clone(), open(name, own))).collect();
         assert!(hub.devices.set(devices).is_ok());
-        Cluster { hub, names, events, pieces: 0, steps: 0, running: BTreeMap::new() }
+        Cluster {
+            hub,
+            names,
+            events,
+            pieces: 0,
+            steps: 0,
+            running: BTreeMap::new(),
+            default: 0,
+            soft: false,
+            session: SessionId(7),
+            resources,
+            transfer: 0,
+        }
     }
 
     fn device(&self, name: &DeviceName) -> &Device {
@@ -150,14 +179,15 @@ impl Cluster {
             fetches: wanted.iter().filter(|name| !name.starts_with('^')).map(|&name| name.to_owned()).collect(),
             targets: wanted.iter().filter_map(|name| name.strip_prefix('^')).map(str::to_owned).collect(),
         };
-        let options = PlanOptions { default_device: self.names[0].clone(), soft_placement: false };
+        let options = PlanOptions { default_device: self.names[self.default].clone(), soft_placement: self.soft };
         let plan = plan(graph, &self.names, &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+        self.transfer = plan.transfers.iter().position(|t| t.to == self.names[0]).unwrap_or(0) as u32;
         let first = self.steps + 1;
         self.steps += count;
         let mut ids = Vec::new();
         for piece in &plan.pieces {
             self.pieces += 1;
-            let id = PieceId { session: SESSION, number: self.pieces };
+            let id = PieceId { session: self.session, number: self.pieces };
             self.device(&piece.device).register(id, piece.clone())?;
             ids.push(id);
         }
@@ -190,15 +220,29 @@ impl Cluster {
                     }
                 }
                 Event::Failed { step: id, failure } => {
-                    for name in &self.names {
-                        self.device(name).abort(id, failure.clone());
-                    }
-                    self.running.remove(&id.number);
+                    self.abort(id.number);
                     if id.number == step {
                         return Err(failure);
                     }
                 }
             }
+        }
+    }
+
+    /// Gives a step up, and those that were to follow it.
+    fn abort(&mut self, step: u64) {
+        let id = StepId { session: self.session, number: step };
+        for name in &self.names {
+            self.device(name).abort(id, Failure::new(Code::Aborted, "given up"));
+        }
+        self.running.remove(&step);
+    }
+
+    /// Holds no step and no value, on any device.
+    fn is_empty(&self) {
+        for name in &self.names {
+            let held = self.device(name).holds();
+            assert_eq!((held.steps, held.parked_bytes), (0, 0), "{name} {held:?}");
         }
     }
 
@@ -224,158 +268,4 @@ impl Cluster {
         assert_eq!(failure.node.as_deref(), Some(node), "{failure}");
         assert!(failure.device.is_some() && failure.step.is_some(), "{failure}");
     }
-}
-
-const SPLIT_238: &str = "
-    x = Const is=(2)
-    a = Const is=(300) @0
-    b = Const is=(66) @1
-    y2 = Sub x b @1
-    y1 = Add x a @0
-    y = Add y1 y2 @0";
-
-#[test]
-fn a_sum_on_one_task_and_over_two() {
-    let mut cluster = Cluster::new(2);
-    cluster.check(&graph(SPLIT_238), &[], &[("y", "238")]);
-    cluster.check(&graph(&SPLIT_238.replace("@1", "@0")), &[], &[("y", "238"), ("y2", "-64")]);
-    cluster.check(&graph(SPLIT_238), &[("x", "5")], &[("y2", "-61"), ("y", "244")]);
-}
-
-#[test]
-fn a_branch_not_taken_is_dead_as_far_as_its_merge() {
-    for task in [0, 1] {
-        let text = "
-            p = Placeholder dtype=bool shape=[]
-            x = Const is=(10)
-            s = Switch x p
-            five = Const is=(5) ^s
-            t = Add s:1 five @TASK
-            f = Sub s five
-            m = Merge f t";
-        let graph = graph(&text.replace("TASK", &task.to_string()));
-        let mut cluster = Cluster::new(2);
-        cluster.check(&graph, &[("p", "true")], &[("m", "15"), ("m:1", "1")]);
-        cluster.check(&graph, &[("p", "false")], &[("m", "5"), ("m:1", "0")]);
-        let step = cluster.start(&graph, &[("p", tensor("false"))], &["t"], 1).unwrap();
-        let failure = cluster.wait(step).unwrap_err();
-        assert_eq!((failure.code, failure.step), (Code::InvalidArgument, Some(3)), "{failure}");
-    }
-}
-
-/// i < n; i + 1, x * 2.
-fn doubling(body: u32) -> Graph {
-    graph(
-        &"
-        n = Placeholder dtype=int32 shape=[]
-        zero = Const is=(0)
-        x = Const is=(1)
-        ei = Enter zero frame_name=\"w\"
-        ex = Enter x frame_name=\"w\"
-        en = Enter n frame_name=\"w\" is_constant=true
-        mi = Merge ei ni
-        mx = Merge ex nx
-        less = Less mi en
-        cond = LoopCond less
-        si = Switch mi cond
-        sx = Switch mx cond
-        ii = Identity si:1
-        one = Const is=(1) ^ii
-        two = Const is=(2) ^ii @BODY
-        ai = Add ii one
-        ax = Mul sx:1 two @BODY
-        ni = NextIteration ai
-        nx = NextIteration ax
-        i = Exit si
-        y = Exit sx"
-            .replace("BODY", &body.to_string()),
-    )
-}
-
-#[test]
-fn a_loop_on_one_task_and_over_two() {
-    for body in [0, 1] {
-        let graph = doubling(body);
-        let mut cluster = Cluster::new(2);
-        cluster.check(&graph, &[("n", "0")], &[("y", "1"), ("i", "0")]);
-        cluster.check(&graph, &[("n", "1")], &[("y", "2"), ("i", "1")]);
-        cluster.check(&graph, &[("n", "20")], &[("y", "1048576"), ("i", "20")]);
-        cluster.check(&graph, &[("n", "1000")], &[("i", "1000")]);
-    }
-}
-
-/// for i in 0..n { for j in 0..i { s += 1 } }
-const NESTED: &str = "
-    n = Placeholder dtype=int32 shape=[]
-    zero = Const is=(0)
-    ei = Enter zero frame_name=\"outer\" parallel_iterations=PAR
-    es = Enter zero frame_name=\"outer\" parallel_iterations=PAR
-    en = Enter n frame_name=\"outer\" is_constant=true parallel_iterations=PAR
-    mi = Merge ei ni
-    ms = Merge es ns
-    less = Less mi en
-    cond = LoopCond less
-    si = Switch mi cond
-    ss = Switch ms cond
-    one = Const is=(1) ^si2
-    si2 = Identity si:1
-    start = Const is=(0) ^si2
-    ej = Enter start frame_name=\"inner\"
-    et = Enter ss:1 frame_name=\"inner\"
-    ek = Enter si2 frame_name=\"inner\" is_constant=true
-    eone = Enter one frame_name=\"inner\" is_constant=true
-    mj = Merge ej nj
-    mt = Merge et nt
-    less2 = Less mj ek
-    cond2 = LoopCond less2
-    sj = Switch mj cond2
-    st = Switch mt cond2
-    aj = Add sj:1 eone
-    at = Add st:1 eone @INNER
-    nj = NextIteration aj
-    nt = NextIteration at
-    xt = Exit st
-    ai = Add si2 one
-    ni = NextIteration ai
-    ns = NextIteration xt
-    i = Exit si
-    s = Exit ss";
-
-#[test]
-fn loops_within_loops() {
-    for inner in ["0", "1"] {
-        for parallel in ["1", "10"] {
-            let graph = graph(&NESTED.replace("PAR", parallel).replace("INNER", inner));
-            let mut cluster = Cluster::new(2);
-            cluster.check(&graph, &[("n", "0")], &[("s", "0")]);
-            cluster.check(&graph, &[("n", "1")], &[("s", "0")]);
-            cluster.check(&graph, &[("n", "5")], &[("s", "10"), ("i", "5")]);
-            cluster.check(&graph, &[("n", "40")], &[("s", "780")]);
-        }
-    }
-}
-
-#[test]
-fn a_loop_on_a_branch_not_taken_is_dead_as_a_whole() {
-    let text = "
-        p = Placeholder dtype=bool shape=[]
-        zero = Const is=(0)
-        ten = Const is=(10)
-        z = Switch zero p
-        t = Switch ten p
-        ei = Enter z:1 frame_name=\"w\"
-        en = Enter t:1 frame_name=\"w\" is_constant=true
-        mi = Merge ei ni
-        less = Less mi en
-        cond = LoopCond less
-        si = Switch mi cond
-        one = Const is=(1) ^ii
-        ii = Identity si:1
-        ai = Add ii one @1
-        ni = NextIteration ai
-        x = Exit si
-        m = Merge t x";
-    let mut cluster = Cluster::new(2);
-    cluster.check(&graph(text), &[("p", "true")], &[("m", "10"), ("m:1", "1")]);
-    cluster.check(&graph(text), &[("p", "false")], &[("m", "10"), ("m:1", "0")]);
 }

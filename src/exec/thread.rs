@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use ended::Ended;
 
-use super::Sink;
 use super::engine::Engine;
 use super::mailbox::{Inbox, Mailbox, Message, Ticket};
 use super::program::{self, Program};
@@ -21,6 +20,7 @@ use super::resource::Resources;
 use super::state::Site;
 use super::step::{self, Parked, Progress, Step, Surroundings, Tags};
 use super::token::Tokens;
+use super::{Holds, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceName, Piece};
@@ -126,6 +126,9 @@ impl Thread {
             Message::Abort { step } => self.abort(step),
             Message::Release { session } => self.release(session),
             Message::Wake { ticket, result } => self.wake(ticket, result),
+            Message::Count { reply } => {
+                let _ = reply.send(self.holds());
+            }
             Message::Close => {}
         }
     }
@@ -349,6 +352,17 @@ impl Thread {
         let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
         self.parked.set(self.parked.get().saturating_sub(bytes));
         self.resources.release(id);
+    }
+
+    fn holds(&self) -> Holds {
+        let waiting = |piece: &PieceState| piece.runs.iter().map(|run| (run.end - run.next) as usize).sum::<usize>();
+        Holds {
+            sessions: self.sessions.len(),
+            pieces: self.pieces.len(),
+            steps: self.pieces.values().map(waiting).sum::<usize>()
+                + self.sessions.values().map(|session| session.steps.len() + session.early.len()).sum::<usize>(),
+            parked_bytes: self.parked.get(),
+        }
     }
 
     fn close(mut self) {

@@ -1,0 +1,229 @@
+//! Variables, queues, accumulators, tensor arrays; and what waits for them.
+
+use super::*;
+
+const COUNTER: &str = "
+    v = VariableV2 dtype=int32 shape=[]
+    one = Const is=(1)
+    init = Assign v one
+    add = AssignAdd v one
+    read = Identity v";
+
+#[test]
+fn a_variable_outlives_its_step() {
+    let mut cluster = Cluster::new(1);
+    let graph = graph(COUNTER);
+    let message = "Attempting to use uninitialized value v";
+    cluster.fails(&graph, &["read"], Code::FailedPrecondition, message, "read");
+    cluster.fails(&graph, &["add"], Code::FailedPrecondition, message, "add");
+    cluster.check(&graph, &[], &[("init", "1")]);
+    cluster.check(&graph, &[], &[("add", "2")]);
+    cluster.check(&graph, &[], &[("^add", "")]);
+    cluster.check(&graph, &[], &[("read", "3")]);
+}
+
+#[test]
+fn sessions_share_what_they_name_alike_unless_they_are_isolated() {
+    let mut cluster = Cluster::new(1);
+    let graph = graph(COUNTER);
+    cluster.check(&graph, &[], &[("init", "1")]);
+    cluster.session = SessionId(8);
+    cluster.check(&graph, &[], &[("add", "2")]);
+    cluster.session = SessionId(9);
+    cluster.resources[0].isolate(cluster.session);
+    assert_eq!(cluster.run(&graph, &[], &["read"]).unwrap_err().code, Code::FailedPrecondition);
+    cluster.check(&graph, &[], &[("init", "1")]);
+    cluster.device(&cluster.names[0]).release(cluster.session);
+    cluster.session = SessionId(7);
+    cluster.check(&graph, &[], &[("read", "2")]);
+    cluster.resources[0].clear("");
+    assert_eq!(cluster.run(&graph, &[], &["read"]).unwrap_err().code, Code::FailedPrecondition);
+}
+
+#[test]
+fn assigning_checks_the_shape() {
+    let text = "
+        v = VariableV2 dtype=int32 shape=[2]
+        two = Const is=(1,2)
+        three = Const is=(1,2,3)
+        good = Assign v two
+        bad = Assign v three
+        forced = Assign v three validate_shape=false
+        h = VarHandleOp dtype=int32 shape=[2]
+        set = AssignVariableOp h three
+        value = ReadVariableOp h ^set dtype=int32";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    let message = "Assign requires shapes of both tensors to match. lhs shape= [2] rhs shape= [3]";
+    cluster.check(&graph, &[], &[("good", "1,2")]);
+    cluster.fails(&graph, &["bad"], Code::InvalidArgument, message, "bad");
+    cluster.check(&graph, &[], &[("forced", "1,2,3")]);
+    cluster.check(&graph, &[], &[("value", "1,2,3")]);
+}
+
+#[test]
+fn counting_ends_at_the_limit() {
+    let text = "
+        v = VariableV2 dtype=int64 shape=[]
+        zero = Const is=(0l)
+        init = Assign v zero
+        next = CountUpTo v limit=2";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("init", "0l")]);
+    cluster.check(&graph, &[], &[("next", "0l")]);
+    cluster.check(&graph, &[], &[("next", "1l")]);
+    cluster.fails(&graph, &["next"], Code::OutOfRange, "Reached limit of 2", "next");
+}
+
+#[test]
+fn an_update_changes_the_variable_but_not_what_was_read_before() {
+    let text = "
+        v = VariableV2 dtype=float32 shape=[2]
+        start = Const is=(1.0,2.0)
+        rate = Const is=(0.5)
+        grad = Const is=(2.0,4.0)
+        init = Assign v start
+        before = Identity v
+        step = ApplyGradientDescent v rate grad ^before
+        after = Identity step";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("init", "1.0,2.0")]);
+    cluster.check(&graph, &[], &[("before", "1.0,2.0"), ("after", "0.0,0.0")]);
+}
+
+const QUEUE: &str = "
+    q = FIFOQueueV2 component_types=<int32> shapes={[]} capacity=3
+    x = Placeholder dtype=int32
+    n = Placeholder dtype=int32
+    put = QueueEnqueueV2 q x
+    puts = QueueEnqueueManyV2 q x
+    get = QueueDequeueV2 q component_types=<int32>
+    gets = QueueDequeueManyV2 q n component_types=<int32>
+    upto = QueueDequeueUpToV2 q n component_types=<int32>
+    size = QueueSizeV2 q
+    close = QueueCloseV2 q
+    cancel = QueueCloseV2 q cancel_pending_enqueues=true";
+
+#[test]
+fn a_queue_answers_in_order() {
+    let graph = graph(QUEUE);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[("x", "5")], &[("^put", "")]);
+    cluster.check(&graph, &[("x", "6,7")], &[("^puts", "")]);
+    cluster.check(&graph, &[], &[("size", "3")]);
+    cluster.check(&graph, &[], &[("get", "5")]);
+    cluster.check(&graph, &[("n", "2")], &[("gets", "6,7")]);
+    cluster.check(&graph, &[("x", "8")], &[("^put", "")]);
+    cluster.check(&graph, &[], &[("^close", "")]);
+    let closed = "FIFOQueue 'q' is closed and has insufficient elements (requested 2, current size 1)";
+    let failure = cluster.run(&graph, &[("n", tensor("2"))], &["gets"]).unwrap_err();
+    assert_eq!((failure.code, failure.message.as_str()), (Code::OutOfRange, closed));
+    cluster.check(&graph, &[("n", "2")], &[("upto", "8,")]);
+    let failure = cluster.run(&graph, &[("x", tensor("1"))], &["^put"]).unwrap_err();
+    assert_eq!((failure.code, failure.message.as_str()), (Code::Cancelled, "FIFOQueue 'q' is closed."));
+    assert_eq!(cluster.run(&graph, &[], &["^close"]).unwrap_err().code, Code::Aborted);
+    let failure = cluster.run(&graph, &[("x", tensor("1,2"))], &["^put"]).unwrap_err();
+    assert_eq!(failure.message, "Shape mismatch in tuple component 0. Expected [], got [2]");
+}
+
+#[test]
+fn who_finds_a_queue_empty_or_full_waits_and_others_go_on() {
+    let graph = graph(QUEUE);
+    let mut cluster = Cluster::new(1);
+    let first = cluster.start(&graph, &[], &["get"], 1).unwrap();
+    let both = cluster.start(&graph, &[("n", tensor("2"))], &["gets"], 1).unwrap();
+    cluster.check(&graph, &[], &[("size", "0")]);
+    cluster.check(&graph, &[("x", "1,2")], &[("^puts", "")]);
+    assert_eq!(cluster.wait(first).unwrap(), [tensor("1")]);
+    cluster.check(&graph, &[("x", "3,4,5")], &[("^puts", "")]);
+    assert_eq!(cluster.wait(both).unwrap(), [tensor("2,3")]);
+    let blocked = cluster.start(&graph, &[("x", tensor("6,7"))], &["^puts"], 1).unwrap();
+    cluster.check(&graph, &[], &[("size", "3")]);
+    cluster.check(&graph, &[("n", "3")], &[("gets", "4,5,6")]);
+    cluster.wait(blocked).unwrap();
+    cluster.check(&graph, &[], &[("get", "7")]);
+}
+
+#[test]
+fn who_waits_is_cancelled_with_its_step_and_gives_back_what_it_took() {
+    let graph = graph(QUEUE);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[("x", "1,2")], &[("^puts", "")]);
+    let waits = cluster.start(&graph, &[("n", tensor("3"))], &["gets"], 1).unwrap();
+    cluster.check(&graph, &[], &[("size", "0")]);
+    cluster.abort(waits);
+    cluster.check(&graph, &[], &[("size", "2")]);
+    cluster.check(&graph, &[("n", "2")], &[("gets", "1,2")]);
+    let put = cluster.start(&graph, &[("x", tensor("1,2,3,4"))], &["^puts"], 1).unwrap();
+    cluster.check(&graph, &[], &[("^cancel", "")]);
+    assert_eq!(cluster.wait(put).unwrap_err().code, Code::Cancelled);
+}
+
+#[test]
+fn an_accumulator_answers_when_enough_came_and_drops_what_is_stale() {
+    let text = "
+        a = ResourceConditionalAccumulator dtype=float32 shape=[2]
+        s = Placeholder dtype=int64
+        g = Placeholder dtype=float32
+        n = Placeholder dtype=int32
+        apply = ResourceAccumulatorApplyGradient a s g
+        take = ResourceAccumulatorTakeGradient a n dtype=float32
+        set = ResourceAccumulatorSetGlobalStep a s";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    let take = cluster.start(&graph, &[("n", tensor("2"))], &["take"], 1).unwrap();
+    cluster.check(&graph, &[("s", "0l"), ("g", "1.0,2.0")], &[("^apply", "")]);
+    cluster.check(&graph, &[("s", "0l"), ("g", "3.0,6.0")], &[("^apply", "")]);
+    assert_eq!(cluster.wait(take).unwrap(), [tensor("2.0,4.0")]);
+    // The global step is 1 now.
+    cluster.check(&graph, &[("s", "0l"), ("g", "9.0,9.0")], &[("^apply", "")]);
+    cluster.check(&graph, &[("s", "1l"), ("g", "5.0,5.0")], &[("^apply", "")]);
+    cluster.check(&graph, &[("n", "1")], &[("take", "5.0,5.0")]);
+    cluster.check(&graph, &[("s", "7l")], &[("^set", "")]);
+    cluster.check(&graph, &[("s", "6l"), ("g", "9.0,9.0")], &[("^apply", "")]);
+    cluster.check(&graph, &[("s", "7l"), ("g", "1.0,1.0")], &[("^apply", "")]);
+    cluster.check(&graph, &[("n", "1")], &[("take", "1.0,1.0")]);
+    let failure = cluster.run(&graph, &[("s", tensor("9l")), ("g", tensor("1.0,1.0,1.0"))], &["^apply"]).unwrap_err();
+    assert_eq!(failure.message, "Shape mismatch: expected [2], got [3]");
+}
+
+#[test]
+fn a_tensor_array_is_written_and_read_once() {
+    let text = "
+        two = Const is=(2)
+        zero = Const is=(0)
+        one = Const is=(1)
+        x = Const is=(4,5)
+        both = Const is=(1,0)
+        ta = TensorArrayV3 two dtype=int32
+        w0 = TensorArrayWriteV3 ta zero x ta:1
+        w1 = TensorArrayWriteV3 ta one x w0
+        all = TensorArrayGatherV3 ta both w1 dtype=int32
+        shape = Shape all
+        r = TensorArrayReadV3 ta one w1 dtype=int32
+        again = TensorArrayReadV3 ta one w1 ^r dtype=int32
+        twice = TensorArrayWriteV3 ta one x w1
+        past = TensorArrayWriteV3 ta two x ta:1";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("shape", "2,2")]);
+    cluster.check(&graph, &[], &[("r", "4,5")]);
+    cluster.fails(&graph, &["again"], Code::InvalidArgument, "Could not read index 1 twice", "again");
+    cluster.fails(&graph, &["twice"], Code::InvalidArgument, "it has already been written to", "twice");
+    cluster.fails(&graph, &["past"], Code::InvalidArgument, "array is not resizeable and size is: 2", "past");
+}
+
+#[test]
+fn an_assertion_says_what_did_not_hold() {
+    let text = "
+        p = Placeholder dtype=bool
+        x = Const is=(1,2,3,4)
+        a = Assert p x
+        y = Identity x ^a";
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph(text), &[("p", "true")], &[("y", "1,2,3,4")]);
+    let failure = cluster.run(&graph(text), &[("p", tensor("false"))], &["y"]).unwrap_err();
+    assert_eq!((failure.code, failure.message.as_str()), (Code::InvalidArgument, "assertion failed: [1 2 3...]"));
+}

@@ -1,0 +1,158 @@
+//! Steps in order, one beside the other, failing, given up; and that nothing is left behind.
+
+use super::super::engine::{Engine, EngineKernel, Ran, Value};
+use super::super::kernel::KernelNode;
+use super::super::{Holds, MAX_PARKED_BYTES};
+use super::*;
+
+#[test]
+fn steps_run_in_order_without_the_master() {
+    let text = "
+        v = VariableV2 dtype=int32 shape=[] @1
+        one = Const is=(1) @0
+        zero = Const is=(0) @1
+        init = Assign v zero @1
+        add = AssignAdd v one @1
+        seen = Identity add @0";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(2);
+    cluster.check(&graph, &[], &[("init", "0")]);
+    let first = cluster.start(&graph, &[], &["seen"], 200).unwrap();
+    for i in 0..200 {
+        let seen = cluster.wait(first + i).unwrap();
+        assert_eq!(seen, [Tensor::scalar(i as i32 + 1)]);
+    }
+    cluster.is_empty();
+}
+
+#[test]
+fn a_failure_ends_its_steps_on_every_device_and_leaves_nothing() {
+    let text = "
+        v = VariableV2 dtype=int32 shape=[] @1
+        one = Const is=(1) @0
+        ten = Const is=(10) @1
+        zero = Const is=(0) @1
+        init = Assign v zero @1
+        add = AssignAdd v one @1
+        fine = Less add ten @1
+        guard = Assert fine add @1
+        seen = Identity add ^guard @0";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(2);
+    cluster.check(&graph, &[], &[("init", "0")]);
+    let first = cluster.start(&graph, &[], &["seen"], 1000).unwrap();
+    for i in 0..9 {
+        assert_eq!(cluster.wait(first + i).unwrap(), [Tensor::scalar(i as i32 + 1)]);
+    }
+    let failure = cluster.wait(first + 9).unwrap_err();
+    assert_eq!((failure.node.as_deref(), failure.step), (Some("guard"), Some(first + 9)), "{failure}");
+    assert_eq!(failure.device.as_deref(), Some("/job:local/task:1/device:CPU:0"));
+    cluster.is_empty();
+    cluster.check(&graph, &[], &[("init", "0")]);
+    cluster.is_empty();
+}
+
+#[test]
+fn values_may_come_before_their_step_and_too_late() {
+    let graph = graph(flow::SPLIT_238);
+    let mut cluster = Cluster::new(2);
+    cluster.check(&graph, &[], &[("y", "238")]);
+    // Step 2 of the piece on task 0, whose transfer comes first.
+    let id = PieceId { session: cluster.session, number: 1 };
+    let step = StepId { session: cluster.session, number: 2 };
+    let device = cluster.names[0].clone();
+    let transfer = cluster.transfer;
+    let arrive = |cluster: &Cluster, value: i32| {
+        cluster.device(&device).arrive(step, transfer, Vec::new(), Some(Tensor::scalar(value)));
+    };
+    arrive(&cluster, 0);
+    assert!(cluster.device(&device).holds().parked_bytes > 0);
+    cluster.device(&device).start(id, 2, 1, Vec::new());
+    match cluster.events.recv().unwrap() {
+        Event::Done { fetches, .. } => assert_eq!(fetches, [tensor("302")]),
+        Event::Failed { failure, .. } => panic!("{failure}"),
+    }
+    arrive(&cluster, 7);
+    cluster.is_empty();
+}
+
+#[test]
+fn release_forgets_a_session_whatever_it_does() {
+    let text = "
+        q = FIFOQueueV2 component_types=<int32>
+        get = QueueDequeueV2 q component_types=<int32>
+        y = Identity get @1";
+    let mut cluster = Cluster::new(2);
+    cluster.start(&graph(text), &[], &["y"], 5).unwrap();
+    for name in &cluster.names {
+        cluster.device(name).release(cluster.session);
+        let early = StepId { session: cluster.session, number: 99 };
+        cluster.device(name).arrive(early, 0, Vec::new(), None);
+        assert_eq!(cluster.device(name).holds(), Holds::default());
+    }
+    assert!(MAX_PARKED_BYTES > 0);
+}
+
+/// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for nothing else.
+struct Odd;
+
+impl Engine for Odd {
+    fn name(&self) -> &str {
+        "odd"
+    }
+
+    fn compile(&self, node: &KernelNode) -> crate::Result<Option<EngineKernel>> {
+        Ok((node.op == "Neg").then(|| -> EngineKernel {
+            Box::new(|mut values| match values[0].clone().into_host()?.to_i64()? {
+                13 => panic!("thirteen"),
+                0 => Ok(Ran::Declined(values)),
+                x => {
+                    values[0] = Value::Host(Tensor::scalar(1000 - x as i32));
+                    Ok(Ran::Done(values))
+                }
+            })
+        }))
+    }
+
+    fn keep(&self, tensor: Tensor) -> crate::Result<Value> {
+        Ok(Value::Host(tensor))
+    }
+}
+
+#[test]
+fn an_engine_comes_first_and_its_panic_fails_the_step_only() {
+    let graph = graph("x = Placeholder dtype=int32\n y = Neg x\n z = Abs y");
+    let mut cluster = Cluster::with(&[Task::new("local", 0)], || Box::new(Odd));
+    cluster.check(&graph, &[("x", "2")], &[("z", "998")]);
+    cluster.check(&graph, &[("x", "0")], &[("z", "0")]);
+    let failure = cluster.run(&graph, &[("x", tensor("13"))], &["z"]).unwrap_err();
+    assert_eq!((failure.code, failure.node.as_deref()), (Code::Internal, Some("y")), "{failure}");
+    assert!(failure.message.contains("thirteen"), "{failure}");
+    cluster.check(&graph, &[("x", "5")], &[("z", "995")]);
+    cluster.is_empty();
+}
+
+#[test]
+fn a_piece_with_an_op_that_nothing_here_computes_is_refused() {
+    let graph = graph("x = Placeholder dtype=int32\n y = Neg x");
+    let options =
+        PlanOptions { default_device: Task::new("local", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+    let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], targets: vec![] };
+    let cluster = Cluster::new(1);
+    let plan = plan(&graph, &cluster.names, &signature, &options).unwrap();
+    let id = PieceId { session: cluster.session, number: 1 };
+    let check = |change: &dyn Fn(&mut crate::plan::Piece), code: Code| {
+        let mut piece = plan.pieces[0].clone();
+        change(&mut piece);
+        let failure = cluster.device(&cluster.names[0]).register(id, piece).unwrap_err();
+        assert_eq!(failure.code, code, "{failure}");
+    };
+    let neg = plan.pieces[0].nodes.iter().position(|node| node.name == "y").unwrap();
+    check(&|piece| piece.nodes[neg].op = crate::plan::PieceOp::Op("Nag".into()), Code::Unimplemented);
+    check(&|piece| piece.nodes[neg].inputs[0].0 = 99, Code::InvalidArgument);
+    check(&|piece| piece.nodes[neg].inputs[0] = (neg as u32, 0), Code::InvalidArgument);
+    check(&|piece| piece.nodes[neg].frame = 3, Code::InvalidArgument);
+    check(&|piece| piece.frames.clear(), Code::InvalidArgument);
+    check(&|piece| piece.feeds.clear(), Code::InvalidArgument);
+    cluster.is_empty();
+}
