@@ -6,6 +6,7 @@
 mod dtype;
 mod element;
 pub mod literal;
+pub mod npy;
 pub mod render;
 mod shape;
 mod wire;

@@ -36,8 +36,10 @@ impl Shape {
     /// # Errors
     /// ResourceExhausted where a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`].
     pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
+        // A string costs its handle before its first byte.
+        let size = dtype.size().unwrap_or(size_of::<Vec<u8>>());
         self.elements()
-            .filter(|n| n.checked_mul(dtype.size().unwrap_or(1)).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES))
+            .filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES))
             .ok_or_else(|| {
                 Failure::new(
                     Code::ResourceExhausted,

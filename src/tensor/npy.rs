@@ -1,0 +1,401 @@
+//! NumPy's .npy: a header that is a Python dict of dtype, order and shape, then the elements as they lie in memory.
+//!
+//! Read: every dtype a tensor has, in either byte order and in C or Fortran order; `S` and `U` strings of fixed width.
+//! bfloat16, which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order.
+//! Nothing is allocated by what a header says before the file's length has been held against it. Pickles are never
+//! opened.
+
+use super::{DType, Data, Shape, Tensor};
+use crate::failure::{Failure, Result};
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// Longest header that is read; NumPy reads 10,000 bytes.
+const MAX_HEADER: usize = 1 << 16;
+
+/// Reads the bytes of a .npy file.
+///
+/// # Errors
+/// InvalidArgument where they are none, are cut off or longer than their header says, or hold what no tensor can;
+/// ResourceExhausted where the tensor would pass the limit.
+pub fn read(bytes: &[u8]) -> Result<Tensor> {
+    let (header, data) = split(bytes).map_err(bad)?;
+    let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
+    let item = Item::parse(&descr).map_err(bad)?;
+    let shape = Shape::from(shape);
+    let n = shape.checked_elements(item.dtype)?;
+    let wanted = n.checked_mul(item.size);
+    if wanted != Some(data.len()) {
+        let wanted = wanted.map_or_else(|| "more than memory holds".to_owned(), |n| n.to_string());
+        return Err(bad(format!("shape {shape} of {descr} takes {wanted} bytes, but {} follow the header", data.len())));
+    }
+    let mut data = data.to_vec();
+    if item.big_endian {
+        data.chunks_exact_mut(item.unit).for_each(<[u8]>::reverse);
+    }
+    if fortran_order && shape.rank() > 1 {
+        data = to_c_order(&data, shape.dims(), item.size);
+    }
+    match item.text {
+        None => Tensor::from_bytes(item.dtype, shape, &data).map_err(|failure| bad(failure.message)),
+        Some(text) => {
+            let strings = data.chunks_exact(item.size).map(|element| text.string(element)).collect::<Result<_, _>>();
+            Tensor::new(shape, Data::String(strings.map_err(bad)?))
+        }
+    }
+}
+
+/// Writes a .npy file.
+///
+/// # Errors
+/// InvalidArgument for strings.
+pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
+    let Some(bytes) = tensor.bytes() else {
+        let why = "a .npy file holds no strings of differing lengths; ask for them as JSON";
+        return Err(Failure::invalid(why));
+    };
+    let descr = match tensor.dtype() {
+        DType::Bool => "|b1",
+        DType::I8 => "|i1",
+        DType::U8 => "|u1",
+        DType::I16 => "<i2",
+        DType::U16 => "<u2",
+        DType::I32 => "<i4",
+        DType::U32 => "<u4",
+        DType::I64 => "<i8",
+        DType::U64 => "<u8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::BF16 => "<V2",
+        DType::String | DType::Resource => unreachable!("they have no bytes"),
+    };
+    let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
+    let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    // Spaces and a line feed, so that the elements begin at a multiple of 64.
+    let before = MAGIC.len() + 4;
+    let padded = (before + header.len() + 1).next_multiple_of(64) - before;
+    header.extend(std::iter::repeat_n(' ', padded - header.len() - 1));
+    header.push('\n');
+    // A rank that makes the header pass 65,535 bytes is beyond any real tensor's.
+    let length = u16::try_from(header.len()).map_err(|_| Failure::invalid("the shape does not fit a .npy header"))?;
+    let mut file = Vec::with_capacity(before + header.len() + bytes.len());
+    file.extend_from_slice(MAGIC);
+    file.extend_from_slice(&[1, 0]);
+    file.extend_from_slice(&length.to_le_bytes());
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(bytes);
+    Ok(file)
+}
+
+fn bad(why: impl std::fmt::Display) -> Failure {
+    Failure::invalid(format!("bad .npy: {why}"))
+}
+
+/// The header's text, and the elements' bytes.
+fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin with \\x93NUMPY")?;
+    let cut_off = || "it is cut off within its header".to_owned();
+    let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut_off)?;
+    let (length, rest) = match version {
+        [1, 0] => {
+            let (length, rest) = rest.split_first_chunk::<2>().ok_or_else(cut_off)?;
+            (usize::from(u16::from_le_bytes(*length)), rest)
+        }
+        [2 | 3, 0] => {
+            let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+            (u32::from_le_bytes(*length) as usize, rest)
+        }
+        [major, minor] => return Err(format!("its version is {major}.{minor}; 1.0, 2.0 and 3.0 are known")),
+    };
+    if length > MAX_HEADER {
+        return Err(format!("its header is {length} bytes long; the limit is {MAX_HEADER}"));
+    }
+    let (header, data) = rest.split_at_checked(length).ok_or_else(cut_off)?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is no text")?;
+    Ok((header, data))
+}
+
+#[derive(Debug, PartialEq)]
+struct Header {
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<usize>,
+}
+
+impl Header {
+    /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order.
+    fn parse(text: &str) -> Result<Header, String> {
+        let (mut descr, mut order, mut shape) = (None, None, None);
+        let mut rest = text.trim().strip_prefix('{').ok_or("its header is no dict")?.trim_start();
+        while !rest.starts_with('}') {
+            let (key, after) = quoted(rest).ok_or("its header is no dict of 'descr', 'fortran_order' and 'shape'")?;
+            let value = after.trim_start().strip_prefix(':').ok_or("a key of its header has no value")?.trim_start();
+            rest = match key {
+                "descr" => {
+                    let (text, rest) = quoted(value).ok_or("its elements are records, which no tensor holds")?;
+                    descr = Some(text.to_owned());
+                    rest
+                }
+                "fortran_order" => {
+                    let (value, rest) = value
+                        .strip_prefix("True")
+                        .map(|rest| (true, rest))
+                        .or_else(|| value.strip_prefix("False").map(|rest| (false, rest)))
+                        .ok_or("'fortran_order' is neither True nor False")?;
+                    order = Some(value);
+                    rest
+                }
+                "shape" => {
+                    let (sizes, rest) = value
+                        .strip_prefix('(')
+                        .and_then(|value| value.split_once(')'))
+                        .ok_or("'shape' is no tuple of sizes")?;
+                    shape = Some(sizes_of(sizes)?);
+                    rest
+                }
+                other => return Err(format!("its header has an unknown key {other:?}")),
+            }
+            .trim_start();
+            rest = match rest.strip_prefix(',') {
+                Some(after) => after.trim_start(),
+                None if rest.starts_with('}') => rest,
+                None => return Err("its header does not end".into()),
+            };
+        }
+        match (descr, order, shape, rest) {
+            (Some(descr), Some(fortran_order), Some(shape), "}") => Ok(Header { descr, fortran_order, shape }),
+            (_, _, _, "}") => Err("its header lacks one of 'descr', 'fortran_order' and 'shape'".into()),
+            _ => Err("something follows the dict in its header".into()),
+        }
+    }
+}
+
+/// The text of the Python string at the beginning, which has no escapes, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let (inside, rest) = text[1..].split_once(quote)?;
+    (!inside.contains('\\')).then_some((inside, rest))
+}
+
+fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
+    let text = text.trim();
+    let items = text.strip_suffix(',').unwrap_or(text);
+    if items.is_empty() {
+        return if text.is_empty() { Ok(Vec::new()) } else { Err("'shape' is no tuple of sizes".into()) };
+    }
+    items
+        .split(',')
+        // Python 2 wrote long integers as 3L.
+        .map(|size| size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is no size", size.trim())))
+        .collect()
+}
+
+/// How one element lies in the file.
+struct Item {
+    dtype: DType,
+    /// Bytes an element.
+    size: usize,
+    /// Bytes that are reversed together in the other byte order.
+    unit: usize,
+    big_endian: bool,
+    text: Option<Text>,
+}
+
+/// How a string of fixed width lies in the file; zeros fill it up.
+#[derive(Clone, Copy)]
+enum Text {
+    Bytes,
+    Ucs4,
+}
+
+impl Item {
+    fn parse(descr: &str) -> Result<Item, String> {
+        let no_tensor = |why: &str| Err(format!("its elements are {descr:?}{why}"));
+        let (order, rest) = match descr.split_at_checked(1) {
+            Some((order @ ("<" | ">" | "=" | "|"), rest)) => (order, rest),
+            _ => ("=", descr),
+        };
+        let Some((kind, Ok(width))) = rest.split_at_checked(1).map(|(kind, width)| (kind, width.parse::<usize>())) else {
+            let why = if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is no dtype" };
+            return no_tensor(why);
+        };
+        let fixed = |dtype: DType| Item { dtype, size: width, unit: width, big_endian: order == ">", text: None };
+        let item = match (kind, width) {
+            ("b", 1) => fixed(DType::Bool),
+            ("i", 1) => fixed(DType::I8),
+            ("i", 2) => fixed(DType::I16),
+            ("i", 4) => fixed(DType::I32),
+            ("i", 8) => fixed(DType::I64),
+            ("u", 1) => fixed(DType::U8),
+            ("u", 2) => fixed(DType::U16),
+            ("u", 4) => fixed(DType::U32),
+            ("u", 8) => fixed(DType::U64),
+            ("f", 2) => fixed(DType::F16),
+            ("f", 4) => fixed(DType::F32),
+            ("f", 8) => fixed(DType::F64),
+            ("V", 2) => fixed(DType::BF16),
+            ("S" | "a" | "U", 0) => return no_tensor(", strings of no width"),
+            ("S" | "a", size) => {
+                Item { dtype: DType::String, size, unit: 1, big_endian: false, text: Some(Text::Bytes) }
+            }
+            ("U", letters) => {
+                let size = letters.checked_mul(4).ok_or("its strings are wider than memory")?;
+                Item { dtype: DType::String, size, unit: 4, big_endian: order == ">", text: Some(Text::Ucs4) }
+            }
+            ("c", _) => return no_tensor(", complex numbers, for which meshtf has no dtype"),
+            ("m" | "M", _) => return no_tensor(", times, for which meshtf has no dtype"),
+            _ => return no_tensor(", for which meshtf has no dtype"),
+        };
+        Ok(item)
+    }
+}
+
+impl Text {
+    /// The string in an element, its bytes in little-endian order.
+    fn string(self, element: &[u8]) -> Result<Vec<u8>, String> {
+        match self {
+            Text::Bytes => {
+                let end = element.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+                Ok(element[..end].to_vec())
+            }
+            Text::Ucs4 => {
+                let (codes, _) = element.as_chunks::<4>();
+                let text: Option<String> = codes.iter().map(|code| char::from_u32(u32::from_le_bytes(*code))).collect();
+                let text = text.ok_or("a string holds what is no character")?;
+                Ok(text.trim_end_matches('\0').as_bytes().to_vec())
+            }
+        }
+    }
+}
+
+/// Elements whose first index runs fastest, laid out so that the last does.
+fn to_c_order(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    let mut strides = Vec::with_capacity(dims.len());
+    dims.iter().fold(size, |stride, &d| {
+        strides.push(stride);
+        stride * d
+    });
+    let mut index = vec![0; dims.len()];
+    while out.len() < data.len() {
+        let at: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+        out.extend_from_slice(&data[at..at + size]);
+        for axis in (0..dims.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < dims[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A version 1.0 file with this header and these bytes.
+    fn file(header: &str, data: &[u8]) -> Vec<u8> {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend_from_slice(&(header.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    fn plain(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+        file(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n"), data)
+    }
+
+    #[test]
+    fn every_layout_is_read() {
+        let check = |bytes: Vec<u8>, want: Tensor| assert_eq!(read(&bytes).unwrap(), want);
+        check(plain("<i4", "()", &[2, 0, 0, 0]), Tensor::scalar(2i32));
+        check(plain(">i4", "(2,)", &[0, 0, 0, 2, 255, 255, 255, 255]), Tensor::vector(vec![2i32, -1]));
+        check(plain("|b1", "(2,)", &[1, 0]), Tensor::vector(vec![true, false]));
+        check(plain("<f2", "(1, 1)", &[0, 0x3c]), Tensor::from_vec([1, 1], vec![f16::ONE]));
+        check(plain("<V2", "(1,)", &[0x80, 0x3f]), Tensor::vector(vec![bf16::ONE]));
+        check(plain(">u2", "(1L,)", &[1, 2]), Tensor::vector(vec![0x102u16]));
+        check(plain("<f8", "(0, 3)", &[]), Tensor::zeros(DType::F64, [0, 3]).unwrap());
+        check(plain("|S3", "(2,)", b"ab\0\0\0c"), Tensor::vector(vec![b"ab".to_vec(), b"\0\0c".to_vec()]));
+        check(plain("<U2", "(1,)", &[0xe9, 0, 0, 0, 0, 0, 0, 0]), Tensor::vector(vec!["é".as_bytes().to_vec()]));
+        check(plain(">U1", "()", &[0, 0, 0, b'a']), Tensor::scalar(b"a".to_vec()));
+        let fortran = file("{'shape': (2, 3), 'fortran_order': True, 'descr': \"|u1\"}", &[1, 4, 2, 5, 3, 6]);
+        check(fortran, Tensor::from_vec([2, 3], vec![1u8, 2, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_lies_is_refused() {
+        let check = |bytes: &[u8], part: &str| {
+            let failure = read(bytes).unwrap_err();
+            assert!(failure.message.contains(part), "{failure}");
+        };
+        let good = plain("<i4", "(2,)", &[0; 8]);
+        check(b"", "begin with");
+        check(&good[..9], "cut off within its header");
+        check(&good[..30], "cut off within its header");
+        check(&good[..good.len() - 1], "takes 8 bytes, but 7 follow");
+        check(&plain("<i4", "(2,)", &[0; 9]), "takes 8 bytes, but 9 follow");
+        check(&plain("<i4", "(1000000000000,)", &[]), "passes the limit");
+        check(&plain("<i4", "(9223372036854775807, 4)", &[]), "passes the limit");
+        check(&plain("<U9223372036854775807", "(2,)", &[]), "wider than memory");
+        check(&plain("|S9223372036854775807", "(4,)", &[]), "more than memory holds");
+        check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is no size");
+        check(&plain("|O", "(1,)", &[0]), "pickled");
+        check(&plain("|S0", "(2000000000,)", &[]), "no width");
+        check(&plain("<c8", "(1,)", &[0; 8]), "complex");
+        check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
+        check(&plain("|b1", "(1,)", &[2]), "0 or 1");
+        check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
+        check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");
+        check(&file("[[[[", &[]), "no dict");
+        check(b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "the limit is 65536");
+        check(b"\x93NUMPY\x09\x00", "version is 9.0");
+    }
+
+    #[test]
+    fn what_is_written_is_numpys_own() {
+        // The bytes numpy.save makes of np.array([[1, 2, 3]], '<i4').
+        let mut want = b"\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (1, 3), }".to_vec();
+        want.resize(127, b' ');
+        want.extend_from_slice(b"\n\x01\0\0\0\x02\0\0\0\x03\0\0\0");
+        assert_eq!(write(&Tensor::from_vec([1, 3], vec![1i32, 2, 3])).unwrap(), want);
+        assert!(write(&Tensor::scalar(b"a".to_vec())).unwrap_err().message.contains("as JSON"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(values in proptest::collection::vec(any::<i16>(), 0..8)) {
+            for dtype in DType::all().filter(|dtype| dtype.size().is_some()) {
+                let bytes: Vec<u8> = values.iter().flat_map(|&v| {
+                    let mut bytes = i64::from(v).to_le_bytes()[..dtype.size().unwrap()].to_vec();
+                    if dtype == DType::Bool { bytes[0] &= 1; }
+                    bytes
+                }).collect();
+                let tensor = Tensor::from_bytes(dtype, [values.len(), 1], &bytes).unwrap();
+                let read = read(&write(&tensor).unwrap()).unwrap();
+                prop_assert_eq!((read.dtype(), read.shape(), read.bytes()), (dtype, tensor.shape(), tensor.bytes()));
+            }
+        }
+
+        #[test]
+        fn no_damaged_file_panics(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+            for mut bytes in [plain(">U2", "(2, 1)", &[0; 16]), plain("<f8", "(3,)", &[0; 24])] {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                if cut { bytes.truncate(at); }
+                let _ = read(&bytes);
+            }
+        }
+
+        #[test]
+        fn no_header_panics(header in r#"\{('descr'|'shape'|'fortran_order'|: |, |\(|\)|[0-9]{1,21}|True|'<[a-z][0-9]{1,2}'|"|\}){0,12}"#) {
+            let _ = read(&file(&header, &[0; 8]));
+        }
+    }
+}
