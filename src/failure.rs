@@ -35,6 +35,29 @@ impl Code {
         self as u8
     }
 
+    /// The code of that number; `None` for 0, which is success, and for what is none.
+    pub const fn from_number(number: u8) -> Option<Code> {
+        Some(match number {
+            1 => Code::Cancelled,
+            2 => Code::Unknown,
+            3 => Code::InvalidArgument,
+            4 => Code::DeadlineExceeded,
+            5 => Code::NotFound,
+            6 => Code::AlreadyExists,
+            7 => Code::PermissionDenied,
+            8 => Code::ResourceExhausted,
+            9 => Code::FailedPrecondition,
+            10 => Code::Aborted,
+            11 => Code::OutOfRange,
+            12 => Code::Unimplemented,
+            13 => Code::Internal,
+            14 => Code::Unavailable,
+            15 => Code::DataLoss,
+            16 => Code::Unauthenticated,
+            _ => return None,
+        })
+    }
+
     /// The name of the exception class that TensorFlow's Python client raises for this code.
     pub const fn class(self) -> &'static str {
         match self {

@@ -56,6 +56,7 @@ mod random;
 #[cfg(feature = "node")]
 mod session;
 pub mod tensor;
+pub mod verify;
 #[cfg(feature = "node")]
 mod worker;
 

@@ -17,6 +17,7 @@ pub use dtype::DType;
 pub use element::{Element, Float, Integer, Numeric};
 pub(crate) use element::{with_float, with_integer, with_number, with_type};
 use half::{bf16, f16};
+pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 
 use crate::failure::{Failure, Result};
@@ -224,6 +225,18 @@ impl Tensor {
             T::into_data(vec![value; n])
         });
         Tensor { shape, data: Arc::new(data.expect("a host tensor is no resource")) }
+    }
+
+    /// The element at a place in row-major order, as a scalar.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    pub(crate) fn element(&self, i: usize) -> Tensor {
+        let data = with_type!(self.dtype(), T => {
+            let elements = self.slice::<T>().unwrap_or(&[]);
+            T::into_data(vec![elements[i].clone()])
+        });
+        Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("a host tensor is no resource")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.

@@ -26,7 +26,10 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let wanted = n.checked_mul(item.size);
     if wanted != Some(data.len()) {
         let wanted = wanted.map_or_else(|| "more than memory holds".to_owned(), |n| n.to_string());
-        return Err(bad(format!("shape {shape} of {descr} takes {wanted} bytes, but {} follow the header", data.len())));
+        return Err(bad(format!(
+            "shape {shape} of {descr} takes {wanted} bytes, but {} follow the header",
+            data.len()
+        )));
     }
     let mut data = data.to_vec();
     if item.big_endian {
@@ -187,7 +190,9 @@ fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
     items
         .split(',')
         // Python 2 wrote long integers as 3L.
-        .map(|size| size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is no size", size.trim())))
+        .map(|size| {
+            size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is no size", size.trim()))
+        })
         .collect()
 }
 
@@ -216,8 +221,10 @@ impl Item {
             Some((order @ ("<" | ">" | "=" | "|"), rest)) => (order, rest),
             _ => ("=", descr),
         };
-        let Some((kind, Ok(width))) = rest.split_at_checked(1).map(|(kind, width)| (kind, width.parse::<usize>())) else {
-            let why = if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is no dtype" };
+        let Some((kind, Ok(width))) = rest.split_at_checked(1).map(|(kind, width)| (kind, width.parse::<usize>()))
+        else {
+            let why =
+                if rest == "O" { ", pickled Python objects, which are never opened" } else { ", which is no dtype" };
             return no_tensor(why);
         };
         let fixed = |dtype: DType| Item { dtype, size: width, unit: width, big_endian: order == ">", text: None };

@@ -38,14 +38,14 @@ impl Shape {
     pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
         // A string costs its handle before its first byte.
         let size = dtype.size().unwrap_or(size_of::<Vec<u8>>());
-        self.elements()
-            .filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES))
-            .ok_or_else(|| {
+        self.elements().filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES)).ok_or_else(
+            || {
                 Failure::new(
                     Code::ResourceExhausted,
                     format!("a {dtype} tensor of shape {self} passes the limit of {MAX_TENSOR_BYTES} bytes a tensor"),
                 )
-            })
+            },
+        )
     }
 
     /// A shape from signed sizes, as shape tensors hold them.

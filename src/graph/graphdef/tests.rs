@@ -74,7 +74,10 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"unknownRank": true}}"#, "not fully known");
     check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "passes the limit");
     check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "passes the limit");
-    let wide = format!(r#"{{"dtype": "DT_STRING", "tensorShape": {{"dim": [{{"size": 1000000}}]}}, "stringVal": ["{}"]}}"#, "AAAA".repeat(1000));
+    let wide = format!(
+        r#"{{"dtype": "DT_STRING", "tensorShape": {{"dim": [{{"size": 1000000}}]}}, "stringVal": ["{}"]}}"#,
+        "AAAA".repeat(1000)
+    );
     check(&wide, "together");
     check(r#"{"dtype": "DT_FLOAT", "floatvals": []}"#, "no field \"floatvals\"; did you mean \"floatVal\"?");
     check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 2}]}, "tensorContent": "BQVh"}"#, "cut off");

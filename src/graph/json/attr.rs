@@ -2,7 +2,6 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
-use super::draft::{list, object, text};
 use crate::graph::op::{AttrDef, AttrKind, OpDef};
 use crate::graph::{Attr, Attrs};
 use crate::json::{Fault, Kind, Path, Value, is_whole};
@@ -13,7 +12,7 @@ type Read<T> = Result<T, Fault>;
 /// The attributes of a node of this op.
 pub(super) fn read_all(op: &OpDef, value: &Value, path: Path) -> Read<Attrs> {
     let mut attrs = Attrs::default();
-    for member in object(value, path, "attrs is an object of attributes by their names")? {
+    for member in value.object(path, "attrs is an object of attributes by their names")? {
         let path = path.key(&member.key);
         let read = match op.attr(&member.key) {
             Some(def) => read(def, &member.value, path)?,
@@ -70,7 +69,7 @@ fn all<T>(
     read: impl Fn(&Value, Path) -> Read<T>,
     attr: impl Fn(Vec<T>) -> Attr,
 ) -> Read<Attr> {
-    let items = list(value, path, "this attribute is a list")?;
+    let items = value.list(path, "this attribute is a list")?;
     if items.is_empty() {
         return Ok(Attr::Empty);
     }
@@ -133,7 +132,7 @@ fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
     match &value.kind {
         Kind::String(text) => Ok(text.as_bytes().to_vec()),
         Kind::Object(members) if matches!(members.as_slice(), [member] if member.key == "base64") => {
-            let encoded = text(&members[0].value, path.key("base64"))?;
+            let encoded = members[0].value.text(path.key("base64"))?;
             BASE64_STANDARD.decode(encoded).map_err(|error| Fault::content(value, path, format!("no base64: {error}")))
         }
         _ => Err(expected("a string", value, path)),

@@ -43,12 +43,12 @@ type Read<T> = Result<T, Fault>;
 
 pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
     let root = Path::Root;
-    let members = object(value, root, "graph.json is an object")?;
+    let members = value.object(root, "graph.json is an object")?;
     // Before anything else: a document of another version may have any form.
-    match member(members, "version").map(|value| &value.kind) {
+    match value.get("version").map(|value| &value.kind) {
         Some(Kind::Number(number)) if number.parse() == Ok(super::VERSION) => {}
         Some(_) => {
-            let at = member(members, "version").unwrap_or(value);
+            let at = value.get("version").unwrap_or(value);
             return Err(Fault::content(
                 at,
                 root.key("version"),
@@ -66,10 +66,11 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
         let path = root.key(key);
         match &**key {
             "version" => {}
-            "$schema" | "description" => _ = text(value, path)?,
+            "$schema" | "description" => _ = value.text(path)?,
             "nodes" => {
                 has_nodes = true;
-                document.nodes = object(value, path, "nodes is an object of nodes by their names")?
+                document.nodes = value
+                    .object(path, "nodes is an object of nodes by their names")?
                     .iter()
                     .map(|member| node(member, path.key(&member.key)))
                     .collect::<Read<_>>()?;
@@ -77,7 +78,8 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             "fetch" => document.fetch = names(value, path, "tensors")?,
             "targets" => document.targets = names(value, path, "nodes")?,
             "feed" => {
-                document.feed = object(value, path, "feed is an object of values by the names of tensors")?
+                document.feed = value
+                    .object(path, "feed is an object of values by the names of tensors")?
                     .iter()
                     .map(|member| Ok((member.key.to_string(), literal(&member.value, path.key(&member.key), &[])?)))
                     .collect::<Read<_>>()?;
@@ -106,17 +108,17 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
         made: Made::Constant(Literal { value: &member.value, path: path.to_string(), dtype: None, shape: None }),
     };
     let Kind::Object(members) = &member.value.kind else { return Ok(draft) };
-    if let Some(value) = self::member(members, "device") {
+    if let Some(value) = member.value.get("device") {
         draft.device = device(value, path.key("device"))?;
     }
-    if let Some(value) = self::member(members, "control") {
+    if let Some(value) = member.value.get("control") {
         draft.control = names(value, path.key("control"), "nodes")?;
     }
-    if let Some(value) = self::member(members, "description") {
-        text(value, path.key("description"))?;
+    if let Some(value) = member.value.get("description") {
+        value.text(path.key("description"))?;
     }
-    let Some(op_name) = self::member(members, "op") else {
-        if self::member(members, "value").is_none() {
+    let Some(op_name) = member.value.get("op") else {
+        if member.value.get("value").is_none() {
             let why = "a node has an \"op\", or a \"value\" if it is a constant";
             return Err(Fault::content(&member.value, path, why));
         }
@@ -130,7 +132,8 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
         match &**key {
             "op" | "device" | "control" | "description" => {}
             "inputs" => {
-                inputs = list(value, path, "inputs are a list")?
+                inputs = value
+                    .list(path, "inputs are a list")?
                     .iter()
                     .enumerate()
                     .map(|(i, item)| input(item, path.index(i)))
@@ -152,7 +155,7 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
 }
 
 fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
-    let name = text(value, path)?;
+    let name = value.text(path)?;
     op::lookup(name).ok_or_else(|| {
         let near = op::nearest(name);
         let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
@@ -205,14 +208,15 @@ pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static
             }
         }
     }
-    if member(members, "value").is_none() {
+    if value.get("value").is_none() {
         return Err(Fault::content(value, path, "a literal that is an object has a \"value\""));
     }
     Ok(literal)
 }
 
 fn shape(value: &Value, path: Path) -> Read<Shape> {
-    list(value, path, "a shape is a list of sizes")?
+    value
+        .list(path, "a shape is a list of sizes")?
         .iter()
         .enumerate()
         .map(|(i, size)| {
@@ -227,7 +231,7 @@ fn shape(value: &Value, path: Path) -> Read<Shape> {
 }
 
 fn device(value: &Value, path: Path) -> Read<String> {
-    let device = text(value, path)?;
+    let device = value.text(path)?;
     match device.parse::<crate::device::DeviceSpec>() {
         Ok(_) => Ok(device.to_owned()),
         Err(error) => Err(Fault::content(value, path, error.to_string())),
@@ -235,11 +239,12 @@ fn device(value: &Value, path: Path) -> Read<String> {
 }
 
 fn names(value: &Value, path: Path, what: &str) -> Read<Vec<String>> {
-    list(value, path, &format!("this is a list of the names of {what}"))?
+    value
+        .list(path, &format!("this is a list of the names of {what}"))?
         .iter()
         .enumerate()
         .map(|(i, item)| {
-            let name = text(item, path.index(i))?;
+            let name = item.text(path.index(i))?;
             match name.strip_prefix('^') {
                 _ if name.is_empty() => Err(Fault::content(item, path.index(i), "a name is not empty")),
                 Some(plain) => {
@@ -249,31 +254,6 @@ fn names(value: &Value, path: Path, what: &str) -> Read<Vec<String>> {
             }
         })
         .collect()
-}
-
-pub(super) fn text<'v>(value: &'v Value, path: Path) -> Read<&'v str> {
-    match &value.kind {
-        Kind::String(text) => Ok(text),
-        _ => Err(Fault::content(value, path, format!("expected a string, found {}", value.describe()))),
-    }
-}
-
-pub(super) fn list<'v, 'a>(value: &'v Value<'a>, path: Path, what: &str) -> Read<&'v [Value<'a>]> {
-    match &value.kind {
-        Kind::List(items) => Ok(items),
-        _ => Err(Fault::content(value, path, format!("{what}, not {}", value.describe()))),
-    }
-}
-
-pub(super) fn object<'v, 'a>(value: &'v Value<'a>, path: Path, what: &str) -> Read<&'v [Member<'a>]> {
-    match &value.kind {
-        Kind::Object(members) => Ok(members),
-        _ => Err(Fault::content(value, path, format!("{what}, not {}", value.describe()))),
-    }
-}
-
-fn member<'v, 'a>(members: &'v [Member<'a>], key: &str) -> Option<&'v Value<'a>> {
-    members.iter().find(|member| member.key == key).map(|member| &member.value)
 }
 
 fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
