@@ -6,7 +6,6 @@
 //! a backend must do, `resource` and `state` hold what outlives a step.
 
 pub mod adapters;
-mod backends;
 #[cfg(feature = "exec")]
 mod burn;
 pub mod engine;
@@ -26,7 +25,7 @@ mod tests;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub use backends::{BackendChoice, Found, cpus, gpus};
+pub use adapters::{BackendChoice, Offer, cpu, gpus};
 use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::client::Client;
-use crate::exec::{Device, Found, Resources};
+use crate::exec::{Device, Offer, Resources};
 use crate::failure::Result;
 use crate::master::Master;
 use crate::plan::Task;
@@ -28,12 +28,15 @@ impl Host {
     }
 
     /// Opens a device and serves it from now on. `resources` are those of the task.
-    pub fn serve(&self, task: &Task, found: Found, resources: &Arc<Resources>) -> Result<DeviceInfo> {
-        let name = task.device(found.kind, found.index);
-        let info =
-            DeviceInfo { name: name.clone(), backend: found.backend.clone(), description: found.description.clone() };
+    pub fn serve(&self, task: &Task, offer: Offer, resources: &Arc<Resources>) -> Result<DeviceInfo> {
+        let name = task.device(offer.kind, offer.index);
+        let info = DeviceInfo {
+            name: name.clone(),
+            backend: offer.backend.to_owned(),
+            description: offer.description.clone(),
+        };
         if let Some(worker) = &self.worker {
-            let device = Device::open(name.clone(), found.open()?, Arc::clone(resources), worker.sink())?;
+            let device = Device::open(name.clone(), offer.open()?, Arc::clone(resources), worker.sink())?;
             worker.add_device(name, device);
         }
         Ok(info)

@@ -47,6 +47,8 @@ mod master;
 #[cfg(feature = "node")]
 pub mod mesh;
 mod nearest;
+#[cfg(feature = "node")]
+pub mod node;
 pub mod plan;
 #[cfg(feature = "node")]
 mod post;
@@ -63,5 +65,7 @@ mod worker;
 pub use failure::{Code, Failure, Result};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;
+#[cfg(feature = "node")]
+pub use node::{Node, NodeConfig, NodeError};
 #[cfg(feature = "node")]
 pub use session::{Ran, Session, Steps};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::exec::{BackendChoice, Resources, cpus, gpus};
+use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::host::Host;
@@ -139,6 +139,6 @@ fn peer_of(task: &Task) -> Peer {
 /// Opens the devices that `backend` finds here and gives them to the host.
 fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<DeviceInfo>> {
     let resources = Arc::new(Resources::new());
-    let found = cpus(backend).into_iter().chain(gpus(backend));
-    found.map(|found| host.serve(task, found, &resources)).collect()
+    let offers = std::iter::once(cpu(backend)).chain(gpus(backend));
+    offers.map(|offer| host.serve(task, offer, &resources)).collect()
 }

@@ -25,7 +25,7 @@ mod transport;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -122,11 +122,18 @@ impl MeshConfig {
     /// # Errors
     /// [`MeshError::Key`] where the name is none or the user's folder cannot be used.
     pub fn of_user(mesh: &str, open: bool) -> Result<Self, MeshError> {
+        MeshConfig::at_home(&home()?, mesh, open)
+    }
+
+    /// As [`MeshConfig::of_user`], with another folder for keys, addresses and the registry than the user's own.
+    ///
+    /// # Errors
+    /// [`MeshError::Key`] where the name is none or the folder cannot be used.
+    pub fn at_home(home: &Path, mesh: &str, open: bool) -> Result<Self, MeshError> {
         check_mesh_name(mesh)?;
-        let home = home()?;
-        let admission = if open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(&home, mesh)?) };
+        let admission = if open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(home, mesh)?) };
         Ok(MeshConfig {
-            peers: remembered_addresses(&home, mesh)?,
+            peers: remembered_addresses(home, mesh)?,
             registry: Some(home.join("run")),
             mdns: true,
             ..MeshConfig::new(mesh, admission)

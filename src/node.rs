@@ -4,17 +4,17 @@
 
 mod spec;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 pub use spec::ClusterSpec;
 
-use crate::exec::{BackendChoice, Resources, cpus, gpus};
+use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::host::Host;
-use crate::mesh::{self, Admission, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
+use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError};
 use crate::plan::{DeviceKind, Plan, Signature, Task};
 use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions};
@@ -70,8 +70,6 @@ impl Default for NodeConfig {
 pub enum NodeError {
     #[error(transparent)]
     Mesh(#[from] MeshError),
-    #[error(transparent)]
-    Key(#[from] mesh::KeyError),
     /// A device cannot be opened.
     #[error("{0}")]
     Device(#[from] Failure),
@@ -126,7 +124,7 @@ impl Node {
     /// # Errors
     /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
-        let home = config.home.clone().map_or_else(mesh::home, Ok)?;
+        let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let post = Arc::new(MeshPost { mesh: OnceLock::new(), host: OnceLock::new() });
         let shared: Arc<dyn Post> = post.clone();
         let host = Arc::new(Host::new(config.task.as_ref(), &shared));
@@ -135,9 +133,7 @@ impl Node {
         let resources = Arc::new(Resources::new());
         let mut devices = Vec::new();
         if let Some(task) = &config.task {
-            for found in cpus(config.backend) {
-                devices.push(host.serve(task, found, &resources)?);
-            }
+            devices.push(host.serve(task, cpu(config.backend), &resources)?);
         }
         let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, host.clone()).await?;
         let _first = post.mesh.set(mesh.clone());
@@ -239,22 +235,15 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
         .on_task(&task.to_string())
 }
 
-fn mesh_config(config: &NodeConfig, home: &std::path::Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, NodeError> {
-    let admission =
-        if config.open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(home, &config.mesh)?) };
-    let mut peers = config.peers.clone();
-    if !config.open {
-        peers.extend(mesh::remembered_addresses(home, &config.mesh)?);
-    }
-    Ok(MeshConfig {
-        task: config.task.clone(),
-        devices,
-        listen: config.listen.clone(),
-        peers,
-        fixed: config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default(),
-        mdns: config.mdns,
-        ..MeshConfig::new(&config.mesh, admission)
-    })
+fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
+    let mut mesh = MeshConfig::at_home(home, &config.mesh, config.open)?;
+    mesh.task = config.task.clone();
+    mesh.devices = devices;
+    mesh.listen = config.listen.clone();
+    mesh.peers.extend(config.peers.iter().cloned());
+    mesh.fixed = config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default();
+    mesh.mdns = config.mdns;
+    Ok(mesh)
 }
 
 /// The first look for adapters takes half a second: a node serves before it is over.
