@@ -311,7 +311,7 @@ fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(
     };
     for def in &op.attrs {
         match (attrs.get(def.name), &def.default) {
-            (Some(value), _) => check_attr(def, value).map_err(|why| error(def.name, why))?,
+            (Some(value), _) => check_attr(op, def, value).map_err(|why| error(def.name, why))?,
             (None, Some(default)) => attrs.set(def.name, default.clone()),
             (None, None) => return Err(error(def.name, format!("is missing; it is {}", describe(def)))),
         }
@@ -329,7 +329,7 @@ fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(
     Ok(())
 }
 
-fn check_attr(def: &AttrDef, value: &Attr) -> Result<(), String> {
+fn check_attr(op: &OpDef, def: &AttrDef, value: &Attr) -> Result<(), String> {
     if !value.is(def.kind, def.is_list) {
         return Err(format!("is not {}", describe(def)));
     }
@@ -355,12 +355,11 @@ fn check_attr(def: &AttrDef, value: &Attr) -> Result<(), String> {
         Attr::Empty => (Some(0), "has length"),
         _ => (None, ""),
     };
+    let counts_tensors = op.inputs.iter().chain(&op.outputs).any(|arg| length(arg) == Some(def.name));
     match (size, def.minimum) {
         (Some(size), Some(least)) if size < least => Err(format!("{what} {size}; the least is {least}")),
-        (Some(size), _)
-            if def.kind == AttrKind::Int && !def.is_list && def.minimum.is_some() && size > MAX_ARGS as i64 =>
-        {
-            Err(format!("is {size}; the most is {MAX_ARGS}"))
+        (Some(size), _) if counts_tensors && size > MAX_ARGS as i64 => {
+            Err(format!("{what} {size}; the most is {MAX_ARGS}"))
         }
         _ => Ok(()),
     }
