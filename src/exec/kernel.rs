@@ -17,6 +17,7 @@ mod reduce;
 mod scatter;
 #[cfg(test)]
 mod tests;
+mod text;
 mod train;
 pub mod update;
 
@@ -61,5 +62,13 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// A room compiles the ops that are its own and answers `None` for all others.
 type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-const ROOMS: &[Room] =
-    &[math::kernel, array::kernel, reduce::kernel, matmul::kernel, nn::kernel, random::kernel, linalg::kernel];
+const ROOMS: &[Room] = &[
+    math::kernel,
+    array::kernel,
+    reduce::kernel,
+    matmul::kernel,
+    nn::kernel,
+    random::kernel,
+    linalg::kernel,
+    text::kernel,
+];

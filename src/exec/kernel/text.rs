@@ -1,0 +1,43 @@
+//! Strings: joined, cut, measured, hashed, made from numbers and read as numbers; and summaries, which are strings too.
+//!
+//! A string is bytes. Only what asks for UTF-8 by name looks at characters.
+
+mod cut;
+mod fingerprint;
+mod format;
+mod join;
+mod number;
+mod summary;
+
+use super::call::kernel as call;
+use super::math::map_to;
+use super::{HostKernel, KernelNode};
+use crate::failure::Result;
+
+/// The kernel of a node whose op works on strings.
+///
+/// # Errors
+/// InvalidArgument where an attribute has no meaning, or the op has no kernel for the dtypes.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(Some(match node.op {
+        "AsString" => format::kernel(node)?,
+        "StringJoin" | "ReduceJoin" => join::kernel(node)?,
+        "StringLength" | "Substr" => cut::kernel(node)?,
+        "StringToNumber" => number::kernel(node)?,
+        "ScalarSummary" | "MergeSummary" => summary::kernel(node)?,
+        "StringToHashBucketFast" => {
+            let buckets = node.attrs.int("num_buckets")?.max(1) as u64;
+            call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint::fingerprint64(text) % buckets) as i64))
+        }
+        "StringUpper" => {
+            let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
+            call(move |[x]| {
+                map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
+                    Ok(text) if characters => text.to_uppercase().into_bytes(),
+                    _ => text.to_ascii_uppercase(),
+                })
+            })
+        }
+        _ => return Ok(None),
+    }))
+}

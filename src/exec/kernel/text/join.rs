@@ -1,0 +1,82 @@
+//! StringJoin and ReduceJoin.
+
+use super::super::array::View;
+use super::super::call::{self, kernel as call, one, vector};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{MAX_TENSOR_BYTES, Shape, Tensor};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
+    let separator = node.attrs.bytes("separator")?.to_vec();
+    if node.op == "StringJoin" {
+        return Ok(Box::new(move |inputs| join(&inputs, &separator)));
+    }
+    let keep_dims = node.attrs.bool("keep_dims")?;
+    Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
+}
+
+/// Element by element; a scalar goes with every element of the others.
+fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
+    let shape = inputs.iter().map(Tensor::shape).find(|shape| shape.rank() > 0).cloned().unwrap_or_default();
+    if let Some(other) = inputs.iter().find(|input| input.rank() > 0 && *input.shape() != shape) {
+        return Err(Failure::invalid(format!("Input shapes do not match: {shape} vs. {}", other.shape())));
+    }
+    let columns: Vec<&[Vec<u8>]> = inputs.iter().map(Tensor::slice).collect::<Result<_>>()?;
+    let n = shape.elements().unwrap_or(0);
+    let bytes = columns.iter().fold(separator.len().saturating_mul(columns.len()).saturating_mul(n), |sum, column| {
+        let own: usize = column.iter().map(Vec::len).sum();
+        sum.saturating_add(if column.len() == 1 { own.saturating_mul(n) } else { own })
+    });
+    check_size(bytes)?;
+    let strings = (0..n)
+        .map(|i| {
+            let parts: Vec<&[u8]> =
+                columns.iter().map(|column| if let [one] = column { one } else { &column[i] }.as_slice()).collect();
+            parts.join(separator)
+        })
+        .collect();
+    Ok(one(Tensor::from_vec(shape, strings)))
+}
+
+/// Along axes: of those named, the first runs fastest.
+fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]) -> Result<Tensor> {
+    let rank = inputs.rank();
+    let mut over = Vec::new();
+    for axis in vector(axes, "reduction_indices", true)? {
+        let at = call::axis(axis, rank).map_err(|_| {
+            Failure::new(
+                Code::OutOfRange,
+                format!("Invalid reduction dimension {axis} for input with {rank} dimension(s)"),
+            )
+        })?;
+        if over.contains(&at) {
+            return Err(Failure::invalid(format!("Duplicate reduction dimension {at}")));
+        }
+        over.push(at);
+    }
+    let all = View::all(inputs.shape());
+    let kept = (0..rank).filter(|axis| !over.contains(axis));
+    let order: Vec<usize> = kept.chain(over.iter().rev().copied()).collect();
+    let moved: Shape = order.iter().map(|&axis| inputs.dims()[axis]).collect();
+    let rows = View { offset: 0, dims: order.iter().map(|&axis| all.dims[axis]).collect() }.read(inputs, moved)?;
+    let shape: Shape = (0..rank)
+        .filter(|axis| keep_dims || !over.contains(axis))
+        .map(|axis| if over.contains(&axis) { 1 } else { inputs.dims()[axis] })
+        .collect();
+    check_size(rows.byte_len().saturating_add(separator.len().saturating_mul(rows.len())))?;
+    let n = shape.elements().unwrap_or(0);
+    let strings = rows.slice::<Vec<u8>>()?;
+    let row = strings.len().checked_div(n).unwrap_or(0);
+    let joined = (0..n).map(|i| strings[i * row..(i + 1) * row].join(separator)).collect();
+    Ok(Tensor::from_vec(shape, joined))
+}
+
+fn check_size(bytes: usize) -> Result<()> {
+    if bytes <= MAX_TENSOR_BYTES {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::ResourceExhausted,
+        format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor"),
+    ))
+}
