@@ -6,6 +6,7 @@
 
 pub mod attr;
 mod build;
+mod builder;
 mod error;
 pub mod graphdef;
 pub mod json;
@@ -15,6 +16,7 @@ mod program;
 use std::collections::HashMap;
 
 pub use attr::{Attr, Attrs};
+pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
 pub use op::OpDef;
 pub use program::{Program, read};
@@ -52,6 +54,14 @@ impl NodeId {
 pub struct Output {
     pub node: NodeId,
     pub port: u32,
+}
+
+impl Output {
+    /// Another output of the same node.
+    #[must_use]
+    pub fn port(self, port: u32) -> Output {
+        Output { port, ..self }
+    }
 }
 
 /// The type of an output: a dtype, or a reference to a variable of it.

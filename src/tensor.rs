@@ -3,6 +3,7 @@
 //! Cloning is cheap (the elements are shared); [`Tensor::into_vec`] and [`Tensor::data_mut`] take the
 //! elements over without a copy where nobody else holds them. Nothing here knows a device or a backend.
 
+mod convert;
 mod dtype;
 mod element;
 pub mod literal;

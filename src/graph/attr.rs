@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::op::AttrKind;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, PartialShape, Tensor};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,45 @@ impl Attr {
             Attr::Shapes(_) => (kind, is_list) == (AttrKind::Shape, true),
             Attr::Empty => is_list,
         }
+    }
+}
+
+macro_rules! attr_from {
+    ($($type:ty: $value:ident => $attr:expr;)*) => {
+        $(impl From<$type> for Attr {
+            fn from($value: $type) -> Attr {
+                $attr
+            }
+        })*
+    };
+}
+
+attr_from! {
+    i64: v => Attr::Int(v);
+    i32: v => Attr::Int(v.into());
+    u32: v => Attr::Int(v.into());
+    f32: v => Attr::Float(v);
+    bool: v => Attr::Bool(v);
+    &str: v => Attr::Str(v.as_bytes().to_vec());
+    String: v => Attr::Str(v.into_bytes());
+    DType: v => Attr::Type(v);
+    PartialShape: v => Attr::Shape(v);
+    Shape: v => Attr::Shape((&v).into());
+    Tensor: v => Attr::Tensor(v);
+    Vec<i64>: v => Attr::Ints(v);
+    Vec<f32>: v => Attr::Floats(v);
+    Vec<bool>: v => Attr::Bools(v);
+    Vec<&str>: v => Attr::Strs(v.into_iter().map(|text| text.as_bytes().to_vec()).collect());
+    Vec<DType>: v => Attr::Types(v);
+    Vec<PartialShape>: v => Attr::Shapes(v);
+}
+
+impl<T, const N: usize> From<[T; N]> for Attr
+where
+    Attr: From<Vec<T>>,
+{
+    fn from(values: [T; N]) -> Attr {
+        Vec::from(values).into()
     }
 }
 

@@ -271,6 +271,18 @@ fn length(arg: &ArgDef) -> Option<&'static str> {
     }
 }
 
+/// What the op calls the input at that place: `y`, or `values_1` in a list.
+pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usize) -> String {
+    let shares = share_inputs(op, attrs, count);
+    match op.inputs.iter().zip(shares).find(|(_, share)| share.contains(&place)) {
+        None => format!("input_{place}"),
+        Some((arg, share)) => match arg.ty {
+            ArgType::Fixed(_) | ArgType::Attr(_) => arg.name.to_owned(),
+            _ => format!("{}_{}", arg.name, place - share.start),
+        },
+    }
+}
+
 /// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
 /// `dtype_of` answers the dtype of an input by its place, where it is known.
 pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of: impl Fn(usize) -> Option<DType>) {

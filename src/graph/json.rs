@@ -13,6 +13,7 @@ use std::collections::HashSet;
 pub use write::to_json;
 
 use self::draft::{Draft, Input, Literal, Made};
+use super::build::argument_name;
 use super::program::Budget;
 use super::{Attr, Attrs, FormatError, NodeDef, Program};
 use crate::json::{Fault, Path, Value};
@@ -72,7 +73,7 @@ fn define(
                     Input::Tensor(tensor) => names.push((*tensor).to_owned()),
                     Input::Literal(literal) => {
                         let value = literal.tensor(dtypes[i], budget)?;
-                        let wanted = format!("{name}/{}", dtypes::argument_name(op, attrs, inputs.len(), i));
+                        let wanted = format!("{name}/{}", argument_name(op, attrs, inputs.len(), i));
                         let own = unique(wanted, taken);
                         nodes.push(constant(own.clone(), device.clone(), value));
                         names.push(own);

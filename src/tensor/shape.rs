@@ -150,6 +150,24 @@ impl PartialShape {
     }
 }
 
+impl From<Vec<Option<usize>>> for PartialShape {
+    fn from(dims: Vec<Option<usize>>) -> Self {
+        PartialShape(Some(dims))
+    }
+}
+
+impl<const N: usize> From<[Option<usize>; N]> for PartialShape {
+    fn from(dims: [Option<usize>; N]) -> Self {
+        PartialShape(Some(dims.to_vec()))
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PartialShape {
+    fn from(dims: [usize; N]) -> Self {
+        PartialShape(Some(dims.map(Some).to_vec()))
+    }
+}
+
 impl From<&Shape> for PartialShape {
     fn from(shape: &Shape) -> Self {
         PartialShape(Some(shape.dims().iter().copied().map(Some).collect()))

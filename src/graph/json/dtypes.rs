@@ -67,18 +67,6 @@ pub(super) fn of_tensor(tensor: &str, nodes: &[Draft], settled: &[Settled]) -> O
     settled[i].outputs.get(port as usize).copied()
 }
 
-/// What the op calls the input at that place: `y`, or `values_1` in a list.
-pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usize) -> String {
-    let shares = share_inputs(op, attrs, count);
-    match op.inputs.iter().zip(shares).find(|(_, share)| share.contains(&place)) {
-        None => format!("input_{place}"),
-        Some((arg, share)) => match arg.ty {
-            ArgType::Fixed(_) | ArgType::Attr(_) => arg.name.to_owned(),
-            _ => format!("{}_{}", arg.name, place - share.start),
-        },
-    }
-}
-
 fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Settled>]) -> Result<Settled, Fault> {
     let (op, inputs, stated) = match &node.made {
         Made::Op { op, inputs, attrs } => (op, inputs, attrs),
