@@ -58,7 +58,7 @@ pub(super) enum Progress {
 pub(super) struct Step {
     id: StepId,
     feeds: Vec<Tensor>,
-    fetches: Vec<Option<Tensor>>,
+    fetches: Vec<Option<Token>>,
     frames: Frames,
     ready: VecDeque<Instance>,
     /// Receives that wait, by count.
@@ -243,9 +243,12 @@ impl Step {
 
     fn done(&mut self) -> Result<Progress> {
         self.feeds.clear();
-        let fetches = self.fetches.drain(..).collect::<Option<Vec<Tensor>>>();
-        let fetches =
-            fetches.ok_or_else(|| Failure::new(Class::Internal, "the piece ran without answering a fetch"))?;
+        // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
+        let host = |token: Option<Token>| match token {
+            Some(token) => token.host(),
+            None => Err(Failure::new(Class::Internal, "the piece ran without answering a fetch")),
+        };
+        let fetches = self.fetches.drain(..).map(host).collect::<Result<_>>()?;
         Ok(Progress::Done(fetches))
     }
 
@@ -363,7 +366,7 @@ fn answer(
     node: &Node,
     inputs: &mut [Option<Token>],
     feeds: &[Tensor],
-    fetches: &mut [Option<Tensor>],
+    fetches: &mut [Option<Token>],
     call: &mut Call,
 ) -> Result<Outcome> {
     let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
@@ -403,7 +406,7 @@ fn answer(
             None => Err(Failure::invalid("the step came without a value for this feed")),
         },
         Act::Fetch(place) => {
-            fetches[*place as usize] = Some(take(inputs, 0)?.host()?);
+            fetches[*place as usize] = Some(forward(node, inputs, 0)?);
             Ok(Outcome::Done(Tokens::new()))
         }
         Act::Unfed(failure) => Err(failure.clone()),
@@ -434,10 +437,10 @@ fn missing(token: Option<Token>) -> Result<Token> {
     token.ok_or_else(|| Failure::new(Class::Internal, "an input is missing"))
 }
 
-/// The input as it goes on: a reference where the node takes one, else what it refers to.
+/// The input as it goes on. A node that takes a reference takes a variable that has no value yet, too.
 fn forward(node: &Node, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
     let token = take(inputs, index)?;
-    if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.settled() }
+    if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.handed_on() }
 }
 
 /// The value that a Send pushes; where only the order crosses, one that means nothing.

@@ -7,6 +7,7 @@ mod steps;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use super::engine::Engine;
 use super::{Device, HostEngine, Resources, Sink};
@@ -15,6 +16,9 @@ use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceKind, DeviceName, PlanOptions, Signature, Task, plan};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
+
+/// A step that is still under way after this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A graph in one line a node: `name = Op input input ^control @task key=value`.
 fn graph(text: &str) -> Graph {
@@ -211,7 +215,7 @@ impl Cluster {
                     return Ok(self.running.remove(&step).unwrap().fetches.into_iter().map(Option::unwrap).collect());
                 }
             }
-            match self.events.recv().unwrap() {
+            match self.events.recv_timeout(PATIENCE).expect("a step that waits for nothing ends") {
                 Event::Done { piece, step, fetches } => {
                     let Some(running) = self.running.get_mut(&step.number) else { continue };
                     running.waits -= 1;

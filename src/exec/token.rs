@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 #[derive(Clone, Debug)]
 pub(super) enum Token {
     Value(Value),
-    /// A reference: whoever takes it as a value sees what the variable holds at that time.
+    /// A reference: whoever computes with it sees what the variable holds at that time.
     Ref(Arc<Variable>),
     Resource(Resource),
 }
@@ -33,11 +33,16 @@ impl Token {
         }
     }
 
-    /// A value or a handle: for a reference, what the variable holds now.
-    pub fn settled(self) -> Result<Token> {
-        match self {
-            Token::Ref(variable) => Ok(Token::Value(variable.read()?)),
-            other => Ok(other),
+    /// What goes on through an op that only hands on. A reference goes on as one, though the graph takes it for a
+    /// value there: what TensorFlow hands on shares the variable's buffer, so that a later update shows in it, and
+    /// programs rely on that (a moving average reads the variable before, and uses what it read after, the update).
+    ///
+    /// # Errors
+    /// FailedPrecondition where a variable has no value yet.
+    pub fn handed_on(self) -> Result<Token> {
+        match &self {
+            Token::Ref(variable) if !variable.is_initialized() => Err(variable.uninitialized()),
+            _ => Ok(self),
         }
     }
 

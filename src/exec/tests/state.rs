@@ -77,20 +77,28 @@ fn counting_ends_at_the_limit() {
 }
 
 #[test]
-fn an_update_changes_the_variable_but_not_what_was_read_before() {
+fn what_was_read_of_a_reference_shows_a_later_update_and_what_was_read_of_a_resource_does_not() {
     let text = "
-        v = VariableV2 dtype=float32 shape=[2]
         start = Const is=(1.0,2.0)
         rate = Const is=(0.5)
         grad = Const is=(2.0,4.0)
+        zero = Const is=(0.0)
+        v = VariableV2 dtype=float32 shape=[2]
         init = Assign v start
         before = Identity v
         step = ApplyGradientDescent v rate grad ^before
-        after = Identity step";
+        late = Add before zero ^step
+        h = VarHandleOp dtype=float32 shape=[2]
+        init2 = AssignVariableOp h start
+        before2 = ReadVariableOp h dtype=float32
+        step2 = ResourceApplyGradientDescent h rate grad ^before2
+        late2 = Add before2 zero ^step2
+        after2 = ReadVariableOp h dtype=float32 ^step2";
     let graph = graph(text);
     let mut cluster = Cluster::new(1);
-    cluster.check(&graph, &[], &[("init", "1.0,2.0")]);
-    cluster.check(&graph, &[], &[("before", "1.0,2.0"), ("after", "0.0,0.0")]);
+    cluster.check(&graph, &[], &[("init", "1.0,2.0"), ("^init2", "")]);
+    cluster.check(&graph, &[], &[("late", "0.0,0.0"), ("before", "0.0,0.0")]);
+    cluster.check(&graph, &[], &[("late2", "1.0,2.0"), ("before2", "1.0,2.0"), ("after2", "0.0,0.0")]);
 }
 
 const QUEUE: &str = "
