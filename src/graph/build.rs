@@ -43,7 +43,7 @@ pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
     Ok(Graph { nodes, by_name })
 }
 
-fn is_node_name(name: &str) -> bool {
+pub(super) fn is_node_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-/\\>".contains(c))
 }

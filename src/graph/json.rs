@@ -128,4 +128,6 @@ impl Literal<'_, '_> {
 }
 
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod tests;

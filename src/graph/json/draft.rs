@@ -1,8 +1,9 @@
 //! The form of a document: which keys stand where, and what kind of value each has.
 
 use super::attr;
-use crate::graph::Attrs;
+use crate::graph::build::is_node_name;
 use crate::graph::op::{self, OpDef};
+use crate::graph::{Attrs, GraphError};
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
 use crate::tensor::{DType, Shape};
 
@@ -46,7 +47,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
     let members = value.object(root, "graph.json is an object")?;
     // Before anything else: a document of another version may have any form.
     match value.get("version").map(|value| &value.kind) {
-        Some(Kind::Number(number)) if number.parse() == Ok(super::VERSION) => {}
+        Some(Kind::Number(number)) if number.parse() == Ok(f64::from(super::VERSION)) => {}
         Some(_) => {
             let at = value.get("version").unwrap_or(value);
             return Err(Fault::content(
@@ -101,6 +102,10 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
 }
 
 fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
+    if !is_node_name(&member.key) {
+        let why = GraphError::BadName { name: member.key.to_string() }.to_string();
+        return Err(Fault { at: member.at, path: Some(path.to_string()), why });
+    }
     let mut draft = Draft {
         name: &member.key,
         device: String::new(),

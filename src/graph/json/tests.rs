@@ -211,7 +211,8 @@ fn every_fault_says_where_and_what_would_be_right() {
         "$.nodes.y.value",
         "together",
     );
-    check(r#""a b/c": {"op": "Add", "attrs": 1}"#, "$.nodes[\"a b/c\"].attrs", "an object of attributes");
+    check(r#""b/c": {"op": "Add", "attrs": 1}"#, "$.nodes[\"b/c\"].attrs", "an object of attributes");
+    check(r#""a b": 1"#, "$.nodes[\"a b\"]", "no node name");
 }
 
 #[test]
