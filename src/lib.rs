@@ -17,6 +17,7 @@
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`graph`] | a program as data, checked against the vocabulary of ops |
+//! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
 //! | [`device`] | names: tasks, devices, the device string of a node |
 //! | [`tensor`] | dtype, shape, elements |
 //!
@@ -32,6 +33,7 @@
 
 #[cfg(feature = "node")]
 mod client;
+pub mod checkpoint;
 pub mod device;
 pub mod exec;
 mod failure;

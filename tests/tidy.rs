@@ -30,7 +30,12 @@ const RULES: &[Rule] = &[
         may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
         pure: true,
     },
-    Rule { module: "exec", may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"], pure: false },
+    Rule { module: "checkpoint", may_use: &["tensor", "failure"], pure: false },
+    Rule {
+        module: "exec",
+        may_use: &["checkpoint", "plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        pure: false,
+    },
     Rule {
         module: "mesh",
         may_use: &["protocol", "plan", "device", "tensor", "failure", "ids", "nearest"],

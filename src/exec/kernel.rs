@@ -7,6 +7,7 @@
 mod array;
 mod broadcast;
 mod call;
+pub mod checkpoint;
 mod linalg;
 mod math;
 mod matmul;
@@ -71,4 +72,5 @@ const ROOMS: &[Room] = &[
     random::kernel,
     linalg::kernel,
     text::kernel,
+    checkpoint::kernel,
 ];

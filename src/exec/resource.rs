@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::engine::Value;
 use super::state::{Accumulator, Queue, Stack, TensorArray};
+use crate::checkpoint::DataDir;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
 use crate::plan::DeviceKind;
@@ -66,6 +67,8 @@ pub struct Resources {
     table: Mutex<Table>,
     /// Raised whenever something is taken out of the table, so that nobody goes on with a handle he kept.
     generation: AtomicU64,
+    /// The folder below which the task's graphs may touch files.
+    data: Option<Arc<DataDir>>,
 }
 
 #[derive(Default)]
@@ -77,6 +80,15 @@ struct Table {
 impl Resources {
     pub fn new() -> Resources {
         Resources::default()
+    }
+
+    /// The resources of a task whose graphs may read and write files below a folder.
+    pub fn with_data(dir: DataDir) -> Resources {
+        Resources { data: Some(Arc::new(dir)), ..Resources::default() }
+    }
+
+    pub(super) fn data(&self) -> Option<Arc<DataDir>> {
+        self.data.clone()
     }
 
     /// From now on the session sees only resources of its own, which go with it. To be said before it registers a piece.

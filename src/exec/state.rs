@@ -1,9 +1,10 @@
-//! The ops that touch state: variables, queues, accumulators, tensor arrays, stacks; and Assert, which only speaks.
+//! The ops that touch state: variables, queues, accumulators, tensor arrays, stacks, checkpoints; and Assert, which only speaks.
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
 mod assert;
+mod checkpoint;
 mod queue;
 mod stack;
 mod tensor_array;
@@ -68,7 +69,14 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
     if node.op == "Assert" {
         return assert::compile(node).map(Some);
     }
-    for family in [variable::compile, queue::compile, accumulator::compile, tensor_array::compile, stack::compile] {
+    for family in [
+        variable::compile,
+        queue::compile,
+        accumulator::compile,
+        tensor_array::compile,
+        stack::compile,
+        checkpoint::compile,
+    ] {
         if let Some(op) = family(node, site, engine)? {
             return Ok(Some(op));
         }

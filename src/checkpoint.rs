@@ -1,0 +1,67 @@
+//! TensorFlow's checkpoints: tensors by name in a `PREFIX.index` and `PREFIX.data-00000-of-00001`, which TensorFlow's
+//! own tools read, and which are read when they wrote them.
+//!
+//! `table` and `bundle` are the format, over bytes alone; `slice` cuts tensors that are saved in parts; `folder` says
+//! where on the disk checkpoints may lie; this file reads and writes them there. A save is complete or not there at
+//! all: everything is written beside what there was, and one rename of the index makes it the checkpoint.
+
+mod bundle;
+mod crc32c;
+mod folder;
+mod merge;
+mod read;
+mod slice;
+mod table;
+mod write;
+
+pub use folder::DataDir;
+pub use merge::merge;
+pub use read::Checkpoint;
+pub use slice::Slice;
+pub use write::{Saved, save};
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Code, Failure};
+
+/// Most bytes an index may have: it is read as a whole.
+pub const MAX_INDEX_BYTES: u64 = 256 << 20;
+/// Most shards a checkpoint may have.
+pub const MAX_SHARDS: u32 = 1 << 16;
+
+/// The file with the index of the checkpoint of that prefix.
+fn index_path(prefix: &Path) -> PathBuf {
+    with_suffix(prefix, ".index")
+}
+
+/// The file with the data of one shard.
+fn data_path(prefix: &Path, shard: u32, shards: u32) -> PathBuf {
+    with_suffix(prefix, &format!(".data-{shard:05}-of-{shards:05}"))
+}
+
+fn with_suffix(prefix: &Path, suffix: &str) -> PathBuf {
+    let mut path = prefix.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+fn data_loss(message: impl Into<String>) -> Failure {
+    Failure::new(Code::DataLoss, message)
+}
+
+/// What an error of the file system means to who asked for the file.
+fn io_failure(doing: &str, path: &Path, error: &std::io::Error) -> Failure {
+    use std::io::ErrorKind;
+    let code = match error.kind() {
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::ResourceExhausted,
+        ErrorKind::UnexpectedEof => Code::DataLoss,
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => Code::FailedPrecondition,
+        _ => Code::Unknown,
+    };
+    Failure::new(code, format!("{doing} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Where on the disk checkpoints may lie: below one folder that the node's owner names, and nowhere else.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use crate::failure::{Code, Failure, Result};
+
+/// The folder below which graphs may read and write files. What a graph calls `model/a` is there; an absolute name
+/// must already point into it.
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    /// Absolute, without links.
+    root: PathBuf,
+}
+
+impl DataDir {
+    /// # Errors
+    /// The system's, where there is no such folder.
+    pub fn new(root: impl AsRef<Path>) -> io::Result<DataDir> {
+        let root = root.as_ref().canonicalize()?;
+        if root.is_dir() { Ok(DataDir { root }) } else { Err(io::Error::from(io::ErrorKind::NotADirectory)) }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The path of a file that a graph names; it need not be there yet.
+    ///
+    /// # Errors
+    /// InvalidArgument for an empty name; PermissionDenied where it leads out of the folder, by `..`, by being
+    /// absolute, or over a link.
+    pub fn resolve(&self, name: &[u8]) -> Result<PathBuf> {
+        let name = std::str::from_utf8(name).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
+        if name.is_empty() || name.contains('\0') {
+            return Err(Failure::invalid(format!("{name:?} is no file name")));
+        }
+        let denied = |why: &str| {
+            let root = self.root.display();
+            Failure::new(Code::PermissionDenied, format!("{name} {why}; files of graphs lie below {root}"))
+        };
+        let named = Path::new(name);
+        if named.components().any(|part| matches!(part, Component::ParentDir | Component::Prefix(_))) {
+            return Err(denied("has .. in it"));
+        }
+        // Joining an absolute path answers that path.
+        let path: PathBuf = self.root.join(named).components().collect();
+        // What is not there yet cannot be a link, so the nearest thing that is decides where the path leads.
+        let mut existing = path.as_path();
+        while existing.symlink_metadata().is_err() {
+            existing = existing.parent().ok_or_else(|| denied("leads nowhere"))?;
+        }
+        let real = existing.canonicalize().map_err(|_| denied("passes over a link that leads nowhere"))?;
+        if !real.starts_with(&self.root) {
+            return Err(denied("leads out of the data folder"));
+        }
+        let rest = path.strip_prefix(existing).map_err(|_| denied("leads nowhere"))?;
+        Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_the_folder() {
+        let outside = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::new(folder.path()).unwrap();
+        std::fs::create_dir(folder.path().join("model")).unwrap();
+        let check = |name: &str, want: Result<&str, Code>| {
+            let got = data.resolve(name.as_bytes());
+            let want = want.map(|path| data.root().join(path));
+            assert_eq!(got.map_err(|failure| failure.code), want, "{name}");
+        };
+        check("a", Ok("a"));
+        check("model/step-1", Ok("model/step-1"));
+        check("new/deeper/./step-1", Ok("new/deeper/step-1"));
+        check(data.root().join("model/a").to_str().unwrap(), Ok("model/a"));
+        check("", Err(Code::InvalidArgument));
+        check("..", Err(Code::PermissionDenied));
+        check("model/../../a", Err(Code::PermissionDenied));
+        check("/etc/passwd", Err(Code::PermissionDenied));
+        check(outside.path().join("a").to_str().unwrap(), Err(Code::PermissionDenied));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(outside.path(), folder.path().join("link")).unwrap();
+            std::os::unix::fs::symlink(outside.path().join("gone"), folder.path().join("broken")).unwrap();
+            std::os::unix::fs::symlink("model", folder.path().join("inside")).unwrap();
+            check("link/a", Err(Code::PermissionDenied));
+            check("broken", Err(Code::PermissionDenied));
+            check("inside/a", Ok("model/a"));
+        }
+    }
+}

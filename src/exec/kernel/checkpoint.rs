@@ -1,0 +1,97 @@
+//! The ops of checkpoints: saving, restoring, merging, and the names of shards.
+//!
+//! All but the last touch the disk, and are compiled for the one folder that graphs may touch.
+
+use std::sync::Arc;
+
+use super::call::{one, take};
+use super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{Shape, Tensor};
+
+/// The kernel of a node whose op names files without touching them.
+///
+/// # Errors
+/// Never.
+pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    Ok(match node.op {
+        "ShardedFilename" => Some(Box::new(|inputs| {
+            let [base, shard, shards] = take(inputs)?;
+            let (base, shard, shards) = (base.item::<Vec<u8>>()?, shard.to_i64()?, shards.to_i64()?);
+            let suffix = format!("-{shard:05}-of-{shards:05}");
+            Ok(one(Tensor::scalar([base, suffix.into_bytes()].concat())))
+        })),
+        _ => None,
+    })
+}
+
+/// The kernel of a node whose op reads or writes checkpoints below `dir`; `None` where its op is none.
+///
+/// # Errors
+/// InvalidArgument where an attribute is missing.
+pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<HostKernel>> {
+    type Run = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
+    let mut run: Run = match node.op {
+        "SaveV2" => Box::new(save_v2),
+        "RestoreV2" => {
+            let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
+            Box::new(move |dir, inputs| {
+                let [prefix, names, parts] = take(inputs)?;
+                let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
+                let checkpoint = Checkpoint::open(dir, &prefix)?;
+                let tensors = named.iter().zip(&dtypes);
+                tensors.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
+            })
+        }
+        "MergeV2Checkpoints" => {
+            let remove_folders = node.attrs.bool("delete_old_dirs")?;
+            let allow_missing = node.attrs.bool("allow_missing_files")?;
+            Box::new(move |dir, inputs| {
+                let [prefixes, destination] = take(inputs)?;
+                let prefixes: Vec<&[u8]> = prefixes.slice::<Vec<u8>>()?.iter().map(Vec::as_slice).collect();
+                merge(dir, &prefixes, &destination.item::<Vec<u8>>()?, remove_folders, allow_missing)?;
+                Ok(Outputs::new())
+            })
+        }
+        _ => return Ok(None),
+    };
+    let op = node.op.to_owned();
+    Ok(Some(Box::new(move |inputs| {
+        let dir = dir.as_deref().ok_or_else(|| {
+            let message = format!("{op} needs a folder for files, and this node was given none");
+            Failure::new(Code::PermissionDenied, message)
+        })?;
+        run(dir, inputs)
+    })))
+}
+
+fn save_v2(dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
+    let [prefix, names, parts, tensors @ ..] = inputs.as_slice() else {
+        return Err(Failure::invalid("SaveV2 takes a prefix, names, slices and tensors"));
+    };
+    let named = named(names, parts, tensors.len())?;
+    let saved = named.iter().zip(tensors).map(|((name, part), tensor)| Saved { name, tensor, part: part.as_ref() });
+    save(dir, &prefix.item::<Vec<u8>>()?, &saved.collect::<Vec<_>>())?;
+    Ok(Outputs::new())
+}
+
+/// Each tensor's name, and which part of which whole it is.
+type Named<'a> = (&'a [u8], Option<(Shape, Slice)>);
+
+fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Named<'a>>> {
+    for (what, tensor) in [("tensor_names", names), ("shape_and_slices", parts)] {
+        if tensor.dims() != [count] {
+            return Err(Failure::invalid(format!(
+                "Input {what} should be 1-D with one element for each of {count} tensors, got shape {}",
+                tensor.shape()
+            )));
+        }
+    }
+    let part = |text: &Vec<u8>| {
+        let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("a shape_and_slice is not UTF-8"))?;
+        Slice::parse(text)
+    };
+    let names = names.slice::<Vec<u8>>()?.iter().map(Vec::as_slice);
+    names.zip(parts.slice::<Vec<u8>>()?).map(|(name, text)| Ok((name, part(text)?))).collect()
+}
