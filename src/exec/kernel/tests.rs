@@ -62,7 +62,7 @@ fn check(case: &Value) -> Result<(), String> {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -108,7 +108,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     result
 }
 
-fn attr(op: &str, name: &str, value: &Value) -> Attr {
+pub(super) fn attr(op: &str, name: &str, value: &Value) -> Attr {
     let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
     let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
     let shape = |value: &Value| {
@@ -127,7 +127,7 @@ fn attr(op: &str, name: &str, value: &Value) -> Attr {
     }
 }
 
-fn tensor(value: &Value) -> Tensor {
+pub(super) fn tensor(value: &Value) -> Tensor {
     let dtype = DType::from_name(value[0].as_str().unwrap()).unwrap();
     let shape: Shape = list(&value[1]).iter().map(|d| d.as_u64().unwrap() as usize).collect();
     let values = list(&value[2]);
@@ -153,7 +153,7 @@ fn tensor(value: &Value) -> Tensor {
     Tensor::new(shape, data).unwrap()
 }
 
-fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
+pub(super) fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
     if (got.dtype(), got.shape()) != (want.dtype(), want.shape()) {
         let (got, want) = ((got.dtype(), got.shape()), (want.dtype(), want.shape()));
         return Err(format!("answered {} {}, wanted {} {}", got.0, got.1, want.0, want.1));
