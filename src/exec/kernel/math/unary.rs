@@ -29,12 +29,14 @@ const OPS: &[&str] = &[
     "Rint",
     "Round",
     "Rsqrt",
+    "Sigmoid",
     "Sign",
     "Sin",
     "Sinh",
     "Sqrt",
     "Square",
     "Tan",
+    "Tanh",
 ];
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -106,6 +108,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         }),
         "Reciprocal" => unary(|x: T| T::ONE / x),
         "Rsqrt" => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())),
+        "Sigmoid" => unary(|x: T| x.map(|x| 1.0 / (1.0 + (-x).exp()), |x| 1.0 / (1.0 + (-x).exp()))),
         "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
         "Lgamma" => unary(|x: T| x.map(|x| ln_gamma(f64::from(x)) as f32, ln_gamma)),
         "IsNan" => test(|x: &T| x.partial_cmp(x).is_none()),
@@ -114,7 +117,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
             return functions!(op;
                 "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
                 "Floor" => floor, "Log" => ln, "Log1p" => ln_1p, "Rint" => round_ties_even, "Round" => round_ties_even,
-                "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan);
+                "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan, "Tanh" => tanh);
         }
     })
 }
