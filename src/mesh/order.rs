@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn a_small_message_waits_for_the_bulk_before_it() {
         let mut order = Order::default();
-        assert_eq!(numbers(order.arrive(0, 2, message(3)).unwrap()), [0u64; 0]);
-        assert_eq!(numbers(order.arrive(2, 1, message(2)).unwrap()), [0u64; 0]);
+        assert!(numbers(order.arrive(0, 2, message(3)).unwrap()).is_empty());
+        assert!(numbers(order.arrive(2, 1, message(2)).unwrap()).is_empty());
         assert_eq!(numbers(order.arrive(3, 0, message(9)).unwrap()), [9]);
         assert_eq!(numbers(order.arrive(1, 0, message(1)).unwrap()), [1, 2, 3]);
         assert_eq!(numbers(order.arrive(0, 2, message(4)).unwrap()), [4]);
