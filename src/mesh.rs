@@ -190,8 +190,7 @@ impl Mesh {
         });
         let mesh = Mesh { roster, runtime: tokio::runtime::Handle::current(), commands, local, attempts };
         let _ = everybody.await;
-        let lost = mesh.roster.lost().borrow().clone();
-        if let Some((task, holder)) = lost {
+        if let Some((task, holder)) = mesh.roster.lost().borrow().clone() {
             mesh.leave().await;
             return Err(MeshError::TaskTaken { task, holder });
         }

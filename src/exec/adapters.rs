@@ -135,6 +135,7 @@ fn processor() -> String {
 #[cfg(feature = "wgpu")]
 mod found {
     use std::panic::catch_unwind;
+    use std::path::Path;
     use std::sync::Mutex;
 
     use cubecl::Device;
@@ -149,8 +150,11 @@ mod found {
     static LOOKING: Mutex<()> = Mutex::new(());
 
     pub(super) fn gpus(software_too: bool) -> Vec<Offer> {
+        if !software_too && !may_have_hardware() {
+            return Vec::new();
+        }
         let _alone = LOOKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut devices: Vec<Device> = catch_unwind(Device::enumerate_all).unwrap_or_default();
+        let mut devices = catch_unwind(Device::enumerate_all).unwrap_or_default();
         devices.retain(|device| software_too || !is_software(device));
         devices.sort_by_key(is_software);
         devices
@@ -172,6 +176,13 @@ mod found {
                 }),
             })
             .collect()
+    }
+
+    /// Whether there can be a GPU at all. Linux shows one as a file, and asking its Vulkan drivers without need takes
+    /// half a second and makes some of them complain on the terminal.
+    fn may_have_hardware() -> bool {
+        const NODES: [&str; 6] = ["dri", "nvidia0", "nvidiactl", "dxg", "mali0", "kgsl-3d0"];
+        !cfg!(target_os = "linux") || NODES.iter().any(|node| Path::new("/dev").join(node).exists())
     }
 
     fn is_software(device: &Device) -> bool {

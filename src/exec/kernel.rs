@@ -17,7 +17,7 @@ mod real;
 mod reduce;
 mod scatter;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod text;
 mod train;
 pub mod update;

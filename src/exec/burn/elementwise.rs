@@ -160,7 +160,8 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
             let take = B::bool_or(B::float_lower(y.clone(), x.clone(), bools), B::float_is_nan(y.clone(), bools));
             B::float_mask_where(x, take, y)
         }),
-        // Gradients of functions of one number: of y = f(x) and dy.
+        // Gradients of functions of one number: of y = f(x) and dy. Those of the roots are the host's: nothing times
+        // infinity is nothing there.
         "TanhGrad" => alone(|y, dy| {
             let square = B::float_mul(y.clone(), y);
             B::float_mul(dy, B::float_add_scalar(B::float_neg(square), 1f32.into()))
@@ -168,11 +169,6 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
         "SigmoidGrad" => alone(|y, dy| {
             let rest = B::float_add_scalar(B::float_neg(y.clone()), 1f32.into());
             B::float_mul(B::float_mul(dy, y), rest)
-        }),
-        "SqrtGrad" => alone(|y, dy| B::float_div(B::float_mul_scalar(dy, 0.5f32.into()), y)),
-        "RsqrtGrad" => alone(|y, dy| {
-            let cube = B::float_mul(B::float_mul(y.clone(), y.clone()), y);
-            B::float_mul(B::float_mul_scalar(dy, (-0.5f32).into()), cube)
         }),
         _ => None,
     }

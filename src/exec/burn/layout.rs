@@ -22,8 +22,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     }
     let body: Body<B> = match node.op {
         "Reshape" => moved(0, |x, rest| {
-            let Some(shape) = reshaped(x.shape.elements(), &rest[0]) else { return None };
-            Some(vec![x.clone().reshape(shape)])
+            let shape = reshaped(x.shape.elements(), &rest[0])?;
+            (shape.rank() <= B::MAX_RANK).then(|| vec![x.clone().reshape(shape)])
         }),
         "ExpandDims" => moved(0, |x, rest| {
             let axis = axis(one(&rest[0])?, x.shape.rank() + 1)?;
@@ -148,7 +148,7 @@ fn moved<B: Backing>(
         let mut rest = Vec::with_capacity(inputs.len() - 1);
         for (_, value) in inputs.iter().enumerate().filter(|&(i, _)| i != data) {
             match value {
-                Value::Host(tensor) if matches!(tensor.dtype(), DType::I32 | DType::I64) => {
+                Value::Host(tensor) if tensor.rank() <= 1 && matches!(tensor.dtype(), DType::I32 | DType::I64) => {
                     rest.push(tensor.to_i64s()?)
                 }
                 _ => return Ok(Ran::Declined(inputs)),

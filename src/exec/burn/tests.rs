@@ -1,1 +1,149 @@
+//! Every engine kernel against what TensorFlow answered, on every backend that this machine has.
+//!
+//! The cases are those of the host kernels. An engine may decline one, but not an op that it is here for altogether.
 
+use std::collections::BTreeMap;
+
+use crate::exec::adapters::{self, BackendChoice};
+use crate::exec::engine::{Engine, Ran, Value, Values};
+use crate::exec::kernel::tests::{cases, list, same, tensor, with_node};
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Tensor};
+
+/// How often an op is tried on a GPU.
+const MOST_RUNS_ON_A_GPU: usize = 6;
+
+/// The engines there are, with what GPUs compute less exactly than CPUs: the factor on each tolerance.
+fn engines() -> Vec<(Box<dyn Engine>, f64)> {
+    let mut engines = vec![
+        (adapters::cpu(BackendChoice::Flex).open().unwrap(), 4.0),
+        (adapters::cpu(BackendChoice::NdArray).open().unwrap(), 4.0),
+    ];
+    match adapters::gpus(BackendChoice::Wgpu).into_iter().next() {
+        Some(offer) => engines.push((offer.open().unwrap(), 60.0)),
+        None => eprintln!("skipped for wgpu: this machine has no adapter, not even software Vulkan"),
+    }
+    engines
+}
+
+/// What the engine answers; `None` where the host kernel has to.
+fn run(engine: &dyn Engine, case: &serde_json::Value, inputs: &[Tensor], kept: bool) -> Result<Option<Vec<Tensor>>> {
+    let Some(mut kernel) = with_node(case, inputs, |node| engine.compile(node))? else { return Ok(None) };
+    let place = |input: &Tensor| if kept { engine.keep(input.clone()) } else { Ok(Value::Host(input.clone())) };
+    let inputs = inputs.iter().map(place).collect::<Result<Values>>()?;
+    // Again with the same inputs, lest the first call wrote over what it did not own.
+    let first = kernel(inputs.clone())?;
+    match (first, kernel(inputs)?) {
+        (Ran::Done(_), Ran::Done(values)) => values.into_iter().map(Value::into_host).collect::<Result<_>>().map(Some),
+        (Ran::Declined(_), Ran::Declined(_)) => Ok(None),
+        _ => Err(Failure::invalid("declined one time, and not another")),
+    }
+}
+
+#[test]
+fn engines_answer_as_tensorflow_does() {
+    let cases = cases();
+    let mut wrong = Vec::new();
+    for (engine, slack) in engines() {
+        let mut ran: BTreeMap<&str, usize> = BTreeMap::new();
+        for (name, case) in &cases {
+            let inputs: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
+            let op = case["op"].as_str().unwrap();
+            for kept in [false, true] {
+                // A GPU compiles a shader for each op and dtype: a few cases of each will do.
+                if engine.name() == "wgpu" && ran.get(op).is_some_and(|&runs| runs >= MOST_RUNS_ON_A_GPU) {
+                    continue;
+                }
+                let outcome = run(&*engine, case, &inputs, kept);
+                let why = match (case["error"].as_str(), outcome) {
+                    (_, Ok(None)) | (Some(_), Err(_)) => continue,
+                    (Some(class), Ok(Some(outputs))) => format!("answered {outputs:?}, wanted {class}"),
+                    (None, Err(failure)) => format!("failed with {failure}"),
+                    (None, Ok(Some(outputs))) => {
+                        *ran.entry(op).or_default() += 1;
+                        let wanted: Vec<Tensor> = list(&case["outputs"]).iter().map(tensor).collect();
+                        let case = loosened(case, slack, &wanted);
+                        let pairs = outputs.iter().zip(&wanted);
+                        match pairs.into_iter().try_for_each(|(got, want)| same(&case, got, want)) {
+                            Ok(()) if outputs.len() == wanted.len() => continue,
+                            Ok(()) => format!("{} outputs, wanted {}", outputs.len(), wanted.len()),
+                            Err(why) => why,
+                        }
+                    }
+                };
+                let inputs: String = case["inputs"].to_string().chars().take(200).collect();
+                let attrs = &case["attrs"];
+                wrong.push(format!("{} {name} kept: {kept} {op} {attrs} {inputs}: {why}", engine.name()));
+            }
+        }
+        // Lest every case be declined and nobody notice.
+        for op in ["Add", "Mul", "Exp", "RealDiv", "Square", "Sqrt", "Neg", "AddN"] {
+            assert!(ran.contains_key(op), "{} never ran {op}", engine.name());
+        }
+        eprintln!("{} ran {ran:?}", engine.name());
+    }
+    let shown: Vec<&str> = wrong.iter().take(60).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), shown.join("\n"));
+}
+
+/// The case with a tolerance `slack` times as wide.
+fn loosened(case: &serde_json::Value, slack: f64, wanted: &[Tensor]) -> serde_json::Value {
+    let default = match wanted.first().map(Tensor::dtype) {
+        Some(DType::F16) => 2e-3,
+        Some(DType::BF16) => 1.6e-2,
+        Some(DType::F32) => 2e-6,
+        _ => 1e-12,
+    };
+    let rtol = case["rtol"].as_f64().unwrap_or(default);
+    let atol = case["atol"].as_f64().unwrap_or(default / 10.0);
+    let mut case = case.clone();
+    case["rtol"] = (rtol * slack).into();
+    case["atol"] = (atol * slack).into();
+    case
+}
+
+#[test]
+fn a_tensor_comes_back_as_it_went() {
+    for (engine, _) in engines() {
+        let check = |tensor: Tensor| {
+            let kept = engine.keep(tensor.clone()).unwrap();
+            assert_eq!((kept.dtype(), kept.shape()), (tensor.dtype(), tensor.shape()), "{}", engine.name());
+            assert_eq!(kept.into_host().unwrap(), tensor, "{}", engine.name());
+        };
+        check(Tensor::scalar(1.5f32));
+        check(Tensor::scalar(-2.5f64));
+        check(Tensor::from_vec([2, 0, 3], Vec::<f32>::new()));
+        check(Tensor::from_vec([2, 3], vec![0f32, 1., 2., 3., 4., 5.]));
+        check(Tensor::from_vec([1, 1, 1, 1, 1, 1, 1, 2], vec![1f32, 2.]));
+        check(Tensor::vector(vec![half::f16::from_f32(0.5), half::f16::MAX]));
+        check(Tensor::vector(vec![half::bf16::from_f32(0.5), half::bf16::MIN]));
+        check(Tensor::vector(vec![i64::MIN, 7]));
+        check(Tensor::vector(vec![b"text".to_vec()]));
+        check(Tensor::vector(vec![true, false]));
+    }
+}
+
+#[test]
+#[allow(deprecated)]
+fn elements_cross_into_a_cpu_engine_and_back_without_a_copy() {
+    for choice in [BackendChoice::Flex, BackendChoice::NdArray] {
+        let engine = adapters::cpu(choice).open().unwrap();
+        let tensor = Tensor::from_vec([1024], vec![1f32; 1024]);
+        let address = tensor.slice::<f32>().unwrap().as_ptr();
+        let back = engine.keep(tensor).unwrap().into_host().unwrap();
+        assert_eq!(back.slice::<f32>().unwrap().as_ptr(), address, "{}", engine.name());
+    }
+}
+
+#[test]
+fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    let case = serde_json::json!({ "op": "Neg" });
+    let x = Tensor::from_vec([1024], vec![1f32; 1024]);
+    let mut kernel = with_node(&case, std::slice::from_ref(&x), |node| engine.compile(node)).unwrap().unwrap();
+    let address = x.slice::<f32>().unwrap().as_ptr();
+    let Ran::Done(values) = kernel(Values::from_iter([Value::Host(x)])).unwrap() else { panic!("declined") };
+    let y = values.into_iter().next().unwrap().into_host().unwrap();
+    assert_eq!(y.slice::<f32>().unwrap()[0], -1.0);
+    assert_eq!(y.slice::<f32>().unwrap().as_ptr(), address);
+}

@@ -17,22 +17,15 @@ use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_float, with_i
 
 #[test]
 fn kernels_answer_as_tensorflow_does() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kernels");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let (mut cases, mut wrong) = (0, Vec::new());
-    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "json")) {
-        let text = std::fs::read_to_string(file).unwrap();
-        let all: Vec<Value> = serde_json::from_str(&text).unwrap();
-        for (i, case) in all.iter().enumerate() {
-            cases += 1;
-            if let Err(why) = check(case) {
-                let name = file.file_name().unwrap().to_string_lossy().into_owned();
-                let inputs: String = case["inputs"].to_string().chars().take(300).collect();
-                wrong.push(format!("{name}[{i}] {} {} {inputs}: {why}", case["op"], case["attrs"]));
-            }
+    let cases = cases();
+    let mut wrong = Vec::new();
+    for (name, case) in &cases {
+        if let Err(why) = check(case) {
+            let inputs: String = case["inputs"].to_string().chars().take(300).collect();
+            wrong.push(format!("{name} {} {} {inputs}: {why}", case["op"], case["attrs"]));
         }
     }
+    let cases = cases.len();
     assert!(cases > 0);
     let shown: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
     assert!(wrong.is_empty(), "{} of {cases} cases are wrong:\n{}", wrong.len(), shown.join("\n"));
@@ -62,12 +55,30 @@ fn check(case: &Value) -> Result<(), String> {
     }
 }
 
-pub(super) fn list(value: &Value) -> &[Value] {
+pub(in crate::exec) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// Every recorded case, with its file and place in it.
+pub(in crate::exec) fn cases() -> Vec<(String, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kernels");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    let read = |file: &std::path::PathBuf| -> Vec<(String, Value)> {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let all: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        all.into_iter().enumerate().map(|(i, case)| (format!("{name}[{i}]"), case)).collect()
+    };
+    files.iter().flat_map(read).collect()
+}
+
 /// The op alone in a graph, its inputs placeholders, so that attributes are inferred and completed as everywhere.
-fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
+pub(in crate::exec) fn with_node<T>(
+    case: &Value,
+    inputs: &[Tensor],
+    f: impl FnOnce(&KernelNode) -> Result<T>,
+) -> Result<T> {
     let op = case["op"].as_str().unwrap();
     let mut defs: Vec<NodeDef> = inputs
         .iter()
@@ -88,9 +99,13 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     let graph = Graph::new(defs)?;
     let node = graph.node(graph.find("node").unwrap());
     let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let node =
-        KernelNode { name: &node.name, op: node.op.name, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs };
-    let mut kernel = compile(&node)?.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
+    f(&KernelNode { name: &node.name, op: node.op.name, attrs: &node.attrs, inputs: &dtypes, outputs: &node.outputs })
+}
+
+fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
+    let op = case["op"].as_str().unwrap();
+    let compiled = with_node(case, &inputs, |node| compile(node))?;
+    let mut kernel = compiled.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
     // Once with inputs that are shared and once with its own, which it may write over.
     let shared = kernel(inputs.clone());
     let own = inputs
@@ -108,7 +123,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     result
 }
 
-pub(super) fn attr(op: &str, name: &str, value: &Value) -> Attr {
+fn attr(op: &str, name: &str, value: &Value) -> Attr {
     let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
     let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
     let shape = |value: &Value| {
@@ -127,7 +142,7 @@ pub(super) fn attr(op: &str, name: &str, value: &Value) -> Attr {
     }
 }
 
-pub(super) fn tensor(value: &Value) -> Tensor {
+pub(in crate::exec) fn tensor(value: &Value) -> Tensor {
     let dtype = DType::from_name(value[0].as_str().unwrap()).unwrap();
     let shape: Shape = list(&value[1]).iter().map(|d| d.as_u64().unwrap() as usize).collect();
     let values = list(&value[2]);
@@ -153,7 +168,7 @@ pub(super) fn tensor(value: &Value) -> Tensor {
     Tensor::new(shape, data).unwrap()
 }
 
-pub(super) fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
+pub(in crate::exec) fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result<(), String> {
     if (got.dtype(), got.shape()) != (want.dtype(), want.shape()) {
         let (got, want) = ((got.dtype(), got.shape()), (want.dtype(), want.shape()));
         return Err(format!("answered {} {}, wanted {} {}", got.0, got.1, want.0, want.1));
