@@ -1,6 +1,7 @@
 //! From definitions to a checked [`Graph`]: names, ops, inputs, attributes, dtypes, cycles.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
@@ -9,6 +10,9 @@ use crate::tensor::DType;
 
 /// Longest list of inputs or outputs that an attribute may ask for.
 const MAX_ARGS: usize = 1 << 16;
+
+/// Most nodes of a cycle that its error names.
+const CYCLE_SHOWN: usize = 16;
 
 pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
     if defs.len() > MAX_NODES {
@@ -64,6 +68,7 @@ struct Links {
 
 fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, GraphError> {
     let mut links = Links { inputs: Vec::new(), control: Vec::new() };
+    let mut seen = HashSet::new();
     for input in &def.inputs {
         let find = |name: &str| {
             by_name.get(name).copied().ok_or_else(|| GraphError::UnknownInput {
@@ -78,7 +83,7 @@ fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, Graph
         match input.strip_prefix('^') {
             Some(name) => {
                 let id = find(name)?;
-                if !links.control.contains(&id) {
+                if seen.insert(id) {
                     links.control.push(id);
                 }
             }
@@ -124,13 +129,20 @@ fn sort(defs: &[NodeDef], ops: &[&OpDef], links: &[Links]) -> Result<Vec<usize>,
     }
     // Whoever still waits has a source that still waits: following those must come back to a node.
     let mut path: Vec<usize> = Vec::new();
+    let mut place: HashMap<usize, usize> = HashMap::new();
     let mut at = (0..defs.len()).find(|&i| waits[i] > 0).expect("a node is left over");
-    while !path.contains(&at) {
+    while let Entry::Vacant(entry) = place.entry(at) {
+        entry.insert(path.len());
         path.push(at);
         at = sources(at).find(|&from| waits[from] > 0).expect("a waiting node has a waiting source");
     }
-    let start = path.iter().position(|&i| i == at).expect("the loop above ended on it");
-    let mut nodes: Vec<String> = path[start..].iter().rev().map(|&i| defs[i].name.clone()).collect();
+    // Backwards along the edges it was found; a person reads it forwards, and not for pages.
+    let mut nodes: Vec<String> =
+        path[place[&at]..].iter().rev().take(CYCLE_SHOWN).map(|&i| defs[i].name.clone()).collect();
+    let left = path.len() - place[&at] - nodes.len();
+    if left > 0 {
+        nodes.push(format!("({left} more)"));
+    }
     nodes.push(nodes[0].clone());
     Err(GraphError::Cycle { nodes })
 }

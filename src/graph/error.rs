@@ -70,7 +70,7 @@ pub enum FormatError {
     Node { node: String, why: String },
     #[error("{why}")]
     NoGraph { why: String },
-    #[error("{what} is {bytes} bytes; the limit is {limit}")]
+    #[error("{what} is {bytes} bytes, over the limit of {limit}; feed large values instead, from .npy files")]
     TooLarge { what: String, bytes: u64, limit: u64 },
 }
 

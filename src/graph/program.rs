@@ -16,6 +16,11 @@ pub struct Program {
     pub targets: Vec<String>,
 }
 
+/// Largest file that is read, protobuf's own limit.
+const MAX_BYTES: usize = i32::MAX as usize;
+/// Largest JSON that is read: as a tree it takes many times its length.
+const MAX_JSON_BYTES: usize = 256 << 20;
+
 /// How many bytes the constants of one file may take together: a few bytes can ask for a shape of any size.
 pub(super) struct Budget(usize);
 
@@ -48,6 +53,7 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     if bytes.is_empty() {
         return no_graph("the file is empty");
     }
+    within(bytes, "the file", MAX_BYTES)?;
     // JSON is text without control characters; a binary GraphDef has one in every node, the tag of its op.
     let is_text = !bytes.iter().any(|&b| b < b' ' && !b"\t\n\r".contains(&b));
     let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
@@ -72,7 +78,15 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     }
 }
 
+fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
+    if bytes.len() <= limit {
+        return Ok(());
+    }
+    Err(FormatError::TooLarge { what: what.to_owned(), bytes: bytes.len() as u64, limit: limit as u64 })
+}
+
 fn read_json(text: &str) -> Result<Program, FormatError> {
+    within(text.as_bytes(), "a graph as JSON", MAX_JSON_BYTES)?;
     let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     let has = |key: &str| matches!(&value.kind, Kind::Object(members) if members.iter().any(|m| m.key == key));
     if has("node") && !has("nodes") {
