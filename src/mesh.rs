@@ -22,6 +22,8 @@ mod transfer;
 mod transport;
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

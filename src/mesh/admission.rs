@@ -146,6 +146,12 @@ impl Gate {
         })
     }
 
+    /// TLS alone, to measure against.
+    #[cfg(test)]
+    pub fn bare(&self) -> (&TlsConnector, &TlsAcceptor) {
+        (&self.client, &self.server)
+    }
+
     /// Secures a socket that this side dialled, and proves the key on it.
     ///
     /// # Errors

@@ -1,0 +1,181 @@
+//! What the mesh costs, beside what its sockets cost bare. Run it by hand:
+//! `cargo test --release --lib mesh::speed -- --ignored --nocapture`
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::admission::Gate;
+use super::*;
+use crate::ids::{PieceId, RequestId, SessionId};
+use crate::protocol::Message;
+use crate::tensor::Tensor;
+
+const ROUNDS: u64 = 20_000;
+const TENSOR_BYTES: usize = 64 << 20;
+const TRANSFERS: usize = 12;
+
+/// Sends back what it gets, or counts rounds and tensors.
+struct Ball {
+    mesh: OnceLock<Mesh>,
+    report: Option<Sender<Instant>>,
+}
+
+impl Inbox for Ball {
+    fn deliver(&self, from: &Peer, envelope: Envelope) {
+        match (&self.report, &envelope.message) {
+            (None, Message::Done { .. }) => self.mesh.wait().send(from, envelope).expect("the other is there"),
+            (None, _) => {
+                drop(envelope);
+                self.mesh.wait().send(from, round(0)).expect("the other is there");
+            }
+            (Some(report), _) => report.send(Instant::now()).expect("somebody measures"),
+        }
+    }
+
+    fn up(&self, _: &Peer, _: &Hello) {}
+
+    fn down(&self, peer: &Peer, _: Option<&Task>, why: &str) {
+        eprintln!("{peer}: {why}");
+    }
+}
+
+fn round(step: u64) -> Envelope {
+    Message::Done { piece: PieceId { session: SessionId(7), number: 1 }, step }.into()
+}
+
+/// A participant on a runtime of its own, as it would be in a process of its own.
+fn participant(folder: &std::path::Path, task: &str, report: Option<Sender<Instant>>) -> (tokio::runtime::Runtime, Mesh) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let config = MeshConfig {
+        task: Some(task.parse().unwrap()),
+        listen: vec!["127.0.0.1:0".into()],
+        registry: Some(folder.to_owned()),
+        ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
+    };
+    let ball = Arc::new(Ball { mesh: OnceLock::new(), report });
+    let mesh = runtime.block_on(Mesh::join(config, ball.clone())).unwrap();
+    let _ = ball.mesh.set(mesh.clone());
+    (runtime, mesh)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn rate(time: Duration) -> f64 {
+    TENSOR_BYTES as f64 / 1e9 / time.as_secs_f64()
+}
+
+/// A round trip of 64 bytes on raw TCP, each side on a runtime of its own.
+fn raw_round_trip() -> Duration {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (here, there) = (runtime(), runtime());
+    let listener = there.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    there.spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut bytes = [0; 64];
+        while socket.read_exact(&mut bytes).await.is_ok() {
+            socket.write_all(&bytes).await.unwrap();
+        }
+    });
+    let work = here.spawn(async move {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.set_nodelay(true).unwrap();
+        let mut bytes = [0; 64];
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            socket.write_all(&bytes).await.unwrap();
+            socket.read_exact(&mut bytes).await.unwrap();
+            times.push(start.elapsed());
+        }
+        median(times)
+    });
+    let time = here.block_on(work).unwrap();
+    there.shutdown_background();
+    time
+}
+
+/// The same bytes over TLS on a bare socket, with rustls and tokio as they come.
+fn bare_tls(gates: [Arc<Gate>; 2]) -> Duration {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (here, there) = (runtime(), runtime());
+    let listener = there.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let [ours, theirs] = gates;
+    there.spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut stream = theirs.bare().1.accept(socket).await.unwrap();
+        loop {
+            let mut tensor = vec![0; TENSOR_BYTES];
+            if stream.read_exact(&mut tensor).await.is_err() {
+                return;
+            }
+            stream.write_all(&[1]).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+    });
+    let work = here.spawn(async move {
+        let socket = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+        let mut stream = ours.bare().0.connect(name, socket).await.unwrap();
+        let tensor = vec![1u8; TENSOR_BYTES];
+        let mut times = Vec::new();
+        for _ in 0..TRANSFERS {
+            let start = Instant::now();
+            stream.write_all(&tensor).await.unwrap();
+            stream.flush().await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            times.push(start.elapsed());
+        }
+        median(times)
+    });
+    let time = here.block_on(work).unwrap();
+    there.shutdown_background();
+    time
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_it_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (report, reports) = channel();
+    let (_other, there) = participant(folder.path(), "local/1", None);
+    let (_own, here) = participant(folder.path(), "local/0", Some(report));
+    let gate = || {
+        let key = Admission::Key(MeshKey::from_bytes([1; 32]));
+        Arc::new(Gate::new(&MeshConfig::new("lab", key.clone()).identity, "lab", key).unwrap())
+    };
+    let tensor = Tensor::vector(vec![1u8; TENSOR_BYTES]);
+    for pass in 0..3 {
+        let mut times = Vec::new();
+        for step in 0..ROUNDS {
+            let start = Instant::now();
+            here.send(there.peer(), round(step)).unwrap();
+            times.push(reports.recv().unwrap() - start);
+        }
+        let (raw, small) = (raw_round_trip(), median(times));
+        let mut times = Vec::new();
+        for _ in 0..TRANSFERS {
+            let start = Instant::now();
+            let message = Message::Fetched { id: RequestId(1), step: 1 };
+            here.send(there.peer(), Envelope { message, tensors: vec![tensor.clone()] }).unwrap();
+            times.push(reports.recv().unwrap() - start);
+        }
+        let (bare, bulk) = (bare_tls([gate(), gate()]), median(times));
+        println!(
+            "pass {pass}: round trip {small:?}, raw TCP {raw:?}; 64 MiB at {:.2} GB/s, bare TLS {:.2} GB/s, ratio {:.2}",
+            rate(bulk),
+            rate(bare),
+            bare.as_secs_f64() / bulk.as_secs_f64()
+        );
+    }
+}
