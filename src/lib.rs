@@ -32,6 +32,8 @@
 //! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
 
 #[cfg(feature = "node")]
+pub mod cli;
+#[cfg(feature = "node")]
 mod client;
 pub mod checkpoint;
 pub mod device;

@@ -1,3 +1,5 @@
-//! The `meshtf` command: nothing here but the exit code.
+//! The `meshtf` command: nothing here but the exit code. See [`meshtf::cli`].
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    meshtf::cli::main()
+}

@@ -1,0 +1,191 @@
+//! The command line: arguments in, text out, one file per subcommand.
+//!
+//! Results go to stdout and everything else to stderr. Every way to end has its exit code ([`Exit`]). Nothing here
+//! knows how a graph is planned, moved or run; that is the library's, and a program can have all of it without this.
+
+mod completions;
+mod failure;
+mod inputs;
+mod join;
+mod node;
+mod output;
+mod plan;
+mod ps;
+mod reach;
+mod run;
+mod submit;
+mod ticket;
+mod verify;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+pub use failure::Exit;
+use failure::Trouble;
+
+/// What a subcommand answers: its exit code, or the trouble that ended it.
+type Outcome = Result<Exit, Trouble>;
+
+const EXAMPLES: &str = "\
+Examples:
+  meshtf node --name local/0                  hold a task; on the next machine or terminal: local/1
+  meshtf submit graph.json                    run a graph on the nodes that are up, print what it fetches
+  meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
+  meshtf run graph.json                       the same in this process, without a network
+  meshtf plan graph.json                      what would run where, and what would travel
+  meshtf ps                                   who is up
+  meshtf ticket                               then, on another machine: meshtf join TICKET
+
+Exit codes:
+  0  all went well
+  1  verify: a case differs
+  2  bad input: the command line, a file, the graph, a feed, a fetch, a name
+  3  the graph failed while it ran
+  4  the mesh: no node up, a task lost, a refused key, a name that is taken
+  5  out of time
+
+Environment:
+  MESHTF_HOME    folder of the mesh key and of the registry of this machine's nodes
+  MESHTF_MESH    name of the mesh (--mesh)
+  MESHTF_PEERS   addresses to dial, separated by commas (--peer)
+  MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace";
+
+/// TensorFlow 1's distributed runtime as one binary: named nodes that find each other, a graph split over them by its
+/// device strings, and the answer.
+#[derive(Debug, Parser)]
+#[command(name = "meshtf", version, max_term_width = 110, after_help = EXAMPLES, propagate_version = true)]
+pub struct Cli {
+    /// Say more on stderr; twice for even more
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Hold a task of the mesh and serve it until SIGINT or SIGTERM
+    Node(node::Args),
+    /// Run a graph on the nodes that are up
+    Submit(submit::Args),
+    /// Run a graph in this process, without a network
+    Run(run::Args),
+    /// List the tasks that are up
+    Ps(ps::Args),
+    /// Show what would run where and what would travel, without running
+    Plan(plan::Args),
+    /// Print a ticket that lets another machine join this mesh
+    Ticket(ticket::Args),
+    /// Join a mesh with a ticket from one of its machines
+    Join(join::Args),
+    /// Replay recorded TensorFlow sessions and compare
+    Verify(verify::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come as errors too, and are none.
+            let code = if error.use_stderr() { Exit::BadInput } else { Exit::Ok };
+            let _ = error.print();
+            return code.into();
+        }
+    };
+    log_to_stderr(cli.verbose);
+    match dispatch(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(trouble) => {
+            if !trouble.is_closed_pipe() {
+                eprintln!("meshtf: {trouble}");
+            }
+            trouble.exit.into()
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Node(args) => in_runtime(node::node(args)),
+        Command::Submit(args) => in_runtime(submit::submit(args)),
+        Command::Run(args) => in_runtime(run::run(args)),
+        Command::Ps(args) => in_runtime(ps::ps(args)),
+        Command::Plan(args) => in_runtime(plan::plan(args)),
+        Command::Ticket(args) => in_runtime(ticket::ticket(args)),
+        Command::Join(args) => in_runtime(join::join(args)),
+        Command::Verify(args) => in_runtime(verify::verify(args)),
+        Command::Completions(args) => completions::completions(args),
+    }
+}
+
+fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Trouble::mesh(format!("the async runtime does not start: {error}")))?;
+    let outcome = runtime.block_on(work);
+    // What still sleeps in the background has nothing left to say.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Logs what `MESHTF_LOG` says, or what `-v` asks for, on stderr.
+fn log_to_stderr(verbose: u8) {
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::prelude::*;
+
+    // What is beneath us speaks up only when somebody is looking for it.
+    let levels = match verbose {
+        0 => "warn,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error",
+        1 => "info,libp2p=warn,libp2p_mdns=error,netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn",
+        2 => "debug,libp2p=info,netlink=info,wgpu=info,naga=warn",
+        _ => "trace",
+    };
+    let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels.to_owned());
+    let filter: Targets = levels.parse().unwrap_or_else(|error| {
+        eprintln!("meshtf: MESHTF_LOG={levels}: {error}; it is written debug or meshtf::mesh=trace, or both with a comma");
+        Targets::new().with_default(tracing::Level::WARN)
+    });
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(verbose > 0);
+    // A program that embeds this one and logs already keeps what it has.
+    let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_not_understood_is_bad_input() {
+        let check = |line: &str, right: bool| {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert_eq!(parsed.is_ok(), right, "{line}: {parsed:?}");
+        };
+        check("meshtf node --name local/0", true);
+        check("meshtf node --name /job:local/task:0 --peer /ip4/10.0.0.1/tcp/4001", true);
+        check("meshtf node --name local", false);
+        check("meshtf node", false);
+        check("meshtf submit graph.json --fetch y --feed x=2.5 --target local/1 --steps 3 --json", true);
+        check("meshtf submit graph.json --steps 0", false);
+        check("meshtf submit graph.json --feed x", false);
+        check("meshtf submit graph.json --timeout soon", false);
+        check("meshtf submit graph.json --timeout 1.5", true);
+        check("meshtf verify", false);
+        check("meshtf completions fish", true);
+        check("meshtf launch", false);
+    }
+}

@@ -1,0 +1,134 @@
+//! How a command ends: its exit code, and the one message that says why.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::device::NameError;
+use crate::failure::{Code, Failure};
+use crate::graph::GraphError;
+use crate::node::NodeError;
+
+/// The exit codes, as `meshtf --help` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Ok = 0,
+    /// `verify`: a case differs.
+    Differs = 1,
+    /// The command line, a file, the graph, a feed, a fetch, a name.
+    BadInput = 2,
+    /// The graph failed while it ran.
+    GraphFailed = 3,
+    /// No node up, a task lost, a refused key, a name that is taken.
+    Mesh = 4,
+    /// Out of time.
+    Timeout = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// What ended a command: how it exits, and what it says.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub exit: Exit,
+    message: String,
+    closed_pipe: bool,
+}
+
+impl Trouble {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Trouble { exit, message: message.into(), closed_pipe: false }
+    }
+
+    pub fn input(message: impl Into<String>) -> Self {
+        Trouble::new(Exit::BadInput, message)
+    }
+
+    pub fn mesh(message: impl Into<String>) -> Self {
+        Trouble::new(Exit::Mesh, message)
+    }
+
+    /// stdout could not be written. A reader that has gone away (`meshtf … | head -1`) wants no message.
+    pub fn stdout(error: std::io::Error) -> Self {
+        let closed_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
+        let exit = if closed_pipe { Exit::Ok } else { Exit::BadInput };
+        Trouble { exit, message: format!("cannot write to stdout: {error}"), closed_pipe }
+    }
+
+    /// Whether there is nobody left to read.
+    pub fn is_closed_pipe(&self) -> bool {
+        self.closed_pipe
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Failure> for Trouble {
+    /// Lost tasks and lack of time are told from what the graph did. What failed before a step began was refused:
+    /// the input is to blame; what failed in a step is the graph's.
+    fn from(failure: Failure) -> Self {
+        Trouble::new(exit_of(&failure), failure.to_string())
+    }
+}
+
+impl From<GraphError> for Trouble {
+    fn from(error: GraphError) -> Self {
+        Trouble::input(error.to_string())
+    }
+}
+
+impl From<NameError> for Trouble {
+    fn from(error: NameError) -> Self {
+        Trouble::input(error.to_string())
+    }
+}
+
+impl From<NodeError> for Trouble {
+    /// A name that is taken, a port that is not free: the mesh. An address that is none, a damaged key: the input.
+    fn from(error: NodeError) -> Self {
+        let message = error.to_string();
+        let exit = match error {
+            NodeError::Device(failure) => exit_of(&failure),
+            NodeError::Mesh(error) => match Failure::from(error).code {
+                Code::InvalidArgument | Code::FailedPrecondition => Exit::BadInput,
+                _ => Exit::Mesh,
+            },
+        };
+        Trouble::new(exit, message)
+    }
+}
+
+fn exit_of(failure: &Failure) -> Exit {
+    match failure.code {
+        Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
+        Code::DeadlineExceeded => Exit::Timeout,
+        _ if failure.step.is_some() => Exit::GraphFailed,
+        Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unimplemented | Code::OutOfRange => {
+            Exit::BadInput
+        }
+        _ => Exit::GraphFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_their_exit_codes() {
+        let check = |failure: Failure, exit: Exit| assert_eq!(Trouble::from(failure).exit, exit);
+        check(Failure::invalid("Cannot assign a device"), Exit::BadInput);
+        check(Failure::invalid("Incompatible shapes").at_node("add", "Add").in_step(1), Exit::GraphFailed);
+        check(Failure::new(Code::Unavailable, "local/1 is gone").in_step(4), Exit::Mesh);
+        check(Failure::new(Code::DeadlineExceeded, "after 3 s"), Exit::Timeout);
+        check(Failure::new(Code::Internal, "a kernel panicked"), Exit::GraphFailed);
+    }
+}

@@ -1,0 +1,54 @@
+//! `meshtf join`: takes a ticket, and with it the mesh key of another machine.
+
+use std::io::Read;
+
+use super::{Exit, Outcome, Trouble};
+use crate::mesh::{Accepted, Ticket, home};
+
+/// Longest input that is looked at as a ticket.
+const MAX_TICKET_BYTES: u64 = 64 << 10;
+
+/// Join a mesh with a ticket from one of its machines
+///
+/// Keeps the mesh's key and addresses in this user's folder. From then on nodes and commands of this machine find the mesh
+/// by themselves.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf join meshtf-ticket-1.AbCd…
+  ssh other-machine meshtf ticket | meshtf join -")]
+pub struct Args {
+    /// The line that `meshtf ticket` printed; - reads it from stdin
+    ticket: String,
+    /// Replace the key that this machine already has for a mesh of that name
+    #[arg(long)]
+    replace: bool,
+}
+
+pub(super) async fn join(args: Args) -> Outcome {
+    let mut text = args.ticket;
+    if text == "-" {
+        text.clear();
+        std::io::stdin()
+            .lock()
+            .take(MAX_TICKET_BYTES)
+            .read_to_string(&mut text)
+            .map_err(|error| Trouble::input(format!("stdin: {error}")))?;
+    }
+    let ticket: Ticket = text.parse().map_err(|error| Trouble::input(format!("{error}")))?;
+    let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+    let accepted = ticket.accept(&home, args.replace).map_err(|error| {
+        let hint = if args.replace { "" } else { " (--replace does it all the same)" };
+        Trouble::input(format!("{error}{hint}"))
+    })?;
+    let done = match accepted {
+        Accepted::Stored => "joined",
+        Accepted::Known => "already had the key of",
+        Accepted::Replaced => "replaced the key of",
+    };
+    eprintln!("{done} mesh {:?}, with {} address(es) to dial", ticket.mesh, ticket.addresses.len());
+    let mesh =
+        if ticket.mesh == crate::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
+    eprintln!("see who is up with: meshtf ps{mesh}");
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,124 @@
+//! `meshtf node`: holds a task and serves it until it is told to stop.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::reach::{MeshArgs, tried};
+use super::{Exit, Outcome, Trouble, output};
+use crate::exec::BackendChoice;
+use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
+use crate::plan::Task;
+
+/// When a node that nobody has met yet says what it tried.
+const ALONE_AFTER: Duration = Duration::from_secs(5);
+
+/// Hold a task of the mesh and serve it until SIGINT or SIGTERM
+///
+/// Prints one line when it serves: name, PeerId, addresses, devices. Nodes of one user on one machine, and on one local
+/// network after `meshtf join`, find each other with no flag.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf node --name local/0
+  meshtf node --name /job:worker/task:1 --backend wgpu
+  meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
+  meshtf node --name worker/0 --cluster cluster.json     {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
+pub struct Args {
+    /// Task to hold, local/0 or /job:local/task:0
+    #[arg(long, value_name = "TASK")]
+    name: Task,
+    /// What computes: auto takes the best there is
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    /// Address to listen on, host:port or a multiaddr; again for more [default: every interface, a free port]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    listen: Vec<String>,
+    /// ClusterSpec as JSON, job to addresses: this task listens where the file says, and dials the others
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Folder that graphs may save to and restore from; nothing outside it is touched [default: a folder of its own]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+pub(super) async fn node(args: Args) -> Outcome {
+    // Before anything can take long: a signal must never find nobody listening.
+    let mut interrupt = listen_for(SignalKind::interrupt())?;
+    let mut terminate = listen_for(SignalKind::terminate())?;
+    let config = NodeConfig {
+        task: Some(args.name.clone()),
+        backend: args.backend,
+        listen: args.listen.clone(),
+        cluster: args.cluster.as_deref().map(read_cluster_spec).transpose()?,
+        data: args.data.clone(),
+        ..args.mesh.client()
+    };
+    if args.mesh.open {
+        eprintln!(
+            "meshtf: WARNING: --open: this node admits everybody who reaches its port, and runs what they send it. Use it \
+             on networks you trust, or leave it out and bring machines in with `meshtf ticket` and `meshtf join`."
+        );
+    }
+    let node = tokio::select! {
+        node = Node::start(config) => node?,
+        _ = interrupt.recv() => return Ok(Exit::Ok),
+        _ = terminate.recv() => return Ok(Exit::Ok),
+    };
+    output::line(&serving_line(&args.name, &node))?;
+
+    let alone = tokio::time::sleep(ALONE_AFTER);
+    tokio::pin!(alone);
+    let mut watched = true;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            error = node.mesh().lost() => return Err(NodeError::from(error).into()),
+            () = &mut alone, if watched => {
+                watched = false;
+                if node.cluster().len() < 2 {
+                    eprintln!(
+                        "meshtf: {} is still alone in mesh {:?} after {} s: {}. It goes on waiting.",
+                        args.name.short(), args.mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
+                    );
+                }
+            }
+        }
+    }
+    eprintln!("meshtf: {} says goodbye", args.name.short());
+    // The others must have heard it; what is still running ends with the process.
+    let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+    Ok(Exit::Ok)
+}
+
+fn listen_for(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Trouble> {
+    signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
+}
+
+/// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex)`
+fn serving_line(task: &Task, node: &Node) -> String {
+    let devices: Vec<String> =
+        node.devices().iter().map(|device| format!("{}({})", device.name, device.backend)).collect();
+    format!(
+        "{} serves peer={} addresses={} devices={}",
+        task.short(),
+        node.peer(),
+        node.addresses().join(","),
+        devices.join(",")
+    )
+}
+
+fn read_cluster_spec(path: &std::path::Path) -> Result<ClusterSpec, Trouble> {
+    let wrong = |why: String| {
+        Trouble::input(format!(
+            "--cluster {}: {why}; a ClusterSpec is JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    ClusterSpec::from_json(&text).map_err(|failure| wrong(failure.message))
+}

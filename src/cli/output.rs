@@ -1,0 +1,155 @@
+//! What goes to stdout: values, tables, JSON. A reader that goes away ends the command, without a word.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::Trouble;
+use crate::plan::Plan;
+use crate::tensor::render::to_json;
+use crate::tensor::{Tensor, npy};
+
+/// Most node names that a line about a device shows.
+const NAMES_SHOWN: usize = 8;
+
+/// Writes to stdout and flushes.
+pub(super) fn bytes(bytes: &[u8]) -> Result<(), Trouble> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Trouble::stdout)
+}
+
+/// One line, or several that belong together.
+pub(super) fn line(text: &str) -> Result<(), Trouble> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// A JSON value, indented where a person reads it.
+pub(super) fn json_value(value: &Value) -> Result<(), Trouble> {
+    if io::stdout().is_terminal() { line(&format!("{value:#}")) } else { line(&value.to_string()) }
+}
+
+/// The fetched values as text: one alone as it is, several as `name: value`. A value of rank 2 and more begins on a line
+/// of its own.
+pub(super) fn values_text(names: &[String], values: &[Tensor]) -> String {
+    match values {
+        [one] => one.to_string(),
+        _ => {
+            let lines: Vec<String> = names
+                .iter()
+                .zip(values)
+                .map(|(name, value)| {
+                    let text = value.to_string();
+                    if text.contains('\n') { format!("{name}:\n{text}") } else { format!("{name}: {text}") }
+                })
+                .collect();
+            lines.join("\n")
+        }
+    }
+}
+
+/// The fetched values as JSON: `{"y": {"dtype": "int32", "shape": [], "value": 238}}`.
+pub(super) fn values_json(names: &[String], values: &[Tensor]) -> Value {
+    let entries = names.iter().zip(values).map(|(name, value)| (name.clone(), tensor_json(value)));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+fn tensor_json(value: &Tensor) -> Value {
+    json!({ "dtype": value.dtype().name(), "shape": value.dims(), "value": to_json(value) })
+}
+
+/// Writes each value to `DIR/NAME.npy` and says so on stderr. What a file name cannot hold becomes `_`.
+pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<(), Trouble> {
+    let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
+    std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+    let mut taken = std::collections::BTreeSet::new();
+    for (name, value) in names.iter().zip(values) {
+        let stem: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+        let file = (1..)
+            .map(|n| if n == 1 { format!("{stem}.npy") } else { format!("{stem}-{n}.npy") })
+            .find(|file| taken.insert(file.to_lowercase()))
+            .expect("there are more numbers than names");
+        let path = folder.join(file);
+        let array = npy::write(value).map_err(|failure| cannot(&path, &failure.message))?;
+        std::fs::write(&path, array).map_err(|error| cannot(&path, &error))?;
+        eprintln!("{name} -> {}", path.display());
+    }
+    Ok(())
+}
+
+/// Where each part ran, a line per device, and what travelled.
+pub(super) fn where_it_ran(plan: &Plan) -> String {
+    let mut lines = Vec::new();
+    for piece in &plan.pieces {
+        let names: Vec<&str> = plan
+            .placements
+            .iter()
+            .filter(|placement| placement.device == piece.device)
+            .map(|placement| placement.node.as_str())
+            .collect();
+        let mut line = format!("{}: {}", piece.device, names[..names.len().min(NAMES_SHOWN)].join(", "));
+        if names.len() > NAMES_SHOWN {
+            line.push_str(&format!(" and {} more", names.len() - NAMES_SHOWN));
+        }
+        lines.push(line);
+    }
+    for transfer in plan.transfers.iter().take(NAMES_SHOWN) {
+        let bytes = transfer.bytes.map_or_else(String::new, |bytes| format!(", {}", byte_count(bytes)));
+        lines.push(format!("{} -> {}: {}{bytes}", transfer.from, transfer.to, transfer.tensor));
+    }
+    if plan.transfers.len() > NAMES_SHOWN {
+        lines.push(format!("and {} more transfers", plan.transfers.len() - NAMES_SHOWN));
+    }
+    lines.join("\n")
+}
+
+/// `4 B`, `1.5 MB`: decimal, three digits.
+pub(super) fn byte_count(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_for_people() {
+        let check = |bytes: u64, text: &str| assert_eq!(byte_count(bytes), text);
+        check(0, "0 B");
+        check(999, "999 B");
+        check(1000, "1.00 kB");
+        check(64_000_000, "64.0 MB");
+        check(123_456_789, "123 MB");
+        check(999_950, "1.00 MB");
+        check(2_147_483_647, "2.15 GB");
+    }
+
+    #[test]
+    fn one_value_is_alone_and_several_have_names() {
+        let names = ["y".to_owned(), "z:1".to_owned()];
+        let values = [Tensor::scalar(238i32), Tensor::vector(vec![1.5f32, 2.0])];
+        assert_eq!(values_text(&names[..1], &values[..1]), "238");
+        assert_eq!(
+            values_json(&names, &values),
+            json!({
+                "y": { "dtype": "int32", "shape": [], "value": 238 },
+                "z:1": { "dtype": "float32", "shape": [2], "value": [1.5, 2.0] }
+            })
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! `meshtf ps`: the tasks that are up, their devices and addresses, and since when.
+
+use std::time::{Duration, SystemTime};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::json;
+
+use super::reach::MeshArgs;
+use super::{Exit, Outcome, output};
+use crate::protocol::Member;
+
+/// How long nothing new must have been heard before the list counts as complete.
+const SETTLED_AFTER: Duration = Duration::from_millis(300);
+
+/// List the tasks that are up
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf ps
+  meshtf ps --json | jq -r '.[].task'
+  meshtf ps --peer 10.0.0.7:4001")]
+pub struct Args {
+    /// Print a list of objects: task, peer, incarnation, addresses, devices, since
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+pub(super) async fn ps(args: Args) -> Outcome {
+    let node = args.mesh.reach(&[]).await?;
+    // Nodes tell of each other, so the list fills within milliseconds; it is done when it stands still.
+    let mut cluster = node.cluster();
+    let mut still_since = tokio::time::Instant::now();
+    while still_since.elapsed() < SETTLED_AFTER {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = node.cluster();
+        if now != cluster {
+            cluster = now;
+            still_since = tokio::time::Instant::now();
+        }
+    }
+    node.close().await;
+    let members: Vec<&Member> = cluster.members().collect();
+    if args.json {
+        output::json_value(&members.iter().map(|member| as_json(member)).collect())?;
+    } else {
+        output::line(&table(&members))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn as_json(member: &Member) -> serde_json::Value {
+    let devices: Vec<_> = member
+        .devices
+        .iter()
+        .map(|device| {
+            json!({
+                "name": device.name.to_string(),
+                "backend": device.backend,
+                "description": device.description,
+            })
+        })
+        .collect();
+    json!({
+        "task": member.task.to_string(),
+        "peer": member.peer.as_str(),
+        "incarnation": member.incarnation.to_string(),
+        "addresses": member.addresses,
+        "devices": devices,
+        "since_unix_ms": member.since_unix_ms,
+    })
+}
+
+fn table(members: &[&Member]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header([
+        "TASK",
+        "DEVICES",
+        "ADDRESSES",
+        "UP",
+        "PEER",
+    ]);
+    for member in members {
+        let devices: Vec<String> = member
+            .devices
+            .iter()
+            .map(|device| {
+                format!("{}:{} {} ({})", device.name.kind.name(), device.name.index, device.backend, device.description)
+            })
+            .collect();
+        table.add_row([
+            member.task.short(),
+            devices.join("\n"),
+            member.addresses.join("\n"),
+            up_for(member.since_unix_ms),
+            short_peer(member.peer.as_str()),
+        ]);
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// The end of a PeerId, which is what tells two apart.
+fn short_peer(peer: &str) -> String {
+    match peer.char_indices().rev().nth(7) {
+        Some((at, _)) if at > 0 => format!("…{}", &peer[at..]),
+        _ => peer.to_owned(),
+    }
+}
+
+fn up_for(since_unix_ms: u64) -> String {
+    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_unix_ms);
+    let seconds = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
+    }
+}

@@ -1,0 +1,146 @@
+//! How a command reaches a mesh: which one, by which addresses, and how long it waits for it.
+
+use std::time::Duration;
+
+use super::Trouble;
+use crate::exec::BackendChoice;
+use crate::failure::Failure;
+use crate::graph::Graph;
+use crate::node::{DEFAULT_MESH, Node, NodeConfig};
+use crate::plan::{Plan, Signature, Task};
+use crate::protocol::SessionOptions;
+use crate::{LocalCluster, Session};
+
+/// How long a command waits for the first node to be found.
+const FIRST_NODE_WAIT: Duration = Duration::from_secs(8);
+/// How long it then waits for the tasks that it needs by name. One that is still missing is an error that names it.
+const NAMED_TASKS_WAIT: Duration = Duration::from_millis(1500);
+/// Which mesh, and how to reach it.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct MeshArgs {
+    /// Name of the mesh; nodes of different meshes do not see each other
+    #[arg(long, env = "MESHTF_MESH", default_value = DEFAULT_MESH, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub mesh: String,
+    /// Address of a node to dial, e.g. /ip4/10.0.0.7/tcp/4001 or 10.0.0.7:4001, where it is not found by itself; again,
+    /// or with commas, for more
+    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
+    pub peer: Vec<String>,
+    /// Run without the mesh key: anybody who reaches the port is let in
+    #[arg(long)]
+    pub open: bool,
+    /// Do not look on the local network by mDNS
+    #[arg(long)]
+    pub no_mdns: bool,
+}
+
+/// Where sessions are opened: on the nodes that are up, or on a cluster in this process.
+pub(super) enum Reached {
+    Mesh { node: Box<Node>, master: Option<Task> },
+    Local { cluster: LocalCluster, master: Task },
+}
+
+impl Reached {
+    /// A cluster in this process of the `tasks`, or of /job:localhost/task:0 where there are none. The first is the
+    /// master, unless `target` is.
+    pub fn local(mut tasks: Vec<Task>, target: Option<&Task>, backend: BackendChoice) -> Result<Self, Trouble> {
+        tasks.extend(target.cloned());
+        if tasks.is_empty() {
+            // As TensorFlow calls the one task of a program that names none.
+            tasks.push(Task::new("localhost", 0));
+        }
+        let master = target.unwrap_or(&tasks[0]).clone();
+        tasks.sort_unstable();
+        tasks.dedup();
+        Ok(Reached::Local { cluster: LocalCluster::start(&tasks, backend)?, master })
+    }
+
+    pub async fn session(&self, graph: Graph, options: SessionOptions) -> Result<Session, Failure> {
+        match self {
+            Reached::Mesh { node, master } => node.session(graph, master.as_ref(), options).await,
+            Reached::Local { cluster, master } => cluster.session(graph, master, options).await,
+        }
+    }
+
+    pub async fn explain(&self, graph: &Graph, signature: Signature, options: SessionOptions) -> Result<Plan, Failure> {
+        match self {
+            Reached::Mesh { node, master } => node.explain(graph, master.as_ref(), signature, options).await,
+            Reached::Local { cluster, master } => cluster.explain(graph, master, signature, options).await,
+        }
+    }
+
+    /// Says goodbye, where there is anybody to say it to.
+    pub async fn close(self) {
+        if let Reached::Mesh { node, .. } = self {
+            node.close().await;
+        }
+    }
+}
+
+impl MeshArgs {
+    /// A node's configuration that says how to reach the mesh and nothing else: a client.
+    pub fn client(&self) -> NodeConfig {
+        NodeConfig {
+            task: None,
+            mesh: self.mesh.clone(),
+            peers: self.peer.iter().filter(|peer| !peer.is_empty()).cloned().collect(),
+            open: self.open,
+            mdns: !self.no_mdns,
+            ..NodeConfig::default()
+        }
+    }
+
+    /// Joins as a client and waits until a node is found, and the `tasks` a while longer.
+    pub async fn reach(&self, tasks: &[Task]) -> Result<Node, Trouble> {
+        let node = Node::start(self.client()).await.map_err(Trouble::from)?;
+        if !node.wait_for(&[], FIRST_NODE_WAIT).await {
+            let message = format!(
+                "no node of mesh {:?} was found within {} s ({}). Start one with `meshtf node --name local/0`, name an \
+                 address with --peer, or bring this machine in with `meshtf join`",
+                self.mesh,
+                FIRST_NODE_WAIT.as_secs(),
+                tried(&node),
+            );
+            node.close().await;
+            return Err(Trouble::mesh(message));
+        }
+        // Those that are missing after that are the planner's to name, with what there is instead.
+        node.wait_for(tasks, NAMED_TASKS_WAIT).await;
+        Ok(node)
+    }
+
+    /// As [`MeshArgs::reach`], for sessions whose master is `target`.
+    pub async fn reach_for(&self, mut tasks: Vec<Task>, target: Option<&Task>) -> Result<Reached, Trouble> {
+        tasks.extend(target.cloned());
+        let node = self.reach(&tasks).await?;
+        Ok(Reached::Mesh { node: Box::new(node), master: target.cloned() })
+    }
+}
+
+/// What was tried to find somebody, and what came of it, on one line.
+pub(super) fn tried(node: &Node) -> String {
+    let tried: Vec<String> = node.mesh().tried().iter().map(ToString::to_string).collect();
+    if tried.is_empty() { "nothing was there to try".to_owned() } else { format!("tried {}", tried.join("; ")) }
+}
+
+/// A number of seconds, fractions too.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 =
+        text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("a time limit is a number of seconds above 0".to_owned()),
+    }
+}
+
+/// `work`, or the trouble that it took too long.
+pub(super) async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, Trouble>>,
+) -> Result<T, Trouble> {
+    match limit {
+        None => work.await,
+        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(Trouble::new(super::Exit::Timeout, format!("not done after {} s (--timeout)", limit.as_secs_f64())))
+        }),
+    }
+}

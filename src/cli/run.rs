@@ -1,0 +1,40 @@
+//! `meshtf run`: a graph in this one process, on as many tasks as it names, without a network.
+
+use super::Outcome;
+use super::inputs::GraphArgs;
+use super::reach::{Reached, within};
+use super::submit::StepArgs;
+use crate::exec::BackendChoice;
+use crate::plan::Task;
+
+/// Run a graph in this process, without a network
+///
+/// Hosts every task that the graph's device strings name (or /job:localhost/task:0 where they name none), so that a graph
+/// written for a mesh runs as it stands. Prints as `meshtf submit` does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf run graph.json
+  meshtf run graph.json --fetch y --feed x=2.5
+  meshtf run graph.json --backend wgpu --soft-placement")]
+pub struct Args {
+    #[command(flatten)]
+    graph: GraphArgs,
+    #[command(flatten)]
+    steps: StepArgs,
+    /// Task that runs what names no task [default: the first one the graph names]
+    #[arg(long, value_name = "TASK")]
+    target: Option<Task>,
+    /// What computes: auto takes the best there is
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+}
+
+pub(super) async fn run(args: Args) -> Outcome {
+    let job = args.graph.read()?;
+    within(args.steps.timeout, async {
+        let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend)?;
+        args.steps.run(&reached, &job).await
+    })
+    .await
+}

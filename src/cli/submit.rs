@@ -1,0 +1,159 @@
+//! `meshtf submit`: a graph to the nodes that are up, its values back.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::inputs::{GraphArgs, Job};
+use super::reach::{MeshArgs, Reached, seconds, within};
+use super::{Exit, Outcome, Trouble, output};
+use crate::plan::Task;
+use crate::protocol::SessionOptions;
+use crate::tensor::Tensor;
+use crate::{Session, Steps};
+
+/// Run a graph on the nodes that are up
+///
+/// Prints the fetched values on stdout: one alone as it is, several as `name: value`. Where each part ran goes to stderr.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf submit graph.json
+  meshtf submit graph.json --fetch y --feed x=2.5
+  meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out results
+  meshtf submit train.json --run init
+  meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
+  meshtf submit graph.json --target local/1 --soft-placement --json | jq .values.y.value")]
+pub struct Args {
+    #[command(flatten)]
+    graph: GraphArgs,
+    #[command(flatten)]
+    steps: StepArgs,
+    /// Task whose node is the master, and runs what names no task [default: the nearest]
+    #[arg(long, value_name = "TASK")]
+    target: Option<Task>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+/// How a graph is run and what is shown of it: the same for `submit` and `run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StepArgs {
+    /// Run this many steps with the same feeds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Print the fetched values after every K-th step too, not only after the last
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    every: u64,
+    /// Print JSON: values with dtype and shape, devices; with --every, an object a line
+    #[arg(long)]
+    json: bool,
+    /// Write each value to DIR/NAME.npy instead of printing it
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Run a node on another device of its task where the requested one is not there
+    #[arg(long)]
+    pub soft_placement: bool,
+    /// Give up after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Do not say where each part ran
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// How often the bar of a run moves.
+const BAR_MOVES: u64 = 100;
+
+pub(super) async fn submit(args: Args) -> Outcome {
+    let job = args.graph.read()?;
+    within(args.steps.timeout, async {
+        let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref()).await?;
+        let outcome = args.steps.run(&reached, &job).await;
+        reached.close().await;
+        outcome
+    })
+    .await
+}
+
+impl StepArgs {
+    /// Opens a session, runs the steps, and shows what comes back.
+    pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
+        let options = SessionOptions { soft_placement: self.soft_placement, default_task: None };
+        let session = reached.session(job.graph.clone(), options.clone()).await?;
+        let outcome = self.run_in(&session, job).await;
+        // A session that has failed is closed all the same; that it was lost has been said.
+        let _ = session.close().await;
+        outcome?;
+        if !self.quiet {
+            eprintln!("{}", output::where_it_ran(&reached.explain(&job.graph, job.signature(), options).await?));
+        }
+        Ok(Exit::Ok)
+    }
+
+    async fn run_in(&self, session: &Session, job: &Job) -> Result<(), Trouble> {
+        let progress = self.progress();
+        let mut trouble = None;
+        // Where a bar is watched, it moves by what comes back, shown or not.
+        let every = match self.every {
+            0 if !progress.is_hidden() => (self.steps / BAR_MOVES).max(1),
+            every => every,
+        };
+        let steps = Steps { count: self.steps, every };
+        let ran = session
+            .run_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |step, values| {
+                progress.set_position(step);
+                if self.every > 0 && trouble.is_none() {
+                    trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
+                }
+            })
+            .await;
+        progress.finish_and_clear();
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
+        let ran = ran?;
+
+        if let Some(folder) = &self.out {
+            output::save(folder, &job.fetches, &ran.fetches)?;
+        }
+        if self.json {
+            let devices: Vec<String> = ran.devices.iter().map(ToString::to_string).collect();
+            let mut answer = json!({ "step": self.steps, "devices": devices });
+            if self.out.is_none() {
+                answer["values"] = output::values_json(&job.fetches, &ran.fetches);
+            }
+            return if self.every > 0 { output::line(&answer.to_string()) } else { output::json_value(&answer) };
+        }
+        match &ran.fetches[..] {
+            [] => Ok(()),
+            _ if self.out.is_some() => Ok(()),
+            values if self.every > 0 => self.show_step(self.steps, job, values),
+            values => output::line(&output::values_text(&job.fetches, values)),
+        }
+    }
+
+    /// The values of one step among many: a line that begins with the step.
+    fn show_step(&self, step: u64, job: &Job, values: &[Tensor]) -> Result<(), Trouble> {
+        if self.json {
+            return output::line(
+                &json!({ "step": step, "values": output::values_json(&job.fetches, values) }).to_string(),
+            );
+        }
+        let text = output::values_text(&job.fetches, values);
+        let lines: Vec<String> = text.lines().map(|line| format!("step {step}: {line}")).collect();
+        output::line(&lines.join("\n"))
+    }
+
+    /// A bar on stderr where somebody watches a run of many steps. It moves as fetched steps come back.
+    fn progress(&self) -> ProgressBar {
+        if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} steps  {per_sec}  {eta} left");
+        ProgressBar::new(self.steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    }
+}

@@ -1,0 +1,60 @@
+//! `meshtf ticket`: what another machine needs to join this mesh, on one line.
+
+use std::time::Duration;
+
+use super::reach::MeshArgs;
+use super::{Exit, Outcome, Trouble, output};
+use crate::mesh::{MeshKey, Ticket, home};
+use crate::node::Node;
+
+/// How long to look for nodes of this machine, whose addresses go into the ticket.
+const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
+
+/// Print a ticket that lets another machine join this mesh
+///
+/// The ticket holds the mesh key and the addresses of the nodes that are up. Whoever has it can join: hand it over as you
+/// would a password.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf ticket                                     then, on the other machine: meshtf join TICKET
+  meshtf ticket | ssh other-machine meshtf join -   without the ticket ever showing")]
+pub struct Args {
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+pub(super) async fn ticket(args: Args) -> Outcome {
+    let name = &args.mesh.mesh;
+    if args.mesh.open {
+        return Err(Trouble::input(
+            "an open mesh has no key, and so no ticket: start nodes with --open and --peer instead",
+        ));
+    }
+    let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+    let key = MeshKey::load_or_create(&home, name).map_err(|error| Trouble::input(error.to_string()))?;
+    let mut addresses = args.mesh.peer.clone();
+    addresses.extend(addresses_of_nodes(&args.mesh).await);
+    addresses.retain(|address| !address.contains("/127.0.0.1/") && !address.contains("/::1/"));
+    addresses.sort();
+    addresses.dedup();
+    if addresses.is_empty() {
+        eprintln!(
+            "no node of mesh {name:?} with an address other machines can reach is up; on the same local network they find \
+             each other all the same, elsewhere give the other machine --peer"
+        );
+    }
+    let ticket = Ticket { mesh: name.clone(), key, addresses };
+    output::line(&ticket.to_string())?;
+    eprintln!("whoever has this line can join mesh {name:?}; on the other machine: meshtf join TICKET");
+    Ok(Exit::Ok)
+}
+
+/// Where the nodes that are up listen. A ticket without addresses is still a ticket, so nothing here fails.
+async fn addresses_of_nodes(mesh: &MeshArgs) -> Vec<String> {
+    let Ok(node) = Node::start(mesh.client()).await else { return Vec::new() };
+    node.wait_for(&[], LOOK_FOR_NODES).await;
+    let addresses = node.cluster().members().flat_map(|member| member.addresses.clone()).collect();
+    node.close().await;
+    addresses
+}

@@ -1,0 +1,115 @@
+//! `meshtf verify`: recorded TensorFlow sessions, replayed and compared. A line per case and a count.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::reach::{MeshArgs, Reached};
+use super::{Exit, Outcome, Trouble, output};
+use crate::exec::BackendChoice;
+use crate::node::DEFAULT_MESH;
+use crate::plan::Task;
+use crate::protocol::SessionOptions;
+use crate::verify::{Case, replay};
+
+/// Replay recorded TensorFlow sessions and compare
+///
+/// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. All tasks of its cluster are
+/// hosted in this process, so that device strings mean what they say; with --mesh it runs on the nodes that are up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf verify corpus/tf/*
+  meshtf verify --mesh corpus/tf/seed_c_238_split
+  meshtf verify corpus/tf/* --json | jq -r 'select(.ok == false) | .case'")]
+pub struct Args {
+    /// Folders of recorded cases
+    #[arg(required = true, value_name = "CASE_DIR")]
+    cases: Vec<PathBuf>,
+    /// Run on the nodes that are up, of the mesh NAME [default: MESHTF_MESH, or meshtf]
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    mesh: Option<String>,
+    /// Address of a node to dial, with --mesh
+    #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
+    peer: Vec<String>,
+    /// Run without the mesh key, with --mesh
+    #[arg(long, requires = "mesh")]
+    open: bool,
+    /// What computes, in one process: auto takes the best there is
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    /// Print JSON: an object a case, then one with the counts
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of a case: how many steps it has, or why it differs.
+type Verdict = Result<usize, String>;
+
+pub(super) async fn verify(args: Args) -> Outcome {
+    // A folder that holds no case is a slip of the hand, and said before anything runs.
+    let cases = args.cases.iter().map(|folder| read(folder)).collect::<Result<Vec<Case>, Trouble>>()?;
+    let mut passed = 0;
+    for case in &cases {
+        let verdict = match args.host(case).await {
+            Ok(reached) => {
+                let verdict = compare(case, &reached).await;
+                reached.close().await;
+                verdict
+            }
+            Err(trouble) if args.mesh.is_some() => return Err(trouble),
+            Err(trouble) => Err(trouble.to_string()),
+        };
+        passed += usize::from(verdict.is_ok());
+        args.show(&case.name, &verdict)?;
+    }
+    if args.json {
+        output::line(&json!({ "cases": cases.len(), "passed": passed }).to_string())?;
+    } else {
+        output::line(&format!("{passed} of {}", cases.len()))?;
+    }
+    Ok(if passed == cases.len() { Exit::Ok } else { Exit::Differs })
+}
+
+fn read(folder: &Path) -> Result<Case, Trouble> {
+    Case::read(folder).map_err(|failure| Trouble::input(format!("{}: {failure}", folder.display())))
+}
+
+async fn compare(case: &Case, reached: &Reached) -> Verdict {
+    let options = SessionOptions { soft_placement: case.soft_placement, default_task: None };
+    let session = reached.session(case.graph.clone(), options).await;
+    replay(case, session).await.map_err(|difference| difference.to_string())
+}
+
+impl Args {
+    /// Where the case runs; its master is the first task of its cluster, as it was when it was recorded.
+    async fn host(&self, case: &Case) -> Result<Reached, Trouble> {
+        let tasks: Vec<Task> = case.tasks();
+        let master = tasks.first().cloned();
+        match &self.mesh {
+            None => Reached::local(tasks, master.as_ref(), self.backend),
+            Some(_) => self.mesh_args().reach_for(tasks, master.as_ref()).await,
+        }
+    }
+
+    fn mesh_args(&self) -> MeshArgs {
+        let named = self.mesh.clone().filter(|name| !name.is_empty());
+        let mesh = named.or_else(|| std::env::var("MESHTF_MESH").ok()).unwrap_or_else(|| DEFAULT_MESH.to_owned());
+        MeshArgs { mesh, peer: self.peer.clone(), open: self.open, no_mdns: false }
+    }
+
+    fn show(&self, name: &str, verdict: &Verdict) -> Result<(), Trouble> {
+        if self.json {
+            let (ok, steps, why) = match verdict {
+                Ok(steps) => (true, Some(steps), None),
+                Err(why) => (false, None, Some(why)),
+            };
+            return output::line(&json!({ "case": name, "ok": ok, "steps": steps, "why": why }).to_string());
+        }
+        output::line(&match verdict {
+            Ok(1) => format!("ok       {name}  1 step"),
+            Ok(steps) => format!("ok       {name}  {steps} steps"),
+            Err(why) => format!("DIFFERS  {name}  {why}"),
+        })
+    }
+}

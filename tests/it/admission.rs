@@ -1,0 +1,73 @@
+//! Who gets in: nobody without the mesh key, whatever they try, unless the mesh is open.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::house::{House, NodeProcess};
+
+fn fetch_two(house: &House) -> String {
+    house.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#)
+}
+
+/// `/ip4/127.0.0.1/tcp/4001[/…]` as a socket address.
+fn socket_address(node: &NodeProcess) -> SocketAddr {
+    let parts: Vec<&str> = node.address().split('/').collect();
+    match parts[..] {
+        ["", "ip4" | "ip6", host, "tcp", port, ..] => format!("{host}:{port}").parse().unwrap(),
+        _ => panic!("{:?}", node.address()),
+    }
+}
+
+#[test]
+fn another_key_is_refused() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let stranger = house.elsewhere();
+    let graph = fetch_two(&stranger);
+    // The stranger's first use makes a key of its own; the name of the mesh and the address are right.
+    stranger.run(&["submit", &graph, "--peer", zero.address()]).expect(4);
+    stranger.run(&["submit", &graph, "--peer", zero.address(), "--open"]).expect(4);
+    // Nor does a node of another key become part of the mesh.
+    let _other = stranger.node_with("local/1", &["--peer", zero.address()]);
+    let listed = house.run(&["ps", "--json"]).expect(0).json();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    house.run(&["submit", &fetch_two(&house)]).prints("2");
+}
+
+#[test]
+fn garbage_on_the_port_harms_nobody() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let address = socket_address(&zero);
+    let megabyte = vec![0xaa; 1 << 20];
+    let garbage: [&[u8]; 6] = [
+        b"",
+        b"\0",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x13/multistream/1.0.0\n\x0b/yamux/1.0.0\n",
+        b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc",
+        &megabyte,
+    ];
+    for bytes in garbage {
+        for _ in 0..4 {
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+            // It may hang up while we still talk.
+            let _ = stream.write_all(bytes);
+            let _ = stream.read(&mut [0; 512]);
+        }
+    }
+    house.run(&["submit", &fetch_two(&house)]).prints("2");
+    assert!(!zero.process.stderr().contains("panicked"), "{}", zero.process.stderr());
+}
+
+#[test]
+fn open_nodes_meet_without_a_key_and_say_so() {
+    let house = House::new();
+    let zero = house.node_with("local/0", &["--open"]);
+    assert!(zero.process.stderr().contains("--open"), "{}", zero.process.stderr());
+    let other = house.elsewhere();
+    other.run(&["submit", &fetch_two(&other), "--open", "--peer", zero.address()]).prints("2");
+}

@@ -1,0 +1,79 @@
+//! The first programs of the documents, as TensorFlow ran them (`tests/cases`) and as a person would write them
+//! (`examples`): in one process, and over nodes that are processes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::house::{House, NodeProcess, project};
+
+/// The recorded programs, in order.
+fn cases() -> Vec<PathBuf> {
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(project("tests/cases"))
+        .expect("tests/cases is part of the project")
+        .map(|entry| entry.expect("the folder can be listed").path())
+        .filter(|path| path.join("case.json").exists())
+        .collect();
+    cases.sort();
+    assert!(cases.len() >= 14, "only {} cases", cases.len());
+    cases
+}
+
+/// The tasks of a case's cluster; none where it ran in one process.
+fn tasks(case: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(case.join("case.json")).expect("a case has a case.json");
+    let case: Value = serde_json::from_str(&text).expect("case.json is JSON");
+    let jobs = case["cluster"].as_object().into_iter().flatten();
+    jobs.flat_map(|(job, addresses)| (0..addresses.as_array().map_or(0, Vec::len)).map(move |i| format!("{job}/{i}")))
+        .collect()
+}
+
+fn nodes(house: &House, tasks: &[String]) -> Vec<NodeProcess> {
+    tasks.iter().map(|task| house.node(task)).collect()
+}
+
+#[test]
+fn recorded_programs_replay_in_one_process() {
+    let house = House::new();
+    let cases: Vec<String> = cases().iter().map(|case| case.display().to_string()).collect();
+    let mut arguments = vec!["verify", "--json"];
+    arguments.extend(cases.iter().map(String::as_str));
+    let ended = house.run(&arguments).expect(0);
+    let lines: Vec<Value> =
+        ended.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!(lines.len(), cases.len() + 1, "{}", ended.stdout);
+    assert_eq!(lines.last().unwrap()["passed"], cases.len());
+}
+
+#[test]
+fn recorded_programs_replay_over_processes() {
+    for case in cases() {
+        let tasks = tasks(&case);
+        if tasks.is_empty() {
+            continue;
+        }
+        let house = House::new();
+        let _nodes = nodes(&house, &tasks);
+        house.run(&["verify", "--mesh", &case.display().to_string()]).expect(0);
+    }
+}
+
+#[test]
+fn a_difference_is_found_and_has_its_exit_code() {
+    let house = House::new();
+    let case = house.path("wrong");
+    let right = cases().into_iter().find(|case| case.ends_with("seed_a_238_single")).expect("the first program");
+    std::fs::create_dir_all(case.join("expected")).unwrap();
+    for file in ["graph.json", "graph.pb"] {
+        std::fs::copy(right.join(file), case.join(file)).unwrap();
+    }
+    let text = std::fs::read_to_string(right.join("case.json")).unwrap();
+    let mut record: Value = serde_json::from_str(&text).unwrap();
+    record["steps"][0]["expected"][0]["data"] = serde_json::json!([239]);
+    record["steps"][0]["expected"][0].as_object_mut().unwrap().remove("npy");
+    std::fs::write(case.join("case.json"), record.to_string()).unwrap();
+    let ended = house.run(&["verify", &case.display().to_string(), &right.display().to_string()]).expect(1);
+    assert!(ended.stdout.contains("239") && ended.stdout.contains("238"), "{}", ended.stdout);
+    assert!(ended.stdout.trim_end().ends_with("1 of 2"), "{}", ended.stdout);
+    house.run(&["verify", &house.path("nothing").display().to_string()]).expect(2).complains(&["nothing"]);
+}

@@ -1,0 +1,107 @@
+//! Nodes that die, hang or vanish: noticed in time, named, and survived by everybody else.
+
+use std::time::{Duration, Instant};
+
+use crate::house::{House, NodeProcess, Running};
+
+/// Some seconds of steps over both tasks: long enough to be struck in the middle of one.
+const MANY_STEPS: &str = "1000000000";
+
+/// A graph whose every step crosses from task 1 to task 0, and one that needs task 0 alone.
+fn graphs(house: &House) -> (String, String) {
+    (
+        house.file("split.json", crate::house::SPLIT_238),
+        house.file(
+            "alone.json",
+            r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Add", "inputs": ["x", 5], "device": "/job:local/task:0"}}, "fetch": ["y"]}"#,
+        ),
+    )
+}
+
+/// A client in the middle of its steps: it has shown some of them.
+fn in_the_middle(house: &House, graph: &str) -> Running {
+    let client = house.start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0"]);
+    let line = client.next_line(Duration::from_secs(60));
+    assert!(line.as_deref().is_some_and(|line| line.contains("238")), "{line:?}\n{}", client.stderr());
+    client
+}
+
+/// Strikes task 1 while a client runs, and asserts that the client hears of it, by name, within `limit`.
+fn strike(house: &House, split: &str, one: &NodeProcess, signal: &str, limit: Duration) {
+    let client = in_the_middle(house, split);
+    let struck = Instant::now();
+    one.process.signal(signal);
+    let ended = client.end_within(Duration::from_secs(30));
+    let took = struck.elapsed();
+    ended.expect(4).complains(&["/job:local/task:1"]);
+    assert!(took < limit, "the client heard of it after {took:?}");
+}
+
+#[test]
+fn a_killed_worker_is_named_and_the_rest_goes_on() {
+    let house = House::new();
+    let (split, alone) = graphs(&house);
+    let _zero = house.node("local/0");
+    let one = house.node("local/1");
+    // A second is the promise.
+    strike(&house, &split, &one, "KILL", Duration::from_secs(1));
+    house.run(&["submit", &alone, "--target", "local/0"]).prints("7");
+    // Its name is free again, and the mesh whole.
+    drop(one);
+    let _back = house.node("local/1");
+    house.run(&["submit", &split]).prints("238");
+}
+
+#[test]
+fn a_killed_master_is_told_too() {
+    let house = House::new();
+    let (split, _) = graphs(&house);
+    let zero = house.node("local/0");
+    let _one = house.node("local/1");
+    let client = in_the_middle(&house, &split);
+    zero.process.signal("KILL");
+    client.end_within(Duration::from_secs(10)).expect(4);
+}
+
+#[test]
+fn a_hung_worker_is_noticed_within_five_seconds() {
+    let house = House::new();
+    let (split, alone) = graphs(&house);
+    let _zero = house.node("local/0");
+    let one = house.node("local/1");
+    strike(&house, &split, &one, "STOP", Duration::from_secs(5));
+    house.run(&["submit", &alone, "--target", "local/0"]).prints("7");
+    // Awake again, it is part of the mesh again.
+    one.process.signal("CONT");
+    let back = crate::house::wait_until(Duration::from_secs(30), || house.run(&["submit", &split]).code() == 0);
+    assert!(back, "task 1 is not back");
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_nothing_running() {
+    let house = House::new();
+    let (split, _) = graphs(&house);
+    let zero = house.node("local/0");
+    let one = house.node("local/1");
+    let client = in_the_middle(&house, &split);
+    client.signal("KILL");
+    drop(client);
+    // Idle nodes use no processor time; those that still step for a dead client do.
+    let Some(_) = cpu_ticks(&zero) else { return };
+    let idle = crate::house::wait_until(Duration::from_secs(20), || {
+        let before = (cpu_ticks(&zero), cpu_ticks(&one));
+        std::thread::sleep(Duration::from_millis(300));
+        let after = (cpu_ticks(&zero), cpu_ticks(&one));
+        let used = |before: Option<u64>, after: Option<u64>| after.unwrap_or(0) - before.unwrap_or(0);
+        used(before.0, after.0) <= 3 && used(before.1, after.1) <= 3
+    });
+    assert!(idle, "the nodes still work for a client that is gone");
+    house.run(&["submit", &split]).prints("238");
+}
+
+/// Processor time that a node has used, in the kernel's ticks.
+fn cpu_ticks(node: &NodeProcess) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process.pid())).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}

@@ -1,0 +1,176 @@
+//! Bad input: one clear message that says what, where and what would be right, exit code 2, and nothing left behind.
+
+use crate::house::{Ended, House};
+
+/// Runs `graph` in one process with more `arguments`.
+fn run(graph: impl AsRef<[u8]>, arguments: &[&str]) -> Ended {
+    let house = House::new();
+    let file = house.file("graph.json", graph);
+    let mut all = vec!["run", &file];
+    all.extend(arguments);
+    house.run(&all)
+}
+
+/// A graph with these nodes that fetches `y`.
+fn nodes(nodes: &str) -> String {
+    format!(r#"{{"version": 1, "nodes": {{{nodes}}}, "fetch": ["y"]}}"#)
+}
+
+#[track_caller]
+fn refused(graph: impl AsRef<[u8]>, arguments: &[&str], says: &[&str]) {
+    let ended = run(graph, arguments).expect(2).complains(says);
+    assert_eq!(ended.stdout, "");
+    assert!(ended.stderr.lines().count() <= 4, "one clear message: {}", ended.stderr);
+}
+
+#[test]
+fn files_that_are_no_graph() {
+    refused("", &[], &["graph.json"]);
+    refused("hello", &[], &["graph.json"]);
+    refused([0xff, 0x00, 0x80, 0x41], &[], &["graph.json"]);
+    refused(r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]"#, &[], &["line 1"]);
+    refused(r#"{"version": 9, "nodes": {"y": 2}}"#, &[], &["version"]);
+    refused("[".repeat(200_000), &[], &["graph.json"]);
+    refused(nodes(&format!(r#""y": {}1{}"#, "[".repeat(5000), "]".repeat(5000))), &[], &["deep"]);
+    let house = House::new();
+    house.run(&["run", "no-such-file.json"]).expect(2).complains(&["no-such-file.json"]);
+}
+
+#[test]
+fn graphs_that_are_wrong() {
+    refused(
+        nodes(r#""a": {"op": "Neg", "inputs": ["y"]}, "y": {"op": "Neg", "inputs": ["a"]}"#),
+        &[],
+        &["cycle", "a", "y"],
+    );
+    refused(nodes(r#""x": 2, "y": {"op": "Ad", "inputs": ["x", "x"]}"#), &[], &["\"Ad\"", "did you mean Add"]);
+    refused(nodes(r#""count": 2, "y": {"op": "Neg", "inputs": ["cuont"]}"#), &[], &["cuont", "did you mean count"]);
+    refused(nodes(r#""x": 2, "y": {"op": "Neg", "inputs": ["x:3"]}"#), &[], &["x:3", "1 output"]);
+    refused(nodes(r#""x": 2, "y": {"op": "Add", "inputs": ["x"]}"#), &[], &["takes 2 input(s), got 1"]);
+    refused(nodes(r#""x": 2, "z": "two", "y": {"op": "Sub", "inputs": ["x", "z"]}"#), &[], &["node y", "string"]);
+    refused(nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 0.5]}"#), &[], &["node y"]);
+    refused(nodes(r#""y": 2"#), &["--fetch", "z"], &["z"]);
+    refused(
+        nodes(r#""loss": 2, "y": 3"#),
+        &["--fetch", "los"],
+        &["The operation, 'los', does not exist", "did you mean loss"],
+    );
+    refused(
+        nodes(r#""y": {"op": "Neg", "inputs": [2], "device": "/job:local/task:one"}"#),
+        &[],
+        &["/job:local/task:one"],
+    );
+    // 2 GiB of zeros, asked for in a few bytes.
+    refused(
+        nodes(
+            r#""y": {"op": "Const", "attrs": {"dtype": "float32", "value": {"dtype": "float32", "shape": [536870912], "fill": 0}}}"#,
+        ),
+        &[],
+        &["y"],
+    );
+}
+
+#[test]
+fn shapes_that_do_not_fit() {
+    let ended = run(nodes(r#""a": [[1, 2, 3]], "b": [[1, 2]], "y": {"op": "Add", "inputs": ["a", "b"]}"#), &[]);
+    let ended = ended.complains(&["Incompatible shapes", "[1,3]", "[1,2]", "y"]);
+    assert!([2, 3].contains(&ended.code()), "{}", ended.code());
+    let ended = run(nodes(r#""a": [[1, 2, 3]], "y": {"op": "MatMul", "inputs": ["a", "a"]}"#), &[]);
+    let ended = ended.complains(&["[1,3]", "y"]);
+    assert!([2, 3].contains(&ended.code()), "{}", ended.code());
+    // What only running can tell is the graph's failure.
+    run(nodes(r#""a": 7, "b": 0, "y": {"op": "FloorDiv", "inputs": ["a", "b"]}"#), &[])
+        .expect(3)
+        .complains(&["division by zero", "node y"]);
+}
+
+#[test]
+fn feeds_that_do_not_fit() {
+    let graph = nodes(
+        r#""x": {"op": "Placeholder", "attrs": {"dtype": "int32", "shape": [2]}}, "y": {"op": "Neg", "inputs": ["x"]}"#,
+    );
+    run(&graph, &["--feed", "x=[1, 2]"]).prints("[-1 -2]");
+    refused(&graph, &[], &["You must feed a value for placeholder tensor 'x'"]);
+    refused(&graph, &["--feed", "x=1.5"], &["x", "1.5", "int32"]);
+    refused(&graph, &["--feed", "x=[1, 2.5]"], &["x", "2.5", "int32"]);
+    refused(&graph, &["--feed", "x=[3000000000, 1]"], &["x", "3000000000", "int32"]);
+    refused(&graph, &["--feed", "x=\"two\""], &["x", "int32"]);
+    refused(&graph, &["--feed", "x=[[1], [2, 3]]"], &["x"]);
+    refused(&graph, &["--feed", "x=[1, 2"], &["x"]);
+    refused(&graph, &["--feed", "z=1"], &["z"]);
+    refused(&graph, &["--feed", "x"], &["NAME=VALUE"]);
+    let wrong_shape = run(&graph, &["--feed", "x=[1, 2, 3]"]).complains(&["x", "[2]", "[3]"]);
+    assert!([2, 3].contains(&wrong_shape.code()), "{}", wrong_shape.code());
+}
+
+/// A .npy file with this header and these bytes.
+fn npy(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    let length = u16::try_from(header.len() + 1).expect("a short header");
+    file.extend(length.to_le_bytes());
+    file.extend(header.as_bytes());
+    file.push(b'\n');
+    file.extend(data);
+    file
+}
+
+#[test]
+fn npy_files_that_lie() {
+    let graph =
+        nodes(r#""x": {"op": "Placeholder", "attrs": {"dtype": "int32"}}, "y": {"op": "Neg", "inputs": ["x"]}"#);
+    let two = [1, 0, 0, 0, 2, 0, 0, 0];
+    let check = |file: &[u8], says: Result<&str, &[&str]>| {
+        let house = House::new();
+        let graph = house.file("graph.json", &graph);
+        let feed = format!("x=@{}", house.file("x.npy", file));
+        let ended = house.run(&["run", &graph, "--feed", &feed]);
+        match says {
+            Ok(value) => drop(ended.prints(value)),
+            Err(says) => drop(ended.expect(2).complains(says)),
+        }
+    };
+    let header =
+        |descr: &str, shape: &str| format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    check(&npy(&header("<i4", "(2,)"), &two), Ok("[-1 -2]"));
+    check(&npy(&header("<i4", "(2,)"), &two[..5]), Err(&["x.npy"]));
+    check(&npy(&header("<i4", "(3,)"), &two), Err(&["x.npy"]));
+    check(&npy(&header("<i4", "(1099511627776, 1099511627776)"), &two), Err(&["x.npy"]));
+    check(&npy(&header("<i4", "(1000000000000,)"), &two), Err(&["x.npy"]));
+    check(&npy(&header("<f4", "(2,)"), &two), Err(&["x", "float32", "int32"]));
+    check(&npy(&header("|O", "(2,)"), &two), Err(&["x.npy"]));
+    check(b"\x93NUMPY", Err(&["x.npy"]));
+    check(b"", Err(&["x.npy"]));
+    check(b"PK\x03\x04 something else", Err(&["x.npy"]));
+}
+
+#[test]
+fn names_that_nobody_has() {
+    let house = House::new();
+    let _zero = house.node("local/0");
+    let _one = house.node("local/1");
+    let graph = house.file(
+        "graph.json",
+        r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Neg", "inputs": ["x"], "device": "/job:loacl/task:1"}}, "fetch": ["y"]}"#,
+    );
+    house.run(&["submit", &graph]).expect(2).complains(&[
+        "Cannot assign a device",
+        "y",
+        "/job:loacl/task:1",
+        "/job:local/task:0",
+        "/job:local/task:1",
+    ]);
+    let right = house.file("right.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
+    let ended = house.run(&["submit", &right, "--target", "local/2"]).complains(&["local/2", "local/1"]);
+    assert!([2, 4].contains(&ended.code()), "{}", ended.code());
+    house.run(&["submit", &right, "--target", "local"]).expect(2).complains(&["local/0"]);
+    house.run(&["submit", &right, "--peer", "nonsense::"]).expect(2).complains(&["nonsense"]);
+    // A device that is not there, and the same with soft placement.
+    let gpu = house.file(
+        "gpu.json",
+        r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Neg", "inputs": ["x"], "device": "/job:local/task:1/gpu:7"}}, "fetch": ["y"]}"#,
+    );
+    house.run(&["submit", &gpu]).expect(2).complains(&["GPU:7", "/job:local/task:1/device:CPU:0"]);
+    house.run(&["submit", &gpu, "--soft-placement"]).prints("-2");
+    // The mesh is none the worse for it.
+    house.run(&["submit", &right]).prints("2");
+}

@@ -1,0 +1,64 @@
+//! Many at once: everybody gets the right answer, nobody waits for ever, and the nodes keep nothing.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::house::{House, wait_until};
+
+const CLIENTS: usize = 8;
+const SUBMITS: usize = 100;
+/// What a node may have kept after the load, beyond what it had after a first round of it.
+const GROWTH_LIMIT_KB: u64 = 24 * 1024;
+
+/// A split graph whose answer tells the submits apart: (x + 300) on task 0 and (x - 66) on task 1.
+fn graph(x: usize) -> (String, String) {
+    let text = crate::house::SPLIT_238.replace(r#""x":  2"#, &format!(r#""x":  {x}"#));
+    (text, (2 * x + 234).to_string())
+}
+
+fn load(house: &House) {
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                for submit in (client..SUBMITS).step_by(CLIENTS) {
+                    let (text, answer) = graph(submit);
+                    let file = house.file(&format!("graph-{submit}.json"), text);
+                    let target = ["local/0", "local/1"][submit % 2];
+                    house.run(&["submit", &file, "--quiet", "--target", target]).prints(&answer);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_hundred_submits_from_eight_clients() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let one = house.node("local/1");
+    let pids = [zero.process.pid(), one.process.pid()];
+    load(&house);
+    let Some(before) = resident_kb(pids) else {
+        load(&house);
+        return;
+    };
+    load(&house);
+    // Sessions close behind their clients; the memory follows.
+    let mut after = u64::MAX;
+    let settled = wait_until(Duration::from_secs(10), || {
+        after = resident_kb(pids).unwrap_or(0);
+        after <= before + GROWTH_LIMIT_KB
+    });
+    assert!(settled, "the nodes grew from {before} kB to {after} kB");
+}
+
+/// Resident memory of both, in kB; `None` where the system does not say.
+fn resident_kb(pids: [u32; 2]) -> Option<u64> {
+    pids.iter()
+        .map(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .sum()
+}

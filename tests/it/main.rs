@@ -1,0 +1,11 @@
+//! Meshes of real processes. Every test has a home folder, a key and a mesh name of its own, so that all of them run side
+//! by side, and beside a mesh that is already up. Nothing sleeps for luck: a test waits for what it needs, up to a limit.
+
+mod admission;
+mod discovery;
+mod documents;
+mod faults;
+mod house;
+mod inputs;
+mod load;
+mod surface;

@@ -1,0 +1,158 @@
+//! What a user sees of a mesh that works: the node's line, `submit`, `ps`, `plan`, tickets, exit codes.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::house::{House, SPLIT_238};
+
+#[test]
+fn two_nodes_and_a_split_graph_make_238() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    let _zero = house.node("local/0");
+    let _one = house.node("/job:local/task:1");
+    house.run(&["submit", &graph]).prints("238").complains(&[
+        "/job:local/task:0/device:CPU:0: ",
+        "/job:local/task:1/device:CPU:0: ",
+        "y2",
+    ]);
+    // Any node can be the master.
+    for target in ["local/0", "/job:local/task:1"] {
+        house.run(&["submit", &graph, "--target", target]).prints("238");
+    }
+    house.run(&["submit", &graph, "--fetch", "y1,y2", "--fetch", "y"]).prints("y1: 302\ny2: -64\ny: 238");
+    house.run(&["submit", &graph, "--feed", "x=3", "--quiet"]).prints("240");
+    let json = house.run(&["submit", &graph, "--json"]).expect(0).json();
+    assert_eq!(json["values"], json!({ "y": { "dtype": "int32", "shape": [], "value": 238 } }));
+    assert_eq!(json["devices"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn many_steps_print_every_kth() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    let _zero = house.node("local/0");
+    let _one = house.node("local/1");
+    house.run(&["submit", &graph, "--steps", "10", "--every", "4"]).prints("step 4: 238\nstep 8: 238\nstep 10: 238");
+    house.run(&["submit", &graph, "--steps", "1000"]).prints("238");
+}
+
+#[test]
+fn values_come_from_and_go_to_npy_files() {
+    let house = House::new();
+    let graph = house.file(
+        "graph.json",
+        r#"{"version": 1, "nodes": {
+            "x": {"op": "Placeholder", "attrs": {"dtype": "float32"}},
+            "y": {"op": "Mul", "inputs": ["x", 2.0]}},
+            "fetch": ["y"]}"#,
+    );
+    let out = house.path("out").display().to_string();
+    house.run(&["run", &graph, "--feed", "x=[[1, 2.5], [3, 4]]", "--out", &out]).prints("");
+    let file = house.path("out/y.npy");
+    house.run(&["run", &graph, "--feed", &format!("x=@{}", file.display())]).prints("[[ 4. 10.]\n [12. 16.]]");
+}
+
+#[test]
+fn ps_lists_who_is_up() {
+    let house = House::new();
+    let zero = house.node("ps/0");
+    let _one = house.node("worker/3");
+    let listed = house.run(&["ps", "--json"]).expect(0).json();
+    let tasks: Vec<&str> = listed.as_array().unwrap().iter().map(|node| node["task"].as_str().unwrap()).collect();
+    assert_eq!(tasks, ["/job:ps/task:0", "/job:worker/task:3"]);
+    let first = &listed[0];
+    assert_eq!(first["peer"], zero.said("peer"));
+    assert!(first["addresses"].as_array().is_some_and(|addresses| !addresses.is_empty()), "{first}");
+    assert_eq!(first["devices"][0]["name"], "/job:ps/task:0/device:CPU:0");
+    assert_eq!(first["incarnation"].as_str().map(str::len), Some(16));
+    house.run(&["ps"]).expect(0);
+}
+
+#[test]
+fn plan_shows_devices_reasons_and_transfers() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    let _zero = house.node("local/0");
+    let _one = house.node("local/1");
+    let plan = house.run(&["plan", &graph, "--json"]).expect(0).json();
+    let place = |name: &str| {
+        let nodes = plan["nodes"].as_array().unwrap();
+        let node = nodes.iter().find(|node| node["node"] == name).unwrap_or_else(|| panic!("no {name} in {plan}"));
+        (node["device"].as_str().unwrap().to_owned(), node["why"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(place("y2"), ("/job:local/task:1/device:CPU:0".to_owned(), "requested".to_owned()));
+    assert_eq!(place("y").0, "/job:local/task:0/device:CPU:0");
+    let transfers = plan["transfers"].as_array().unwrap();
+    let y2 = transfers.iter().find(|transfer| transfer["tensor"].as_str().unwrap().starts_with("y2")).unwrap();
+    assert_eq!((&y2["bytes"], &y2["dtype"]), (&json!(4), &json!("int32")));
+    assert_eq!(
+        (y2["from"].as_str(), y2["to"].as_str()),
+        (Some("/job:local/task:1/device:CPU:0"), Some("/job:local/task:0/device:CPU:0"),)
+    );
+    let text = house.run(&["plan", &graph]).expect(0).stdout;
+    assert!(text.contains("NODE") && text.contains("4 B"), "{text}");
+    // Without a mesh, as `run` would.
+    house.run(&["plan", &graph, "--local"]).expect(0);
+}
+
+#[test]
+fn a_name_is_held_once() {
+    let house = House::new();
+    let first = house.node("local/0");
+    house
+        .start(&["node", "--name", "local/0", "--listen", "127.0.0.1:0"])
+        .end_within(Duration::from_secs(20))
+        .expect(4)
+        .complains(&["/job:local/task:0", first.said("peer")]);
+}
+
+#[test]
+fn a_node_that_is_told_to_stop_does_so_at_once() {
+    let house = House::new();
+    for signal in ["INT", "TERM"] {
+        let node = house.node("local/0");
+        let told = std::time::Instant::now();
+        node.process.signal(signal);
+        node.process.end_within(Duration::from_secs(10)).expect(0);
+        // A second is the promise; a busy machine gets another.
+        assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+    }
+}
+
+#[test]
+fn a_ticket_brings_another_machine_in() {
+    let house = House::new();
+    let _zero = house.node("local/0");
+    let ticket = house.run(&["ticket"]).expect(0).stdout;
+    assert_eq!(ticket.lines().count(), 1);
+    let other = house.elsewhere();
+    other.run(&["join", ticket.trim()]).expect(0);
+    other.run(&["join", &ticket.trim()[..ticket.len() / 2]]).expect(2).complains(&["ticket"]);
+    let address = _zero.address().to_owned();
+    let listed = other.run(&["ps", "--json", "--peer", &address]).expect(0).json();
+    assert_eq!(listed[0]["task"], "/job:local/task:0");
+}
+
+#[test]
+fn without_a_mesh_the_exit_code_says_so() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    house.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
+    house.run(&["submit", &graph, "--timeout", "0.2"]).expect(5).complains(&["0.2 s"]);
+    // And no network is needed for this.
+    house.run(&["run", &graph]).prints("238");
+}
+
+#[test]
+fn completions_are_written_for_each_shell() {
+    let house = House::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = house.run(&["completions", shell]).expect(0).stdout;
+        assert!(script.contains("meshtf") && script.contains("submit"), "{shell}");
+    }
+    let help = house.run(&["--help"]).expect(0).stdout;
+    assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
+    house.run(&["submit"]).expect(2);
+}
