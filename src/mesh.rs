@@ -192,7 +192,8 @@ impl Mesh {
         });
         let mesh = Mesh { roster, runtime: tokio::runtime::Handle::current(), commands, local, attempts };
         let _ = everybody.await;
-        if let Some((task, holder)) = mesh.roster.lost().borrow().clone() {
+        let lost = mesh.roster.lost().borrow().clone();
+        if let Some((task, holder)) = lost {
             mesh.leave().await;
             return Err(MeshError::TaskTaken { task, holder });
         }

@@ -14,6 +14,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -119,22 +120,22 @@ impl Gate {
             cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
         ];
         let provider = Arc::new(provider);
-        let chain = vec![certificate];
+        // Taken as it is: rustls's own check of a certificate stumbles over libp2p's extension.
+        let signer = aws_lc_rs::sign::any_ecdsa_type(&key).map_err(|e| fail(&e))?;
+        let certified = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], signer)));
         let mut client = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| fail(&e))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(PeerCertificates))
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(|e| fail(&e))?;
+            .with_client_cert_resolver(certified.clone());
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = rustls::client::Resumption::disabled();
         let mut server = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| fail(&e))?
             .with_client_cert_verifier(Arc::new(PeerCertificates))
-            .with_single_cert(chain, key)
-            .map_err(|e| fail(&e))?;
+            .with_cert_resolver(certified);
         server.alpn_protocols = vec![ALPN.to_vec()];
         server.send_tls13_tickets = 0;
         Ok(Gate {

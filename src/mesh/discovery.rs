@@ -194,6 +194,11 @@ impl Discovery {
         self.targets.values().all(|entry| !entry.dialling && entry.outcome.is_some())
     }
 
+    /// Whether every target of `source` has been tried once.
+    pub fn has_tried(&self, source: Source) -> bool {
+        self.targets.values().all(|entry| entry.source != source || entry.outcome.is_some())
+    }
+
     /// What was tried.
     pub fn attempts(&self) -> Vec<Attempt> {
         let attempts = self.targets.iter().map(|(target, entry)| Attempt {

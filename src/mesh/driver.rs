@@ -37,6 +37,9 @@ const MAX_BULK_IN: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
 const LISTEN_LIMIT: Duration = Duration::from_millis(150);
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
+/// How long it waits for a process of this machine that lives and has not answered: one that starts at the same moment,
+/// or a machine under load.
+const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
 /// How long a node leaves to another that starts at the same moment to object.
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
 /// After this a node has its task for good.
@@ -279,10 +282,11 @@ impl Driver {
     fn has_met_everybody(&self) -> bool {
         let asked = self.started.elapsed();
         let objection = self.registry.is_some() && self.settles.is_some();
-        asked >= JOIN_LIMIT
-            || (self.discovery.is_settled()
-                && self.greeting.iter().all(|peer| self.is_up(peer))
-                && (!objection || asked >= OBJECTION_TIME))
+        let greeted = self.greeting.iter().all(|peer| self.is_up(peer));
+        if asked >= JOIN_LIMIT {
+            return asked >= NEIGHBOUR_LIMIT || (greeted && self.discovery.has_tried(Source::Registry));
+        }
+        greeted && self.discovery.is_settled() && (!objection || asked >= OBJECTION_TIME)
     }
 
     fn next_wake(&self, joining: bool) -> Instant {
@@ -291,9 +295,8 @@ impl Driver {
             next = next.min(due);
         }
         if joining {
-            let objection = self.started + OBJECTION_TIME;
-            let limit = if objection > Instant::now() { objection } else { self.started + JOIN_LIMIT };
-            next = next.min(limit);
+            let limits = [OBJECTION_TIME, JOIN_LIMIT, NEIGHBOUR_LIMIT].map(|limit| self.started + limit);
+            next = limits.into_iter().find(|limit| *limit > Instant::now()).map_or(next, |limit| next.min(limit));
         }
         next
     }

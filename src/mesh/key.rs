@@ -167,6 +167,9 @@ impl std::str::FromStr for Ticket {
             });
         };
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        if !text.is_ascii() {
+            return Err(refuse("it has a character that no ticket has"));
+        }
         // A cut can leave one character that is no byte; what is missing tells more than that.
         let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
         let lenient = base64::engine::GeneralPurpose::new(

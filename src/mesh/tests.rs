@@ -1,1 +1,347 @@
+//! Whole meshes in one process, over loopback, found through a registry folder of their own.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::*;
+use crate::ids::{RequestId, SessionId, StepId};
+use crate::plan::DeviceKind;
+use crate::protocol::{Message, Reply};
+use crate::tensor::Tensor;
+
+/// Nothing here takes that long; a test that waits for it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+enum Heard {
+    Up(Peer),
+    Down(Peer, String),
+    Got(Peer, Envelope),
+}
+
+struct Ear(UnboundedSender<Heard>);
+
+impl Inbox for Ear {
+    fn deliver(&self, from: &Peer, envelope: Envelope) {
+        let _ = self.0.send(Heard::Got(from.clone(), envelope));
+    }
+
+    fn up(&self, peer: &Peer, _: &Hello) {
+        let _ = self.0.send(Heard::Up(peer.clone()));
+    }
+
+    fn down(&self, peer: &Peer, _: Option<&Task>, why: &str) {
+        let _ = self.0.send(Heard::Down(peer.clone(), why.to_owned()));
+    }
+}
+
+/// A participant and what it hears.
+struct Someone {
+    mesh: Mesh,
+    heard: UnboundedReceiver<Heard>,
+}
+
+impl Someone {
+    async fn join(config: MeshConfig) -> Result<Someone, MeshError> {
+        let (sender, heard) = unbounded_channel();
+        Ok(Someone { mesh: Mesh::join(config, Arc::new(Ear(sender))).await?, heard })
+    }
+
+    fn peer(&self) -> &Peer {
+        self.mesh.peer()
+    }
+
+    /// Waits for the cluster to have exactly these tasks.
+    async fn sees(&self, tasks: &[&str]) {
+        let mut cluster = self.mesh.watch();
+        let seen = cluster.wait_for(|cluster| cluster.tasks().map(Task::short).eq(tasks.iter().copied()));
+        let in_time = tokio::time::timeout(PATIENCE, seen).await.map(|seen| seen.is_ok());
+        assert_eq!(in_time, Ok(true), "{tasks:?}: {:?}; tried {:?}", self.mesh.cluster(), self.mesh.tried());
+    }
+
+    async fn next(&mut self) -> Heard {
+        tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("in time").expect("the mesh lives")
+    }
+
+    async fn got(&mut self) -> (Peer, Envelope) {
+        loop {
+            match self.next().await {
+                Heard::Got(from, envelope) => return (from, envelope),
+                Heard::Up(_) => {}
+                Heard::Down(peer, why) => panic!("{peer} went down: {why}"),
+            }
+        }
+    }
+
+    async fn down(&mut self) -> (Peer, String) {
+        loop {
+            if let Heard::Down(peer, why) = self.next().await {
+                return (peer, why);
+            }
+        }
+    }
+
+    async fn up(&mut self) -> Peer {
+        loop {
+            if let Heard::Up(peer) = self.next().await {
+                return peer;
+            }
+        }
+    }
+}
+
+fn config(registry: &Path, task: &str) -> MeshConfig {
+    MeshConfig {
+        task: (!task.is_empty()).then(|| task.parse().unwrap()),
+        listen: if task.is_empty() { vec![] } else { vec!["127.0.0.1:0".into()] },
+        registry: Some(registry.to_owned()),
+        ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
+    }
+}
+
+fn number(number: u64) -> Envelope {
+    Message::Done { piece: crate::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
+}
+
+fn fetched(id: u64, elements: usize) -> Envelope {
+    let tensor = Tensor::vector((0..elements).map(|i| i as f32).collect::<Vec<_>>());
+    Envelope { message: Message::Fetched { id: RequestId(id), step: 1 }, tensors: vec![tensor] }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_meet_through_the_registry_and_speak() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    let mut b = Someone::join(config(folder.path(), "local/1")).await.unwrap();
+    assert_eq!(b.mesh.cluster().len(), 2, "whom the folder names is met before join returns");
+    a.sees(&["local/0", "local/1"]).await;
+
+    let step = StepId { session: SessionId(3), number: 1 };
+    let to = Task::new("local", 0).device(DeviceKind::Cpu, 0);
+    let push = Envelope {
+        message: Message::Push { step, to, transfer: 0, iterations: vec![] },
+        tensors: vec![
+            Tensor::vector(vec![true, false]),
+            Tensor::vector(vec![b"greetings".to_vec(), vec![0xff]]),
+            Tensor::from_vec([2, 0], Vec::<i64>::new()),
+        ],
+    };
+    a.mesh.send(b.peer(), push.clone()).unwrap();
+    assert_eq!(b.got().await, (a.peer().clone(), push));
+    for elements in [10, 100_000, 3_000_000] {
+        let big = fetched(1, elements);
+        b.mesh.send(a.peer(), big.clone()).unwrap();
+        let (from, envelope) = a.got().await;
+        assert_eq!(from, *b.peer());
+        assert!(envelope == big, "{elements} elements came over changed");
+    }
+    let flags = Envelope { tensors: vec![Tensor::from_vec([100_000], vec![true; 100_000])], ..fetched(2, 0) };
+    a.mesh.send(b.peer(), flags.clone()).unwrap();
+    assert!(b.got().await.1 == flags);
+    a.mesh.send(a.peer(), number(5)).unwrap();
+    assert_eq!(a.got().await, (a.peer().clone(), number(5)));
+    let nobody = MeshConfig::new("lab", Admission::Open).identity.public().to_peer_id().to_string();
+    assert!(matches!(a.mesh.send(&Peer::new(nobody), number(1)), Err(MeshError::NotConnected { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everybody_meets_everybody_through_one() {
+    let empty = || tempfile::tempdir().unwrap();
+    let (fa, fb, fc, fd) = (empty(), empty(), empty(), empty());
+    let a = Someone::join(config(fa.path(), "w/0")).await.unwrap();
+    let peers = || vec![a.mesh.addresses()[0].clone()];
+    let b = Someone::join(MeshConfig { peers: peers(), ..config(fb.path(), "w/1") }).await.unwrap();
+    let c = Someone::join(MeshConfig { peers: peers(), ..config(fc.path(), "w/2") }).await.unwrap();
+    let client = Someone::join(MeshConfig { peers: peers(), ..config(fd.path(), "") }).await.unwrap();
+    for someone in [&a, &b, &c, &client] {
+        someone.sees(&["w/0", "w/1", "w/2"]).await;
+    }
+    b.mesh.send(c.peer(), number(1)).unwrap();
+    let device = DeviceInfo {
+        name: Task::new("w", 1).device(DeviceKind::Gpu, 0),
+        backend: "wgpu".into(),
+        description: "an adapter".into(),
+    };
+    b.mesh.set_devices(vec![device.clone()]);
+    let mut cluster = client.mesh.watch();
+    let told =
+        cluster.wait_for(|cluster| cluster.member(&Task::new("w", 1)).is_some_and(|m| m.devices == [device.clone()]));
+    tokio::time::timeout(PATIENCE, told).await.expect("in time").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_has_one_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = Someone::join(config(folder.path(), "ps/0")).await.unwrap();
+    let second = Someone::join(config(folder.path(), "ps/0")).await;
+    let Err(MeshError::TaskTaken { task, holder }) = second.map(|_| ()) else { panic!("ps/0 has two holders") };
+    assert_eq!((task, &holder.peer, &holder.addresses), (Task::new("ps", 0), first.peer(), &first.mesh.addresses()));
+    let witness = Someone::join(config(folder.path(), "")).await.unwrap();
+    witness.sees(&["ps/0"]).await;
+    first.mesh.send(witness.peer(), number(1)).unwrap_or_else(|_| ());
+    while first.heard.try_recv().is_ok() {}
+    first.mesh.leave().await;
+    let third = Someone::join(config(folder.path(), "ps/0")).await.unwrap();
+    third.sees(&["ps/0"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_start_at_once_one_has_the_task() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        let start = || Someone::join(config(folder.path(), "ps/0"));
+        let (a, b) = tokio::join!(start(), start());
+        match (a, b) {
+            (Err(a), Err(b)) => panic!("nobody has it: {a}; {b}"),
+            (Ok(a), Ok(b)) => tokio::time::timeout(PATIENCE, async {
+                tokio::select! { error = a.mesh.lost() => error, error = b.mesh.lost() => error }
+            })
+            .await
+            .map(|error| assert!(matches!(error, MeshError::TaskTaken { .. })))
+            .expect("one loses"),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_told_why_and_stay_outside() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keyed = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    let open =
+        Someone::join(MeshConfig { admission: Admission::Open, ..config(folder.path(), "local/1") }).await.unwrap();
+    let other_key = Admission::Key(MeshKey::from_bytes([2; 32]));
+    for (to, admission, mesh, why) in [
+        (&keyed, other_key.clone(), "lab", "another mesh key"),
+        (&keyed, Admission::Open, "lab", "wants a mesh key"),
+        (&open, other_key.clone(), "lab", "runs open"),
+        (&keyed, Admission::Key(MeshKey::from_bytes([1; 32])), "den", "another mesh"),
+    ] {
+        let peers = vec![to.mesh.addresses()[0].clone()];
+        let stranger = MeshConfig { admission, peers, mesh: mesh.into(), ..config(elsewhere.path(), "") };
+        let stranger = Someone::join(stranger).await.unwrap();
+        assert!(stranger.mesh.cluster().is_empty());
+        let tried = stranger.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
+        assert!(tried.contains(why), "{why}: {tried}");
+    }
+    assert_eq!((keyed.mesh.cluster().len(), open.mesh.cluster().len()), (1, 1), "one folder, two meshes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_the_port_is_hung_up_on() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let folder = tempfile::tempdir().unwrap();
+    let node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    let address = address::socket(&node.mesh.addresses()[0]).unwrap();
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4096], &[0x16, 3, 1, 0xff, 0xff], &[0xff; 100_000]] {
+        let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+        let _ = socket.write_all(garbage).await;
+        let _ = socket.shutdown().await;
+        let mut answer = Vec::new();
+        let _ = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("it hangs up");
+        assert!(answer.len() < 64, "nothing but an alert is answered");
+    }
+    let client = Someone::join(config(folder.path(), "")).await.unwrap();
+    client.sees(&["local/0"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_one_request_stay_in_order_whatever_their_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    // A client does not listen: what is large comes over sockets that it was asked to dial.
+    let mut client = Someone::join(config(folder.path(), "")).await.unwrap();
+    node.sees(&["local/0"]).await;
+    let (mesh, to) = (node.mesh.clone(), client.peer().clone());
+    let mut everybody = node.mesh.watch();
+    everybody.mark_unchanged();
+    std::thread::spawn(move || {
+        for request in 0..20 {
+            mesh.send(&to, fetched(request, 400_000)).unwrap();
+            mesh.send(&to, fetched(request, 4)).unwrap();
+            let ran = Reply::Ran { steps: 1, devices: vec![] };
+            mesh.send(&to, Message::Reply { id: RequestId(request), result: Ok(ran) }.into()).unwrap();
+        }
+        for i in 0..5000 {
+            mesh.send(&to, number(i)).unwrap();
+        }
+    })
+    .join()
+    .unwrap();
+    let (mut requests, mut numbers) = (vec![Vec::new(); 20], Vec::new());
+    for _ in 0..20 * 3 + 5000 {
+        let (_, envelope) = client.got().await;
+        match envelope.message {
+            Message::Fetched { id, .. } => requests[id.0 as usize].push(envelope.tensors[0].len()),
+            Message::Reply { id, .. } => requests[id.0 as usize].push(0),
+            Message::Done { step, .. } => numbers.push(step),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(requests.iter().all(|sizes| *sizes == [400_000, 4, 0]), "{requests:?}");
+    assert!(numbers.iter().copied().eq(0..5000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_goes_is_missed_once_with_or_without_a_goodbye() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    let b = Someone::join(config(folder.path(), "local/1")).await.unwrap();
+    let b_peer = b.peer().clone();
+    assert_eq!(a.up().await, b_peer);
+    b.mesh.leave().await;
+    let (peer, why) = a.down().await;
+    assert_eq!(peer, b_peer);
+    assert!(why.contains("left"), "{why}");
+    a.sees(&["local/0"]).await;
+
+    // A process that is killed: its sockets close, and nobody says goodbye.
+    let registry = folder.path().to_owned();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let c = runtime.spawn(async move { Someone::join(config(&registry, "local/1")).await.unwrap() }).await.unwrap();
+    assert_eq!(a.up().await, *c.peer());
+    runtime.shutdown_background();
+    assert_eq!(a.down().await.0, *c.peer());
+    a.sees(&["local/0"]).await;
+    assert!(a.heard.try_recv().is_err(), "each was missed once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_hangs_is_noticed_and_welcome_when_it_wakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    // Stopped as SIGSTOP does it: nothing runs, the kernel answers on.
+    let (joined, seen) = tokio::sync::oneshot::channel();
+    let (wake, sleep) = std::sync::mpsc::channel::<()>();
+    let (end, done) = tokio::sync::oneshot::channel::<()>();
+    let registry = folder.path().to_owned();
+    let sleeper = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let b = Someone::join(config(&registry, "local/1")).await.unwrap();
+            joined.send(b.peer().clone()).unwrap();
+            sleep.recv().unwrap();
+            let _ = done.await;
+        });
+    });
+    let b = seen.await.unwrap();
+    assert_eq!(a.up().await, b);
+    let full = loop {
+        if let Err(error) = a.mesh.send(&b, fetched(1, 10_000)) {
+            break error;
+        }
+    };
+    assert!(matches!(full, MeshError::QueueFull { .. }), "{full}");
+    let asleep = std::time::Instant::now();
+    let (peer, why) = a.down().await;
+    assert_eq!(peer, b);
+    assert!(asleep.elapsed() < Duration::from_secs(5), "{why} after {:?}", asleep.elapsed());
+    wake.send(()).unwrap();
+    assert_eq!(a.up().await, b);
+    a.sees(&["local/0", "local/1"]).await;
+    drop(end);
+    sleeper.join().unwrap();
+}

@@ -123,7 +123,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     result
 }
 
-fn attr(op: &str, name: &str, value: &Value) -> Attr {
+pub(super) fn attr(op: &str, name: &str, value: &Value) -> Attr {
     let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
     let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
     let shape = |value: &Value| {

@@ -72,23 +72,24 @@ fn input<'a>(rest: &'a [Tensor], i: usize, name: &str) -> Result<&'a Tensor> {
     rest.get(i).ok_or_else(|| Failure::invalid(format!("input {name} is missing")))
 }
 
-/// FTRL for one element, `[variable, accum, linear]`; without shrinkage its rate is 0.
-///
-/// # Errors
-/// InvalidArgument where a rate has the wrong sign.
-fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<impl Fn([&mut T; 3], T)> {
+/// What the rates of a sparse FTRL must be: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow asks nothing of a dense one's.
+fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<()> {
     let demand = |holds: bool, what: &str, value: T| {
         holds.then_some(()).ok_or_else(|| Failure::invalid(format!("{what}: {}", value.to_f64())))
     };
     demand(lr > T::ZERO || (by_lr && lr >= T::ZERO), "lr is not a positive scalar", lr)?;
     demand(l1 >= T::ZERO, "l1 regularization strength is not a non-negative scalar", l1)?;
     demand(l2 >= T::ZERO, "l2 regularization strength is not a non-negative scalar", l2)?;
-    demand(l2_shrinkage >= T::ZERO, "l2 shrinkage regularization strength is not a non-negative scalar", l2_shrinkage)?;
-    demand(power <= T::ZERO, "lr_power is not a non-positive scalar", power)?;
+    let shrinkage = "l2 shrinkage regularization strength is not a non-negative scalar";
+    demand(l2_shrinkage >= T::ZERO, shrinkage, l2_shrinkage)?;
+    demand(power <= T::ZERO, "lr_power is not a non-positive scalar", power)
+}
 
+/// FTRL for one element, `[variable, accum, linear]`; without shrinkage its rate is 0.
+fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> impl Fn([&mut T; 3], T) {
     let is_square_root = power.to_f64() == -0.5;
     let two = T::ONE + T::ONE;
-    Ok(move |[var, accum, linear]: [&mut T; 3], g: T| {
+    move |[var, accum, linear]: [&mut T; 3], g: T| {
         let root = |x: T| if is_square_root { sqrt(x) } else { pow(x, -power) };
         let shrunk = if l2_shrinkage > T::ZERO { g + two * l2_shrinkage * *var } else { g };
         let sum = *accum + g * g;
@@ -102,7 +103,7 @@ fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -
         };
         *var = if abs(*linear) > l1 { (l1 * sign(*linear) - *linear) / quadratic } else { T::ZERO };
         *accum = sum;
-    })
+    }
 }
 
 /// Shrinks `v` towards zero by `l1` and divides it by what `l2` asks: the proximal step of L1 and L2 regularization.

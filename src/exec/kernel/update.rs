@@ -72,3 +72,6 @@ pub(super) fn slots<'a, T: Element, const N: usize>(
     let slices: Vec<&mut [T]> = variables.iter_mut().map(Tensor::slice_mut).collect::<Result<_>>()?;
     slices.try_into().map_err(|_| wrong())
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,25 +13,25 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let roles = Roles::of(node)?;
     with_dtype(node, |dtype| {
         with_float!(dtype, T => Some(match op {
-            "ApplyGradientDescent" => dense(roles, |v, g: &[T], r| Ok(gradient_descent(v, g, r))),
-            "ApplyProximalGradientDescent" => dense(roles, |v, g: &[T], r| Ok(proximal_gradient_descent(v, g, r))),
-            "ApplyMomentum" => dense(roles, move |v, g: &[T], r| Ok(momentum(v, g, r, nesterov))),
-            "ApplyKerasMomentum" => dense(roles, move |v, g: &[T], r| Ok(keras_momentum(v, g, r, nesterov))),
-            "ApplyAdagrad" => dense(roles, move |v, g: &[T], r| Ok(adagrad(v, g, r, update_slots))),
-            "ApplyAdagradV2" => dense(roles, move |v, g: &[T], r| Ok(adagrad_v2(v, g, r, update_slots))),
-            "ApplyProximalAdagrad" => dense(roles, |v, g: &[T], r| Ok(proximal_adagrad(v, g, r))),
-            "ApplyAdadelta" => dense(roles, |v, g: &[T], r| Ok(adadelta(v, g, r))),
-            "ApplyAdam" => dense(roles, move |v, g: &[T], r| Ok(adam(v, g, r, nesterov))),
-            "ApplyAdamWithAmsgrad" => dense(roles, |v, g: &[T], r| Ok(adam_with_amsgrad(v, g, r))),
-            "ApplyAdaMax" => dense(roles, |v, g: &[T], r| Ok(ada_max(v, g, r))),
-            "ApplyRMSProp" => dense(roles, |v, g: &[T], r| Ok(rms_prop(v, g, r))),
-            "ApplyCenteredRMSProp" => dense(roles, |v, g: &[T], r| Ok(centered_rms_prop(v, g, r))),
+            "ApplyGradientDescent" => dense(roles, |v, g: &[T], r| gradient_descent(v, g, r)),
+            "ApplyProximalGradientDescent" => dense(roles, |v, g: &[T], r| proximal_gradient_descent(v, g, r)),
+            "ApplyMomentum" => dense(roles, move |v, g: &[T], r| momentum(v, g, r, nesterov)),
+            "ApplyKerasMomentum" => dense(roles, move |v, g: &[T], r| keras_momentum(v, g, r, nesterov)),
+            "ApplyAdagrad" => dense(roles, move |v, g: &[T], r| adagrad(v, g, r, update_slots)),
+            "ApplyAdagradV2" => dense(roles, move |v, g: &[T], r| adagrad_v2(v, g, r, update_slots)),
+            "ApplyProximalAdagrad" => dense(roles, |v, g: &[T], r| proximal_adagrad(v, g, r)),
+            "ApplyAdadelta" => dense(roles, |v, g: &[T], r| adadelta(v, g, r)),
+            "ApplyAdam" => dense(roles, move |v, g: &[T], r| adam(v, g, r, nesterov)),
+            "ApplyAdamWithAmsgrad" => dense(roles, |v, g: &[T], r| adam_with_amsgrad(v, g, r)),
+            "ApplyAdaMax" => dense(roles, |v, g: &[T], r| ada_max(v, g, r)),
+            "ApplyRMSProp" => dense(roles, |v, g: &[T], r| rms_prop(v, g, r)),
+            "ApplyCenteredRMSProp" => dense(roles, |v, g: &[T], r| centered_rms_prop(v, g, r)),
             "ApplyFtrl" => dense(roles, move |v, g: &[T], [lr, l1, l2, power]| {
-                ftrl_dense(v, g, [lr, l1, l2, T::ZERO, power], by_lr)
+                ftrl(v, g, [lr, l1, l2, T::ZERO, power], by_lr)
             }),
-            "ApplyFtrlV2" => dense(roles, move |v, g: &[T], r| ftrl_dense(v, g, r, by_lr)),
-            "ApplyAddSign" => dense(roles, |v, g: &[T], r| Ok(add_sign(v, g, r))),
-            "ApplyPowerSign" => dense(roles, |v, g: &[T], r| Ok(power_sign(v, g, r))),
+            "ApplyFtrlV2" => dense(roles, move |v, g: &[T], r| ftrl(v, g, r, by_lr)),
+            "ApplyAddSign" => dense(roles, |v, g: &[T], r| add_sign(v, g, r)),
+            "ApplyPowerSign" => dense(roles, |v, g: &[T], r| power_sign(v, g, r)),
             _ => return None,
         }))
         .flatten()
@@ -41,7 +41,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
 /// Wraps `rule(variables, gradient, rates)` in the checks that every dense update needs.
 fn dense<T: Float, const V: usize, const S: usize>(
     roles: Roles,
-    rule: impl Fn(Slots<T, V>, &[T], [T; S]) -> Result<()> + Send + 'static,
+    rule: impl Fn(Slots<T, V>, &[T], [T; S]) + Send + 'static,
 ) -> Update {
     Update::new(V, move |variables, rest| {
         let rates = roles.rates(rest)?;
@@ -57,7 +57,8 @@ fn dense<T: Float, const V: usize, const S: usize>(
                 grad.shape()
             )));
         }
-        rule(update::slots(variables, &roles.variables)?, grad.slice()?, rates)
+        rule(update::slots(variables, &roles.variables)?, grad.slice()?, rates);
+        Ok(())
     })
 }
 
@@ -178,12 +179,11 @@ fn centered_rms_prop<T: Float>([var, mg, ms, mom]: Slots<T, 4>, grad: &[T], [lr,
     }
 }
 
-fn ftrl_dense<T: Float>([var, accum, linear]: Slots<T, 3>, grad: &[T], rates: [T; 5], by_lr: bool) -> Result<()> {
-    let rule = ftrl_rule(rates, by_lr)?;
+fn ftrl<T: Float>([var, accum, linear]: Slots<T, 3>, grad: &[T], rates: [T; 5], by_lr: bool) {
+    let rule = ftrl_rule(rates, by_lr);
     for (((var, accum), linear), &g) in var.iter_mut().zip(accum).zip(linear).zip(grad) {
         rule([var, accum, linear], g);
     }
-    Ok(())
 }
 
 fn add_sign<T: Float>([var, m]: Slots<T, 2>, grad: &[T], [lr, alpha, sign_decay, beta]: [T; 4]) {

@@ -18,10 +18,8 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
             "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| Ok(adagrad_v2(r, update_slots))),
             "SparseApplyProximalAdagrad" => sparse(roles, |r: [T; 3]| Ok(proximal_adagrad(r))),
             "SparseApplyRMSProp" => sparse(roles, |r: [T; 4]| Ok(rms_prop(r))),
-            "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| {
-                ftrl_rule([lr, l1, l2, T::ZERO, power], by_lr)
-            }),
-            "SparseApplyFtrlV2" => sparse(roles, move |r: [T; 5]| ftrl_rule(r, by_lr)),
+            "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| ftrl([lr, l1, l2, T::ZERO, power], by_lr)),
+            "SparseApplyFtrlV2" => sparse(roles, move |r: [T; 5]| ftrl(r, by_lr)),
             _ => return None,
         }))
         .flatten()
@@ -125,4 +123,9 @@ fn rms_prop<T: Float>([lr, rho, momentum, epsilon]: [T; 4]) -> impl Fn([&mut T; 
         *mom = *mom * momentum + rsqrt(*ms + epsilon) * lr * g;
         *var = *var - *mom;
     }
+}
+
+fn ftrl<T: Float>(rates: [T; 5], by_lr: bool) -> Result<impl Fn([&mut T; 3], T)> {
+    check_ftrl(rates, by_lr)?;
+    Ok(ftrl_rule(rates, by_lr))
 }

@@ -1,0 +1,76 @@
+//! Every update against what TensorFlow made of the same variables: the cases of `tests/data/updates/*.json`.
+//!
+//! A case is as those of `super::super::tests`, with `variables` beside `inputs`; `outputs` are the variables afterwards.
+//! It holds for the form of the op that takes references and for the one that takes resources.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::super::KernelNode;
+use super::super::tests::{attr, list, same, tensor};
+use super::update;
+use crate::failure::Result;
+use crate::graph::op::{self, AttrKind};
+use crate::graph::{Attr, Attrs};
+use crate::tensor::{DType, Tensor};
+
+#[test]
+fn variables_change_as_in_tensorflow() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/updates/updates.json");
+    let cases: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let op = case["op"].as_str().unwrap();
+        let bare = op.strip_prefix("Resource").unwrap_or(op);
+        let forms = [bare.to_owned(), format!("Resource{bare}")];
+        for form in forms.iter().filter(|form| op::lookup(form).is_some()) {
+            if let Err(why) = check(case, form) {
+                wrong.push(format!("{form} {} {} {}: {why}", case["attrs"], case["variables"], case["inputs"]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} cases are wrong:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+fn check(case: &Value, op: &str) -> Result<(), String> {
+    let before: Vec<Tensor> = list(&case["variables"]).iter().map(tensor).collect();
+    // A reader holds the old values, which must stay as they are.
+    let mut variables = before.clone();
+    let result = apply(case, op, &mut variables);
+    if let Some(class) = case["error"].as_str() {
+        let words = case["message"].as_str().unwrap_or("");
+        return match result {
+            Err(failure) if failure.message.contains(words) && failure.code.class().starts_with(class) => {
+                if variables == before { Ok(()) } else { Err(format!("failed, but changed {variables:?}")) }
+            }
+            other => Err(format!("answered {other:?}, wanted {class}: {words}")),
+        };
+    }
+    result.map_err(|failure| failure.to_string())?;
+    let wanted: Vec<Tensor> = list(&case["outputs"]).iter().map(tensor).collect();
+    variables.iter().zip(&wanted).try_for_each(|(got, want)| same(case, got, want))
+}
+
+fn apply(case: &Value, op: &str, variables: &mut [Tensor]) -> Result<()> {
+    let rest: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
+    let def = op::lookup(op).unwrap();
+    let mut attrs = Attrs::default();
+    for attr in &def.attrs {
+        match &attr.default {
+            Some(value) => attrs.set(attr.name, value.clone()),
+            None if attr.kind == AttrKind::Type && attr.name != "Tindices" => {
+                attrs.set(attr.name, Attr::Type(variables[0].dtype()));
+            }
+            None => {}
+        }
+    }
+    for (name, value) in case["attrs"].as_object().into_iter().flatten() {
+        attrs.set(name.as_str(), attr(op, name, value));
+    }
+    let inputs: Vec<DType> = variables.iter().chain(&rest).map(Tensor::dtype).collect();
+    let node = KernelNode { name: "node", op, attrs: &attrs, inputs: &inputs, outputs: &[] };
+    let update = update(&node)?.expect("the op is an update");
+    assert_eq!(update.variables, variables.len(), "{op}");
+    update.apply(variables, &rest)
+}
