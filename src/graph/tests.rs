@@ -122,8 +122,8 @@ fn wrong_graphs_are_refused_with_their_place() {
 
 #[test]
 fn a_large_graph_is_checked_in_one_breath() {
-    // Quadratic steps would take minutes here.
-    let n = 100_000;
+    // Quadratic steps would take a minute here.
+    let n = 20_000;
     let node = |i: usize| def(&format!("n{i} NoOp {}", if i == 0 { "-".into() } else { format!("^n{}", i - 1) }), &[]);
     let mut nodes: Vec<NodeDef> = (0..n).map(node).collect();
     let all: Vec<String> = (0..n).map(|i| format!("^n{i}")).collect();
@@ -132,7 +132,7 @@ fn a_large_graph_is_checked_in_one_breath() {
     assert_eq!(graph.node(graph.find("init").unwrap()).control.len(), n);
     nodes[0].inputs.push(format!("^n{}", n - 1));
     let error = Graph::new(nodes).unwrap_err().to_string();
-    assert!(error.contains("n0 -> n1 -> ") || error.contains("(99984 more)"), "{error}");
+    assert!(error.contains("n0 -> n1 -> ") || error.contains("(19984 more)"), "{error}");
     assert!(error.len() < 500, "{error}");
 }
 

@@ -1,7 +1,10 @@
 //! Documents that are right, with what they say; and wrong, with where and why.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::graph::Graph;
+use crate::tensor::Data;
 
 fn read(text: &str) -> Program {
     from_json(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -271,4 +274,58 @@ fn the_three_forms_are_told_apart() {
     check(b"\x00\x01\x02", "neither graph.json nor GraphDef");
     check(b"{\"version\": 1, \"nodes\": {\"x\": \"\x01\"}}", "line 1, column 32: control character 0x01");
     check(b"{\"version\": 1, \"\xff\": 1}", "not UTF-8");
+}
+
+/// A document with a bit of everything.
+const RICH: &str = r#"{"version": 1, "description": "d", "nodes": {
+    "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}, "device": "/job:ps"},
+    "c": {"value": [], "dtype": "int64", "shape": [0, 3]}, "s": ["a", {"base64": "/w=="}],
+    "y": {"op": "MatMul", "inputs": ["x:0", [[0.1], [1e-30]]], "attrs": {"transpose_a": true}, "control": ["c"]},
+    "r": {"op": "Range", "inputs": [0, {"value": 3, "dtype": "int64"}, 1]},
+    "m": {"op": "Merge", "inputs": ["y", "n"]}, "n": {"op": "NextIteration", "inputs": ["m"]}},
+    "fetch": ["y"], "feed": {"x": [[0.3, 1]]}, "targets": ["y"]}"#;
+
+fn any_tensor() -> impl Strategy<Value = Tensor> {
+    use proptest::collection::vec;
+    let strings = vec(vec(any::<u8>(), 0..4), 0..4);
+    let data = prop_oneof![
+        vec(any::<f32>(), 0..5).prop_map(Data::F32),
+        vec(any::<f64>(), 0..5).prop_map(Data::F64),
+        vec(any::<u16>(), 0..5).prop_map(|v| Data::F16(v.into_iter().map(half::f16::from_bits).collect())),
+        vec(any::<u16>(), 0..5).prop_map(|v| Data::BF16(v.into_iter().map(half::bf16::from_bits).collect())),
+        vec(any::<i64>(), 0..5).prop_map(Data::I64),
+        vec(any::<u64>(), 0..5).prop_map(Data::U64),
+        vec(any::<i8>(), 0..5).prop_map(Data::I8),
+        vec(any::<bool>(), 0..5).prop_map(Data::Bool),
+        strings.prop_map(Data::String),
+    ];
+    (data, 0usize..3).prop_map(|(data, lists)| {
+        let mut dims = vec![1; lists];
+        dims.push(data.len());
+        Tensor::new(dims, data).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn constants_are_written_and_read_back(tensor in any_tensor()) {
+        let program = Program { nodes: vec![constant("c".into(), String::new(), tensor.clone())], ..Program::default() };
+        let back = value(&read(&to_json(&program)), "c");
+        // NaN equals nothing, and has one text.
+        prop_assert_eq!((back.dtype(), back.shape(), back.to_string()), (tensor.dtype(), tensor.shape(), tensor.to_string()));
+    }
+
+    #[test]
+    fn no_damaged_document_panics(
+        at in any::<prop::sample::Index>(),
+        with in prop_oneof![r#"[\[\]{}",:0-9.e-]{0,3}"#, Just("null".to_owned()), Just("\"x\"".to_owned())],
+        gone in 0usize..12,
+    ) {
+        // All of it is ASCII.
+        let at = at.index(RICH.len());
+        let text = format!("{}{with}{}", &RICH[..at], &RICH[(at + gone).min(RICH.len())..]);
+        if let Ok(program) = from_json(&text) {
+            let _ = Graph::new(program.nodes);
+        }
+    }
 }
