@@ -155,8 +155,10 @@ impl Tensor {
     /// # Errors
     /// InvalidArgument where the dtype is another.
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        let error = self.not_a(T::DTYPE);
-        T::vec_mut(self.data_mut()).map(Vec::as_mut_slice).ok_or(error)
+        if self.dtype() != T::DTYPE {
+            return Err(self.not_a(T::DTYPE));
+        }
+        Ok(T::vec_mut(self.data_mut()).expect("the dtypes were compared").as_mut_slice())
     }
 
     /// The elements as `T`; copied only where somebody else holds them too.
@@ -164,8 +166,10 @@ impl Tensor {
     /// # Errors
     /// InvalidArgument where the dtype is another.
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
-        let error = self.not_a(T::DTYPE);
-        T::from_data(Arc::unwrap_or_clone(self.data)).ok_or(error)
+        if self.dtype() != T::DTYPE {
+            return Err(self.not_a(T::DTYPE));
+        }
+        Ok(T::from_data(Arc::unwrap_or_clone(self.data)).expect("the dtypes were compared"))
     }
 
     /// The one element of a tensor that has exactly one.
