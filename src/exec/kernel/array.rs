@@ -2,7 +2,7 @@
 
 mod block;
 mod diag;
-pub mod gather;
+mod gather;
 mod join;
 mod make;
 mod pad;
@@ -14,6 +14,7 @@ mod slice;
 mod unique;
 mod view;
 
+pub use shape::broadcast_to;
 pub use view::View;
 
 use super::{HostKernel, KernelNode};

@@ -56,6 +56,11 @@ impl<const K: usize> Broadcast<K> {
         walk
     }
 
+    /// A walk over operands that all have these `elements`.
+    pub fn flat(elements: usize) -> Self {
+        Broadcast { dims: smallvec::smallvec![elements], strides: smallvec::smallvec![[1; K]], elements }
+    }
+
     /// Elements in a row.
     pub fn row(&self) -> usize {
         self.dims[self.dims.len() - 1]
@@ -66,35 +71,42 @@ impl<const K: usize> Broadcast<K> {
         self.strides[self.strides.len() - 1]
     }
 
-    /// Calls `f` for each row, in order, with the offset of each operand's first element.
-    pub fn for_each_row(&self, mut f: impl FnMut([usize; K])) {
-        if self.elements == 0 {
-            return;
-        }
+    /// For each row, in order, the offset of each operand's first element.
+    pub fn rows(&self) -> Rows<'_, K> {
         let outer = self.dims.len() - 1;
-        let mut index: SmallVec<[usize; 4]> = SmallVec::from_elem(0, outer);
-        let mut offsets = [0; K];
-        loop {
-            f(offsets);
-            let mut axis = outer;
-            loop {
-                if axis == 0 {
-                    return;
-                }
-                axis -= 1;
-                index[axis] += 1;
-                if index[axis] < self.dims[axis] {
-                    for k in 0..K {
-                        offsets[k] += self.strides[axis][k];
-                    }
-                    break;
-                }
-                for k in 0..K {
-                    offsets[k] -= self.strides[axis][k] * (self.dims[axis] - 1);
-                }
-                index[axis] = 0;
+        Rows { walk: self, index: SmallVec::from_elem(0, outer), next: (self.elements > 0).then_some([0; K]) }
+    }
+}
+
+/// The rows of a [`Broadcast`].
+pub struct Rows<'a, const K: usize> {
+    walk: &'a Broadcast<K>,
+    /// Where the next row is in each dimension but the last.
+    index: SmallVec<[usize; 4]>,
+    next: Option<[usize; K]>,
+}
+
+impl<const K: usize> Iterator for Rows<'_, K> {
+    type Item = [usize; K];
+
+    // Rows are long; the code of every kernel that walks them should not be.
+    #[inline(never)]
+    fn next(&mut self) -> Option<[usize; K]> {
+        let now = self.next?;
+        let mut offsets = now;
+        for (axis, index) in self.index.iter_mut().enumerate().rev() {
+            let (size, strides) = (self.walk.dims[axis], &self.walk.strides[axis]);
+            *index += 1;
+            if *index < size {
+                (0..K).for_each(|k| offsets[k] += strides[k]);
+                self.next = Some(offsets);
+                return Some(now);
             }
+            (0..K).for_each(|k| offsets[k] -= strides[k] * (size - 1));
+            *index = 0;
         }
+        self.next = None;
+        Some(now)
     }
 }
 
@@ -106,8 +118,7 @@ mod tests {
     fn rows_merge_as_far_as_the_operands_allow() {
         let check = |shape: &[usize], a: &[usize], b: &[usize], row: usize, steps: [usize; 2], want: &[[usize; 2]]| {
             let walk = Broadcast::new(&shape.into(), [&a.into(), &b.into()]);
-            let mut rows = Vec::new();
-            walk.for_each_row(|offsets| rows.push(offsets));
+            let rows: Vec<_> = walk.rows().collect();
             assert_eq!((walk.row(), walk.steps(), rows.as_slice()), (row, steps, want), "{a:?} with {b:?}");
         };
         check(&[2, 3, 4], &[2, 3, 4], &[2, 3, 4], 24, [1, 1], &[[0, 0]]);

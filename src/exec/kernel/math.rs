@@ -11,7 +11,7 @@ mod special;
 mod unary;
 mod zip;
 
-pub use cast::cast;
+pub use cast::{cast, wide, widened};
 
 pub use zip::{map, map_to, zip, zip_to};
 

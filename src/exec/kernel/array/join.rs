@@ -90,6 +90,9 @@ fn pack(inputs: &[Tensor], axis: i64) -> Result<Outputs> {
 pub(super) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
     let dtype = inputs[0].dtype();
     let n = shape.checked_elements(dtype)?;
+    if n == 0 {
+        return Tensor::zeros(dtype, shape).map(one);
+    }
     let outer = call::product(&shape.dims()[..axis]);
     with_type!(dtype, T => Ok(one(Tensor::from_vec(shape, interleave::<T>(inputs, outer, n)?))))
         .unwrap_or_else(|| not_held(dtype))

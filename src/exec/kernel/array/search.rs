@@ -3,30 +3,33 @@
 use std::cmp::Ordering;
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::math::cast;
-use super::super::{HostKernel, KernelNode, Outputs};
+use super::super::math::{cast, wide};
+use super::super::{HostKernel, KernelNode};
 use super::gather::indices_of;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Numeric, Tensor, with_number};
+use crate::tensor::{DType, Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found: Option<HostKernel> = match node.op {
         "TopKV2" => {
             let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-            with_number!(dtype, T => Box::new(move |inputs| {
+            with_type!(wide(dtype), T => Box::new(move |inputs| {
                 let [x, k] = call::take(inputs)?;
-                top_k::<T>(&x, &k, index)
-            }))
+                let [values, places] = top_k::<T>(&cast(x, wide(dtype))?, &k)?;
+                Ok([cast(values, dtype)?, cast(places, index)?].into_iter().collect())
+            }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "InTopKV2" => Some(call(|[predictions, targets, k]| in_top_k(&predictions, &targets, &k))),
         "LowerBound" => {
             let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-            with_number!(dtype, T => call(move |[sorted, values]| lower_bound::<T>(&sorted, &values, index)))
+            with_type!(wide(dtype), T => call(move |[sorted, values]| {
+                lower_bound::<T>(&cast(sorted, wide(dtype))?, &cast(values, wide(dtype))?, index)
+            }); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
         }
         "Where" => {
             let dtype = input_dtype(node, 0)?;
-            with_number!(dtype, T => call(|[x]| places_where(&x, |x: &T| *x != T::ZERO)))
-                .or_else(|| (dtype == DType::Bool).then(|| call(|[x]| places_where(&x, |x: &bool| *x))))
+            (dtype.is_float() || dtype.is_integer() || dtype == DType::Bool)
+                .then(|| call(|[x]| places_where(&cast(x, DType::Bool)?)))
         }
         _ => return Ok(None),
     };
@@ -39,7 +42,7 @@ fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
     y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))
 }
 
-fn top_k<T: Numeric>(x: &Tensor, k: &Tensor, index: DType) -> Result<Outputs> {
+fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     let k = match indices_of(k)?.as_slice() {
         &[k] if k >= 0 => k as usize,
         &[k] => return Err(Failure::invalid(format!("Need k >= 0, got {k}"))),
@@ -68,8 +71,7 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor, index: DType) -> Result<Outputs> {
         values.extend(order.iter().map(|&i| row[i]));
         places.extend(order.iter().map(|&i| i as i64));
     }
-    let places = cast(Tensor::from_vec(dims.as_slice(), places), index)?;
-    Ok([Tensor::from_vec(dims, values), places].into_iter().collect())
+    Ok([Tensor::from_vec(dims.as_slice(), values), Tensor::from_vec(dims, places)])
 }
 
 /// Whether fewer than `k` predictions of a row are greater than that of the target.
@@ -120,11 +122,11 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
 }
 
 /// The coordinates of every element that is true, in order.
-fn places_where<T: Element>(x: &Tensor, is_true: impl Fn(&T) -> bool) -> Result<Tensor> {
+fn places_where(x: &Tensor) -> Result<Tensor> {
     let strides = x.shape().strides();
     let mut coordinates: Vec<i64> = Vec::new();
     let mut rows = 0;
-    for (i, _) in x.slice::<T>()?.iter().enumerate().filter(|(_, x)| is_true(x)) {
+    for (i, _) in x.slice::<bool>()?.iter().enumerate().filter(|(_, x)| **x) {
         rows += 1;
         coordinates.extend(x.dims().iter().zip(&strides).map(|(&size, &stride)| (i / stride % size) as i64));
     }

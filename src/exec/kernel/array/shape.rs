@@ -35,7 +35,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         "Transpose" => call(|[x, perm]| transpose(x, &perm)),
         "InvertPermutation" => call(|[x]| invert_permutation(&x)),
-        "BroadcastTo" => call(|[x, shape]| broadcast_to(x, &shape)),
+        "BroadcastTo" => call(|[x, shape]| broadcast_to(x, shape_of(&shape)?)),
         "BroadcastArgs" => call(|[a, b]| {
             let shape = shape_of(&a)?.broadcast(&shape_of(&b)?)?;
             call::ints(a.dtype(), [shape.rank()], shape.dims())
@@ -160,8 +160,11 @@ fn invert_permutation(x: &Tensor) -> Result<Tensor> {
     call::ints(x.dtype(), [perm.len()], &inverse)
 }
 
-fn broadcast_to(x: Tensor, shape: &Tensor) -> Result<Tensor> {
-    let shape = shape_of(shape)?;
+/// `x` with its elements repeated until it has that shape.
+///
+/// # Errors
+/// InvalidArgument where it cannot be broadcast to it, ResourceExhausted where that would be too large.
+pub fn broadcast_to(x: Tensor, shape: Shape) -> Result<Tensor> {
     if *x.shape() == shape {
         return Ok(x);
     }

@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use super::super::call::{self, input_dtype, no_kernel, output_dtype};
+use super::super::math::cast;
 use super::super::{HostKernel, KernelNode, Outputs};
+use super::gather::gather;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Tensor, with_type};
+use crate::tensor::{DType, Data, Tensor};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let counts = match node.op {
@@ -16,32 +18,39 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-    let found: Option<HostKernel> = with_type!(dtype, T => match counts {
+    if dtype == DType::Resource {
+        return no_kernel(node);
+    }
+    Ok(Some(match counts {
         Some(counts) => Box::new(move |inputs| {
             let [x] = call::take(inputs)?;
-            unique::<T>(&x, index, counts)
+            unique(&x, index, counts)
         }),
         None => Box::new(move |inputs| {
             let [x, y] = call::take(inputs)?;
-            difference::<T>(&x, &y, index)
+            difference(&x, &y, index)
         }),
-    });
-    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+    }))
 }
 
-/// An element as a hash table can hold it: equal keys for equal elements.
-trait Keyed: Element {
-    type Key<'a>: Hash + Eq;
-    fn key(&self) -> Self::Key<'_>;
+/// Elements as a hash table can hold them: equal keys for equal elements, `None` for a NaN, which equals nothing.
+enum Keys<'a> {
+    Numbers(Vec<Option<u64>>),
+    Strings(&'a [Vec<u8>]),
 }
 
-macro_rules! keyed {
-    ($($type:ty => $key:ty, $of:expr;)*) => {
-        $(impl Keyed for $type {
-            type Key<'a> = $key;
-            fn key(&self) -> Self::Key<'_> { $of(self) }
-        })*
-    };
+impl<'a> Keys<'a> {
+    fn of(x: &'a Tensor) -> Result<Keys<'a>> {
+        if let Data::String(strings) = x.data() {
+            return Ok(Keys::Strings(strings));
+        }
+        let numbers = if x.dtype().is_float() {
+            cast(x.clone(), DType::F64)?.slice::<f64>()?.iter().map(|&x| (!x.is_nan()).then(|| bits(x))).collect()
+        } else {
+            cast(x.clone(), DType::U64)?.slice::<u64>()?.iter().map(|&x| Some(x)).collect()
+        };
+        Ok(Keys::Numbers(numbers))
+    }
 }
 
 /// Both zeros are one value.
@@ -49,71 +58,57 @@ fn bits(x: f64) -> u64 {
     if x == 0.0 { 0 } else { x.to_bits() }
 }
 
-keyed! {
-    half::f16 => u64, |x: &half::f16| bits(x.to_f64());
-    half::bf16 => u64, |x: &half::bf16| bits(x.to_f64());
-    f32 => u64, |x: &f32| bits(f64::from(*x));
-    f64 => u64, |x: &f64| bits(*x);
-    i8 => i8, |x: &i8| *x;
-    i16 => i16, |x: &i16| *x;
-    i32 => i32, |x: &i32| *x;
-    i64 => i64, |x: &i64| *x;
-    u8 => u8, |x: &u8| *x;
-    u16 => u16, |x: &u16| *x;
-    u32 => u32, |x: &u32| *x;
-    u64 => u64, |x: &u64| *x;
-    bool => bool, |x: &bool| *x;
-}
-
-impl Keyed for Vec<u8> {
-    type Key<'a> = &'a [u8];
-    fn key(&self) -> &[u8] {
-        self
-    }
-}
-
 /// Each value once, in the order of its first place; where each element's value stands; how often it came.
-fn unique<T: Keyed>(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
+fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     if x.rank() != 1 {
         return Err(Failure::invalid(format!("unique expects a 1D vector, got shape {}", x.shape())));
     }
-    let elements = x.slice::<T>()?;
-    let mut seen = HashMap::new();
-    let (mut values, mut places, mut numbers) = (Vec::new(), Vec::with_capacity(elements.len()), Vec::new());
-    for element in elements {
-        // A NaN equals nothing, itself included.
-        #[allow(clippy::eq_op)]
-        let place = if element == element { *seen.entry(element.key()).or_insert(values.len()) } else { values.len() };
-        if place == values.len() {
-            values.push(element.clone());
-            numbers.push(0);
-        }
-        places.push(place);
-        numbers[place] += 1;
-    }
-    let mut outputs: Outputs =
-        [Tensor::vector(values), call::ints(index, [places.len()], &places)?].into_iter().collect();
+    let (firsts, places, numbers) = match Keys::of(x)? {
+        Keys::Numbers(keys) => first_places(keys.into_iter()),
+        Keys::Strings(keys) => first_places(keys.iter().map(Some)),
+    };
+    let values = gather(x, &Tensor::vector(firsts), 0, 0)?;
+    let mut outputs: Outputs = [values, call::ints(index, [places.len()], &places)?].into_iter().collect();
     if counts {
         outputs.push(call::ints(index, [numbers.len()], &numbers)?);
     }
     Ok(outputs)
 }
 
+/// Where each new key first stands; which of these each key is; how often each comes.
+fn first_places<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<i64>, Vec<usize>, Vec<usize>) {
+    let mut seen = HashMap::new();
+    let (mut firsts, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, key) in keys.enumerate() {
+        let place = key.map_or(firsts.len(), |key| *seen.entry(key).or_insert(firsts.len()));
+        if place == firsts.len() {
+            firsts.push(i as i64);
+            numbers.push(0);
+        }
+        places.push(place);
+        numbers[place] += 1;
+    }
+    (firsts, places, numbers)
+}
+
 /// The elements of `x` that are not in `y`, and where they stand in `x`.
-fn difference<T: Keyed>(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
+fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
     for (name, tensor) in [("x", x), ("y", y)] {
         if tensor.rank() != 1 {
             return Err(Failure::invalid(format!("{name} should be a 1D vector, got shape {}", tensor.shape())));
         }
     }
-    #[allow(clippy::eq_op)]
-    let without: HashSet<_> = y.slice::<T>()?.iter().filter(|y| y == y).map(Keyed::key).collect();
-    let (mut values, mut places) = (Vec::new(), Vec::new());
-    for (i, element) in x.slice::<T>()?.iter().enumerate() {
-        if !without.contains(&element.key()) {
-            values.push(element.clone());
-            places.push(i);
-        }
-    }
-    Ok([Tensor::vector(values), call::ints(index, [places.len()], &places)?].into_iter().collect())
+    let places = match (Keys::of(x)?, Keys::of(y)?) {
+        (Keys::Numbers(x), Keys::Numbers(y)) => without(x.into_iter(), y.into_iter()),
+        (Keys::Strings(x), Keys::Strings(y)) => without(x.iter().map(Some), y.iter().map(Some)),
+        _ => return Err(Failure::invalid(format!("expected {} twice, got {} too", x.dtype(), y.dtype()))),
+    };
+    let values = gather(x, &Tensor::vector(places.iter().map(|&i| i as i64).collect()), 0, 0)?;
+    Ok([values, call::ints(index, [places.len()], &places)?].into_iter().collect())
+}
+
+fn without<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>, others: impl Iterator<Item = Option<K>>) -> Vec<usize> {
+    let others: HashSet<K> = others.flatten().collect();
+    let is_new = |key: &Option<K>| key.as_ref().is_none_or(|key| !others.contains(key));
+    keys.enumerate().filter(|(_, key)| is_new(key)).map(|(i, _)| i).collect()
 }

@@ -2,9 +2,9 @@
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
-use super::{zip, zip_to};
+use super::{widened, zip, zip_to};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_float, with_integer, with_number};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_type};
 
 const OPS: &[&str] = &[
     "Add",
@@ -44,10 +44,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
         ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
-        (op, dtype) => with_number!(dtype, T => numeric::<T>(op))
-            .flatten()
-            .or_else(|| with_float!(dtype, T => float::<T>(op)).flatten())
-            .or_else(|| with_integer!(dtype, T => integer::<T>(op)).flatten()),
+        (op, dtype) => widened(dtype, |wide| {
+            with_type!(wide, T => numeric::<T>(op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+                .flatten()
+                .or_else(|| with_type!(wide, T => float::<T>(op); F32 f32, F64 f64).flatten())
+                .or_else(|| with_type!(wide, T => integer::<T>(op, dtype); I32 i32, I64 i64, U64 u64).flatten())
+        }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
@@ -105,7 +107,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
     })
 }
 
-fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
+fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
     Some(match op {
         "TruncateDiv" => division(T::wrapping_div),
         "TruncateMod" => division(T::wrapping_rem),
@@ -126,11 +128,17 @@ fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
         "BitwiseAnd" => binary(T::and),
         "BitwiseOr" => binary(T::or),
         "BitwiseXor" => binary(T::xor),
-        "LeftShift" => binary(|x: T, y| {
+        "LeftShift" => {
             // Clamped to the width, as TensorFlow does to keep the shift defined.
-            let places = y.to_i64().clamp(0, i64::from(T::BITS) - 1) as u32;
-            x.mul(T::from_i64(2).wrapping_pow(places))
-        }),
+            let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
+            binary(move |x: T, y| {
+                let places = match y.to_i64() {
+                    places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
+                    places => places.clamp(0, most) as u32,
+                };
+                x.mul(T::from_i64(2).wrapping_pow(places))
+            })
+        }
         _ => return None,
     })
 }

@@ -1,10 +1,12 @@
-//! Cast, from every dtype to every other.
+//! Cast, from every dtype to every other; and the few wide dtypes that kernels compute the narrow ones in.
+//!
+//! A narrow dtype is reached through its wide one, so that conversions are compiled for each, not for each pair.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 use super::map_to;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Float, Integer, Numeric, Tensor, with_float, with_integer};
+use crate::tensor::{DType, Integer, Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if node.op != "Cast" {
@@ -17,71 +19,99 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(call(move |[x]| cast(x, to))))
 }
 
+/// The dtype that holds every value of `dtype` and that kernels are compiled for: float32 for the halves, int64 for
+/// the integers that are narrower than int32, and uint32. What is computed there and cast back is rounded or wrapped
+/// once, as if it had been computed in the narrow dtype.
+pub fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::U32 => DType::I64,
+        other => other,
+    }
+}
+
+/// A kernel for `dtype` from one for the dtype it is computed in: inputs of `dtype` are widened, and the outputs made
+/// `dtype` again. For ops whose other inputs and outputs have another dtype than the wide one.
+pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) -> Option<HostKernel> {
+    let wide = wide(dtype);
+    let mut kernel = compile(wide)?;
+    if wide == dtype {
+        return Some(kernel);
+    }
+    Some(Box::new(move |inputs| {
+        let widen = |x: Tensor| if x.dtype() == dtype { cast(x, wide) } else { Ok(x) };
+        let outputs = kernel(inputs.into_iter().map(widen).collect::<Result<_>>()?)?;
+        outputs.into_iter().map(|x| if x.dtype() == wide { cast(x, dtype) } else { Ok(x) }).collect()
+    }))
+}
+
 /// `x` as `to`. A float becomes the integer towards zero; where that does not fit, what this machine's processors
 /// answer (TensorFlow's result too): the least integer for int32 and int64.
 ///
 /// # Errors
 /// InvalidArgument between strings and numbers.
 pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
-    if x.dtype() == to {
+    let from = x.dtype();
+    if from == to {
         return Ok(x);
     }
-    let wrong = || Failure::invalid(format!("Cast from {} to {to} is not supported", x.dtype()));
-    if let Data::Bool(values) = x.data() {
-        let ones: Vec<u8> = values.iter().map(|&value| u8::from(value)).collect();
-        return if to == DType::U8 {
-            Tensor::new(x.shape().clone(), Data::U8(ones))
-        } else {
-            from_integer::<u8>(&Tensor::new(x.shape().clone(), Data::U8(ones))?, to).unwrap_or_else(|| Err(wrong()))
-        };
-    }
-    with_integer!(x.dtype(), S => from_integer::<S>(&x, to))
-        .or_else(|| with_float!(x.dtype(), S => from_float::<S>(&x, to)))
-        .flatten()
-        .unwrap_or_else(|| Err(wrong()))
-}
-
-fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Option<Result<Tensor>> {
-    if to == DType::Bool {
-        return Some(map_to(x, |x: &S| *x != S::ZERO));
-    }
-    with_integer!(to, R => map_to(x, |x: &S| R::from_i64(x.to_i64()))).or_else(|| match to {
-        // In one rounding: through f64 a 64-bit integer would be rounded twice.
-        DType::F32 => Some(map_to(x, |x: &S| wide(*x) as f32)),
-        DType::F64 => Some(map_to(x, |x: &S| wide(*x) as f64)),
-        DType::F16 => Some(map_to(x, |x: &S| half::f16::from_f32(wide(*x) as f32))),
-        DType::BF16 => Some(map_to(x, |x: &S| half::bf16::from_f32(wide(*x) as f32))),
-        _ => None,
-    })
-}
-
-/// Any integer, exactly.
-fn wide<S: Integer>(x: S) -> i128 {
-    let bits = x.to_i64();
-    if S::DTYPE == DType::U64 { i128::from(bits as u64) } else { i128::from(bits) }
-}
-
-fn from_float<S: Float>(x: &Tensor, to: DType) -> Option<Result<Tensor>> {
-    match to {
-        DType::Bool => Some(map_to(x, |x: &S| *x != S::ZERO)),
-        DType::F16 if !S::WIDE => Some(map_to(x, |x: &S| half::f16::from_f32(x.to_f64() as f32))),
-        DType::BF16 => Some(map_to(x, |x: &S| half::bf16::from_f32(x.to_f64() as f32))),
-        _ => with_float!(to, R => map_to(x, |x: &S| R::from_f64(x.to_f64())))
-            .or_else(|| with_integer!(to, R => map_to(x, |x: &S| to_integer::<R>(x.to_f64())))),
-    }
-}
-
-/// What the processor's conversions answer, by way of the next of int32 and int64 that is wider.
-fn to_integer<R: Integer>(x: f64) -> R {
-    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
-    match R::DTYPE {
-        DType::U32 | DType::I64 => R::from_i64(if (-TWO_63..TWO_63).contains(&x) { x as i64 } else { i64::MIN }),
-        DType::U64 if (TWO_63..2.0 * TWO_63).contains(&x) => R::from_i64(x as u64 as i64),
-        DType::U64 => R::from_i64(if (-TWO_63..TWO_63).contains(&x) { x as i64 } else { i64::MIN }),
-        _ => {
-            let x = x.trunc();
-            let fits = (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
-            R::from_i64(i64::from(if fits { x as i32 } else { i32::MIN }))
+    let found = match (from, to) {
+        (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),
+        (DType::Bool, _) => return cast(cast(x, DType::I32)?, to),
+        (DType::F16, DType::F32) => Some(map_to(&x, |x: &half::f16| x.to_f32())),
+        (DType::BF16, DType::F32) => Some(map_to(&x, |x: &half::bf16| x.to_f32())),
+        (DType::F32, DType::F16) => Some(map_to(&x, |&x: &f32| half::f16::from_f32(x))),
+        (DType::F32, DType::BF16) => Some(map_to(&x, |&x: &f32| half::bf16::from_f32(x))),
+        _ if wide(from) != from && to == wide(from) => {
+            with_type!(from, S => map_to(&x, |&x: &S| i64::from(x)); I8 i8, I16 i16, U8 u8, U16 u16, U32 u32)
         }
+        _ if wide(from) != from => return cast(cast(x, wide(from))?, to),
+        (DType::I64, _) if wide(to) == DType::I64 && to != DType::I64 => {
+            with_type!(to, R => map_to(&x, |&x: &i64| x as R); I8 i8, I16 i16, U8 u8, U16 u16, U32 u32)
+        }
+        // The processor makes narrow integers by way of int32.
+        (DType::F32 | DType::F64, DType::I8 | DType::I16 | DType::U8 | DType::U16) => {
+            return cast(cast(x, DType::I32)?, to);
+        }
+        _ if wide(to) != to => return cast(cast(x, wide(to))?, to),
+        (DType::F32 | DType::F64, _) => {
+            with_type!(from, S => from_float(&x, to, |&x: &S| f64::from(x)); F32 f32, F64 f64)
+        }
+        _ => with_type!(from, S => from_integer::<S>(&x, to); I32 i32, I64 i64, U64 u64),
+    };
+    found.unwrap_or_else(|| Err(Failure::invalid(format!("Cast from {from} to {to} is not supported"))))
+}
+
+fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {
+    // In one rounding: through float64 a 64-bit integer would be rounded twice.
+    let exact = |x: S| if S::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };
+    match to {
+        DType::Bool => map_to(x, |&x: &S| x != S::ZERO),
+        DType::F32 => map_to(x, |&x: &S| exact(x) as f32),
+        DType::F64 => map_to(x, |&x: &S| exact(x) as f64),
+        DType::I32 => map_to(x, |x: &S| x.to_i64() as i32),
+        DType::I64 => map_to(x, |x: &S| x.to_i64()),
+        DType::U64 => map_to(x, |x: &S| x.to_i64() as u64),
+        _ => Err(Failure::invalid(format!("Cast from {} to {to} is not supported", S::DTYPE))),
+    }
+}
+
+fn from_float<S: Numeric>(x: &Tensor, to: DType, load: impl Fn(&S) -> f64) -> Result<Tensor> {
+    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+    let to_i64 = |x: f64| if (-TWO_63..TWO_63).contains(&x) { x as i64 } else { i64::MIN };
+    let fits_i32 = |x: f64| x > f64::from(i32::MIN) - 1.0 && x < f64::from(i32::MAX) + 1.0;
+    match to {
+        DType::Bool => map_to(x, |x| load(x) != 0.0),
+        DType::F32 => map_to(x, |x| load(x) as f32),
+        DType::F64 => map_to(x, load),
+        DType::I32 => map_to(x, |x| if fits_i32(load(x)) { load(x) as i32 } else { i32::MIN }),
+        DType::I64 => map_to(x, |x| to_i64(load(x))),
+        DType::U64 => {
+            map_to(
+                x,
+                |x| if load(x) >= TWO_63 && load(x) < 2.0 * TWO_63 { load(x) as u64 } else { to_i64(load(x)) as u64 },
+            )
+        }
+        _ => Err(Failure::invalid(format!("Cast from {} to {to} is not supported", S::DTYPE))),
     }
 }

@@ -2,9 +2,9 @@
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
-use super::zip_to;
+use super::{widened, zip_to};
 use crate::failure::Result;
-use crate::tensor::{Element, Tensor, with_number, with_type};
+use crate::tensor::{Element, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = match node.op {
@@ -14,9 +14,14 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
         "Equal" | "NotEqual" => {
             let (equal, strict) = (node.op == "Equal", node.attrs.bool("incompatible_shape_error")?);
-            with_type!(dtype, T => equality::<T>(equal, strict))
+            widened(dtype, |dtype| {
+                with_type!(dtype, T => equality::<T>(equal, strict);
+                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, Bool bool, String Vec<u8>)
+            })
         }
-        op => with_number!(dtype, T => order::<T>(op)).flatten(),
+        op => widened(dtype, |dtype| {
+            with_type!(dtype, T => order::<T>(op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64).flatten()
+        }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }

@@ -59,12 +59,12 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
     let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
-    walk.for_each_row(|[c, t, e]| {
+    for [c, t, e] in walk.rows() {
         out.extend(
             (0..row).map(|i| {
                 if conditions[c + i * step_c] { ts[t + i * step_t].clone() } else { es[e + i * step_e].clone() }
             }),
         );
-    });
+    }
     Ok(Tensor::from_vec(shape, out))
 }

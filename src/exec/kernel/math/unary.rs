@@ -3,9 +3,9 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel, one};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::special::{erf, ln_gamma};
-use super::{map, map_to, zip};
+use super::{map, map_to, widened, zip};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Float, Integer, Numeric, with_float, with_integer, with_number};
+use crate::tensor::{Element, Float, Integer, Numeric, with_type};
 
 const OPS: &[&str] = &[
     "Abs",
@@ -46,10 +46,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
         "LogicalNot" => Some(unary(|x: bool| !x)),
-        _ => with_number!(dtype, T => numeric::<T>(node.op))
-            .flatten()
-            .or_else(|| with_float!(dtype, T => float::<T>(node.op)).flatten())
-            .or_else(|| with_integer!(dtype, T => integer::<T>(node.op)).flatten()),
+        _ => widened(dtype, |dtype| {
+            with_type!(dtype, T => numeric::<T>(node.op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+                .flatten()
+                .or_else(|| with_type!(dtype, T => float::<T>(node.op); F32 f32, F64 f64).flatten())
+                .or_else(|| with_type!(dtype, T => integer::<T>(node.op); I32 i32, I64 i64).flatten())
+        }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }

@@ -1,10 +1,10 @@
 //! ArgMax and ArgMin: the first place of the greatest or least element along an axis.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::math::cast;
+use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_number};
+use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let greatest = match node.op {
@@ -13,10 +13,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-    let found = with_number!(dtype, T => call(move |[x, axis]| place::<T>(&x, &axis, greatest, to))).or_else(|| {
-        // False before true, as 0 before 1.
-        (dtype == DType::Bool).then(|| call(move |[x, axis]| place::<u8>(&cast(x, DType::U8)?, &axis, greatest, to)))
-    });
+    // False before true, as 0 before 1.
+    let wide = if dtype == DType::Bool { DType::I32 } else { wide(dtype) };
+    let found = with_type!(wide, T => call(move |[x, axis]| place::<T>(&cast(x, wide)?, &axis, greatest, to));
+        F32 f32, F64 f64, I32 i32, I64 i64, U64 u64);
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 

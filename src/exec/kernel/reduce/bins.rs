@@ -4,18 +4,20 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dt
 use super::super::math::cast;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Shape, Tensor, with_number};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
         "DenseBincount" => {
             let binary = node.attrs.bool("binary_output")?;
             let dtype = output_dtype(node, 0)?;
-            with_number!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary)))
+            with_type!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary));
+                F32 f32, F64 f64, I32 i32, I64 i64)
         }
         "HistogramFixedWidth" => {
             let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-            with_number!(dtype, T => call(move |[values, range, bins]| histogram::<T>(&values, &range, &bins, to)))
+            with_type!(dtype, T => call(move |[values, range, bins]| histogram::<T>(&values, &range, &bins, to));
+                F32 f32, F64 f64, I32 i32, I64 i64)
         }
         _ => return Ok(None),
     };

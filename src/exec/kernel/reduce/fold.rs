@@ -2,9 +2,10 @@
 
 use super::super::broadcast::Broadcast;
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_float, with_integer, with_number};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_type};
 
 /// Rows longer than this are folded in parts that do not wait for one another.
 const LANES: usize = 8;
@@ -16,15 +17,20 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }
     let dtype = input_dtype(node, 0)?;
     let found = if op == "L2Loss" {
-        with_float!(dtype, T => call(|[x]| l2_loss::<T>(&x)))
+        widened(dtype, |dtype| with_type!(dtype, T => call(|[x]| l2_loss::<T>(&x)); F32 f32, F64 f64))
     } else {
         let keep_dims = node.attrs.bool("keep_dims")?;
         match op {
             "All" => (dtype == DType::Bool).then(|| reduction(keep_dims, true, |x: bool| x, |x, y| x & y, |x, _| x)),
             "Any" => (dtype == DType::Bool).then(|| reduction(keep_dims, false, |x: bool| x, |x, y| x | y, |x, _| x)),
-            "Max" | "Min" => with_number!(dtype, T => extreme::<T>(op == "Max", keep_dims)),
-            _ => with_float!(dtype, T => of_floats::<T>(op, keep_dims))
-                .or_else(|| with_integer!(dtype, T => of_integers::<T>(op, keep_dims))),
+            "Max" | "Min" => widened(dtype, |wide| {
+                with_type!(wide, T => extreme::<T>(op == "Max", dtype, keep_dims);
+                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+            }),
+            _ => widened(dtype, |dtype| {
+                with_type!(dtype, T => of_floats::<T>(op, keep_dims); F32 f32, F64 f64)
+                    .or_else(|| with_type!(dtype, T => of_integers::<T>(op, keep_dims); I32 i32, I64 i64, U64 u64))
+            }),
         }
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
@@ -52,13 +58,21 @@ fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
 }
 
 /// The greatest or least element; a NaN among them is the answer.
-fn extreme<T: Numeric>(greatest: bool, keep_dims: bool) -> HostKernel {
+fn extreme<T: Numeric>(greatest: bool, dtype: DType, keep_dims: bool) -> HostKernel {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
+    // What no element leaves is a limit of the narrow dtype, not of the one computed in.
+    let (lowest, highest) = limits::<T>(dtype);
     if greatest {
-        reduction(keep_dims, T::LOWEST, |x| x, move |x: T, y: T| if y > x || is_nan(&y) { y } else { x }, |x, _| x)
+        reduction(keep_dims, lowest, |x| x, move |x: T, y: T| if y > x || is_nan(&y) { y } else { x }, |x, _| x)
     } else {
-        reduction(keep_dims, T::HIGHEST, |x| x, move |x: T, y: T| if y < x || is_nan(&y) { y } else { x }, |x, _| x)
+        reduction(keep_dims, highest, |x| x, move |x: T, y: T| if y < x || is_nan(&y) { y } else { x }, |x, _| x)
     }
+}
+
+/// The least and the greatest value of `dtype`.
+fn limits<T: Numeric>(dtype: DType) -> (T, T) {
+    with_integer!(dtype, N => (T::from_i64(N::LOWEST.to_i64()), T::from_i64(N::HIGHEST.to_i64())))
+        .unwrap_or((T::LOWEST, T::HIGHEST))
 }
 
 /// A reduction over the axes that the second input names: `fold` from `start` over what `load` makes of the elements,
@@ -80,7 +94,7 @@ where
         let mut sums = vec![start; n];
         let walk = Broadcast::new(x.shape(), [x.shape(), &reduced.kept]);
         let (row, [_, step]) = (walk.row(), walk.steps());
-        walk.for_each_row(|[from, to]| {
+        for [from, to] in walk.rows() {
             let elements = &elements[from..from + row];
             if step == 0 || n == 1 {
                 sums[to] = fold(sums[to], fold_row(elements, start, load, fold));
@@ -89,7 +103,7 @@ where
                     *sum = fold(*sum, load(x));
                 }
             }
-        });
+        }
         let count = if n == 0 { 0 } else { elements.len() / n };
         let out = sums.into_iter().map(|sum| store(sum, count)).collect();
         Ok(Tensor::from_vec(if keep_dims { reduced.kept } else { reduced.dropped }, out))

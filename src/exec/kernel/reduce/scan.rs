@@ -1,9 +1,10 @@
 //! Cumsum and Cumprod: every partial result along an axis.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Numeric, Tensor, with_number};
+use crate::tensor::{Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let sums = match node.op {
@@ -13,10 +14,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     };
     let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
     let dtype = input_dtype(node, 0)?;
-    let found = with_number!(dtype, T => if sums {
-        call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, T::add))
-    } else {
-        call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, T::mul))
+    let found = widened(dtype, |dtype| {
+        with_type!(dtype, T => if sums {
+            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, T::add))
+        } else {
+            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, T::mul))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
     });
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }

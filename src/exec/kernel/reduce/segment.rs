@@ -1,9 +1,10 @@
 //! Segments: rows that belong together are summed, averaged, or the greatest of them taken.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_number};
+use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_integer, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let op = node.op;
@@ -11,25 +12,28 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
-    let found = with_number!(dtype, T => match op {
-        "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, false)),
-        "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, true)),
-        "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
-        _ => call(|[data, ids, n]| {
-            unsorted::<T>(&data, &ids, &n, least(), |x, y| if y > x || y.partial_cmp(&y).is_none() { y } else { x })
-        }),
+    let found = widened(dtype, |wide| {
+        with_type!(wide, T => match op {
+            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, false)),
+            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, true)),
+            "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
+            _ => call(move |[data, ids, n]| {
+                let greater = |x: T, y: T| if y > x || y.partial_cmp(&y).is_none() { y } else { x };
+                unsorted::<T>(&data, &ids, &n, least(dtype), greater)
+            }),
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
     });
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The least finite value: what TensorFlow gives a segment that has no rows.
-fn least<T: Numeric>() -> T {
-    match T::DTYPE {
+/// The least finite value of `dtype`: what TensorFlow gives a segment that has no rows.
+fn least<T: Numeric>(dtype: DType) -> T {
+    match dtype {
         DType::F16 => T::from_f64(half::f16::MIN.to_f64()),
         DType::BF16 => T::from_f64(half::bf16::MIN.to_f64()),
         DType::F32 => T::from_f64(f64::from(f32::MIN)),
         DType::F64 => T::from_f64(f64::MIN),
-        _ => T::LOWEST,
+        _ => with_integer!(dtype, N => T::from_i64(N::LOWEST.to_i64())).unwrap_or(T::LOWEST),
     }
 }
 

@@ -38,7 +38,7 @@ fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Te
     let mut wrong = None;
     let walk = Broadcast::new(&shape, [x.shape(), pos.shape()]);
     let (row, [step_x, step_pos]) = (walk.row(), walk.steps());
-    walk.for_each_row(|[a, b]| {
+    for [a, b] in walk.rows() {
         for i in 0..row {
             let (text, at) = (&strings[a + i * step_x], b + i * step_pos);
             match part(text, begins[at], lengths[at], characters) {
@@ -49,7 +49,7 @@ fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Te
                 }
             }
         }
-    });
+    }
     match wrong {
         Some((text, pos, index)) => Err(Failure::invalid(format!(
             "pos {pos} out of range for string b'{}' at index {}",
