@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 /// The folders of the recorded sessions that are here: those committed, and all where the corpus stands beside.
 fn recorded() -> Vec<std::path::PathBuf> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut cases: Vec<_> = [root.join("tests/data/corpus"), root.join("../shared/corpus/tf")]
+    let mut cases: Vec<_> = [root.join("tests/cases"), root.join("../shared/corpus/tf")]
         .iter()
         .filter_map(|folder| std::fs::read_dir(folder).ok())
         .flatten()

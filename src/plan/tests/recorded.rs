@@ -1,5 +1,5 @@
 //! Every recorded session of TensorFlow plans on its own cluster, or is refused where TensorFlow refused to place it: those
-//! in `tests/data/corpus`, and all of them in `../shared/corpus` when it is there.
+//! in `tests/cases`, and all of them in `../shared/corpus` when it is there.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::graph::graphdef;
 fn every_recorded_session_plans() {
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut faults = Vec::new();
-    for folder in ["tests/data/corpus", "../shared/corpus/tf"] {
+    for folder in ["tests/cases", "../shared/corpus/tf"] {
         let cases = fs::read_dir(project.join(folder)).into_iter().flatten();
         for case in cases.map(|case| case.expect("a folder").path()).filter(|case| case.is_dir()) {
             check_case(&case, &mut faults);

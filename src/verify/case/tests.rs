@@ -23,7 +23,7 @@ fn with_step(step: &str) -> String {
 fn every_recorded_case_is_read() {
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR"));
     let mut names = Vec::new();
-    for corpus in [root.join("tests/data/corpus"), root.join("../shared/corpus/tf")] {
+    for corpus in [root.join("tests/cases"), root.join("../shared/corpus/tf")] {
         let Ok(entries) = fs::read_dir(corpus) else { continue };
         for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.join("case.json").exists()) {
             let case = Case::read(&path).unwrap_or_else(|failure| panic!("{failure}"));
@@ -42,7 +42,7 @@ fn every_recorded_case_is_read() {
 
 #[test]
 fn a_case_says_what_its_json_says() {
-    let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
+    let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let split = Case::read(&root.join("seed_c_238_split")).unwrap();
     assert_eq!(split.tasks(), [Task::new("local", 0), Task::new("local", 1)]);
     assert!(split.has_cluster && !split.soft_placement);
