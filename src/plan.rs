@@ -5,6 +5,7 @@
 
 mod error;
 mod frame;
+mod group;
 mod partition;
 mod place;
 mod prune;

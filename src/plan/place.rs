@@ -1,19 +1,18 @@
 //! Where each node of a step runs, and why.
 //!
-//! Nodes that must share a device (a reference to a variable or a handle of state leads from one to the other, or a
-//! `_class` attribute says so) form a group, over the whole graph and not only what the step runs: so a variable is on the
-//! same device for every step of a session. A group's device answers all its members' requests at once.
+//! Nodes that must share a device form a group, over the whole graph and not only what the step runs: so a variable is on
+//! the same device for every step of a session. A group's device answers all its members' requests at once.
 //!
 //! Of several devices that answer a request, the first of these is taken: the default device, a device of the default
 //! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even where it has a GPU.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::group::{GroupSpec, Groups};
 use super::prune::{Item, ItemOp, Step, is_back_edge};
 use super::{DeviceKind, DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Why};
-use crate::graph::{Attr, Graph, Node, NodeId};
+use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;
-use crate::tensor::DType;
 
 /// Most bytes of a constant that is copied to each device that uses it.
 const MAX_COPIED_BYTES: usize = 64 << 10;
@@ -45,10 +44,13 @@ pub(super) fn place(step: &Step, devices: &[DeviceName], options: &PlanOptions) 
     let mut homes: Vec<Home> = Vec::with_capacity(step.items.len());
     for item in 0..step.items.len() {
         let home = match step.items[item].op {
-            ItemOp::Node(id) => match followed(step, item).filter(|_| placer.is_free(id)) {
-                Some(with) => Home { why: Why::Colocated { with: step.tensor_name(with, 0) }, ..homes[with].clone() },
-                None => placer.home(id)?,
-            },
+            ItemOp::Node(id) => {
+                let own = placer.home(id)?;
+                match followed(step, item).filter(|_| placer.groups.is_single(id)) {
+                    Some(with) => Home { device: homes[with].device, why: because_of(step, with) },
+                    None => own,
+                }
+            }
             ItemOp::Feed(_, tensor) => placer.home(tensor.node).unwrap_or_else(|_| placer.default_home()),
             ItemOp::Fetch(..) => homes[step.items[item].inputs[0].0].clone(),
         };
@@ -78,17 +80,15 @@ struct Home {
     why: Why,
 }
 
-/// The input whose device an item takes unless it requests another: what only looks at its input's shape goes where
-/// the input is, and what only hands a value out of a loop stays in the loop's place, whatever it requests.
+/// The input whose device an item takes: what only looks at its input's shape, unless it requests a device, and what only
+/// hands a value out of a loop, whatever it requests.
 fn followed(step: &Step, item: usize) -> Option<usize> {
     let input = step.items[item].inputs.first()?.0;
     let node = step.node(item)?;
     match node.op.name {
         "Exit" | "RefExit" => Some(input),
-        "Shape" | "ShapeN" | "Size" if node.device.is_empty() => {
-            // A constant has no place of its own: it goes where it is used.
-            Some(input).filter(|&input| !is_generator(step, input))
-        }
+        // But a constant has no place of its own: it goes where it is used.
+        "Shape" | "ShapeN" | "Size" if node.device.is_empty() && !is_generator(step, input) => Some(input),
         _ => None,
     }
 }
@@ -135,7 +135,7 @@ fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<H
             let own = homes[item][0].clone();
             let follow = |(device, user): (usize, usize)| match device == own.device {
                 true => own.clone(),
-                false => Home { device, why: Why::Colocated { with: step.tensor_name(user, 0) } },
+                false => Home { device, why: because_of(step, user) },
             };
             homes[item] = users.into_iter().map(follow).collect();
         }
@@ -147,6 +147,10 @@ fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<H
         }
     }
     homes
+}
+
+fn because_of(step: &Step, item: usize) -> Why {
+    Why::Colocated { with: step.tensor_name(item, 0) }
 }
 
 fn consumers(step: &Step) -> Vec<Vec<usize>> {
@@ -186,7 +190,6 @@ impl Placer<'_> {
     /// Whether nothing says where the node goes: no request, and no group.
     fn is_free(&self, id: NodeId) -> bool {
         self.groups.is_single(id) && self.groups.requests[id.index()].is_open()
-            || matches!(self.step.graph.node(id).op.name, "Exit" | "RefExit") && self.groups.is_single(id)
     }
 
     fn default_home(&mut self) -> Home {
@@ -262,15 +265,13 @@ impl Placer<'_> {
 fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> String {
     let place = requested.task_only();
     if devices.iter().any(|device| device.matches(&place)) {
-        let place = if place.is_open() { "No task".to_owned() } else { place.to_string() };
-        let has = if place == "No task" { "has" } else { "has no" };
         let what = match (requested.kind, requested.index) {
             (Some(kind), Some(index)) => format!("{}:{index}", kind.name()),
             (Some(kind), None) => kind.name().to_owned(),
-            (None, Some(index)) => format!("device {index}"),
-            (None, None) => "such device".to_owned(),
+            (None, index) => format!("device {}", index.unwrap_or_default()),
         };
-        return format!("{place} {has} {what}; with soft placement the operation runs on a CPU instead.");
+        let has = if place.is_open() { "No task has".to_owned() } else { format!("{place} has no") };
+        return format!("{has} {what}; with soft placement the operation runs on a CPU instead.");
     }
     let tasks: BTreeSet<String> = devices.iter().map(|device| device.task.short()).collect();
     let jobs: BTreeSet<&str> = devices.iter().map(|device| device.task.job.as_str()).collect();
@@ -287,163 +288,5 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> String {
         format!("No node is up as {place}; jobs that are: {}.", jobs.join(", "))
     } else {
         format!("No node is up as {place}; did you mean {}?", near.join(" or "))
-    }
-}
-
-/// The nodes of a graph in groups that share a device: a union-find forest.
-struct Groups {
-    parents: Vec<u32>,
-    sizes: Vec<u32>,
-    /// What each node requests.
-    requests: Vec<DeviceSpec>,
-    /// What each group requests, at its root.
-    specs: Vec<GroupSpec>,
-    /// Groups that cannot be placed, by root.
-    faults: HashMap<NodeId, PlanError>,
-}
-
-/// What a group requests, and the first member that requested each part.
-#[derive(Clone, Debug, Default)]
-struct GroupSpec {
-    spec: DeviceSpec,
-    job: Option<NodeId>,
-    task: Option<NodeId>,
-    kind: Option<NodeId>,
-    index: Option<NodeId>,
-}
-
-impl Groups {
-    fn of(graph: &Graph, soft_placement: bool) -> Groups {
-        let mut groups = Groups {
-            parents: (0..graph.len() as u32).collect(),
-            sizes: vec![1; graph.len()],
-            requests: Vec::with_capacity(graph.len()),
-            specs: vec![GroupSpec::default(); graph.len()],
-            faults: HashMap::new(),
-        };
-        let mut faults: Vec<(NodeId, PlanError)> = Vec::new();
-        for (id, node) in graph.nodes() {
-            for (&input, &is_ref) in node.inputs.iter().zip(&node.input_refs) {
-                if is_ref || graph.output_type(input).dtype == DType::Resource {
-                    groups.union(id, input.node);
-                }
-            }
-            for name in colocated_with(node) {
-                match graph.find(&name) {
-                    Some(other) => groups.union(id, other),
-                    None => faults.push((id, no_such_colocation(graph, node, name))),
-                }
-            }
-        }
-        for (id, fault) in faults {
-            groups.faults.entry(groups.find(id)).or_insert(fault);
-        }
-        groups.merge_requests(graph, soft_placement);
-        groups
-    }
-
-    fn merge_requests(&mut self, graph: &Graph, soft_placement: bool) {
-        let mut parsed: HashMap<&str, DeviceSpec> = HashMap::new();
-        for (id, node) in graph.nodes() {
-            // Graph::new has refused what does not parse.
-            let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default()).clone();
-            let root = self.find(id);
-            if let Err(first) = self.specs[root.index()].add(id, &request, soft_placement) {
-                let fault = PlanError::Apart {
-                    first: graph.node(first).name.clone(),
-                    first_device: graph.node(first).device.clone(),
-                    second: node.name.clone(),
-                    op: node.op.name.to_owned(),
-                    second_device: node.device.clone(),
-                };
-                self.faults.entry(root).or_insert(fault);
-            }
-            self.requests.push(request);
-        }
-    }
-
-    fn is_single(&self, id: NodeId) -> bool {
-        self.sizes[self.find(id).index()] == 1
-    }
-
-    fn find(&self, id: NodeId) -> NodeId {
-        let mut at = id.0;
-        while self.parents[at as usize] != at {
-            at = self.parents[at as usize];
-        }
-        NodeId(at)
-    }
-
-    fn union(&mut self, a: NodeId, b: NodeId) {
-        let (a, b) = (self.find(a), self.find(b));
-        if a != b {
-            // By size, so that paths stay short; the smaller id breaks a tie.
-            let (size_a, size_b) = (self.sizes[a.index()], self.sizes[b.index()]);
-            let (root, child) = if (size_a, b) >= (size_b, a) { (a, b) } else { (b, a) };
-            self.parents[child.index()] = root.0;
-            self.sizes[root.index()] = size_a + size_b;
-        }
-    }
-}
-
-impl GroupSpec {
-    /// Takes a member's request in. Soft placement gives up a kind or number of device that contradicts another.
-    ///
-    /// # Errors
-    /// The member whose request this one contradicts.
-    fn add(&mut self, id: NodeId, request: &DeviceSpec, soft_placement: bool) -> Result<(), NodeId> {
-        fn part<T: Clone + PartialEq>(
-            have: &mut Option<T>,
-            by: &mut Option<NodeId>,
-            want: &Option<T>,
-            id: NodeId,
-        ) -> Result<(), NodeId> {
-            match (&*have, want, *by) {
-                (Some(have), Some(want), Some(first)) if have != want => Err(first),
-                (None, Some(want), _) => {
-                    (*have, *by) = (Some(want.clone()), Some(id));
-                    Ok(())
-                }
-                _ => Ok(()),
-            }
-        }
-        part(&mut self.spec.job, &mut self.job, &request.job, id)?;
-        part(&mut self.spec.task, &mut self.task, &request.task, id)?;
-        let kind = part(&mut self.spec.kind, &mut self.kind, &request.kind, id);
-        let index = part(&mut self.spec.index, &mut self.index, &request.index, id);
-        match kind.and(index) {
-            Err(_) if soft_placement => {
-                // A CPU takes everything.
-                (self.spec.kind, self.spec.index) = (Some(DeviceKind::Cpu), None);
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    /// The member that decided where the group goes, other than `id` where there is one.
-    fn decider(&self, graph: &Graph, id: NodeId, root: NodeId) -> String {
-        let deciders = [self.task, self.job, self.kind, self.index];
-        let other = deciders.into_iter().flatten().find(|&decider| decider != id).unwrap_or(root);
-        graph.node(other).name.clone()
-    }
-}
-
-/// The nodes that the `_class` attribute names as `loc:@name`.
-fn colocated_with(node: &Node) -> Vec<String> {
-    let Some(Attr::Strs(classes)) = node.attrs.get("_class") else { return Vec::new() };
-    let names = classes.iter().filter_map(|class| std::str::from_utf8(class).ok()?.strip_prefix("loc:@"));
-    names.map(str::to_owned).collect()
-}
-
-fn no_such_colocation(graph: &Graph, node: &Node, with: String) -> PlanError {
-    PlanError::NoSuchColocation {
-        node: node.name.clone(),
-        op: node.op.name.to_owned(),
-        nearest: nearest(&with, graph.nodes().map(|(_, node)| node.name.as_str()))
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
-        with,
     }
 }

@@ -119,7 +119,8 @@ fn what_cannot_be_planned_says_why() {
          in = Enter x frame_name=loop
          mixed = Add in x
          inner = Neg in
-         out = Exit x",
+         out = Exit x
+         far_out = Exit in @/job:nowhere",
     );
     let devices = two_tasks();
     let check = |feeds: &[&str], fetches: &[&str], code: Code, says: &[&str]| {
@@ -153,6 +154,7 @@ fn what_cannot_be_planned_says_why() {
         InvalidArgument,
         &["there was explicitly assigned to /job:locla/task:1", "/job:local/task:1/device:CPU:0", "local/1"],
     );
+    check(&[], &["far_out"], InvalidArgument, &["far_out", "/job:nowhere"]);
     check(&[], &["gpu"], InvalidArgument, &["/job:local/task:1 has no GPU:0", "soft placement"]);
     check(&[], &["mixed"], InvalidArgument, &["'mixed' has inputs from different frames", "frame 'loop'", "frame ''"]);
     check(&[], &["inner"], InvalidArgument, &["inside of the loop \"loop\"", "Exit"]);
