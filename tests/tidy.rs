@@ -41,7 +41,13 @@ const RULES: &[Rule] = &[
         may_use: &["protocol", "plan", "device", "tensor", "failure", "ids", "nearest"],
         pure: false,
     },
+    Rule { module: "random", may_use: &[], pure: false },
     Rule { module: "post", may_use: &["protocol", "failure"], pure: false },
+    Rule {
+        module: "client",
+        may_use: &["post", "protocol", "plan", "device", "tensor", "failure", "ids", "random"],
+        pure: false,
+    },
     Rule {
         module: "worker",
         may_use: &[
@@ -56,7 +62,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         module: "session",
-        may_use: &["mesh", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        may_use: &["client", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "random"],
         pure: false,
     },
 ];
