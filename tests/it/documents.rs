@@ -1,4 +1,4 @@
-//! The first programs of the documents, as TensorFlow ran them (`tests/data/corpus`) and as a person would write them
+//! The first programs of the documents, as TensorFlow ran them (`tests/cases`) and as a person would write them
 //! (`examples`): in one process, and over nodes that are processes.
 
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::house::{House, NodeProcess, project};
 
 /// The recorded programs, in order.
 fn cases() -> Vec<PathBuf> {
-    let mut cases: Vec<PathBuf> = std::fs::read_dir(project("tests/data/corpus"))
-        .expect("tests/data/corpus is part of the project")
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(project("tests/cases"))
+        .expect("tests/cases is part of the project")
         .map(|entry| entry.expect("the folder can be listed").path())
         .filter(|path| path.join("case.json").exists())
         .collect();
