@@ -4,7 +4,7 @@
 
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
@@ -104,6 +104,18 @@ pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> 
 /// The product of some sizes; saturating, since the whole was checked or will be.
 pub fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1usize, |n, &d| n.saturating_mul(d))
+}
+
+/// Lets strings be made that have no more than so many bytes together.
+///
+/// # Errors
+/// ResourceExhausted where that passes [`MAX_TENSOR_BYTES`].
+pub fn check_text_bytes(bytes: usize) -> Result<()> {
+    if bytes <= MAX_TENSOR_BYTES {
+        return Ok(());
+    }
+    let message = format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor");
+    Err(Failure::new(Code::ResourceExhausted, message))
 }
 
 /// int32 or int64 elements from sizes, as `dtype` says.

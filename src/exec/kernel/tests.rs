@@ -3,7 +3,7 @@
 //! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
 //! and either `outputs` or `error` (the canonical class, and `message`, words that ours must contain). A tensor is
 //! `[dtype, shape, values]`; floats that JSON has not are "nan", "inf" and "-inf", strings have one character a byte.
-//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone.
+//! `limits.json` is our own: what is refused before memory is taken for it. `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone.
 
 use std::path::Path;
 

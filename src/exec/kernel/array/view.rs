@@ -3,6 +3,7 @@
 //! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only these two walks are
 //! compiled for every dtype.
 
+use super::super::call::check_text_bytes;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
 
@@ -38,6 +39,10 @@ impl View {
     /// ResourceExhausted where the result would be too large.
     pub fn read(&self, source: &Tensor, shape: Shape) -> Result<Tensor> {
         let n = shape.checked_elements(source.dtype())?;
+        if let (Data::String(strings), true) = (source.data(), n > source.len()) {
+            let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
+            check_text_bytes(longest.saturating_mul(n))?;
+        }
         let walk = self.merged();
         with_type!(source.dtype(), T => {
             let mut out = Vec::with_capacity(n);

@@ -1,6 +1,6 @@
 //! Elementwise ops of two inputs with one dtype: arithmetic, bits, and the gradients that are arithmetic.
 
-use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
 use super::{widened, zip, zip_to};
 use crate::failure::{Failure, Result};
@@ -39,9 +39,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }
     let dtype = input_dtype(node, 0)?;
     let found = match (node.op, dtype) {
-        ("Add", DType::String) => {
-            Some(call(|[x, y]| zip_to(&x, &y, |x: &Vec<u8>, y: &Vec<u8>| [x.as_slice(), y].concat())))
-        }
+        ("Add", DType::String) => Some(call(concatenate)),
         ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
         ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
         (op, dtype) => widened(dtype, |wide| {
@@ -52,6 +50,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn concatenate([x, y]: [Tensor; 2]) -> Result<Tensor> {
+    let pairs = x.shape().broadcast(y.shape())?.elements().unwrap_or(usize::MAX);
+    let longest = |x: &Tensor| x.slice::<Vec<u8>>().map(|x| x.iter().map(Vec::len).max().unwrap_or(0));
+    check_text_bytes((longest(&x)? + longest(&y)?).saturating_mul(pairs))?;
+    zip_to(&x, &y, |x: &Vec<u8>, y: &Vec<u8>| [x.as_slice(), y].concat())
 }
 
 fn binary<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {

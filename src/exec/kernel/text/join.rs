@@ -1,10 +1,10 @@
 //! StringJoin and ReduceJoin.
 
 use super::super::array::View;
-use super::super::call::{self, kernel as call, one, vector};
+use super::super::call::{self, check_text_bytes, kernel as call, one, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{MAX_TENSOR_BYTES, Shape, Tensor};
+use crate::tensor::{Shape, Tensor};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     let separator = node.attrs.bytes("separator")?.to_vec();
@@ -27,7 +27,7 @@ fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
         let own: usize = column.iter().map(Vec::len).sum();
         sum.saturating_add(if column.len() == 1 { own.saturating_mul(n) } else { own })
     });
-    check_size(bytes)?;
+    check_text_bytes(bytes)?;
     let strings = (0..n)
         .map(|i| {
             let parts: Vec<&[u8]> =
@@ -63,20 +63,10 @@ fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]
         .filter(|axis| keep_dims || !over.contains(axis))
         .map(|axis| if over.contains(&axis) { 1 } else { inputs.dims()[axis] })
         .collect();
-    check_size(rows.byte_len().saturating_add(separator.len().saturating_mul(rows.len())))?;
+    check_text_bytes(rows.byte_len().saturating_add(separator.len().saturating_mul(rows.len())))?;
     let n = shape.elements().unwrap_or(0);
     let strings = rows.slice::<Vec<u8>>()?;
     let row = strings.len().checked_div(n).unwrap_or(0);
     let joined = (0..n).map(|i| strings[i * row..(i + 1) * row].join(separator)).collect();
     Ok(Tensor::from_vec(shape, joined))
-}
-
-fn check_size(bytes: usize) -> Result<()> {
-    if bytes <= MAX_TENSOR_BYTES {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Code::ResourceExhausted,
-        format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor"),
-    ))
 }
