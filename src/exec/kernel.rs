@@ -52,16 +52,21 @@ pub struct KernelNode<'a> {
 /// # Errors
 /// InvalidArgument or Unimplemented where the attributes or dtypes are such that no input could be right.
 pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
-    for room in ROOMS {
+    first(ROOMS, node)
+}
+
+/// A room compiles the ops that are its own and answers `None` for all others.
+type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
+
+/// The kernel from the first room that has the op.
+fn first(rooms: &[Room], node: &KernelNode) -> Result<Option<HostKernel>> {
+    for room in rooms {
         if let Some(kernel) = room(node)? {
             return Ok(Some(kernel));
         }
     }
     Ok(None)
 }
-
-/// A room compiles the ops that are its own and answers `None` for all others.
-type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
 const ROOMS: &[Room] = &[
     math::kernel,

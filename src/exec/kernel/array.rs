@@ -17,7 +17,7 @@ mod view;
 pub use shape::broadcast_to;
 pub use view::View;
 
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, Room, first};
 use crate::failure::Result;
 
 /// The kernel of a node whose op moves or describes elements.
@@ -25,7 +25,7 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes, or an attribute has no meaning.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let files: [fn(&KernelNode) -> Result<Option<HostKernel>>; 11] = [
+    let files: &[Room] = &[
         shape::kernel,
         slice::kernel,
         join::kernel,
@@ -37,11 +37,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         partition::kernel,
         unique::kernel,
         search::kernel,
+        diag::kernel,
     ];
-    for file in files {
-        if let Some(kernel) = file(node)? {
-            return Ok(Some(kernel));
-        }
-    }
-    diag::kernel(node)
+    first(files, node)
 }

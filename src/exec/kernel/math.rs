@@ -15,7 +15,7 @@ pub use cast::{cast, wide, widened};
 
 pub use zip::{map, map_to, zip, zip_to};
 
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, first};
 use crate::failure::Result;
 
 /// The kernel of a node whose op is elementwise.
@@ -23,17 +23,5 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(match unary::kernel(node)? {
-        None => match binary::kernel(node)? {
-            None => match compare::kernel(node)? {
-                None => match cast::kernel(node)? {
-                    None => select::kernel(node)?,
-                    found => found,
-                },
-                found => found,
-            },
-            found => found,
-        },
-        found => found,
-    })
+    first(&[unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel], node)
 }

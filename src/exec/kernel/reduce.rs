@@ -6,7 +6,7 @@ mod fold;
 mod scan;
 mod segment;
 
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, first};
 use crate::failure::Result;
 
 /// The kernel of a node whose op reduces.
@@ -14,12 +14,5 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let files: [fn(&KernelNode) -> Result<Option<HostKernel>>; 5] =
-        [fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel];
-    for file in files {
-        if let Some(kernel) = file(node)? {
-            return Ok(Some(kernel));
-        }
-    }
-    Ok(None)
+    first(&[fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel], node)
 }

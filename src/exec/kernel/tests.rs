@@ -3,7 +3,8 @@
 //! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
 //! and either `outputs` or `error` (the canonical class, and `message`, words that ours must contain). A tensor is
 //! `[dtype, shape, values]`; floats that JSON has not are "nan", "inf" and "-inf", strings have one character a byte.
-//! `limits.json` is our own: what is refused before memory is taken for it. `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone.
+//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone. `limits.json` is
+//! our own: what is refused before memory is taken for it.
 
 use std::path::Path;
 

@@ -43,9 +43,9 @@ fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
 }
 
 fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
-    let k = match indices_of(k)?.as_slice() {
-        &[k] if k >= 0 => k as usize,
-        &[k] => return Err(Failure::invalid(format!("Need k >= 0, got {k}"))),
+    let k = match *indices_of(k)?.as_slice() {
+        [k] if k >= 0 => k as usize,
+        [k] => return Err(Failure::invalid(format!("Need k >= 0, got {k}"))),
         _ => return Err(Failure::invalid(format!("k must be scalar, got shape {}", k.shape()))),
     };
     let Some(&columns) = x.dims().last() else {

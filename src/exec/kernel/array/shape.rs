@@ -6,7 +6,7 @@ use super::super::call::{self, kernel as call, no_kernel, output_dtype, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::View;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Shape, Tensor, with_float};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_float};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -239,15 +239,13 @@ fn bitcast(x: Tensor, to: DType) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     if from_size > to_size {
         dims.push(from_size / to_size);
-    } else if from_size < to_size {
-        if dims.pop() != Some(to_size / from_size) {
-            return Err(Failure::invalid(format!(
-                "Cannot bitcast from {} to {to}: the last dimension of shape {} is not {}",
-                x.dtype(),
-                x.shape(),
-                to_size / from_size
-            )));
-        }
+    } else if from_size < to_size && dims.pop() != Some(to_size / from_size) {
+        return Err(Failure::invalid(format!(
+            "Cannot bitcast from {} to {to}: the last dimension of shape {} is not {}",
+            x.dtype(),
+            x.shape(),
+            to_size / from_size
+        )));
     }
     match x.bytes() {
         Some(bytes) => Tensor::from_bytes(to, dims, bytes),
@@ -258,7 +256,7 @@ fn bitcast(x: Tensor, to: DType) -> Result<Tensor> {
 fn check_numerics(x: Tensor, message: &str) -> Result<Tensor> {
     let (nan, infinite) = with_float!(x.dtype(), T => {
         x.slice::<T>()?.iter().fold((false, false), |(nan, infinite), x| {
-            let x = f64::from(*x);
+            let x = x.to_f64();
             (nan | x.is_nan(), infinite | x.is_infinite())
         })
     })

@@ -75,7 +75,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
         }
         _ if wide(to) != to => return cast(cast(x, wide(to))?, to),
         (DType::F32 | DType::F64, _) => {
-            with_type!(from, S => from_float(&x, to, |&x: &S| f64::from(x)); F32 f32, F64 f64)
+            with_type!(from, S => from_float::<S>(&x, to); F32 f32, F64 f64)
         }
         _ => with_type!(from, S => from_integer::<S>(&x, to); I32 i32, I64 i64, U64 u64),
     };
@@ -96,7 +96,8 @@ fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {
     }
 }
 
-fn from_float<S: Numeric>(x: &Tensor, to: DType, load: impl Fn(&S) -> f64) -> Result<Tensor> {
+fn from_float<S: Numeric>(x: &Tensor, to: DType) -> Result<Tensor> {
+    let load = |x: &S| x.to_f64();
     const TWO_63: f64 = 9_223_372_036_854_775_808.0;
     let to_i64 = |x: f64| if (-TWO_63..TWO_63).contains(&x) { x as i64 } else { i64::MIN };
     let fits_i32 = |x: f64| x > f64::from(i32::MIN) - 1.0 && x < f64::from(i32::MAX) + 1.0;

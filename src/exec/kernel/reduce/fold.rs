@@ -77,16 +77,13 @@ fn limits<T: Numeric>(dtype: DType) -> (T, T) {
 
 /// A reduction over the axes that the second input names: `fold` from `start` over what `load` makes of the elements,
 /// then `store` with the number of elements that went into each.
-fn reduction<T: Element + Copy, A: Copy + 'static, R: Element>(
+fn reduction<T: Element + Copy, A: Copy + Send + 'static, R: Element>(
     keep_dims: bool,
     start: A,
     load: impl Fn(T) -> A + Copy + Send + 'static,
     fold: impl Fn(A, A) -> A + Copy + Send + 'static,
     store: impl Fn(A, usize) -> R + Copy + Send + 'static,
-) -> HostKernel
-where
-    A: Send,
-{
+) -> HostKernel {
     call(move |[x, axes]: [Tensor; 2]| {
         let reduced = Reduced::new(x.shape(), &axes)?;
         let elements = x.slice::<T>()?;
@@ -104,7 +101,7 @@ where
                 }
             }
         }
-        let count = if n == 0 { 0 } else { elements.len() / n };
+        let count = elements.len().checked_div(n).unwrap_or(0);
         let out = sums.into_iter().map(|sum| store(sum, count)).collect();
         Ok(Tensor::from_vec(if keep_dims { reduced.kept } else { reduced.dropped }, out))
     })

@@ -4,7 +4,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::math::map_to;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, with_float, with_integer};
+use crate::tensor::{DType, Numeric, with_float, with_integer};
 
 /// Longest text and most digits that a node may ask for.
 const MOST: i64 = 4096;
@@ -27,7 +27,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
                 None => format.signed(false, digits),
             }
         })))
-        .or_else(|| with_float!(dtype, T => call(move |[x]| map_to(&x, |&x: &T| format.float(f64::from(x)))))),
+        .or_else(|| with_float!(dtype, T => call(move |[x]| map_to(&x, |&x: &T| format.float(x.to_f64()))))),
     };
     found.map_or_else(|| no_kernel(node), Ok)
 }
