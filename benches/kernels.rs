@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use burn_backend::ops::ConvOptions;
+use burn_backend::ops::FloatTensorOps;
 use burn_backend::{Backend, TensorData};
 use burn_flex::Flex;
 use burn_ndarray::NdArray;

@@ -147,7 +147,9 @@ fn log_to_stderr(verbose: u8) {
     };
     let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels.to_owned());
     let filter: Targets = levels.parse().unwrap_or_else(|error| {
-        eprintln!("meshtf: MESHTF_LOG={levels}: {error}; it is written debug or meshtf::mesh=trace, or both with a comma");
+        eprintln!(
+            "meshtf: MESHTF_LOG={levels}: {error}; it is written debug or meshtf::mesh=trace, or both with a comma"
+        );
         Targets::new().with_default(tracing::Level::WARN)
     });
     let layer = tracing_subscriber::fmt::layer()

@@ -13,22 +13,25 @@ use crate::worker::Worker;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
+    resources: Arc<Resources>,
     worker: Option<Worker>,
     master: Option<Master>,
 }
 
 impl Host {
-    /// A host for `task`, or for a client alone.
-    pub fn new(task: Option<&Task>, post: &Arc<dyn Post>) -> Self {
+    /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
+    pub fn new(task: Option<&Task>, post: &Arc<dyn Post>, resources: Resources) -> Self {
+        let resources = Arc::new(resources);
         Host {
             client: Client::new(Arc::clone(post)),
-            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(post))),
+            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(post), Arc::clone(&resources))),
             master: task.map(|task| Master::new(task.clone(), Arc::clone(post))),
+            resources,
         }
     }
 
-    /// Opens a device and serves it from now on. `resources` are those of the task.
-    pub fn serve(&self, task: &Task, offer: Offer, resources: &Arc<Resources>) -> Result<DeviceInfo> {
+    /// Opens a device and serves it from now on.
+    pub fn serve(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
         let name = task.device(offer.kind, offer.index);
         let info = DeviceInfo {
             name: name.clone(),
@@ -36,7 +39,7 @@ impl Host {
             description: offer.description.clone(),
         };
         if let Some(worker) = &self.worker {
-            let device = Device::open(name.clone(), offer.open()?, Arc::clone(resources), worker.sink())?;
+            let device = Device::open(name.clone(), offer.open()?, Arc::clone(&self.resources), worker.sink())?;
             worker.add_device(name, device);
         }
         Ok(info)

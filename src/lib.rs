@@ -31,11 +31,11 @@
 //!
 //! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
 
+pub mod checkpoint;
 #[cfg(feature = "node")]
 pub mod cli;
 #[cfg(feature = "node")]
 mod client;
-pub mod checkpoint;
 pub mod device;
 pub mod exec;
 mod failure;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
+use crate::checkpoint::DataDir;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
@@ -63,11 +64,19 @@ impl Post for LocalPost {
 }
 
 impl LocalCluster {
-    /// Starts the tasks, each with the devices that `backend` finds on this machine.
+    /// Starts the tasks, each with the devices that `backend` finds on this machine. Their graphs may touch no file.
     ///
     /// # Errors
     /// InvalidArgument where there is no task or one is named twice; Unavailable where the backend has no device here.
     pub fn start(tasks: &[Task], backend: BackendChoice) -> Result<LocalCluster> {
+        LocalCluster::start_with_data(tasks, backend, None)
+    }
+
+    /// As [`LocalCluster::start`]; graphs may save to and restore from `data`, which the tasks share.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::start`].
+    pub fn start_with_data(tasks: &[Task], backend: BackendChoice, data: Option<DataDir>) -> Result<LocalCluster> {
         if tasks.is_empty() {
             return Err(Failure::invalid("a cluster has at least one task"));
         }
@@ -77,7 +86,8 @@ impl LocalCluster {
         for task in tasks {
             let peer = peer_of(task);
             let post: Arc<dyn Post> = Arc::new(LocalPost { me: peer.clone(), bus: Arc::clone(&bus) });
-            let host = Arc::new(Host::new(Some(task), &post));
+            let resources = data.clone().map_or_else(Resources::new, Resources::with_data);
+            let host = Arc::new(Host::new(Some(task), &post, resources));
             let devices = open_devices(task, backend, &host)?;
             if hosts.insert(task.clone(), host).is_some() {
                 return Err(Failure::invalid(format!("task {task} is named twice")));
@@ -138,7 +148,6 @@ fn peer_of(task: &Task) -> Peer {
 
 /// Opens the devices that `backend` finds here and gives them to the host.
 fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<DeviceInfo>> {
-    let resources = Arc::new(Resources::new());
     let offers = std::iter::once(cpu(backend)).chain(gpus(backend));
-    offers.map(|offer| host.serve(task, offer, &resources)).collect()
+    offers.map(|offer| host.serve(task, offer)).collect()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use spec::ClusterSpec;
 
+use crate::checkpoint::DataDir;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
@@ -73,6 +74,9 @@ pub enum NodeError {
     /// A device cannot be opened.
     #[error("{0}")]
     Device(#[from] Failure),
+    /// The folder that graphs may save to cannot be made or used.
+    #[error("the data folder {} cannot be used: {source}", folder.display())]
+    Data { folder: PathBuf, source: std::io::Error },
 }
 
 /// A participant of a mesh. Dropping it leaves without a goodbye; see [`Node::close`].
@@ -127,18 +131,18 @@ impl Node {
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
         let post = Arc::new(MeshPost { mesh: OnceLock::new(), host: OnceLock::new() });
         let shared: Arc<dyn Post> = post.clone();
-        let host = Arc::new(Host::new(config.task.as_ref(), &shared));
+        let resources = resources(&config, &home)?;
+        let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources));
         let _first = post.host.set(Arc::downgrade(&host));
 
-        let resources = Arc::new(Resources::new());
         let mut devices = Vec::new();
         if let Some(task) = &config.task {
-            devices.push(host.serve(task, cpu(config.backend), &resources)?);
+            devices.push(host.serve(task, cpu(config.backend))?);
         }
         let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, host.clone()).await?;
         let _first = post.mesh.set(mesh.clone());
         if let Some(task) = config.task.clone() {
-            look_for_gpus(task, config.backend, devices, &host, &mesh, resources);
+            look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
         Ok(Node { task: config.task, mesh, host })
     }
@@ -235,6 +239,15 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
         .on_task(&task.to_string())
 }
 
+/// What the task's graphs keep, and the folder they may touch: made where it is not there.
+fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
+    let Some(task) = &config.task else { return Ok(Resources::new()) };
+    let own = || home.join("data").join(&config.mesh).join(format!("{}-{}", task.job, task.index));
+    let folder = config.data.clone().unwrap_or_else(own);
+    let made = std::fs::create_dir_all(&folder).and_then(|()| DataDir::new(&folder));
+    made.map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
+}
+
 fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
     let mut mesh = MeshConfig::at_home(home, &config.mesh, config.open)?;
     mesh.task = config.task.clone();
@@ -247,20 +260,13 @@ fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Re
 }
 
 /// The first look for adapters takes half a second: a node serves before it is over.
-fn look_for_gpus(
-    task: Task,
-    backend: BackendChoice,
-    mut devices: Vec<DeviceInfo>,
-    host: &Arc<Host>,
-    mesh: &Mesh,
-    resources: Arc<Resources>,
-) {
+fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {
         let found = gpus(backend);
         let Some(host) = host.upgrade() else { return };
         for gpu in found {
-            match host.serve(&task, gpu, &resources) {
+            match host.serve(&task, gpu) {
                 Ok(info) => devices.push(info),
                 Err(failure) => tracing::warn!("a GPU is left out: {failure}"),
             }

@@ -62,6 +62,8 @@ pub struct SessionOptions {
     pub soft_placement: bool,
     /// The task of the nodes that name none, where that is not the master's own.
     pub default_task: Option<Task>,
+    /// See no variable or queue of another session, and leave none behind.
+    pub isolated: bool,
 }
 
 /// A message with the tensors that go with it. A message names its tensors by their place in `tensors`.
@@ -93,7 +95,7 @@ pub enum Message {
     Fetched { id: RequestId, step: u64 },
 
     /// Master to worker: hold these pieces until the session ends.
-    Register { session: SessionId, pieces: Vec<(PieceId, Piece)> },
+    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
     /// Worker to master: registered, or why not.
     Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
     /// Master to worker: run these pieces for these steps, one step after the other; the tensors are the pieces' feeds,

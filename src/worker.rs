@@ -8,7 +8,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 
-use crate::exec::{Device, Sink};
+use crate::exec::{Device, Resources, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceName, Piece, Task};
@@ -29,6 +29,7 @@ pub struct Worker {
 struct Registration {
     master: Peer,
     session: SessionId,
+    isolated: bool,
     pieces: Vec<(PieceId, Piece)>,
 }
 
@@ -36,6 +37,7 @@ struct Registration {
 struct State {
     task: Task,
     post: Arc<dyn Post>,
+    resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
     sessions: Mutex<HashMap<SessionId, Session>>,
 }
@@ -53,8 +55,8 @@ struct Registered {
 
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
-    pub fn new(task: Task, post: Arc<dyn Post>) -> Self {
-        let state = Arc::new(State { task, post, devices: RwLock::default(), sessions: Mutex::default() });
+    pub fn new(task: Task, post: Arc<dyn Post>, resources: Arc<Resources>) -> Self {
+        let state = Arc::new(State { task, post, resources, devices: RwLock::default(), sessions: Mutex::default() });
         let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
         let shared = Arc::clone(&state);
         thread::Builder::new()
@@ -78,9 +80,9 @@ impl Worker {
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         let Envelope { message, tensors } = envelope;
         match message {
-            Message::Register { session, pieces } => {
+            Message::Register { session, isolated, pieces } => {
                 let ids = pieces.iter().map(|(id, _)| *id).collect();
-                let registration = Registration { master: from.clone(), session, pieces };
+                let registration = Registration { master: from.clone(), session, isolated, pieces };
                 if let Err(TrySendError::Full(_)) = self.registrar.try_send(registration) {
                     let failure =
                         Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"));
@@ -135,7 +137,10 @@ impl State {
     }
 
     fn register(&self, registration: Registration) {
-        let Registration { master, session, pieces } = registration;
+        let Registration { master, session, isolated, pieces } = registration;
+        if isolated {
+            self.resources.isolate(session);
+        }
         let ids = pieces.iter().map(|(id, _)| *id).collect();
         let result = pieces
             .into_iter()

@@ -11,6 +11,8 @@ use crate::failure::{Code, Failure, Result};
 pub struct DataDir {
     /// Absolute, without links.
     root: PathBuf,
+    /// Whether `/a` means `a` below the root too, and not the machine's own `/a`.
+    is_whole_world: bool,
 }
 
 impl DataDir {
@@ -18,7 +20,17 @@ impl DataDir {
     /// The system's, where there is no such folder.
     pub fn new(root: impl AsRef<Path>) -> io::Result<DataDir> {
         let root = root.as_ref().canonicalize()?;
-        if root.is_dir() { Ok(DataDir { root }) } else { Err(io::Error::from(io::ErrorKind::NotADirectory)) }
+        if root.is_dir() {
+            Ok(DataDir { root, is_whole_world: false })
+        } else {
+            Err(io::Error::from(io::ErrorKind::NotADirectory))
+        }
+    }
+
+    /// The same folder for graphs that name files of another machine: absolute names are taken below it too.
+    #[must_use]
+    pub fn as_whole_world(self) -> DataDir {
+        DataDir { is_whole_world: true, ..self }
     }
 
     pub fn root(&self) -> &Path {
@@ -39,7 +51,7 @@ impl DataDir {
             let root = self.root.display();
             Failure::new(Code::PermissionDenied, format!("{name} {why}; files of graphs lie below {root}"))
         };
-        let named = Path::new(name);
+        let named = Path::new(if self.is_whole_world { name.trim_start_matches('/') } else { name });
         if named.components().any(|part| matches!(part, Component::ParentDir | Component::Prefix(_))) {
             return Err(denied("has .. in it"));
         }

@@ -97,6 +97,7 @@ impl From<NodeError> for Trouble {
         let message = error.to_string();
         let exit = match error {
             NodeError::Device(failure) => exit_of(&failure),
+            NodeError::Data { .. } => Exit::BadInput,
             NodeError::Mesh(error) => match Failure::from(error).code {
                 Code::InvalidArgument | Code::FailedPrecondition => Exit::BadInput,
                 _ => Exit::Mesh,

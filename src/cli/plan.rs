@@ -38,9 +38,9 @@ pub struct Args {
 
 pub(super) async fn plan(args: Args) -> Outcome {
     let job = args.graph.read()?;
-    let options = SessionOptions { soft_placement: args.soft_placement, default_task: None };
+    let options = SessionOptions { soft_placement: args.soft_placement, default_task: None, isolated: false };
     let reached = if args.local {
-        Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default())?
+        Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None)?
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref()).await?
     };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Trouble;
+use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
@@ -42,7 +43,12 @@ pub(super) enum Reached {
 impl Reached {
     /// A cluster in this process of the `tasks`, or of /job:localhost/task:0 where there are none. The first is the
     /// master, unless `target` is.
-    pub fn local(mut tasks: Vec<Task>, target: Option<&Task>, backend: BackendChoice) -> Result<Self, Trouble> {
+    pub fn local(
+        mut tasks: Vec<Task>,
+        target: Option<&Task>,
+        backend: BackendChoice,
+        data: Option<DataDir>,
+    ) -> Result<Self, Trouble> {
         tasks.extend(target.cloned());
         if tasks.is_empty() {
             // As TensorFlow calls the one task of a program that names none.
@@ -51,7 +57,7 @@ impl Reached {
         let master = target.unwrap_or(&tasks[0]).clone();
         tasks.sort_unstable();
         tasks.dedup();
-        Ok(Reached::Local { cluster: LocalCluster::start(&tasks, backend)?, master })
+        Ok(Reached::Local { cluster: LocalCluster::start_with_data(&tasks, backend, data)?, master })
     }
 
     pub async fn session(&self, graph: Graph, options: SessionOptions) -> Result<Session, Failure> {

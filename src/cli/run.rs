@@ -1,9 +1,12 @@
 //! `meshtf run`: a graph in this one process, on as many tasks as it names, without a network.
 
-use super::Outcome;
+use std::path::PathBuf;
+
 use super::inputs::GraphArgs;
 use super::reach::{Reached, within};
 use super::submit::StepArgs;
+use super::{Outcome, Trouble};
+use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
 use crate::plan::Task;
 
@@ -28,12 +31,20 @@ pub struct Args {
     /// What computes: auto takes the best there is
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
+    /// Folder that the graph may save to and restore from [default: none]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
 }
 
 pub(super) async fn run(args: Args) -> Outcome {
     let job = args.graph.read()?;
+    let data = args.data.as_ref().map(|folder| {
+        let usable = std::fs::create_dir_all(folder).and_then(|()| DataDir::new(folder));
+        usable.map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
+    });
+    let data = data.transpose()?;
     within(args.steps.timeout, async {
-        let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend)?;
+        let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
         args.steps.run(&reached, &job).await
     })
     .await

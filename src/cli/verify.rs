@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::reach::{MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
+use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
 use crate::node::DEFAULT_MESH;
 use crate::plan::Task;
@@ -48,46 +49,62 @@ type Verdict = Result<usize, String>;
 
 pub(super) async fn verify(args: Args) -> Outcome {
     // A folder that holds no case is a slip of the hand, and said before anything runs.
-    let cases = args.cases.iter().map(|folder| read(folder)).collect::<Result<Vec<Case>, Trouble>>()?;
+    if let Some(folder) = args.cases.iter().find(|folder| !folder.join("case.json").is_file()) {
+        return Err(Trouble::input(format!("{} is no recorded case: it has no case.json", folder.display())));
+    }
     let mut passed = 0;
-    for case in &cases {
-        let verdict = match args.host(case).await {
-            Ok(reached) => {
-                let verdict = compare(case, &reached).await;
-                reached.close().await;
-                verdict
-            }
-            Err(trouble) if args.mesh.is_some() => return Err(trouble),
-            Err(trouble) => Err(trouble.to_string()),
+    for folder in &args.cases {
+        let (name, verdict) = match Case::read(folder) {
+            Ok(case) => (case.name.clone(), args.replay(&case).await?),
+            Err(failure) => (name_of(folder), Err(failure.to_string())),
         };
         passed += usize::from(verdict.is_ok());
-        args.show(&case.name, &verdict)?;
+        args.show(&name, &verdict)?;
     }
+    let count = args.cases.len();
     if args.json {
-        output::line(&json!({ "cases": cases.len(), "passed": passed }).to_string())?;
+        output::line(&json!({ "cases": count, "passed": passed }).to_string())?;
     } else {
-        output::line(&format!("{passed} of {}", cases.len()))?;
+        output::line(&format!("{passed} of {count}"))?;
     }
-    Ok(if passed == cases.len() { Exit::Ok } else { Exit::Differs })
+    Ok(if passed == count { Exit::Ok } else { Exit::Differs })
 }
 
-fn read(folder: &Path) -> Result<Case, Trouble> {
-    Case::read(folder).map_err(|failure| Trouble::input(format!("{}: {failure}", folder.display())))
+fn name_of(folder: &Path) -> String {
+    folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 async fn compare(case: &Case, reached: &Reached) -> Verdict {
-    let options = SessionOptions { soft_placement: case.soft_placement, default_task: None };
+    // A case was recorded on servers of its own: what another case left on a node is none of its business.
+    let options = SessionOptions { soft_placement: case.soft_placement, default_task: None, isolated: true };
     let session = reached.session(case.graph.clone(), options).await;
     replay(case, session).await.map_err(|difference| difference.to_string())
 }
 
 impl Args {
+    /// Runs a case.
+    ///
+    /// # Errors
+    /// With `--mesh`, where the mesh cannot be reached; everything else is a verdict on the case.
+    async fn replay(&self, case: &Case) -> Result<Verdict, Trouble> {
+        let scratch = Scratch::new();
+        match self.host(case, &scratch).await {
+            Ok(reached) => {
+                let verdict = compare(case, &reached).await;
+                reached.close().await;
+                Ok(verdict)
+            }
+            Err(trouble) if self.mesh.is_some() => Err(trouble),
+            Err(trouble) => Ok(Err(trouble.to_string())),
+        }
+    }
+
     /// Where the case runs; its master is the first task of its cluster, as it was when it was recorded.
-    async fn host(&self, case: &Case) -> Result<Reached, Trouble> {
+    async fn host(&self, case: &Case, scratch: &Scratch) -> Result<Reached, Trouble> {
         let tasks: Vec<Task> = case.tasks();
         let master = tasks.first().cloned();
         match &self.mesh {
-            None => Reached::local(tasks, master.as_ref(), self.backend),
+            None => Reached::local(tasks, master.as_ref(), self.backend, scratch.data()),
             Some(_) => self.mesh_args().reach_for(tasks, master.as_ref()).await,
         }
     }
@@ -111,5 +128,26 @@ impl Args {
             Ok(steps) => format!("ok       {name}  {steps} steps"),
             Err(why) => format!("DIFFERS  {name}  {why}"),
         })
+    }
+}
+
+/// A folder for the files of one case, which names them as they were called where it was recorded. Gone when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        Scratch(std::env::temp_dir().join(format!("meshtf-verify-{:016x}", crate::random::u64())))
+    }
+
+    /// The folder, made now; `None` where that fails, and then a graph that saves is told so.
+    fn data(&self) -> Option<DataDir> {
+        std::fs::create_dir_all(&self.0).and_then(|()| DataDir::new(&self.0)).ok().map(DataDir::as_whole_world)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // With --mesh nothing was made.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -136,7 +136,7 @@ impl Session {
         let (parts, outgoing): (Vec<Part>, Outgoing) = parts
             .into_values()
             .map(|(part, pieces)| {
-                let message = Message::Register { session: id, pieces };
+                let message = Message::Register { session: id, isolated: self.options.isolated, pieces };
                 (part.clone(), (part.worker, Envelope::from(message)))
             })
             .unzip();

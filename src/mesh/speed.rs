@@ -49,7 +49,11 @@ fn round(step: u64) -> Envelope {
 }
 
 /// A participant on a runtime of its own, as it would be in a process of its own.
-fn participant(folder: &std::path::Path, task: &str, report: Option<Sender<Instant>>) -> (tokio::runtime::Runtime, Mesh) {
+fn participant(
+    folder: &std::path::Path,
+    task: &str,
+    report: Option<Sender<Instant>>,
+) -> (tokio::runtime::Runtime, Mesh) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let config = MeshConfig {
         task: Some(task.parse().unwrap()),

@@ -172,8 +172,20 @@ fn fit(window: &Window, image: &Shape, filter: &Shape) -> Option<Fit> {
 const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
 const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
 
+/// Fewer products than this take the host no longer than burn takes to lay the tensors out, and the host sums in double.
+const SMALL: usize = 1 << 19;
+
+impl Fit {
+    /// Whether burn is to do it.
+    fn pays<B: Backing>(&self) -> bool {
+        let patch: usize = self.filter.dims()[1..].iter().product();
+        B::REMOTE || self.answer.elements().is_none_or(|answers| answers.saturating_mul(patch) >= SMALL)
+    }
+}
+
 fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let Some(fit) = fit(window, inputs[0].shape(), inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let fit = fit(window, inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
+    let Some(fit) = fit else { return Ok(Ran::Declined(inputs)) };
     let [image, filter] = arrays(site, inputs)?;
     let (dtype, filter) = (image.dtype, filter.permute(&HWIO_TO_OIHW));
     let raw = B::conv2d(window.enter(image).raw, filter.raw, None, fit.options);
@@ -182,7 +194,9 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
 
 fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
     let fit = sizes(&inputs[0], inputs[2].shape()).and_then(|image| fit(window, &image, inputs[1].shape()));
-    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
+        return Ok(Ran::Declined(inputs));
+    };
     inputs.remove(0);
     let [filter, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
@@ -195,7 +209,9 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
 
 fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
     let fit = sizes(&inputs[1], inputs[2].shape()).and_then(|filter| fit(window, inputs[0].shape(), &filter));
-    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
+        return Ok(Ran::Declined(inputs));
+    };
     inputs.remove(1);
     let [image, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;

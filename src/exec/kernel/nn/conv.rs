@@ -7,7 +7,7 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::widened;
 use super::super::{HostKernel, KernelNode};
-use super::gemm::{Matrix, add_product};
+use super::gemm::{Matrix, Term, add_product};
 use super::layout::{channels_first, channels_last};
 use super::window::{Axis, Slide, spread};
 use crate::failure::{Failure, Result};
@@ -160,7 +160,7 @@ impl Convolution {
     }
 }
 
-fn forward<T: Numeric>(slide: &Slide, input: Tensor, filter: &Tensor) -> Result<Tensor> {
+fn forward<T: Term>(slide: &Slide, input: Tensor, filter: &Tensor) -> Result<Tensor> {
     let input = to_channels_last::<T>(slide, input)?;
     let conv = Convolution::new(slide, input.shape(), filter.shape())?;
     let shape = conv.output_shape(slide.spatial);
@@ -189,7 +189,7 @@ fn forward<T: Numeric>(slide: &Slide, input: Tensor, filter: &Tensor) -> Result<
     from_channels_last::<T>(slide, Tensor::from_vec(shape, output))
 }
 
-fn backprop_input<T: Numeric>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gradient: Tensor) -> Result<Tensor> {
+fn backprop_input<T: Term>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gradient: Tensor) -> Result<Tensor> {
     let gradient = to_channels_last::<T>(slide, gradient)?;
     let stated = stated_shape(slide, sizes, "input_sizes")?;
     let shape = match *stated.dims() {
@@ -223,7 +223,7 @@ fn backprop_input<T: Numeric>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gr
     from_channels_last::<T>(slide, Tensor::from_vec(shape, input))
 }
 
-fn backprop_filter<T: Numeric>(slide: &Slide, input: Tensor, sizes: &Tensor, gradient: Tensor) -> Result<Tensor> {
+fn backprop_filter<T: Term>(slide: &Slide, input: Tensor, sizes: &Tensor, gradient: Tensor) -> Result<Tensor> {
     let (input, gradient) = (to_channels_last::<T>(slide, input)?, to_channels_last::<T>(slide, gradient)?);
     let shape = stated_shape(slide, sizes, "filter_sizes")?;
     let conv = Convolution::new(slide, input.shape(), &shape)?;

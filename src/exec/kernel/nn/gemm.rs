@@ -9,6 +9,44 @@ const COLUMNS: usize = 8;
 const DEPTH: usize = 256;
 const WIDTH: usize = 256;
 
+/// An element of a product, and what its sums are kept in: single precision is summed in double, so that the answer is
+/// within a rounding of the exact one whatever the order.
+pub trait Term: Numeric {
+    type Sum: Numeric;
+    fn widen(self) -> Self::Sum;
+    fn narrow(sum: Self::Sum) -> Self;
+}
+
+impl Term for f32 {
+    type Sum = f64;
+
+    fn widen(self) -> f64 {
+        self.into()
+    }
+
+    fn narrow(sum: f64) -> f32 {
+        sum as f32
+    }
+}
+
+macro_rules! sums_itself {
+    ($($type:ty),*) => {
+        $(impl Term for $type {
+            type Sum = $type;
+
+            fn widen(self) -> $type {
+                self
+            }
+
+            fn narrow(sum: $type) -> $type {
+                sum
+            }
+        })*
+    };
+}
+
+sums_itself!(f64, i32, i64);
+
 /// A matrix inside a slice: element (i, j) lies at `i * step[0] + j * step[1]`.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, T> {
@@ -32,7 +70,7 @@ impl<'a, T: Copy> Matrix<'a, T> {
 }
 
 /// Adds the product of `a` (`m` by `k`) and `b` (`k` by `n`) to `c`, whose rows are `stride` apart.
-pub fn add_product<T: Numeric>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c: &mut [T], stride: usize) {
+pub fn add_product<T: Term>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c: &mut [T], stride: usize) {
     let mut right = vec![T::ZERO; DEPTH.min(k) * WIDTH.min(n.next_multiple_of(COLUMNS))];
     let mut left = vec![T::ZERO; DEPTH.min(k) * ROWS];
     for k0 in (0..k).step_by(DEPTH) {
@@ -52,7 +90,7 @@ pub fn add_product<T: Numeric>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>
                         let at = (m0 + i) * stride + n0 + j0;
                         let columns = COLUMNS.min(width - j0);
                         for (c, &x) in c[at..at + columns].iter_mut().zip(row) {
-                            *c = T::add(*c, x);
+                            *c = T::add(*c, T::narrow(x));
                         }
                     }
                 }
@@ -70,12 +108,12 @@ fn pack<T: Numeric>(panel: &mut [T], size: usize, used: usize, at: impl Fn(usize
     }
 }
 
-fn multiply<T: Numeric>(left: &[T], right: &[T]) -> [[T; COLUMNS]; ROWS] {
-    let mut block = [[T::ZERO; COLUMNS]; ROWS];
+fn multiply<T: Term>(left: &[T], right: &[T]) -> [[T::Sum; COLUMNS]; ROWS] {
+    let mut block = [[T::Sum::ZERO; COLUMNS]; ROWS];
     for (a, b) in left.as_chunks::<ROWS>().0.iter().zip(right.as_chunks::<COLUMNS>().0) {
         for (row, &a) in block.iter_mut().zip(a) {
             for (c, &b) in row.iter_mut().zip(b) {
-                *c = T::add(*c, T::mul(a, b));
+                *c = T::Sum::add(*c, T::Sum::mul(a.widen(), b.widen()));
             }
         }
     }

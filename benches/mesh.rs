@@ -1,0 +1,44 @@
+//! What a mesh costs, as ratios within one run: a table, never a timed test.
+//!
+//! `cargo bench --bench mesh`. Each figure stands beside its baseline, measured in the same run on the same machine: a step
+//! beside a round trip on raw TCP, a tensor from task to task beside TLS on a bare socket, a tiny op beside burn called
+//! directly. Peers are processes of their own: this program starts `meshtf node`s and copies of itself.
+
+#[path = "mesh/baseline.rs"]
+mod baseline;
+#[path = "mesh/measure.rs"]
+mod measure;
+#[path = "mesh/report.rs"]
+mod report;
+#[path = "mesh/steps.rs"]
+mod steps;
+
+use report::Report;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // A copy of this program that serves as the other end of a baseline.
+    if let [role, rest @ ..] = arguments.as_slice() {
+        if baseline::serve(role, rest) {
+            return;
+        }
+    }
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
+    let mut report = Report::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        if "start".contains(&wanted) {
+            steps::start(&mut report);
+        }
+        if "step".contains(&wanted) {
+            steps::split_step(&mut report).await;
+        }
+        if "transfer".contains(&wanted) {
+            steps::transfer(&mut report).await;
+        }
+        if "ops".contains(&wanted) {
+            steps::tiny_ops(&mut report).await;
+        }
+    });
+    print!("{report}");
+}

@@ -1,0 +1,178 @@
+//! The other ends that meshtf is held against: an echo on raw TCP, and a sink behind TLS with AES-GCM.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use libp2p::identity::Keypair;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme};
+
+use crate::measure::{Spread, time_each};
+
+const ECHO: &str = "--serve-echo";
+const SINK: &str = "--serve-sink";
+
+/// Plays a role in a child process; whether `role` is one.
+pub fn serve(role: &str, _rest: &[String]) -> bool {
+    match role {
+        ECHO => echo(),
+        SINK => sink(),
+        _ => return false,
+    }
+    true
+}
+
+/// A copy of this program in `role`, and the port it listens on. It ends when its connection does.
+fn spawn(role: &str) -> (Child, u16) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut child =
+        Command::new(program).arg(role).stdout(Stdio::piped()).spawn().expect("a copy of this program starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says its port");
+    (child, line.trim().parse().expect("a port"))
+}
+
+fn accept() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    println!("{}", listener.local_addr().expect("an address").port());
+    let (stream, _) = listener.accept().expect("the bench connects");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
+
+fn echo() {
+    let mut stream = accept();
+    let mut buffer = [0; 64];
+    while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+}
+
+/// Round trips of 64 bytes on raw TCP between two processes.
+pub fn tcp_round_trip(rounds: usize) -> Spread {
+    let (mut child, port) = spawn(ECHO);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the echo listens");
+    stream.set_nodelay(true).expect("a socket");
+    let mut buffer = [7; 64];
+    let spread = time_each(rounds, || {
+        stream.write_all(&buffer).expect("the echo reads");
+        stream.read_exact(&mut buffer).expect("the echo answers");
+    });
+    drop(stream);
+    child.wait().expect("the echo ends");
+    spread
+}
+
+/// Takes chunks of a length that stands before each, and answers each with one byte.
+fn sink() {
+    let mut stream = accept();
+    let mut tls = ServerConnection::new(Arc::new(server_config())).expect("a TLS server");
+    let mut tls = rustls::Stream::new(&mut tls, &mut stream);
+    let mut buffer = vec![0; 64 << 20];
+    let mut length = [0; 8];
+    while tls.read_exact(&mut length).is_ok() {
+        let length = u64::from_le_bytes(length) as usize;
+        if tls.read_exact(&mut buffer[..length]).is_err() || tls.write_all(&[1]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Bytes a second and CPU seconds a GB that TLS with AES-GCM moves over a bare TcpStream to another process.
+pub fn tls_throughput(bytes: usize, rounds: usize) -> (f64, f64) {
+    let (mut child, port) = spawn(SINK);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the sink listens");
+    stream.set_nodelay(true).expect("a socket");
+    let name = ServerName::try_from("bench").expect("a name");
+    let mut tls = ClientConnection::new(Arc::new(client_config()), name).expect("a TLS client");
+    let mut tls = rustls::Stream::new(&mut tls, &mut stream);
+    let payload = vec![3; bytes];
+    let mut move_one = || {
+        tls.write_all(&(bytes as u64).to_le_bytes()).expect("the sink reads");
+        tls.write_all(&payload).expect("the sink reads");
+        tls.read_exact(&mut [0]).expect("the sink answers");
+    };
+    move_one();
+    let pids = [std::process::id(), child.id()];
+    let cpu = || pids.iter().map(|&pid| crate::measure::cpu_seconds(pid)).sum::<f64>();
+    let before = cpu();
+    let mut times: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let start = Instant::now();
+            move_one();
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    let used = cpu() - before;
+    times.sort_by(f64::total_cmp);
+    let _gone = child.kill();
+    let _gone = child.wait();
+    (bytes as f64 / times[times.len() / 2], used / (bytes as f64 * rounds as f64 / 1e9))
+}
+
+fn provider() -> rustls::crypto::CryptoProvider {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites = vec![rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
+    provider
+}
+
+fn server_config() -> ServerConfig {
+    let (certificate, key) =
+        libp2p_tls::certificate::generate(&Keypair::generate_ed25519()).expect("a certificate of its own");
+    ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("the certificate fits its key")
+}
+
+fn client_config() -> ClientConfig {
+    ClientConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_no_client_auth()
+}
+
+/// A baseline on loopback authenticates nobody; that costs nothing once the connection stands.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ED25519]
+    }
+}

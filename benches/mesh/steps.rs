@@ -1,0 +1,222 @@
+//! meshtf's own figures.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use meshtf::device::Task;
+use meshtf::exec::BackendChoice;
+use meshtf::graph::{Graph, GraphBuilder, Input};
+use meshtf::node::{Node, NodeConfig};
+use meshtf::protocol::SessionOptions;
+use meshtf::tensor::{DType, PartialShape, Tensor};
+use meshtf::{LocalCluster, Session, Steps};
+
+use crate::baseline;
+use crate::measure::{cpu_seconds, micros, resident_mb, spread, time_each};
+use crate::report::Report;
+
+const STEPS: usize = 3000;
+const TENSOR_BYTES: usize = 64 << 20;
+const TRANSFERS: usize = 15;
+const TINY_OPS: usize = 10_000;
+
+/// A `meshtf node` in a process and a home folder of its own.
+struct Peer {
+    child: Child,
+    /// From the start of the process to the line that says it serves.
+    served_after: Duration,
+}
+
+impl Peer {
+    fn start(name: &str, home: &Path) -> Peer {
+        let start = Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_meshtf"))
+            .args(["node", "--name", name, "--backend", "flex", "--listen", "127.0.0.1:0"])
+            .env("MESHTF_HOME", home)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the node starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("it says that it serves");
+        Peer { child, served_after: start.elapsed() }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// A home folder for one bench: keys and registry of no other mesh.
+fn home(name: &str) -> PathBuf {
+    let home = std::env::temp_dir().join(format!("meshtf-bench-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&home).expect("a folder for the bench");
+    home
+}
+
+/// This process as `local/0`, another as `local/1`, and a session on this one.
+async fn two_tasks(name: &str, graph: Graph) -> (Peer, Node, Session) {
+    let home = home(name);
+    let peer = Peer::start("local/1", &home);
+    let config = NodeConfig {
+        task: Some(Task::new("local", 0)),
+        backend: BackendChoice::Flex,
+        listen: vec!["127.0.0.1:0".to_owned()],
+        home: Some(home),
+        mdns: false,
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await.expect("local/0 starts");
+    assert!(node.wait_for(&[Task::new("local", 1)], Duration::from_secs(10)).await, "local/1 is found");
+    let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
+    (peer, node, session)
+}
+
+/// How soon a node serves, and what it holds when idle.
+pub fn start(report: &mut Report) {
+    let home = home("start");
+    let mut times: Vec<Duration> = (0..5).map(|_| Peer::start("local/0", &home).served_after).collect();
+    times.sort_unstable();
+    report.row(
+        "node start to serving",
+        format!("{:.0} ms", times[2].as_secs_f64() * 1e3),
+        String::new(),
+        None,
+        "500 ms",
+    );
+    let peer = Peer::start("local/0", &home);
+    std::thread::sleep(Duration::from_secs(3));
+    report.row(
+        "resident memory of an idle node",
+        format!("{:.1} MB", resident_mb(peer.child.id())),
+        String::new(),
+        None,
+        "60 MB",
+    );
+}
+
+/// 238, split over two tasks: one step through an open session.
+pub async fn split_step(report: &mut Report) {
+    let mut graph = GraphBuilder::new();
+    let x = graph.constant("x", 2).expect("a constant");
+    let mut add = |name: &str, op: &str, a: Input, b: Input, device: &str| {
+        graph.op(op).name(name).input(a).input(b).device(device).build().expect("a node")
+    };
+    let y1 = add("y1", "AddV2", x.into(), 300.into(), "/job:local/task:0");
+    let y2 = add("y2", "Sub", x.into(), 66.into(), "/job:local/task:1");
+    add("y", "AddV2", y1.into(), y2.into(), "/job:local/task:0");
+    let (peer, node, session) = two_tasks("step", graph.finish().expect("a graph")).await;
+
+    let mut times = Vec::new();
+    for _ in 0..STEPS {
+        let start = Instant::now();
+        let fetched = session.run(&[], &["y"], &[]).await.expect("a step");
+        times.push(start.elapsed());
+        assert_eq!(fetched[0].item::<i32>().expect("an int32"), 238);
+    }
+    let step = spread(times.split_off(STEPS / 10));
+    let echo = baseline::tcp_round_trip(STEPS);
+    let ratio = step.p50.as_secs_f64() / echo.p50.as_secs_f64();
+    let show = |spread: &crate::measure::Spread| format!("{} (p99 {})", micros(spread.p50), micros(spread.p99));
+    report.row(
+        "step of the split 238, beside a 64-byte round trip on raw TCP",
+        show(&step),
+        show(&echo),
+        Some(ratio),
+        "at most 8",
+    );
+
+    let count = 20_000;
+    let start = Instant::now();
+    session.run_steps(&[], &["y"], &[], Steps { count, every: 0 }, |_, _| {}).await.expect("steps");
+    let each = start.elapsed() / count as u32;
+    report.row("the same, workers running ahead", micros(each), micros(echo.p50), None, "");
+    drop((session, peer));
+    node.close().await;
+}
+
+/// 64 MB from task 1 to task 0, beside TLS on a bare socket.
+pub async fn transfer(report: &mut Report) {
+    let mut graph = GraphBuilder::new();
+    let elements = TENSOR_BYTES / 4;
+    let big = Tensor::from_vec([elements], vec![1.5f32; elements]);
+    let big = graph.op("Const").name("big").attr("value", big).device("/job:local/task:1").build().expect("a constant");
+    graph.op("Size").name("size").input(big).device("/job:local/task:0").build().expect("a node");
+    let (peer, node, session) = two_tasks("transfer", graph.finish().expect("a graph")).await;
+
+    session.run(&[], &["size"], &[]).await.expect("a step");
+    let pids = [std::process::id(), peer.child.id()];
+    let cpu = || pids.iter().map(|&pid| cpu_seconds(pid)).sum::<f64>();
+    let before = cpu();
+    let mut times = Vec::new();
+    for _ in 0..TRANSFERS {
+        let start = Instant::now();
+        session.run(&[], &["size"], &[]).await.expect("a step");
+        times.push(start.elapsed());
+    }
+    let used = (cpu() - before) / (TENSOR_BYTES as f64 * TRANSFERS as f64 / 1e9);
+    let rate = TENSOR_BYTES as f64 / spread(times).p50.as_secs_f64();
+    let (tls_rate, tls_used) = baseline::tls_throughput(TENSOR_BYTES, TRANSFERS);
+    let show = |rate: f64, used: f64| format!("{:.2} GB/s ({used:.2} CPU-s/GB)", rate / 1e9);
+    report.row(
+        "64 MB tensor from task to task, beside TLS (AES-GCM) on a bare TcpStream",
+        show(rate, used),
+        show(tls_rate, tls_used),
+        Some(rate / tls_rate),
+        "at least 0.85",
+    );
+    drop((session, peer));
+    node.close().await;
+}
+
+/// A chain of tiny adds in one process, beside calling burn directly.
+pub async fn tiny_ops(report: &mut Report) {
+    use burn_backend::TensorData;
+    use burn_backend::ops::FloatTensorOps;
+    use burn_flex::{Flex, FlexDevice};
+
+    let mut graph = GraphBuilder::new();
+    let mut at = graph.placeholder("x", DType::F32, PartialShape::UNKNOWN).expect("a placeholder");
+    let one = graph.constant("one", 1f32).expect("a constant");
+    for i in 0..TINY_OPS {
+        at = graph.op("AddV2").name(&format!("add_{i}")).input(at).input(one).build().expect("a node");
+    }
+    let last = format!("add_{}", TINY_OPS - 1);
+    let task = Task::new("local", 0);
+    let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).expect("a cluster");
+    let session =
+        cluster.session(graph.finish().expect("a graph"), &task, SessionOptions::default()).await.expect("a session");
+    let mut times = Vec::new();
+    for _ in 0..60 {
+        let start = Instant::now();
+        let fetched = session.run(&[("x", Tensor::scalar(1f32))], &[&last], &[]).await.expect("a step");
+        times.push(start.elapsed());
+        assert_eq!(fetched[0].item::<f32>().expect("a float32"), 1.0 + TINY_OPS as f32);
+    }
+    let ours = spread(times.split_off(10)).p50.as_secs_f64() / TINY_OPS as f64;
+
+    let one = || Flex::float_from_data(TensorData::new(vec![1f32], [1]), &FlexDevice);
+    let direct = time_each(50, || {
+        let other = one();
+        let mut at = one();
+        for _ in 0..TINY_OPS {
+            at = Flex::float_add(at, other.clone());
+        }
+        std::hint::black_box(at);
+    });
+    let direct = direct.p50.as_secs_f64() / TINY_OPS as f64;
+    let show = |seconds: f64| format!("{:.2} µs an op", seconds * 1e6);
+    report.row(
+        "10,000 tiny adds in a session, beside calling burn (flex) directly",
+        show(ours),
+        show(direct),
+        Some(ours / direct),
+        "",
+    );
+}
