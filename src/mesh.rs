@@ -8,6 +8,7 @@
 mod address;
 mod admission;
 mod ahead;
+mod cause;
 mod control;
 mod discovery;
 mod driver;
@@ -49,6 +50,9 @@ const MAX_LOCAL: usize = 16 << 10;
 /// What takes the messages and hears who is there. Called on the connection's own task, so nothing here may block; a
 /// value that takes time is put into a queue. [`Mesh::send`] may be called from here, [`Mesh::leave`] may not.
 pub trait Inbox: Send + Sync {
+    /// The handle to answer with; called once, before the first message is delivered.
+    fn joined(&self, _mesh: &Mesh) {}
+
     /// Any message but Hello and Goodbye. Small messages of one peer come in the order they were sent. A message over
     /// [`MAX_SMALL_BYTES`] is overtaken by small ones, except within one request (`Request`, `Fetched`, `Reply`) and
     /// among `Register`, `Start` and `Release` of one session, which stay in order whatever their size. What comes before
@@ -197,7 +201,7 @@ impl Mesh {
             mesh.leave().await;
             return Err(MeshError::TaskTaken { task, holder });
         }
-        mesh.roster.open();
+        mesh.roster.open(&mesh);
         Ok(mesh)
     }
 
@@ -262,6 +266,13 @@ impl Mesh {
             Some((task, holder)) => MeshError::TaskTaken { task, holder },
             None => MeshError::Left,
         }
+    }
+
+    /// As [`leave`](Mesh::leave), without waiting for it.
+    pub fn part(&self) {
+        let (done, _) = oneshot::channel();
+        // A full queue holds such a request already.
+        let _ = self.commands.try_send(Command::Leave(done));
     }
 
     /// Says goodbye to everybody and closes every connection; takes 0.3 s at most.

@@ -79,7 +79,7 @@ pub enum NodeError {
     Data { folder: PathBuf, source: std::io::Error },
 }
 
-/// A participant of a mesh. Dropping it leaves without a goodbye; see [`Node::close`].
+/// A participant of a mesh. Dropping it leaves, without waiting for the goodbye to be out; see [`Node::close`].
 pub struct Node {
     task: Option<Task>,
     mesh: Mesh,
@@ -110,15 +110,29 @@ impl Post for MeshPost {
     }
 }
 
-impl Inbox for Host {
+impl Inbox for MeshPost {
+    fn joined(&self, mesh: &Mesh) {
+        let _first = self.mesh.set(mesh.clone());
+    }
+
     fn deliver(&self, from: &Peer, envelope: Envelope) {
-        Host::deliver(self, from, envelope);
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.deliver(from, envelope);
+        }
     }
 
     fn up(&self, _peer: &Peer, _hello: &Hello) {}
 
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
-        Host::down(self, peer, task, why);
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.down(peer, task, why);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.mesh.part();
     }
 }
 
@@ -139,8 +153,7 @@ impl Node {
         if let Some(task) = &config.task {
             devices.push(host.serve(task, cpu(config.backend))?);
         }
-        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, host.clone()).await?;
-        let _first = post.mesh.set(mesh.clone());
+        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, post).await?;
         if let Some(task) = config.task.clone() {
             look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
@@ -211,7 +224,7 @@ impl Node {
 
     /// Says goodbye to everybody and leaves.
     pub async fn close(self) {
-        self.mesh.leave().await;
+        self.mesh.clone().leave().await;
     }
 
     fn master(&self, target: Option<&Task>) -> Result<Peer> {

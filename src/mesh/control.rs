@@ -5,6 +5,7 @@
 //! opens the stream, on one connection of those there are, so both always speak on the same one.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -48,6 +49,8 @@ pub struct Wire {
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
+    /// Frames pushed so far.
+    frames: u64,
     closed: bool,
 }
 
@@ -66,11 +69,17 @@ impl Wire {
         }
         let first = queue.bytes.is_empty();
         queue.bytes.extend_from_slice(frame);
+        queue.frames += 1;
         drop(queue);
         if first {
             self.waker.wake();
         }
         Ok(())
+    }
+
+    /// Frames pushed so far.
+    pub fn frames(&self) -> u64 {
+        lock(&self.queue).frames
     }
 
     /// Takes no more; what waits is still written, then the connection closes.
@@ -211,8 +220,6 @@ struct Channel {
     /// What this side said of itself on this stream.
     said: Hello,
     greeted: bool,
-    /// The peer was refused; nothing more is read from it.
-    refused: bool,
     /// A message that came before messages are delivered.
     held: Option<(u64, Envelope)>,
     input: Vec<u8>,
@@ -222,6 +229,8 @@ struct Channel {
     output: Vec<u8>,
     written: usize,
     unflushed: bool,
+    /// This side of the stream is closed.
+    finished: bool,
     begun: Instant,
     heard: Instant,
     sent: Instant,
@@ -237,7 +246,6 @@ impl Channel {
             stream,
             said,
             greeted: false,
-            refused: false,
             held: None,
             input: vec![0; READ_BYTES],
             start: 0,
@@ -245,6 +253,7 @@ impl Channel {
             output: Vec::new(),
             written: 0,
             unflushed: false,
+            finished: false,
             begun: now,
             heard: now,
             sent: now,
@@ -258,23 +267,22 @@ impl Channel {
             return Poll::Ready(end);
         }
         // Written after reading, so that what the inbox answered at once goes out in this turn.
-        match self.write(cx, link) {
-            Poll::Ready(Ok(())) => return Poll::Ready(End::Closed),
-            Poll::Ready(Err(error)) => return Poll::Ready(End::Peer(broken(&error))),
-            Poll::Pending => {}
+        if let Poll::Ready(Err(error)) = self.write(cx, link) {
+            return Poll::Ready(End::Peer(broken(&error)));
         }
         self.watch(cx, link)
     }
 
     fn read(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>, link: &Arc<Link>) -> Poll<End> {
         let mut frames = 0;
-        while !self.refused {
+        while self.closing.is_none() {
             if let Some((after, envelope)) = self.held.take() {
                 if !roster.is_open() {
                     self.held = Some((after, envelope));
                     return Poll::Pending;
                 }
-                if let Err(error) = roster.deliver(link, 0, after, envelope) {
+                let delivered = roster.deliver(link, after, envelope).and_then(|()| roster.took_frame(link));
+                if let Err(error) = delivered {
                     return Poll::Ready(End::Peer(error.to_string()));
                 }
             }
@@ -305,6 +313,14 @@ impl Channel {
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Peer(broken(&error))),
                 Poll::Pending => return Poll::Pending,
+            }
+        }
+        // Nothing more is taken in, but the peer hangs up first: a connection that closes right behind its last words
+        // takes them with it.
+        let Channel { stream, input, .. } = self;
+        while let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, input) {
+            if !matches!(read, Ok(1..)) {
+                return Poll::Ready(End::Closed);
             }
         }
         Poll::Pending
@@ -367,19 +383,22 @@ impl Channel {
                                 let _ = link.wire.push(&link.peer, &frame);
                             }
                             link.wire.close();
-                            self.refused = true;
+                            self.closing = Some(Instant::now() + DRAIN_LIMIT);
                         }
                     },
                     _ if !self.greeted => return Err(early()),
-                    _ => self.held = Some((prefix.after, envelope)),
+                    _ => {
+                        self.held = Some((prefix.after, envelope));
+                        return Ok(());
+                    }
                 }
             }
         }
-        Ok(())
+        roster.took_frame(link).map_err(|error| End::Peer(error.to_string()))
     }
 
-    /// Writes what waits. Ready once the wire is closed and everything on it is written.
-    fn write(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<io::Result<()>> {
+    /// Writes what waits, and closes this side of the stream behind the last of it. Ready where it broke.
+    fn write(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<io::Result<Infallible>> {
         loop {
             if self.written == self.output.len() {
                 self.output.clear();
@@ -392,7 +411,11 @@ impl Channel {
                         std::task::ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
                         self.unflushed = false;
                     }
-                    return if closed { Poll::Ready(Ok(())) } else { Poll::Pending };
+                    if closed && !self.finished {
+                        std::task::ready!(Pin::new(&mut self.stream).poll_close(cx))?;
+                        self.finished = true;
+                    }
+                    return Poll::Pending;
                 }
                 std::mem::swap(&mut queue.bytes, &mut self.output);
                 // What a burst made large is not kept for ever.
@@ -413,9 +436,13 @@ impl Channel {
 
     /// Sends a sign of life where it is time, and notices that none came.
     fn watch(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<End> {
-        if lock(&link.wire.queue).closed && self.closing.is_none() {
-            self.closing = Some(Instant::now() + DRAIN_LIMIT);
-            self.tick.as_mut().reset(Instant::now() + DRAIN_LIMIT);
+        if lock(&link.wire.queue).closed {
+            let limit = *self.closing.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT);
+            if self.tick.deadline() != limit {
+                self.tick.as_mut().reset(limit);
+                // Read on in the new manner.
+                cx.waker().wake_by_ref();
+            }
         }
         while self.tick.as_mut().poll(cx).is_ready() {
             let (due, now) = (self.tick.deadline(), Instant::now());

@@ -11,13 +11,14 @@ use libp2p::core::multiaddr::Protocol;
 use libp2p::core::transport::{ListenerId, TransportError};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, Swarm, SwarmEvent};
+use libp2p::swarm::{ConnectionId, NetworkBehaviour, Swarm, SwarmEvent};
 use libp2p::{PeerId, mdns};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use super::address::{Address, multiaddr, socket};
 use super::admission::Denied;
+use super::cause::{find_cause, miss};
 use super::control::{End, MAX_SILENCE};
 use super::discovery::{Attempt, Discovery, Miss, Source, Target};
 use super::error::MeshError;
@@ -29,7 +30,7 @@ use super::{Admission, MeshConfig, transfer, unix_ms};
 use crate::protocol::{Message, Peer};
 
 /// Most sockets that have not proven anything yet.
-const MAX_STRANGERS: u32 = 64;
+const MAX_STRANGERS: u32 = 256;
 /// Most connections of one peer: both sides dial, and a broken one may linger.
 const MAX_CONNECTIONS_A_PEER: u32 = 4;
 /// Most bulk sockets that are read at once.
@@ -558,51 +559,4 @@ fn lan(me: PeerId) -> Option<mdns::tokio::Behaviour> {
 
 fn has_ipv6() -> bool {
     std::net::UdpSocket::bind("[::1]:0").is_ok()
-}
-
-/// What a failed dial means for the next.
-fn miss(error: &DialError) -> Miss {
-    if let Some(denied) = find_cause::<Denied>(error) {
-        return Miss::Denied(denied.to_string());
-    }
-    match error {
-        DialError::LocalPeerId { .. } => Miss::Denied("this is the participant itself".to_owned()),
-        DialError::WrongPeerId { .. } => Miss::Silent("another peer is there now".to_owned()),
-        DialError::DialPeerConditionFalse(_) => Miss::Silent("being dialled".to_owned()),
-        DialError::Transport(failures) => {
-            let texts: Vec<String> =
-                failures.iter().map(|(address, error)| format!("{address}: {}", innermost(error))).collect();
-            Miss::Silent(texts.join("; "))
-        }
-        other => Miss::Silent(other.to_string()),
-    }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
-}
-
-/// The first error of type `E` among the causes of `error`.
-fn find_cause<'a, E: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<E>() {
-            return Some(found);
-        }
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && let Some(found) =
-                io.get_ref().and_then(|inner| find_cause::<E>(inner as &(dyn std::error::Error + 'static)))
-        {
-            return Some(found);
-        }
-        if let Some(DialError::Transport(failures)) = error.downcast_ref::<DialError>() {
-            return failures.iter().find_map(|(_, error)| find_cause::<E>(error));
-        }
-        next = error.source();
-    }
-    None
 }

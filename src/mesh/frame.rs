@@ -11,8 +11,8 @@ use crate::plan::Task;
 use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
-/// Bytes of a prefix: kind, header length, payload length, sequence, after.
-pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8;
+/// Bytes of a prefix: kind, header length, payload length, sequence, after, behind.
+pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 8;
 /// Most bytes a message may have, header and tensors, to travel on the control stream.
 pub const MAX_SMALL_BYTES: usize = 64 << 10;
 /// Most bytes of a frame on the control stream: a Hello that names many peers is more than a small message.
@@ -44,6 +44,8 @@ pub struct Prefix {
     pub sequence: u64,
     /// The bulk message that must have been delivered before this one; 0: none.
     pub after: u64,
+    /// How many frames of the control stream must have been taken before this bulk message is delivered.
+    pub behind: u64,
 }
 
 /// Why a participant is refused by another that it could prove the mesh key to.
@@ -109,7 +111,8 @@ impl Prefix {
         bytes[1..5].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
         bytes[5..13].copy_from_slice(&(self.payload_bytes as u64).to_le_bytes());
         bytes[13..21].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[21..].copy_from_slice(&self.after.to_le_bytes());
+        bytes[21..29].copy_from_slice(&self.after.to_le_bytes());
+        bytes[29..].copy_from_slice(&self.behind.to_le_bytes());
         bytes
     }
 
@@ -126,12 +129,12 @@ impl Prefix {
         let [_, a, b, c, d, rest @ ..] = bytes;
         let header_bytes = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
         let number = |at: usize| rest[at..at + 8].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
-        let (payload_bytes, sequence, after) = (number(0), number(8), number(16));
+        let (payload_bytes, sequence, after, behind) = (number(0), number(8), number(16), number(24));
         let total = payload_bytes.saturating_add(header_bytes as u64);
         if total > limit as u64 {
             return Err(Failure::invalid(format!("a frame of {total} bytes; {limit} is the limit here")));
         }
-        Ok(Prefix { kind, header_bytes, payload_bytes: payload_bytes as usize, sequence, after })
+        Ok(Prefix { kind, header_bytes, payload_bytes: payload_bytes as usize, sequence, after, behind })
     }
 
     /// Bytes that follow.
@@ -155,7 +158,7 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
     if bytes > limit || envelope.tensors.len() > MAX_TENSORS {
         return Err(MeshError::TooLarge { bytes, limit });
     }
-    let prefix = Prefix { kind: Kind::Message, header_bytes, payload_bytes, sequence: 0, after: 0 };
+    let prefix = Prefix { kind: Kind::Message, header_bytes, payload_bytes, sequence: 0, after: 0, behind: 0 };
     head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     Ok((prefix, head))
 }
@@ -168,14 +171,14 @@ pub fn encode_value(kind: Kind, value: &impl Serialize) -> Result<Vec<u8>, MeshE
     let mut frame = postcard::to_extend(value, vec![0; PREFIX_BYTES])
         .map_err(|error| MeshError::Encode { why: error.to_string() })?;
     let header_bytes = frame.len() - PREFIX_BYTES;
-    let prefix = Prefix { kind, header_bytes, payload_bytes: 0, sequence: 0, after: 0 };
+    let prefix = Prefix { kind, header_bytes, payload_bytes: 0, sequence: 0, after: 0, behind: 0 };
     frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     Ok(frame)
 }
 
 /// A frame that is only its prefix.
 pub fn empty_frame(kind: Kind) -> [u8; PREFIX_BYTES] {
-    Prefix { kind, header_bytes: 0, payload_bytes: 0, sequence: 0, after: 0 }.encode()
+    Prefix { kind, header_bytes: 0, payload_bytes: 0, sequence: 0, after: 0, behind: 0 }.encode()
 }
 
 /// Bytes of the tensors that follow an envelope's header.
@@ -301,8 +304,14 @@ mod tests {
 
     #[test]
     fn a_prefix_survives_the_wire() {
-        let prefix =
-            Prefix { kind: Kind::Call, header_bytes: 0x0102_0304, payload_bytes: 77, sequence: 5, after: 1 << 40 };
+        let prefix = Prefix {
+            kind: Kind::Call,
+            header_bytes: 0x0102_0304,
+            payload_bytes: 77,
+            sequence: 5,
+            after: 1 << 40,
+            behind: 3,
+        };
         assert_eq!(Prefix::decode(&prefix.encode(), MAX_MESSAGE_BYTES), Ok(prefix));
     }
 
@@ -323,7 +332,14 @@ mod tests {
         let mut bytes = whole(&example());
         bytes[5] ^= 1;
         assert!(parse(&bytes).is_err());
-        let huge = Prefix { kind: Kind::Message, header_bytes: 9, payload_bytes: usize::MAX, sequence: 0, after: 0 };
+        let huge = Prefix {
+            kind: Kind::Message,
+            header_bytes: 9,
+            payload_bytes: usize::MAX,
+            sequence: 0,
+            after: 0,
+            behind: 0,
+        };
         assert!(Prefix::decode(&huge.encode(), MAX_MESSAGE_BYTES).is_err());
     }
 

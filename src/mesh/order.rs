@@ -1,6 +1,7 @@
 //! The order of messages that belong together, though some come in bulk and some on the control stream.
 //!
-//! Pure. A bulk message has a number; a message may name the bulk message it must follow, and waits here for it.
+//! Pure. A bulk message has a number; a message may name the bulk message it must follow, and a bulk message how many
+//! frames of the control stream it must follow. It waits here for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,8 @@ pub struct Order {
     beyond: BTreeSet<u64>,
     /// Messages by the bulk message they follow, with their own number.
     waiting: BTreeMap<u64, Vec<(u64, Envelope)>>,
+    /// Bulk messages by the frames of the control stream they follow, with their own number and the bulk before them.
+    early: BTreeMap<u64, Vec<(u64, u64, Envelope)>>,
     count: usize,
 }
 
@@ -47,6 +50,34 @@ impl Order {
             }
         }
         Ok(ready)
+    }
+
+    /// Bulk message `sequence` has come before `behind` frames of the control stream have.
+    ///
+    /// # Errors
+    /// The limit, where too many wait.
+    pub fn arrive_early(&mut self, behind: u64, sequence: u64, after: u64, envelope: Envelope) -> Result<(), usize> {
+        if self.count == MAX_WAITING {
+            return Err(MAX_WAITING);
+        }
+        self.count += 1;
+        self.early.entry(behind).or_default().push((sequence, after, envelope));
+        Ok(())
+    }
+
+    /// So many frames of the control stream have been taken. Answers what can be handed on now, in order, and whether
+    /// bulk still waits for more of them.
+    ///
+    /// # Errors
+    /// As [`Order::arrive`].
+    pub fn caught_up(&mut self, taken: u64) -> Result<(Vec<Envelope>, bool), usize> {
+        let later = self.early.split_off(&(taken + 1));
+        let mut ready = Vec::new();
+        for (sequence, after, envelope) in std::mem::replace(&mut self.early, later).into_values().flatten() {
+            self.count -= 1;
+            ready.extend(self.arrive(sequence, after, envelope)?);
+        }
+        Ok((ready, !self.early.is_empty()))
     }
 
     fn has(&self, sequence: u64) -> bool {
@@ -94,6 +125,17 @@ mod tests {
         assert_eq!(numbers(order.arrive(0, 2, message(4)).unwrap()), [4]);
         assert_eq!(order.floor, 3);
         assert!(order.beyond.is_empty() && order.waiting.is_empty() && order.count == 0);
+    }
+
+    #[test]
+    fn bulk_waits_for_the_small_messages_before_it() {
+        let mut order = Order::default();
+        order.arrive_early(3, 1, 0, message(4)).unwrap();
+        order.arrive_early(5, 2, 1, message(6)).unwrap();
+        assert_eq!(order.caught_up(2), Ok((vec![], true)));
+        assert_eq!(order.caught_up(4), Ok((vec![message(4)], true)));
+        assert_eq!(order.caught_up(5), Ok((vec![message(6)], false)));
+        assert_eq!((order.floor, order.count), (2, 0));
     }
 
     #[test]

@@ -5,20 +5,20 @@
 //! [`Outbound`](super::transfer::Outbound).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use libp2p::PeerId;
 use tokio::sync::{Notify, watch};
 
-use super::Inbox;
 use super::address::reachable_from;
 use super::admission::Gate;
 use super::control::Wire;
 use super::error::{Holder, MeshError};
-use super::frame::{self, Kind, Refusal};
+use super::frame::{self, Kind, Prefix, Refusal};
 use super::order::Order;
 use super::transfer::Outbound;
+use super::{Inbox, Mesh};
 use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
 
@@ -43,6 +43,9 @@ pub struct Link {
     pub remote: String,
     hello: Mutex<Arc<Hello>>,
     order: Mutex<Order>,
+    /// Frames of the control stream that are done with, and whether bulk waits for more of them.
+    taken: AtomicU64,
+    has_early: AtomicBool,
     ended: watch::Sender<bool>,
 }
 
@@ -86,6 +89,8 @@ impl Link {
             remote,
             hello: Mutex::new(Arc::new(unsaid())),
             order: Mutex::default(),
+            taken: AtomicU64::new(0),
+            has_early: AtomicBool::new(false),
             ended: watch::Sender::new(false),
         }
     }
@@ -97,6 +102,10 @@ impl Link {
 
     pub fn is_over(&self) -> bool {
         *self.ended.borrow()
+    }
+
+    fn waits_too_long(&self, limit: usize) -> MeshError {
+        MeshError::QueueFull { peer: self.peer.clone(), what: "messages that wait for one before them", limit }
     }
 
     /// Returns once the link is over.
@@ -148,7 +157,8 @@ impl Roster {
     }
 
     /// From now on messages are delivered.
-    pub fn open(&self) {
+    pub fn open(&self, mesh: &Mesh) {
+        self.inbox.joined(mesh);
         self.open.store(true, Ordering::Release);
         self.links().iter().for_each(|link| link.wire.wake());
     }
@@ -312,30 +322,68 @@ impl Roster {
         self.refresh();
     }
 
-    /// Hands a message to the inbox, after the bulk message it must follow.
+    /// Hands a message of the control stream to the inbox, after the bulk message it must follow.
     ///
     /// # Errors
     /// [`MeshError::QueueFull`] where too many wait for a bulk message that does not come.
-    pub fn deliver(&self, link: &Link, sequence: u64, after: u64, envelope: Envelope) -> Result<(), MeshError> {
-        if sequence == 0 && after == 0 {
-            if !link.is_over() {
-                self.inbox.deliver(&link.peer, envelope);
-            }
-            return Ok(());
-        }
-        // Delivered under the lock: another bulk socket's reader must not overtake this one here.
-        let mut order = lock(&link.order);
-        let ready = order.arrive(sequence, after, envelope).map_err(|limit| MeshError::QueueFull {
-            peer: link.peer.clone(),
-            what: "messages that wait for a bulk message",
-            limit,
-        })?;
-        for envelope in ready {
-            if !link.is_over() {
-                self.inbox.deliver(&link.peer, envelope);
-            }
+    pub fn deliver(&self, link: &Link, after: u64, envelope: Envelope) -> Result<(), MeshError> {
+        if after > 0 {
+            let mut order = lock(&link.order);
+            let ready = order.arrive(0, after, envelope).map_err(|limit| link.waits_too_long(limit))?;
+            self.hand_over(link, ready);
+        } else if !link.is_over() {
+            self.inbox.deliver(&link.peer, envelope);
         }
         Ok(())
+    }
+
+    /// A frame of the control stream is done with: bulk that must follow it may be handed over.
+    ///
+    /// # Errors
+    /// As [`Roster::deliver`].
+    pub fn took_frame(&self, link: &Link) -> Result<(), MeshError> {
+        link.taken.fetch_add(1, Ordering::SeqCst);
+        if link.has_early.load(Ordering::SeqCst) {
+            self.catch_up(link, &mut lock(&link.order))?;
+        }
+        Ok(())
+    }
+
+    /// Hands a bulk message to the inbox, after what it must follow.
+    ///
+    /// # Errors
+    /// As [`Roster::deliver`].
+    pub fn deliver_bulk(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
+        // Everything under the lock: another bulk socket's reader must not overtake this one here.
+        let mut order = lock(&link.order);
+        if prefix.behind > link.taken.load(Ordering::SeqCst) {
+            let parked = order.arrive_early(prefix.behind, prefix.sequence, prefix.after, envelope);
+            parked.map_err(|limit| link.waits_too_long(limit))?;
+            // Said before it is looked again, so that whoever takes the frame meanwhile sees the one or the other.
+            link.has_early.store(true, Ordering::SeqCst);
+            return self.catch_up(link, &mut order);
+        }
+        let ready = order.arrive(prefix.sequence, prefix.after, envelope);
+        self.hand_over(link, ready.map_err(|limit| link.waits_too_long(limit))?);
+        Ok(())
+    }
+
+    fn catch_up(&self, link: &Link, order: &mut Order) -> Result<(), MeshError> {
+        let taken = link.taken.load(Ordering::SeqCst);
+        let (ready, more) = order.caught_up(taken).map_err(|limit| link.waits_too_long(limit))?;
+        if !more {
+            link.has_early.store(false, Ordering::SeqCst);
+        }
+        self.hand_over(link, ready);
+        Ok(())
+    }
+
+    fn hand_over(&self, link: &Link, envelopes: Vec<Envelope>) {
+        for envelope in envelopes {
+            if !link.is_over() {
+                self.inbox.deliver(&link.peer, envelope);
+            }
+        }
     }
 
     /// Hands over what this participant sent to itself.

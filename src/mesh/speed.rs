@@ -26,6 +26,10 @@ struct Ball {
 }
 
 impl Inbox for Ball {
+    fn joined(&self, mesh: &Mesh) {
+        let _ = self.mesh.set(mesh.clone());
+    }
+
     fn deliver(&self, from: &Peer, envelope: Envelope) {
         match (&self.report, &envelope.message) {
             (None, Message::Done { .. }) => self.mesh.wait().send(from, envelope).expect("the other is there"),
@@ -62,8 +66,7 @@ fn participant(
         ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
     };
     let ball = Arc::new(Ball { mesh: OnceLock::new(), report });
-    let mesh = runtime.block_on(Mesh::join(config, ball.clone())).unwrap();
-    let _ = ball.mesh.set(mesh.clone());
+    let mesh = runtime.block_on(Mesh::join(config, ball)).unwrap();
     (runtime, mesh)
 }
 

@@ -127,6 +127,7 @@ pub fn send(
     prefix.sequence = outbound.sent.load(Ordering::Acquire) + 1;
     if let Some(flow) = flow {
         prefix.after = queue.flows.insert(flow, prefix.sequence).unwrap_or(0);
+        prefix.behind = link.wire.frames();
         if queue.flows.len() > 2 * MAX_PARCELS {
             let floor = prefix.sequence.saturating_sub((MAX_PARCELS + MAX_SOCKETS) as u64);
             queue.flows.retain(|_, last| *last >= floor);
@@ -310,7 +311,7 @@ async fn receive(roster: &Arc<Roster>, link: &Arc<Link>, mut socket: Secured) {
     socket.get_mut().0.read_ahead(READ_AHEAD_BYTES);
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket).await? {
-            roster.deliver(link, prefix.sequence, prefix.after, envelope).map_err(io::Error::other)?;
+            roster.deliver_bulk(link, prefix, envelope).map_err(io::Error::other)?;
         }
         Ok::<(), io::Error>(())
     };
