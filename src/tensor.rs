@@ -237,10 +237,7 @@ impl Tensor {
     /// # Panics
     /// Where there are not so many.
     pub(crate) fn element(&self, i: usize) -> Tensor {
-        let data = with_type!(self.dtype(), T => {
-            let elements = self.slice::<T>().unwrap_or(&[]);
-            T::into_data(vec![elements[i].clone()])
-        });
+        let data = with_type!(self.dtype(), T => T::into_data(self.slice::<T>().unwrap_or(&[])[i..=i].to_vec()));
         Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("a host tensor is no resource")) }
     }
 

@@ -345,10 +345,10 @@ fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(
         let hint = near.first().map_or(String::new(), |name| format!("; did you mean {name:?}?"));
         return Err(error(unknown, format!("is none that this op has{hint}")));
     }
-    if let (Ok(dtype), Ok(value)) = (attrs.dtype("dtype"), attrs.tensor("value")) {
-        if dtype != value.dtype() {
-            return Err(error("value", format!("is {}, but dtype says {dtype}", value.dtype())));
-        }
+    if let (Ok(dtype), Ok(value)) = (attrs.dtype("dtype"), attrs.tensor("value"))
+        && dtype != value.dtype()
+    {
+        return Err(error("value", format!("is {}, but dtype says {dtype}", value.dtype())));
     }
     Ok(())
 }
@@ -366,10 +366,11 @@ fn check_attr(op: &OpDef, def: &AttrDef, value: &Attr) -> Result<(), String> {
         let allowed: Vec<&str> = def.types.iter().map(|dtype| dtype.name()).collect();
         return Err(format!("is {dtype}, which is none of {}", allowed.join(", ")));
     }
-    if let (Attr::Str(text), false) = (value, def.strings.is_empty()) {
-        if !def.strings.iter().any(|allowed| allowed.as_bytes() == text.as_slice()) {
-            return Err(format!("is {:?}, which is none of {}", String::from_utf8_lossy(text), def.strings.join(", ")));
-        }
+    if let Attr::Str(text) = value
+        && !def.strings.is_empty()
+        && !def.strings.iter().any(|allowed| allowed.as_bytes() == text.as_slice())
+    {
+        return Err(format!("is {:?}, which is none of {}", String::from_utf8_lossy(text), def.strings.join(", ")));
     }
     let (size, what) = match value {
         Attr::Int(n) => (Some(*n), "is"),

@@ -5,12 +5,13 @@
 //! exponent float32, text string, as TensorFlow reads Python's. A list is of one kind; whole numbers and fractions
 //! mixed are float32. Bytes that are no text are written `{"base64": "…"}`.
 
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use half::{bf16, f16};
 
-use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_float, with_integer};
+use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_number};
 use crate::failure::{Failure, Result};
 use crate::json::{self, Fault, Kind, Path, Value};
 
@@ -173,8 +174,8 @@ fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value) -> Result<T, Stri
 /// Shows an extreme of an integer type in full, the unsigned 64-bit one too.
 struct Limit<T>(T);
 
-impl<T: Integer> std::fmt::Display for Limit<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<T: Integer> Display for Limit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match T::DTYPE {
             DType::U64 if self.0 == T::HIGHEST => write!(f, "{}", u64::MAX),
             _ => write!(f, "{}", self.0.to_i64()),
@@ -236,65 +237,45 @@ pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
         return Err(Failure::invalid(format!("expected {wanted}, got {have}")));
     }
     let shape = tensor.shape().clone();
-    let data = if have.is_integer() {
-        let whole = with_integer!(have, T => tensor.slice::<T>()?.iter().map(|&x| i128_of(x)).collect::<Vec<i128>>())
-            .expect("an integer dtype");
-        cast(
-            &whole,
-            wanted,
-            have,
-            |&x| x.to_string(),
-            whole_to_int,
-            |x| *x as f64,
-            |&x, y| x as f64 == y && y as i128 == x,
-        )
+    let data = with_number!(have, S => with_number!(wanted, T => cast::<S, T>(tensor.slice::<S>()?)));
+    Tensor::new(shape, data.flatten().expect("both are dtypes of numbers")?)
+}
+
+fn cast<S: Numeric + Display, T: Numeric>(values: &[S]) -> Result<Data> {
+    let lost = |value: S| Failure::invalid(format!("{value} ({}) does not fit {} unchanged", S::DTYPE, T::DTYPE));
+    values
+        .iter()
+        .map(|&value| unchanged(value).ok_or_else(|| lost(value)))
+        .collect::<Result<Vec<T>>>()
+        .map(T::into_data)
+}
+
+/// The same number as a `T`; between floats the nearest, where it is no infinity.
+fn unchanged<S: Numeric, T: Numeric>(value: S) -> Option<T> {
+    if T::DTYPE.is_integer() {
+        let number = whole(value)?;
+        let near = T::from_i64(number as i64);
+        return (whole(near) == Some(number)).then_some(near);
+    }
+    let near = T::from_f64(value.to_f64());
+    let is_kept = if S::DTYPE.is_integer() {
+        whole(near) == whole(value)
     } else {
-        let floats = with_float!(have, T => tensor.slice::<T>()?.iter().map(|&x| x.to_f64()).collect::<Vec<f64>>())
-            .expect("a float dtype");
-        cast(&floats, wanted, have, |x| x.to_string(), float_to_int, |x| *x, |&x, y| x.is_finite() == y.is_finite())
-    }?;
-    Tensor::new(shape, data)
-}
-
-fn i128_of<T: Integer>(value: T) -> i128 {
-    if T::DTYPE == DType::U64 { i128::from(value.to_i64() as u64) } else { i128::from(value.to_i64()) }
-}
-
-fn whole_to_int(value: &i128) -> Option<i128> {
-    Some(*value)
-}
-
-fn float_to_int(value: &f64) -> Option<i128> {
-    (value.fract() == 0.0 && value.abs() <= 1.8e19).then_some(*value as i128)
-}
-
-/// Each value as a `wanted`: through `whole` to integers, through `wide` to floats where `kept` finds that it came over.
-fn cast<S>(
-    values: &[S],
-    wanted: DType,
-    have: DType,
-    show: impl Fn(&S) -> String,
-    whole: impl Fn(&S) -> Option<i128>,
-    wide: impl Fn(&S) -> f64,
-    kept: impl Fn(&S, f64) -> bool,
-) -> Result<Data> {
-    let lost = |value: &S| Failure::invalid(format!("{} ({have}) does not fit {wanted} unchanged", show(value)));
-    let to_float = with_float!(wanted, T => values
-        .iter()
-        .map(|value| {
-            let near = T::from_f64(wide(value));
-            if kept(value, near.to_f64()) { Ok(near) } else { Err(lost(value)) }
-        })
-        .collect::<Result<Vec<T>>>()
-        .map(T::into_data));
-    let to_integer = || {
-        with_integer!(wanted, T => values
-        .iter()
-        .map(|value| whole(value).and_then(|x| T::try_from(x).ok()).ok_or_else(|| lost(value)))
-        .collect::<Result<Vec<T>>>()
-        .map(T::into_data))
+        near.to_f64().is_finite() == value.to_f64().is_finite()
     };
-    to_float.or_else(to_integer).unwrap_or_else(|| Err(Failure::invalid(format!("expected {wanted}, got {have}"))))
+    is_kept.then_some(near)
+}
+
+/// The whole number that a number is; `None` where it is none, or beyond every integer dtype.
+fn whole<N: Numeric>(value: N) -> Option<i128> {
+    match N::DTYPE {
+        DType::U64 => Some(i128::from(value.to_i64() as u64)),
+        dtype if dtype.is_integer() => Some(i128::from(value.to_i64())),
+        _ => {
+            let value = value.to_f64();
+            (value.fract() == 0.0 && value.abs() < 2f64.powi(65)).then_some(value as i128)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 
-use super::{DType, Data, Float, Tensor, with_float, with_integer};
+use super::{Data, Float, Tensor, with_float, with_integer};
 
 /// Widest line of a printed tensor, in characters.
 const LINE: usize = 75;
@@ -306,6 +306,7 @@ pub(crate) fn string_to_json(bytes: &[u8]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::DType;
 
     #[test]
     fn tensors_print_as_numpy_prints_them() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Check;
-use crate::tensor::{DType, Tensor, with_float, with_type};
+use crate::tensor::{DType, Numeric, Tensor, with_float, with_type};
 
 /// How a value differs from the one recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +65,7 @@ pub fn compare(expected: &Tensor, got: &Tensor, check: Check, rtol: f64, atol: f
     let (rtol, atol) = if check == Check::Exact { (0.0, 0.0) } else { (rtol, atol) };
     let differing: Vec<usize> = with_float!(expected.dtype(), T => {
         let (a, b) = (expected.slice::<T>().unwrap_or(&[]), got.slice::<T>().unwrap_or(&[]));
-        (0..a.len()).filter(|&i| !is_close(a[i].into(), b[i].into(), rtol, atol)).collect()
+        (0..a.len()).filter(|&i| !is_close(a[i].to_f64(), b[i].to_f64(), rtol, atol)).collect()
     })
     .or_else(|| {
         with_type!(expected.dtype(), T => {
