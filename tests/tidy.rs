@@ -116,12 +116,17 @@ impl Source {
         self.path.strip_prefix(root()).unwrap_or(&self.path).display().to_string()
     }
 
-    /// The lines that are code, numbered from 1: without comments, and without the unit tests at the end, which may
-    /// reach for anything.
+    /// Whether it holds unit tests and nothing else: `src/exec/tests.rs`, and what is below `src/exec/tests/`.
+    fn is_tests(&self) -> bool {
+        self.name().split('/').any(|part| matches!(part, "tests" | "tests.rs"))
+    }
+
+    /// The lines that are code, numbered from 1: without comments, and without unit tests, which may reach for anything.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_tests = self.is_tests();
         self.text
             .lines()
-            .take_while(|line| !line.starts_with("#[cfg(test)]"))
+            .take_while(move |line| !is_tests && !line.starts_with("#[cfg(test)]"))
             .enumerate()
             .map(|(i, line)| (i + 1, line))
             .filter(|(_, line)| !line.trim_start().starts_with("//"))

@@ -1,0 +1,93 @@
+//! The partitioned answer is the unpartitioned one: recorded sessions with their nodes scattered over three tasks at random,
+//! loops and branches cut wherever it falls, still answer what was recorded.
+//!
+//! Left out are graphs with reference variables: what reads one goes on showing its later updates on the same device,
+//! and not on another, in TensorFlow too, so that a scattered program of these is another program.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::graph::Node;
+use crate::verify::{Case, Expected, compare};
+
+/// How often each session is scattered anew.
+const ROUNDS: u64 = 2;
+
+#[test]
+fn scattered_sessions_answer_the_same() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut faults = Vec::new();
+    for folder in ["tests/cases", "../shared/corpus/tf"] {
+        let cases = fs::read_dir(project.join(folder)).into_iter().flatten();
+        for case in cases.map(|case| case.expect("a folder").path()).filter(|case| case.is_dir()) {
+            let case = Case::read(&case).expect("a recorded session");
+            for round in (0..ROUNDS).filter(|_| can_be_scattered(&case)) {
+                faults.extend(replay(&case, round).err().map(|fault| format!("{} round {round}: {fault}", case.name)));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn replay(case: &Case, round: u64) -> Result<(), String> {
+    let mut cluster = Cluster::new(3);
+    let graph = scatter(&case.graph, &cluster.names, 0x9e37_79b9_7f4a_7c15 ^ (round + 1));
+    for (number, step) in case.steps.iter().enumerate() {
+        let feeds: Vec<(&str, Tensor)> =
+            step.feeds.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        let targets: Vec<String> = step.targets.iter().map(|target| format!("^{target}")).collect();
+        let wanted: Vec<&str> = step.fetches.iter().chain(&targets).map(String::as_str).collect();
+        match (&step.expected, cluster.run(&graph, &feeds, &wanted)) {
+            (Expected::Values(expected), Ok(got)) => {
+                for (fetch, (expected, got)) in step.fetches.iter().zip(expected.iter().zip(&got)) {
+                    compare(expected, got, step.check, case.rtol, case.atol)
+                        .map_err(|mismatch| format!("step {number}: {fetch}: {mismatch}"))?;
+                }
+            }
+            (Expected::Error(expected), Err(failure)) if failure.code == expected.code => {}
+            (expected, got) => return Err(format!("step {number}: {got:?}, not {expected:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// Not where reference variables would race, and not where a device that is missing was to be refused.
+fn can_be_scattered(case: &Case) -> bool {
+    let is_placement = |expected: &Expected| {
+        matches!(expected, Expected::Error(error)
+            if error.code == Code::InvalidArgument && error.message.contains("Cannot assign a device"))
+    };
+    !case.graph.nodes().any(|(_, node)| node.outputs.iter().any(|ty| ty.is_ref))
+        && !case.steps.iter().any(|step| is_placement(&step.expected))
+}
+
+/// The graph with a device drawn for each node that nothing binds to another.
+fn scatter(graph: &Graph, devices: &[DeviceName], mut seed: u64) -> Graph {
+    let mut bound: BTreeSet<&str> = BTreeSet::new();
+    for (_, node) in graph.nodes() {
+        let companions = companions(node);
+        let takes_handle = node.inputs.iter().any(|&input| graph.output_type(input).dtype == DType::Resource);
+        if takes_handle || node.outputs.iter().any(|ty| ty.dtype == DType::Resource) || !companions.is_empty() {
+            bound.insert(&node.name);
+        }
+        bound.extend(companions);
+    }
+    let mut defs = graph.to_defs();
+    for def in &mut defs {
+        // Xorshift: the same draw on every run.
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let device = &devices[(seed % devices.len() as u64) as usize];
+        def.device = if bound.contains(def.name.as_str()) { String::new() } else { device.to_string() };
+    }
+    Graph::new(defs).expect("it was a graph before")
+}
+
+/// The nodes that a node's `_class` attribute binds it to.
+fn companions(node: &Node) -> Vec<&str> {
+    let Some(Attr::Strs(classes)) = node.attrs.get("_class") else { return Vec::new() };
+    classes.iter().filter_map(|class| std::str::from_utf8(class).ok()?.strip_prefix("loc:@")).collect()
+}
