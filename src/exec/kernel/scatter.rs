@@ -4,7 +4,14 @@ use super::KernelNode;
 use super::call::no_kernel;
 use super::update::Update;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Numeric, Tensor, with_float, with_integer, with_number, with_type};
+use crate::tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_integer, with_number, with_type};
+
+/// The dtypes that TensorFlow takes the extremes of here.
+macro_rules! with_extremes {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        with_type!($dtype, $t => $body; F16 half::f16, BF16 half::bf16, F32 f32, F64 f64, I32 i32, I64 i64)
+    };
+}
 
 pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
     let Some(op) = node.op.strip_prefix("Resource").unwrap_or(node.op).strip_prefix("Scatter") else { return Ok(None) };
@@ -17,8 +24,8 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
         "Add" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::add(*at, with))),
         "Sub" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::sub(*at, with))),
         "Mul" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::mul(*at, with))),
-        "Min" => with_number!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
-        "Max" => with_number!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
+        "Min" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
+        "Max" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
         "Div" => scatter_div(dtype),
         _ => return Ok(None),
     };
@@ -26,7 +33,7 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
 }
 
 fn scatter_div(dtype: DType) -> Option<Update> {
-    with_float!(dtype, T => scatter(|at: &mut T, &with| *at = *at / with)).or_else(|| {
+    with_float!(dtype, T => scatter(divide::<T>)).or_else(|| {
         with_integer!(dtype, T => {
             let update = scatter(|at: &mut T, &with| *at = at.wrapping_div(with));
             Update::new(1, move |variables, rest| {
@@ -37,6 +44,10 @@ fn scatter_div(dtype: DType) -> Option<Update> {
             })
         })
     })
+}
+
+fn divide<T: Float>(at: &mut T, with: &T) {
+    *at = *at / *with;
 }
 
 /// `combine(element of the variable, element of the updates)` for every element of every row named.

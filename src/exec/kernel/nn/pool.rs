@@ -105,7 +105,7 @@ impl Windows {
 
     /// Calls `f(window, pixels)` for every window, with the pixels of the input under it; pixels and windows are
     /// counted through the batch.
-    fn for_each(&self, mut f: impl FnMut(usize, &[usize])) {
+    fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
         let mut pixels = Vec::with_capacity(self.axes.iter().map(|axis| axis.window.min(axis.input)).product());
         let mut window = 0;
@@ -142,7 +142,7 @@ fn max_pool<T: Numeric>(pool: &Pool, input: Tensor) -> Result<Tensor> {
     let shape = windows.output_shape(pool.slide.spatial);
     let mut output = vec![T::LOWEST; shape.checked_elements(T::DTYPE)?];
     let (from, channels) = (input.slice::<T>()?, windows.channels);
-    windows.for_each(|window, pixels| {
+    windows.for_each(&mut |window, pixels| {
         let output = &mut output[window * channels..][..channels];
         for pixel in pixels {
             for (max, &x) in output.iter_mut().zip(&from[pixel * channels..][..channels]) {
@@ -163,7 +163,7 @@ fn max_pool_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, gradie
     pool.check(&windows, "grad", gradient.shape())?;
     let mut back = vec![T::ZERO; input.len()];
     let (from, gradient, channels) = (input.slice::<T>()?, gradient.slice::<T>()?, windows.channels);
-    windows.for_each(|window, pixels| {
+    windows.for_each(&mut |window, pixels| {
         let Some((&first, others)) = pixels.split_first() else { return };
         for channel in 0..channels {
             let mut largest = first * channels + channel;
@@ -199,7 +199,7 @@ fn avg_pool<T: Float>(pool: &Pool, input: Tensor) -> Result<Tensor> {
     let shape = windows.output_shape(pool.slide.spatial);
     let mut output = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     let (from, channels) = (input.slice::<T>()?, windows.channels);
-    windows.for_each(|window, pixels| {
+    windows.for_each(&mut |window, pixels| {
         let output = &mut output[window * channels..][..channels];
         for pixel in pixels {
             for (sum, &x) in output.iter_mut().zip(&from[pixel * channels..][..channels]) {
@@ -230,7 +230,7 @@ fn avg_pool_grad<T: Float>(pool: &Pool, sizes: &Tensor, gradient: Tensor) -> Res
     pool.check(&windows, "grad", gradient.shape())?;
     let mut back = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     let (from, channels) = (gradient.slice::<T>()?, windows.channels);
-    windows.for_each(|window, pixels| {
+    windows.for_each(&mut |window, pixels| {
         let from = &from[window * channels..][..channels];
         let share = T::ONE / T::from_i64(pixels.len() as i64);
         for pixel in pixels {

@@ -16,8 +16,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let centers = Centers::of(node)?;
     let dtype = input_dtype(node, 0)?;
     let kernel = match node.op {
+        // Whatever the images hold, they are mixed in f32.
         "ResizeBilinear" => with_number!(dtype, T => {
-            call(move |[images, size]| centers.bilinear::<T>(&images, &size))
+            call(move |[images, size]| centers.bilinear(&as_f32::<T>(images)?, &size))
         }),
         "ResizeNearestNeighbor" => with_number!(dtype, T => {
             call(move |[images, size]| centers.nearest::<T>(&images, &size))
@@ -109,11 +110,11 @@ impl Centers {
         (0..output).map(one).collect()
     }
 
-    fn bilinear<T: Numeric>(self, images: &Tensor, size: &Tensor) -> Result<Tensor> {
+    fn bilinear(self, images: &Tensor, size: &Tensor) -> Result<Tensor> {
         let ([batch, rows, columns, channels], [height, width]) = sizes(images, size)?;
         let shape = Shape::from([batch, height, width, channels]);
         let mut output = Vec::with_capacity(shape.checked_elements(DType::F32)?);
-        let pixels = images.slice::<T>()?;
+        let pixels = images.slice::<f32>()?;
         let (ys, xs) = (self.between(rows, height), self.between(columns, width));
         for image in 0..batch {
             for y in &ys {
@@ -124,8 +125,7 @@ impl Centers {
                     let (top_left, top_right) = (pixel(y.lower, x.lower), pixel(y.lower, x.upper));
                     let (bottom_left, bottom_right) = (pixel(y.upper, x.lower), pixel(y.upper, x.upper));
                     for c in 0..channels {
-                        let [tl, tr, bl, br] =
-                            [top_left[c], top_right[c], bottom_left[c], bottom_right[c]].map(|p| p.to_f64() as f32);
+                        let [tl, tr, bl, br] = [top_left[c], top_right[c], bottom_left[c], bottom_right[c]];
                         let (top, bottom) = (tl + (tr - tl) * x.share, bl + (br - bl) * x.share);
                         output.push(top + (bottom - top) * y.share);
                     }
@@ -203,6 +203,14 @@ impl Centers {
         }
         Ok(Tensor::from_vec(shape, back))
     }
+}
+
+fn as_f32<T: Numeric>(images: Tensor) -> Result<Tensor> {
+    if images.dtype() == DType::F32 {
+        return Ok(images);
+    }
+    let pixels = images.slice::<T>()?.iter().map(|pixel| pixel.to_f64() as f32).collect();
+    Ok(Tensor::from_vec::<f32>(images.shape().clone(), pixels))
 }
 
 /// The sizes of the images, and the height and width they are to have.
