@@ -20,7 +20,8 @@ impl Slice {
         }
         let bad = |why: &str| {
             Failure::invalid(format!(
-                "Need dimensions and a slice in shape_and_slice specification ({why}): {text:?}; right would be \"4 3 0,2:-\""
+                "Need dimensions and a slice in shape_and_slice specification ({why}): {text:?}; \
+                 right would be \"4 3 0,2:-\""
             ))
         };
         let mut words: Vec<&str> = text.split(' ').collect();

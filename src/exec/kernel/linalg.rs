@@ -96,7 +96,7 @@ fn dot<T: Float>(a: &[T], b: &[T]) -> T {
     a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b)
 }
 
-/// A matrix factored into lower and upper triangles, its rows exchanged so that each pivot is the largest of its column.
+/// A matrix factored into lower and upper triangles, rows exchanged so that each pivot is the largest of its column.
 struct Lu<T> {
     n: usize,
     /// Below the diagonal the lower factor, whose own diagonal is ones; the upper elsewhere.

@@ -72,7 +72,8 @@ fn input<'a>(rest: &'a [Tensor], i: usize, name: &str) -> Result<&'a Tensor> {
     rest.get(i).ok_or_else(|| Failure::invalid(format!("input {name} is missing")))
 }
 
-/// What the rates of a sparse FTRL must be: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow asks nothing of a dense one's.
+/// What the rates of a sparse FTRL must be: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow asks nothing of those of
+/// a dense one.
 fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<()> {
     let demand = |holds: bool, what: &str, value: T| {
         holds.then_some(()).ok_or_else(|| Failure::invalid(format!("{what}: {}", value.to_f64())))

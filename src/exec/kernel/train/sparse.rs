@@ -18,7 +18,9 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
             "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| Ok(adagrad_v2(r, update_slots))),
             "SparseApplyProximalAdagrad" => sparse(roles, |r: [T; 3]| Ok(proximal_adagrad(r))),
             "SparseApplyRMSProp" => sparse(roles, |r: [T; 4]| Ok(rms_prop(r))),
-            "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| ftrl([lr, l1, l2, T::ZERO, power], by_lr)),
+            "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| {
+                ftrl([lr, l1, l2, T::ZERO, power], by_lr)
+            }),
             "SparseApplyFtrlV2" => sparse(roles, move |r: [T; 5]| ftrl(r, by_lr)),
             _ => return None,
         }))

@@ -1,7 +1,7 @@
 //! Every update against what TensorFlow made of the same variables: the cases of `tests/data/updates/*.json`.
 //!
-//! A case is as those of `super::super::tests`, with `variables` beside `inputs`; `outputs` are the variables afterwards.
-//! It holds for the form of the op that takes references and for the one that takes resources.
+//! A case is as those of `super::super::tests`, with `variables` beside `inputs`; `outputs` are the variables
+//! afterwards. It holds for the form of the op that takes references and for the one that takes resources.
 
 use std::path::Path;
 
