@@ -14,6 +14,7 @@ mod memory;
 mod reduce;
 #[cfg(test)]
 mod tests;
+mod train;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -68,7 +69,8 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 
     fn keep(&self, tensor: Tensor) -> Result<Value> {
-        if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
+        // A single number is worth more with the host: a kernel takes it without a tensor.
+        if tensor.len() <= 1 || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
             return Ok(Value::Host(tensor));
         }
         guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))
@@ -87,7 +89,7 @@ fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<Body<B>>
     if !node.inputs.iter().any(|dtype| dtype.is_float()) {
         return Ok(elementwise::logical(node));
     }
-    for family in [elementwise::body, matmul::body, reduce::body, conv::body] {
+    for family in [elementwise::body, matmul::body, reduce::body, conv::body, train::body] {
         if let Some(body) = family(node)? {
             return Ok(Some(body));
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::exec::adapters::{self, BackendChoice};
 use crate::exec::engine::{Engine, Ran, Value, Values};
+use crate::exec::kernel::KernelNode;
 use crate::exec::kernel::tests::{cases, list, same, tensor, with_node};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Tensor};
@@ -146,4 +147,45 @@ fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
     let y = values.into_iter().next().unwrap().into_host().unwrap();
     assert_eq!(y.slice::<f32>().unwrap()[0], -1.0);
     assert_eq!(y.slice::<f32>().unwrap().as_ptr(), address);
+}
+
+#[test]
+fn a_gpu_updates_variables_as_tensorflow_does() {
+    let Some(offer) = adapters::gpus(BackendChoice::Wgpu).into_iter().next() else {
+        eprintln!("skipped: this machine has no adapter, not even software Vulkan");
+        return;
+    };
+    let engine = offer.open().unwrap();
+    let check = |op: &str, nesterov: Option<bool>, inputs: &[&[f32]], wanted: &[[f32; 2]]| {
+        // A variable is compiled for as a value: the op's own inputs are references, which a placeholder is none of.
+        let attrs = crate::graph::Attrs::from([("use_nesterov", crate::graph::Attr::Bool(nesterov.unwrap_or(false)))]);
+        let dtypes = vec![DType::F32; inputs.len()];
+        let node = KernelNode { name: "update", op, attrs: &attrs, inputs: &dtypes, outputs: &[] };
+        let mut kernel = engine.compile(&node).unwrap().unwrap();
+        let tensors = inputs.iter().map(|values| match values {
+            [one] => Tensor::scalar(*one),
+            many => Tensor::vector(many.to_vec()),
+        });
+        let values = tensors.map(|tensor| engine.keep(tensor)).collect::<Result<Values>>().unwrap();
+        let Ran::Done(values) = kernel(values).unwrap() else { panic!("{op} was declined") };
+        assert_eq!(values.len(), wanted.len(), "{op}");
+        for (value, wanted) in values.into_iter().zip(wanted) {
+            let got = value.into_host().unwrap();
+            let got = got.slice::<f32>().unwrap();
+            let close = got.iter().zip(wanted).all(|(x, y)| (x - y).abs() <= 2e-6);
+            assert!(close, "{op}: {got:?}, wanted {wanted:?}");
+        }
+    };
+    let var: &[f32] = &[1.0, 2.0];
+    check("AssignAdd", None, &[var, &[0.5, -1.0]], &[[1.5, 1.0]]);
+    check("AssignSubVariableOp", None, &[var, &[0.5, -1.0]], &[[0.5, 3.0]]);
+    check("ApplyGradientDescent", None, &[var, &[0.5], &[1.0, -1.0]], &[[0.5, 2.5]]);
+    let momentum: &[&[f32]] = &[var, &[1.0, 1.0], &[0.1], &[1.0, 2.0], &[0.9]];
+    check("ApplyMomentum", Some(false), momentum, &[[0.81, 1.71], [1.9, 2.9]]);
+    check("ResourceApplyMomentum", Some(true), momentum, &[[0.729, 1.539], [1.9, 2.9]]);
+    let adam: &[&[f32]] =
+        &[var, &[0.1, 0.2], &[0.01, 0.04], &[0.9], &[0.999], &[0.1], &[0.9], &[0.999], &[1e-8], &[0.5, -0.5]];
+    let moments = [[0.14, 0.13], [0.01024, 0.04021]];
+    check("ApplyAdam", Some(false), adam, &[[0.9562503, 1.9794991], moments[0], moments[1]]);
+    check("ResourceApplyAdam", Some(true), adam, &[[0.9450004, 1.9894341], moments[0], moments[1]]);
 }
