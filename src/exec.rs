@@ -23,6 +23,7 @@ mod token;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 pub use adapters::{BackendChoice, Offer, cpu, gpus};
@@ -30,7 +31,7 @@ use engine::Engine;
 pub use host::HostEngine;
 use mailbox::{Mailbox, Message};
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
-pub use thread::MAX_PARKED_BYTES;
+pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
 
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -53,6 +54,8 @@ pub trait Sink: Send + Sync {
 /// A device: the handle of its thread. Dropping it ends the thread once the op under way has run.
 pub struct Device {
     mailbox: Mailbox,
+    /// Bytes of the values that arrived and that no node has taken yet.
+    parked: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -69,12 +72,14 @@ impl Device {
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
         let own = mailbox.clone();
+        let parked = Arc::new(AtomicUsize::new(0));
+        let counted = parked.clone();
         let title = format!("{}:{}", name.kind.name(), name.index);
         let thread = std::thread::Builder::new()
             .name(title)
-            .spawn(move || thread::run(name, engine, resources, sink, own, inbox))
+            .spawn(move || thread::run(name, engine, resources, sink, own, inbox, counted))
             .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no thread for a device: {error}")))?;
-        Ok(Device { mailbox, thread: Some(thread) })
+        Ok(Device { mailbox, parked, thread: Some(thread) })
     }
 
     /// Compiles a piece and holds it until its session is released. Waits for the device's thread.
@@ -93,13 +98,19 @@ impl Device {
         self.mailbox.send(Message::Start { id, first, count, feeds });
     }
 
-    /// A value that another device pushed. May come before its step has started, within [`MAX_PARKED_BYTES`].
+    /// A value that another device pushed. May come before its step has started. Where more than [`MAX_PARKED_BYTES`]
+    /// would wait for the nodes that take them, the step fails with ResourceExhausted.
     pub fn arrive(&self, step: StepId, transfer: u32, iterations: Vec<u32>, value: Option<Tensor>) {
+        let cost = step::cost(&value);
+        if self.parked.fetch_add(cost, Ordering::Relaxed) + cost > MAX_PARKED_BYTES {
+            self.parked.fetch_sub(cost, Ordering::Relaxed);
+            return self.mailbox.send(Message::Overflow { step });
+        }
         self.mailbox.send(Message::Arrive { step, transfer, iterations, value });
     }
 
     /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.
-    pub fn abort(&self, step: StepId, _why: Failure) {
+    pub fn abort(&self, step: StepId) {
         self.mailbox.send(Message::Abort { step });
     }
 

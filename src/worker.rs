@@ -97,9 +97,9 @@ impl Worker {
                     device.arrive(step, transfer, iterations, value);
                 }
             }
-            Message::Abort { step, failure } => {
+            Message::Abort { step, .. } => {
                 for device in self.state.all_devices() {
-                    device.abort(step, failure.clone());
+                    device.abort(step);
                 }
             }
             Message::Release { session } => self.state.release(session),

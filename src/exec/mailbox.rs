@@ -29,6 +29,10 @@ pub(super) enum Message {
         iterations: Vec<u32>,
         value: Option<Tensor>,
     },
+    /// More values wait than may: the step that one more came for fails.
+    Overflow {
+        step: StepId,
+    },
     Abort {
         step: StepId,
     },

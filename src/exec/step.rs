@@ -6,8 +6,8 @@
 
 mod frames;
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frames::Frames;
 use smallvec::SmallVec;
@@ -40,7 +40,7 @@ pub(super) struct Surroundings<'a> {
     pub mailbox: &'a Mailbox,
     pub inbox: &'a Inbox,
     /// Bytes of all the values that are parked on the device.
-    pub parked: &'a Cell<usize>,
+    pub parked: &'a AtomicUsize,
 }
 
 /// Where a step stands after its turn.
@@ -108,7 +108,7 @@ impl Step {
         self.frames.begin(code, &mut self.ready);
     }
 
-    /// Takes a value that another device pushed; parks it where nobody asks for it yet.
+    /// Takes a value that another device pushed, and that is counted as parked; it stays so where nobody asks for it yet.
     ///
     /// # Errors
     /// InvalidArgument where the piece receives no such transfer, or has it already.
@@ -122,19 +122,23 @@ impl Step {
     ) -> Result<()> {
         let code = &program.code;
         let Some(&node) = code.recvs.get(&transfer) else {
+            near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
             return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
         };
         if let Some(iteration) = self.frames.find(code, code.nodes[node as usize].frame, &tags) {
             if self.frames.take_awaited(code, iteration, node) {
                 self.awaited -= 1;
                 self.current = node;
+                near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
                 return self.received(program, near, Instance { iteration, node }, value);
             }
         }
-        near.parked.set(near.parked.get() + cost(&value));
         match self.parked.insert((transfer, tags), value) {
             None => Ok(()),
-            Some(_) => Err(Failure::invalid(format!("transfer {transfer} came twice"))),
+            Some(first) => {
+                near.parked.fetch_sub(cost(&first), Ordering::Relaxed);
+                Err(Failure::invalid(format!("transfer {transfer} came twice")))
+            }
         }
     }
 
@@ -175,14 +179,14 @@ impl Step {
     }
 
     /// Lets go of everything the step holds and waits for.
-    pub fn cancel(&mut self, code: &Code, parked: &Cell<usize>) {
+    pub fn cancel(&mut self, code: &Code, parked: &AtomicUsize) {
         for (number, (_, resource)) in self.blocked.drain() {
             resource.cancel(Ticket { step: self.id, number });
         }
         self.frames.clear(code);
         self.ready.clear();
         for (_, value) in self.parked.drain() {
-            parked.set(parked.get().saturating_sub(cost(&value)));
+            parked.fetch_sub(cost(&value), Ordering::Relaxed);
         }
         self.feeds.clear();
         self.fetches.clear();
@@ -281,7 +285,7 @@ impl Step {
                 let key = (*transfer, self.frames.tags(code, at.iteration));
                 return match self.parked.remove(&key) {
                     Some(value) => {
-                        near.parked.set(near.parked.get().saturating_sub(cost(&value)));
+                        near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
                         self.received(program, near, at, value)
                     }
                     None => {

@@ -238,7 +238,7 @@ impl Cluster {
     fn abort(&mut self, step: u64) {
         let id = StepId { session: self.session, number: step };
         for name in &self.names {
-            self.device(name).abort(id, Failure::new(Code::Aborted, "given up"));
+            self.device(name).abort(id);
         }
         self.running.remove(&step);
     }

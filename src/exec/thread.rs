@@ -6,10 +6,10 @@
 mod ended;
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ended::Ended;
 
@@ -29,6 +29,12 @@ use crate::tensor::Tensor;
 /// Most bytes of values that wait on one device for their step or their Recv.
 pub const MAX_PARKED_BYTES: usize = 4 << 30;
 
+/// Most pieces that one device holds.
+pub const MAX_PIECES: usize = 1 << 16;
+
+/// Most [`Device::start`](super::Device::start)s of one piece that wait for their turn.
+pub const MAX_RUNS: usize = 1 << 16;
+
 struct Thread {
     name: DeviceName,
     engine: Box<dyn Engine>,
@@ -40,7 +46,8 @@ struct Thread {
     sessions: HashMap<SessionId, SessionState>,
     /// The pieces whose step can go on.
     runnable: VecDeque<PieceId>,
-    parked: Cell<usize>,
+    /// Bytes of the values that arrived and that no node has taken yet.
+    parked: Arc<AtomicUsize>,
 }
 
 struct PieceState {
@@ -78,6 +85,7 @@ pub(super) fn run(
     sink: Arc<dyn Sink>,
     mailbox: Mailbox,
     inbox: Inbox,
+    parked: Arc<AtomicUsize>,
 ) {
     let mut thread = Thread {
         name,
@@ -89,7 +97,7 @@ pub(super) fn run(
         pieces: HashMap::new(),
         sessions: HashMap::new(),
         runnable: VecDeque::new(),
-        parked: Cell::new(0),
+        parked,
     };
     loop {
         if thread.runnable.is_empty() {
@@ -123,6 +131,7 @@ impl Thread {
             Message::Arrive { step, transfer, iterations, value } => {
                 self.arrive(step, transfer, Tags::from_vec(iterations), value);
             }
+            Message::Overflow { step } => self.overflow(step),
             Message::Abort { step } => self.abort(step),
             Message::Release { session } => self.release(session),
             Message::Wake { ticket, result } => self.wake(ticket, result),
@@ -156,6 +165,11 @@ impl Thread {
             let why = format!("piece {} is not registered here; its session may be over", id.number);
             return self.report(step, Failure::new(Code::NotFound, why));
         };
+        if piece.runs.len() >= MAX_RUNS {
+            let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
+            return self
+                .report(StepId { session: id.session, number: first }, Failure::new(Code::ResourceExhausted, why));
+        }
         if count > 0 {
             piece.runs.push_back(Run { first, next: first, end: first.saturating_add(count), feeds });
             self.begin(id);
@@ -266,27 +280,26 @@ impl Thread {
             let is_over = (first..=last).contains(number);
             if is_over {
                 let bytes: usize = early.values().map(step::cost).sum();
-                self.parked.set(self.parked.get().saturating_sub(bytes));
+                self.parked.fetch_sub(bytes, Ordering::Relaxed);
             }
             !is_over
         });
     }
 
     fn arrive(&mut self, id: StepId, transfer: u32, tags: Tags, value: Option<Tensor>) {
-        let Some(session) = self.sessions.get_mut(&id.session) else { return };
+        let Some(session) = self.sessions.get_mut(&id.session) else {
+            self.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
+            return;
+        };
         let cost = step::cost(&value);
-        if self.parked.get() + cost > MAX_PARKED_BYTES {
-            let why = format!(
-                "values that wait on {} for their step pass the limit of {MAX_PARKED_BYTES} bytes (MAX_PARKED_BYTES)",
-                self.name
-            );
-            return self.fail(id, Failure::new(Code::ResourceExhausted, why));
-        }
         let Some(&piece) = session.steps.get(&id.number) else {
-            if !session.ended.contains(id.number) {
-                self.parked.set(self.parked.get() + cost);
-                session.early.entry(id.number).or_default().insert((transfer, tags), value);
-            }
+            let twice = if session.ended.contains(id.number) {
+                Some(cost)
+            } else {
+                let parked = session.early.entry(id.number).or_default();
+                parked.insert((transfer, tags), value).map(|first| step::cost(&first))
+            };
+            self.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
             return;
         };
         self.feed(piece, |step, program, near| step.arrive(program, near, transfer, tags, value));
@@ -317,10 +330,14 @@ impl Thread {
         }
     }
 
-    /// Fails a step that may not have begun.
-    fn fail(&mut self, id: StepId, failure: Failure) {
+    /// Fails a step, begun or not, that more values came for than may wait.
+    fn overflow(&mut self, id: StepId) {
         self.abort(id);
-        self.report(id, failure);
+        let why = format!(
+            "more than {MAX_PARKED_BYTES} bytes of values (MAX_PARKED_BYTES) wait on {} for the nodes that take them",
+            self.name
+        );
+        self.report(id, Failure::new(Code::ResourceExhausted, why));
     }
 
     fn abort(&mut self, id: StepId) {
@@ -350,7 +367,7 @@ impl Thread {
             }
         }
         let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
-        self.parked.set(self.parked.get().saturating_sub(bytes));
+        self.parked.fetch_sub(bytes, Ordering::Relaxed);
         self.resources.release(id);
     }
 
@@ -361,7 +378,7 @@ impl Thread {
             pieces: self.pieces.len(),
             steps: self.pieces.values().map(waiting).sum::<usize>()
                 + self.sessions.values().map(|session| session.steps.len() + session.early.len()).sum::<usize>(),
-            parked_bytes: self.parked.get(),
+            parked_bytes: self.parked.load(Ordering::Relaxed),
         }
     }
 
