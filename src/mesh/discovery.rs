@@ -11,6 +11,8 @@ use libp2p::PeerId;
 
 /// Most targets at once.
 pub const MAX_TARGETS: usize = 4096;
+/// Most addresses of one target.
+const MAX_ADDRESSES: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long one that denied us, or is us, is left alone.
@@ -98,11 +100,14 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A target is there; new addresses are tried at once.
-    pub fn learn(&mut self, target: Target, addresses: Vec<String>, source: Source, now: Instant) {
+    /// A target is there; new addresses are tried at once, before those that were known.
+    pub fn learn(&mut self, target: Target, mut addresses: Vec<String>, source: Source, now: Instant) {
         if let Some(entry) = self.targets.get_mut(&target) {
             entry.source = entry.source.min(source);
-            if addresses.iter().any(|address| !entry.addresses.contains(address)) {
+            addresses.retain(|address| !entry.addresses.contains(address));
+            if !addresses.is_empty() {
+                addresses.append(&mut entry.addresses);
+                addresses.truncate(MAX_ADDRESSES);
                 entry.addresses = addresses;
                 entry.failures = 0;
                 entry.due = now;
@@ -250,8 +255,10 @@ mod tests {
         }
         assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000]);
         assert!(discovery.is_settled());
-        discovery.learn(target, vec!["b:2".into()], Source::Hearsay, now);
-        assert_eq!(discovery.due(now, |_| false)[0].1, ["b:2"]);
+        discovery.learn(target.clone(), vec!["a:1".into()], Source::Hearsay, now);
+        assert!(discovery.due(now - FIRST_PAUSE, |_| false).is_empty(), "nothing new was learned");
+        discovery.learn(target, vec!["b:2".into(), "a:1".into()], Source::Hearsay, now - FIRST_PAUSE);
+        assert_eq!(discovery.due(now - FIRST_PAUSE, |_| false)[0].1, ["b:2", "a:1"]);
     }
 
     #[test]

@@ -38,8 +38,8 @@ const MAX_BULK_IN: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
 const LISTEN_LIMIT: Duration = Duration::from_millis(150);
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
-/// How long it waits for a process of this machine that lives and has not answered: one that starts at the same moment,
-/// or a machine under load.
+/// How long it waits for a process of this machine that lives and has not answered, before it takes its task: one that
+/// starts at the same moment, or a machine under load.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
 /// How long a node leaves to another that starts at the same moment to object.
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
@@ -285,7 +285,8 @@ impl Driver {
         let objection = self.registry.is_some() && self.settles.is_some();
         let greeted = self.greeting.iter().all(|peer| self.is_up(peer));
         if asked >= JOIN_LIMIT {
-            return asked >= NEIGHBOUR_LIMIT || (greeted && self.discovery.has_tried(Source::Registry));
+            let claims = self.settles.is_some() && asked < NEIGHBOUR_LIMIT;
+            return !claims || (greeted && self.discovery.has_tried(Source::Registry));
         }
         greeted && self.discovery.is_settled() && (!objection || asked >= OBJECTION_TIME)
     }
@@ -392,11 +393,10 @@ impl Driver {
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                if find_cause::<HandedOver>(&error).is_none() {
-                    match find_cause::<Denied>(&error) {
-                        Some(denied) => tracing::info!(from = %send_back_addr, "denied entry: {denied}"),
-                        None => tracing::debug!(from = %send_back_addr, "denied entry: {error}"),
-                    }
+                if let Some(denied) = find_cause::<Denied>(&error) {
+                    tracing::info!(from = %send_back_addr, "denied entry: {denied}");
+                } else if find_cause::<HandedOver>(&error).is_none() {
+                    tracing::debug!(from = %send_back_addr, "denied entry: {error}");
                 }
             }
             SwarmEvent::Behaviour(BehaviourEvent::Links(LinkEnded { peer, end })) => {
