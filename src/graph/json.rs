@@ -128,6 +128,4 @@ impl Literal<'_, '_> {
 }
 
 #[cfg(test)]
-mod schema;
-#[cfg(test)]
 mod tests;

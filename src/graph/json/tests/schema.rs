@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::from_json;
+use crate::graph::json::from_json;
 use crate::graph::{Graph, op};
 use crate::tensor::DType;
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("../../../docs/graph.schema.json")).unwrap()
+    serde_json::from_str(include_str!("../../../../docs/graph.schema.json")).unwrap()
 }
 
 /// A document of these nodes.
