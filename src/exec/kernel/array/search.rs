@@ -123,6 +123,9 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
 
 /// The coordinates of every element that is true, in order.
 fn places_where(x: &Tensor) -> Result<Tensor> {
+    if x.rank() == 0 {
+        return Err(Failure::invalid("WhereOp : Unhandled input dimensions: 0; a scalar has no places"));
+    }
     let strides = x.shape().strides();
     let mut coordinates: Vec<i64> = Vec::new();
     let mut rows = 0;
