@@ -28,8 +28,8 @@ fn tasks(case: &Path) -> Vec<String> {
         .collect()
 }
 
-fn nodes(house: &House, tasks: &[String]) -> Vec<NodeProcess> {
-    tasks.iter().map(|task| house.node(task)).collect()
+fn nodes(house: &House, tasks: &[impl AsRef<str>]) -> Vec<NodeProcess> {
+    tasks.iter().map(|task| house.node(task.as_ref())).collect()
 }
 
 #[test]
@@ -76,4 +76,37 @@ fn a_difference_is_found_and_has_its_exit_code() {
     assert!(ended.stdout.contains("239") && ended.stdout.contains("238"), "{}", ended.stdout);
     assert!(ended.stdout.trim_end().ends_with("1 of 2"), "{}", ended.stdout);
     house.run(&["verify", &house.path("nothing").display().to_string()]).expect(2).complains(&["nothing"]);
+}
+
+/// The programs as a person writes them, the tasks they name, and what they print.
+const EXAMPLES: [(&str, &[&str], &str); 8] = [
+    ("238.json", &["local/0"], "238"),
+    ("graph.json", &["local/0", "local/1"], "238"),
+    ("renamed_job.json", &["mesh/0", "mesh/1"], "238"),
+    ("mean.json", &["local/0"], "50.5"),
+    ("mean_split.json", &["local/0", "local/1"], "50.5"),
+    ("mean_unequal.json", &["local/0", "local/1"], "naive_mean: 40.5\nmean: 50.5"),
+    ("mean_dynamic.json", &["local/0", "local/1"], "mean: 5.5\nsize1: 3\nsize2: 7"),
+    ("hello.json", &["local/0"], "greeting: Hello, distributed TensorFlow!\nin_japanese: Hello, 分散 TensorFlow!"),
+];
+
+#[test]
+fn written_programs_run_in_one_process_and_over_nodes() {
+    for (file, tasks, answer) in EXAMPLES {
+        let house = House::new();
+        let graph = project(&format!("examples/{file}"));
+        house.run(&["run", &graph]).prints(answer);
+        let _nodes = nodes(&house, tasks);
+        house.run(&["submit", &graph]).prints(answer);
+    }
+}
+
+#[test]
+fn a_graph_for_a_gpu_is_refused_without_one_unless_placed_softly() {
+    let house = House::new();
+    let graph = project("examples/gpu.json");
+    let _zero = house.node_with("local/0", &["--backend", "flex"]);
+    let devices = "available devices are [ /job:local/task:0/device:CPU:0 ]";
+    house.run(&["submit", &graph]).expect(2).complains(&["/job:local/task:0/device:GPU:0", devices]);
+    house.run(&["submit", &graph, "--soft-placement"]).prints("[[ 7. 10.]\n [15. 22.]]");
 }
