@@ -150,14 +150,7 @@ impl State {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let plan = session.plan(ask.plan, &cluster)?;
-        let wanted: Vec<_> = plan.feed_names.iter().zip(&plan.feed_types).collect();
-        if wanted.len() != ask.feeds.len() {
-            let why = format!("the plan takes {} feed(s), got {}", wanted.len(), ask.feeds.len());
-            return Err(Failure::invalid(why));
-        }
-        if let Some(((name, dtype), feed)) = wanted.iter().zip(&ask.feeds).find(|((_, d), feed)| **d != feed.dtype()) {
-            return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
-        }
+        plan.check_feeds(&ask.feeds)?;
         let first = session.next_step;
         let mut run = Run {
             request,

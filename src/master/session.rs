@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{DeviceName, Plan, Signature, Task};
 use crate::protocol::{Cluster, Envelope, Message, Peer, SessionOptions};
-use crate::tensor::DType;
+use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Most plans one session may have: a client that makes a new signature for every step would fill every worker.
 const MAX_PLANS: usize = 4096;
@@ -31,6 +31,8 @@ pub(super) struct Session {
 pub(super) struct Prepared {
     pub parts: Vec<Part>,
     pub feed_types: Vec<DType>,
+    /// What is known of each feed's shape.
+    pub feed_shapes: Vec<PartialShape>,
     pub feed_names: Vec<String>,
     pub fetches: usize,
     pub devices: Vec<DeviceName>,
@@ -143,6 +145,7 @@ impl Session {
         let prepared = Prepared {
             parts,
             feed_types: plan.feed_types,
+            feed_shapes: signature.feeds.iter().map(|feed| stated_shape(&self.graph, feed)).collect(),
             feed_names: signature.feeds.clone(),
             fetches: signature.fetches.len(),
             devices,
@@ -230,7 +233,37 @@ impl Session {
     }
 }
 
+/// The shape that a placeholder states for what it is fed; unknown for every other tensor.
+fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
+    let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
+    let node = graph.node(output.node);
+    let is_placeholder = matches!(node.op.name, "Placeholder" | "PlaceholderWithDefault");
+    node.attrs.shape("shape").ok().filter(|_| is_placeholder).cloned().unwrap_or_default()
+}
+
 impl Prepared {
+    /// Whether these values are what the plan is to be fed.
+    ///
+    /// # Errors
+    /// InvalidArgument where their number, a dtype or a shape is another.
+    pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
+        if self.feed_types.len() != feeds.len() {
+            let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
+            return Err(Failure::invalid(why));
+        }
+        let wanted = self.feed_names.iter().zip(&self.feed_types).zip(&self.feed_shapes);
+        for (((name, &dtype), shape), feed) in wanted.zip(feeds) {
+            if dtype != feed.dtype() {
+                return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
+            }
+            if !shape.admits(feed.shape()) {
+                let why = format!("cannot feed a value of shape {} for {name}, which has shape {shape}", feed.shape());
+                return Err(Failure::invalid(why));
+            }
+        }
+        Ok(())
+    }
+
     fn is_ready(&self, cluster: &Cluster) -> bool {
         matches!(self.registration, Registration::Ready)
             && self.parts.iter().all(|part| {
