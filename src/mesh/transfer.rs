@@ -137,7 +137,7 @@ pub fn send(
     frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     queue.bytes += bytes;
     queue.parcels.push_back(Parcel { head: frame, tensors: envelope.tensors, bytes });
-    let another = queue.idle == 0 && queue.sockets < MAX_SOCKETS;
+    let another = queue.parcels.len() > queue.idle && queue.sockets < MAX_SOCKETS;
     if another {
         queue.sockets += 1;
     }
