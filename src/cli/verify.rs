@@ -1,5 +1,6 @@
 //! `meshtf verify`: recorded TensorFlow sessions, replayed and compared. A line per case and a count.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
@@ -8,6 +9,7 @@ use super::reach::{MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
 use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
+use crate::graph::{Graph, Output};
 use crate::node::DEFAULT_MESH;
 use crate::plan::Task;
 use crate::protocol::SessionOptions;
@@ -55,7 +57,12 @@ pub(super) async fn verify(args: Args) -> Outcome {
     let mut passed = 0;
     for folder in &args.cases {
         let (name, verdict) = match Case::read(folder) {
-            Ok(case) => (case.name.clone(), args.replay(&case).await?),
+            Ok(mut case) => {
+                if args.mesh.is_some() {
+                    move_files(&mut case);
+                }
+                (case.name.clone(), args.replay(&case).await?)
+            }
             Err(failure) => (name_of(folder), Err(failure.to_string())),
         };
         passed += usize::from(verdict.is_ok());
@@ -72,6 +79,36 @@ pub(super) async fn verify(args: Args) -> Outcome {
 
 fn name_of(folder: &Path) -> String {
     folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Takes the / off fed file names: nodes keep files below folders of their own, wherever the case was recorded.
+fn move_files(case: &mut Case) {
+    let files = file_names(&case.graph);
+    for (name, value) in case.steps.iter_mut().flat_map(|step| &mut step.feeds) {
+        let is_file = case.graph.output(name).is_ok_and(|output| files.contains(&output));
+        if let (true, Ok(names)) = (is_file, value.slice_mut::<Vec<u8>>()) {
+            for name in names {
+                let root = name.iter().take_while(|&&byte| byte == b'/').count();
+                name.drain(..root);
+            }
+        }
+    }
+}
+
+/// The tensors that become the names of checkpoints.
+fn file_names(graph: &Graph) -> BTreeSet<Output> {
+    let is_saver = |op: &str| matches!(op, "SaveV2" | "RestoreV2" | "MergeV2Checkpoints");
+    let savers = graph.nodes().filter(|(_, node)| is_saver(node.op.name));
+    let mut open: Vec<Output> = savers.filter_map(|(_, node)| node.inputs.first().copied()).collect();
+    let mut names = BTreeSet::new();
+    while let Some(output) = open.pop() {
+        let node = graph.node(output.node);
+        let passes_on = matches!(node.op.name, "Identity" | "Pack" | "ShardedFilename" | "StringJoin");
+        if names.insert(output) && passes_on {
+            open.extend(&node.inputs);
+        }
+    }
+    names
 }
 
 async fn compare(case: &Case, reached: &Reached) -> Verdict {
