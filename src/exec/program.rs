@@ -100,9 +100,12 @@ pub(super) struct Wait {
     pub is_dead: bool,
 }
 
-/// What a node does.
+/// What a node does. `is_kept`: the value goes to the engine's memory at once, for all those who take it.
 pub(super) enum Act {
-    Feed(u32),
+    Feed {
+        place: u32,
+        is_kept: bool,
+    },
     Fetch(u32),
     Send {
         transfer: u32,
@@ -110,6 +113,7 @@ pub(super) enum Act {
     },
     Recv {
         transfer: u32,
+        is_kept: bool,
     },
     Const(Value),
     /// NoOp and ControlTrigger.
@@ -153,6 +157,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
             code.recvs.insert(transfer, i as u32);
         }
     }
+    keep(&code, &mut acts, engine)?;
     code.is_straight = code.frames.len() == 1 && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act));
     Ok(Program { code, acts })
 }
@@ -352,15 +357,17 @@ fn find_starts(piece: &Piece, code: &mut Code) -> Result<()> {
 /// Compiles what a node does.
 fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Result<Act> {
     let op = match &node.op {
-        PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => return Ok(Act::Feed(*place)),
+        PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => {
+            return Ok(Act::Feed { place: *place, is_kept: false });
+        }
         PieceOp::Fetch(place) if (*place as usize) < piece.fetches.len() => return Ok(Act::Fetch(*place)),
         PieceOp::Feed(_) | PieceOp::Fetch(_) => return Err(Failure::invalid("it is not among the piece's own")),
         PieceOp::Send { transfer, to } => return Ok(Act::Send { transfer: *transfer, to: to.clone() }),
-        PieceOp::Recv { transfer, .. } => return Ok(Act::Recv { transfer: *transfer }),
+        PieceOp::Recv { transfer, .. } => return Ok(Act::Recv { transfer: *transfer, is_kept: false }),
         PieceOp::Op(op) => op.as_str(),
     };
     Ok(match op {
-        "Const" => Act::Const(engine.keep(node.attrs.tensor("value")?.clone())?),
+        "Const" => Act::Const(Value::Host(node.attrs.tensor("value")?.clone())),
         "NoOp" | "ControlTrigger" => Act::Nothing,
         "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
         "Switch" | "RefSwitch" => Act::Switch,
@@ -391,6 +398,35 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
             Act::Kernel { engine: on_engine, host }
         }
     })
+}
+
+/// Sees to it that what an engine's kernel may take goes to the engine's memory once, not for each who takes it.
+fn keep(code: &Code, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
+    for (i, node) in code.nodes.iter().enumerate() {
+        let consumers = &code.edges[node.first_edge as usize..node.control_edges as usize];
+        if !consumers.iter().any(|edge| may_go_to_engine(&acts[edge.to as usize])) {
+            continue;
+        }
+        match &mut acts[i] {
+            Act::Feed { is_kept, .. } | Act::Recv { is_kept, .. } => *is_kept = true,
+            Act::Const(value) => {
+                if let Value::Host(tensor) = value {
+                    *value = engine.keep(tensor.clone())?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node runs on the engine, or hands on to who knows whom.
+fn may_go_to_engine(act: &Act) -> bool {
+    match act {
+        Act::Kernel { engine, .. } => engine.is_some(),
+        Act::Forward | Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration => true,
+        _ => false,
+    }
 }
 
 fn unfed(name: &str, attrs: &Attrs) -> Failure {

@@ -125,13 +125,12 @@ impl Step {
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
             return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
         };
-        if let Some(iteration) = self.frames.find(code, code.nodes[node as usize].frame, &tags) {
-            if self.frames.take_awaited(code, iteration, node) {
-                self.awaited -= 1;
-                self.current = node;
-                near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
-                return self.received(program, near, Instance { iteration, node }, value);
-            }
+        let iteration = self.frames.find(code, code.nodes[node as usize].frame, &tags);
+        if let Some(iteration) = iteration.filter(|&iteration| self.frames.take_awaited(code, iteration, node)) {
+            self.awaited -= 1;
+            self.current = node;
+            near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
+            return self.received(program, near, Instance { iteration, node }, value);
         }
         match self.parked.insert((transfer, tags), value) {
             None => Ok(()),
@@ -281,7 +280,7 @@ impl Step {
                 near.sink.push(self.id, to, *transfer, &tags, Some(value));
                 Tokens::new()
             }
-            Act::Recv { transfer } => {
+            Act::Recv { transfer, .. } => {
                 let key = (*transfer, self.frames.tags(code, at.iteration));
                 return match self.parked.remove(&key) {
                     Some(value) => {
@@ -331,14 +330,14 @@ impl Step {
         at: Instance,
         value: Option<Tensor>,
     ) -> Result<()> {
-        let outputs = program.code.nodes[at.node as usize].outputs as usize;
-        let tokens = value.map(|tensor| {
-            let mut tokens = Tokens::from_elem(None, outputs);
-            if let Some(first) = tokens.first_mut() {
-                *first = Some(tensor.into());
-            }
-            tokens
-        });
+        let is_kept = matches!(program.acts[at.node as usize], Act::Recv { is_kept: true, .. });
+        let tokens = match value {
+            None => None,
+            // Only the order crossed.
+            Some(_) if program.code.nodes[at.node as usize].outputs == 0 => Some(Tokens::new()),
+            Some(tensor) if is_kept => Some(Tokens::from_iter([Some(near.engine.keep(tensor)?.into())])),
+            Some(tensor) => Some(Tokens::from_iter([Some(tensor.into())])),
+        };
         self.finish(program, near, at, tokens)
     }
 
@@ -376,24 +375,22 @@ fn answer(
     let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
     match act {
         Act::Kernel { engine, host } => {
-            let values = if let Some(kernel) = engine {
-                let values = inputs.iter_mut().map(|slot| missing(slot.take())?.value()).collect::<Result<Values>>()?;
-                match kernel(values)? {
-                    Ran::Done(values) => return complete(node, values.into_iter().map(|v| Some(v.into())).collect()),
+            let declined = match engine {
+                Some(kernel) => match kernel(values(inputs)?)? {
+                    Ran::Done(values) => return complete(node, values),
                     Ran::Declined(values) => Some(values),
-                }
-            } else {
-                None
+                },
+                None => None,
             };
             let Some(kernel) = host else {
                 let why = format!("{} has no kernel for these inputs", node.op);
                 return Err(Failure::new(Class::Unimplemented, why));
             };
-            let inputs = match values {
+            let inputs = match declined {
                 Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
-                None => inputs.iter_mut().map(|slot| missing(slot.take())?.host()).collect::<Result<Inputs>>()?,
+                None => tensors(inputs)?,
             };
-            complete(node, kernel(inputs)?.into_iter().map(|tensor| Some(tensor.into())).collect())
+            complete(node, kernel(inputs)?)
         }
         Act::Const(value) => one(value.clone().into()),
         Act::Forward => one(forward(node, inputs, 0)?),
@@ -402,10 +399,12 @@ fn answer(
             Ok(Outcome::Done(Tokens::new()))
         }
         Act::State(op) => match op(inputs.iter_mut().map(Option::take).collect(), call)? {
-            Outcome::Done(tokens) => complete(node, tokens),
+            Outcome::Done(tokens) if tokens.len() == node.outputs as usize => Ok(Outcome::Done(tokens)),
+            Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
             waits => Ok(waits),
         },
-        Act::Feed(place) => match feeds.get(*place as usize) {
+        Act::Feed { place, is_kept } => match feeds.get(*place as usize) {
+            Some(tensor) if *is_kept => one(call.engine.keep(tensor.clone())?.into()),
             Some(tensor) => one(tensor.clone().into()),
             None => Err(Failure::invalid("the step came without a value for this feed")),
         },
@@ -424,13 +423,41 @@ fn answer(
     }
 }
 
-/// Holds the number of answers against the number of outputs.
-fn complete(node: &Node, tokens: Tokens) -> Result<Outcome> {
-    if tokens.len() == node.outputs as usize {
-        return Ok(Outcome::Done(tokens));
+/// The inputs of an engine's kernel. A loop, because a value moves through it a few times less than through adapters.
+fn values(inputs: &mut [Option<Token>]) -> Result<Values> {
+    let mut values = Values::new();
+    for slot in inputs {
+        match slot.take() {
+            Some(Token::Value(value)) => values.push(value),
+            other => values.push(missing(other)?.value()?),
+        }
     }
-    let why = format!("the kernel answered {} of {} outputs", tokens.len(), node.outputs);
-    Err(Failure::new(Class::Internal, why))
+    Ok(values)
+}
+
+/// The inputs of a host kernel.
+fn tensors(inputs: &mut [Option<Token>]) -> Result<Inputs> {
+    let mut tensors = Inputs::new();
+    for slot in inputs {
+        match slot.take() {
+            Some(Token::Value(Value::Host(tensor))) => tensors.push(tensor),
+            other => tensors.push(missing(other)?.host()?),
+        }
+    }
+    Ok(tensors)
+}
+
+/// What a kernel answered, held against the number of outputs.
+fn complete<T: Into<Token>>(node: &Node, answers: impl IntoIterator<Item = T>) -> Result<Outcome> {
+    let mut tokens = Tokens::new();
+    for answer in answers {
+        tokens.push(Some(answer.into()));
+    }
+    if tokens.len() == node.outputs as usize { Ok(Outcome::Done(tokens)) } else { Err(miscounted(node, tokens.len())) }
+}
+
+fn miscounted(node: &Node, answers: usize) -> Failure {
+    Failure::new(Class::Internal, format!("the kernel answered {answers} of {} outputs", node.outputs))
 }
 
 fn take(inputs: &mut [Option<Token>], index: usize) -> Result<Token> {

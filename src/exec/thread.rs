@@ -199,10 +199,10 @@ impl Thread {
     }
 
     fn queue(&mut self, id: PieceId) {
-        if let Some(piece) = self.pieces.get_mut(&id) {
-            if !std::mem::replace(&mut piece.is_queued, true) {
-                self.runnable.push_back(id);
-            }
+        if let Some(piece) = self.pieces.get_mut(&id)
+            && !std::mem::replace(&mut piece.is_queued, true)
+        {
+            self.runnable.push_back(id);
         }
     }
 

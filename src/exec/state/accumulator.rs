@@ -2,6 +2,7 @@
 //! step are dropped. A take waits until there are enough.
 
 use std::collections::VecDeque;
+use std::ops::Div;
 use std::sync::{Arc, Mutex};
 
 use super::super::engine::Engine;
@@ -164,7 +165,7 @@ fn divide(mut sum: Tensor, count: u64) -> Result<Tensor> {
     let count_f64 = count as f64;
     let floats: Option<Result<()>> = with_float!(dtype, T => {
         let count = <T as Numeric>::from_f64(count_f64);
-        sum.slice_mut::<T>().map(|sum| sum.iter_mut().for_each(|x| *x = *x / count))
+        sum.slice_mut::<T>().map(|sum| sum.iter_mut().for_each(|x| *x = Div::div(*x, count)))
     });
     let done = floats.or_else(|| {
         with_integer!(dtype, T => {

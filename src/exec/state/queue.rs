@@ -207,10 +207,9 @@ impl Queue {
     pub(in crate::exec) fn cancel(&self, ticket: Ticket) {
         let state = &mut *lock(&self.state);
         state.enqueues.retain(|enqueue| enqueue.waiter.ticket != ticket);
-        if let Some(at) = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket) {
-            if let Some(dequeue) = state.dequeues.remove(at) {
-                state.put_back(dequeue.taken);
-            }
+        let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket);
+        if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
+            state.put_back(dequeue.taken);
         }
         for (waiter, result) in self.advance(state) {
             waiter.wake(result);

@@ -27,10 +27,10 @@ impl Ended {
             last = last.max(to);
         }
         self.ranges.insert(first, last);
-        if self.ranges.len() > MAX_GAPS {
-            if let (Some((first, _)), Some((_, last))) = (self.ranges.pop_first(), self.ranges.pop_first()) {
-                self.ranges.insert(first, last);
-            }
+        if self.ranges.len() > MAX_GAPS
+            && let (Some((first, _)), Some((_, last))) = (self.ranges.pop_first(), self.ranges.pop_first())
+        {
+            self.ranges.insert(first, last);
         }
     }
 }
