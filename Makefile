@@ -17,11 +17,9 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
 		printf '  make %-7s %s\n' "$$name" "$$text"; done
 
-# The small test that is built with it makes cargo give the dependencies the features that tests ask for: `make test` then finds
-# them built, and builds them once and not twice.
 build: ## the release binary
 	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
-	@$(CARGO) build --release --bin meshtf --test tidy $(JOBS)
+	@$(CARGO) build --release --bin meshtf $(JOBS)
 	$(call say,built $(MESHTF))
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
