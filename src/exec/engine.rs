@@ -37,7 +37,7 @@ pub(super) enum Memory {
     #[allow(deprecated)]
     NdArray(burn_ndarray::NdArrayTensor),
     #[cfg(feature = "wgpu")]
-    Wgpu(burn_wgpu::CubeTensor),
+    Wgpu(Box<burn_wgpu::CubeTensor>),
 }
 
 /// Inputs or outputs of an engine's kernel.

@@ -92,6 +92,9 @@ impl<B: Backing> Array<B> {
     /// Puts dimensions of size 1 in front, up to `rank`.
     pub fn lifted(self, rank: usize) -> Self {
         let missing = rank.saturating_sub(self.shape.rank());
+        if missing == 0 {
+            return self;
+        }
         let shape = std::iter::repeat_n(1, missing).chain(self.shape.dims().iter().copied()).collect();
         self.reshape(shape)
     }

@@ -29,6 +29,9 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |site, inputs| kernel(&window, site, inputs))))
 }
 
+/// Padding before and behind, for height and width.
+type Sides = [(usize, usize); 2];
+
 /// How a window moves over an image, as a node's attributes say it.
 struct Window {
     channels_first: bool,
@@ -42,8 +45,7 @@ struct Window {
 enum Padding {
     Valid,
     Same,
-    /// Before and behind, for height and width.
-    Explicit([(usize, usize); 2]),
+    Explicit(Sides),
 }
 
 impl Window {
@@ -85,7 +87,7 @@ impl Window {
     }
 
     /// Padding before and behind, and the size of the answer, for height and width; `None` where nothing is left.
-    fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<([(usize, usize); 2], [usize; 2])> {
+    fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<(Sides, [usize; 2])> {
         let along = |i: usize| {
             let extent = (window[i].checked_sub(1)?) * self.dilation[i] + 1;
             let (before, behind) = match &self.padding {
@@ -236,7 +238,7 @@ fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Sha
 }
 
 /// A pool whose shapes fit: its padding, and the answer's shape.
-fn pooled(window: &Window, image: &Shape) -> Option<([(usize, usize); 2], Shape)> {
+fn pooled(window: &Window, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
         return None;
@@ -246,7 +248,7 @@ fn pooled(window: &Window, image: &Shape) -> Option<([(usize, usize); 2], Shape)
 }
 
 /// The padding, where it is as much before as behind.
-fn even(padding: [(usize, usize); 2]) -> Option<[usize; 2]> {
+fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
 
@@ -260,7 +262,7 @@ fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
 }
 
 /// Padding that differs before and behind is put on as what no maximum can be.
-fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: [(usize, usize); 2]) -> (Array<B>, [usize; 2]) {
+fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> (Array<B>, [usize; 2]) {
     match even(padding) {
         Some(padding) => (image, padding),
         None => (image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY), [0, 0]),

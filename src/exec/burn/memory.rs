@@ -66,11 +66,11 @@ impl Backing for burn_wgpu::CubeBackend {
     const REMOTE: bool = true;
 
     fn into_memory(raw: Self::Raw) -> Memory {
-        Memory::Wgpu(raw)
+        Memory::Wgpu(Box::new(raw))
     }
 
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
-        if let Memory::Wgpu(raw) = memory { Ok(raw) } else { Err(memory) }
+        if let Memory::Wgpu(raw) = memory { Ok(*raw) } else { Err(memory) }
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
         Memory::Flex(raw) => read::<burn_flex::Flex>(raw, dtype, shape),
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]
-        Memory::Wgpu(raw) => read::<burn_wgpu::CubeBackend>(raw, dtype, shape),
+        Memory::Wgpu(raw) => read::<burn_wgpu::CubeBackend>(*raw, dtype, shape),
     }
 }
 
