@@ -91,7 +91,10 @@ impl View {
         let Some(&(row, step)) = self.dims.last() else {
             return out.push(source[self.offset as usize].clone());
         };
-        self.for_each_row(|at| match step {
+        if let ([.., (_, 1), _], false) = (self.dims.as_slice(), std::mem::needs_drop::<T>()) {
+            return self.read_tiles(source, out);
+        }
+        self.for_each(1, |at| match step {
             1 => out.extend_from_slice(&source[at as usize..at as usize + row]),
             0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
             step if step > 0 => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
@@ -105,7 +108,7 @@ impl View {
             return;
         };
         let mut rest = source;
-        self.for_each_row(|at| {
+        self.for_each(1, |at| {
             let (own, after) = rest.split_at(row);
             rest = after;
             if step == 1 {
@@ -118,9 +121,31 @@ impl View {
         });
     }
 
-    /// Calls `f` with where each row begins, in order. No dimension may be empty.
-    fn for_each_row(&self, mut f: impl FnMut(isize)) {
-        let outer = &self.dims[..self.dims.len() - 1];
+    /// Reads a view whose last two dimensions are a matrix by its columns: in tiles, so that what lies together in the
+    /// source is used while it is at hand.
+    fn read_tiles<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
+        const TILE: usize = 32;
+        let &[.., (rows, _), (columns, step)] = self.dims.as_slice() else { return };
+        self.for_each(2, |at| {
+            let first = out.len();
+            out.resize(first + rows * columns, source[at as usize].clone());
+            let to = &mut out[first..];
+            for top in (0..rows).step_by(TILE) {
+                for left in (0..columns).step_by(TILE) {
+                    for row in top..rows.min(top + TILE) {
+                        for column in left..columns.min(left + TILE) {
+                            to[row * columns + column] =
+                                source[(at + row as isize + column as isize * step) as usize].clone();
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Calls `f` with where each part of the last `inner` dimensions begins, in order. No dimension may be empty.
+    fn for_each(&self, inner: usize, mut f: impl FnMut(isize)) {
+        let outer = &self.dims[..self.dims.len() - inner];
         let mut index = vec![0; outer.len()];
         let mut at = self.offset;
         loop {
@@ -147,4 +172,26 @@ impl View {
 /// For a dtype whose values are no host tensors.
 pub fn not_held<T>(dtype: DType) -> Result<T> {
     Err(Failure::new(Code::Internal, format!("a {dtype} is not a host tensor")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transposed_view_is_read_whole_whatever_its_tiles() {
+        let check = |n: usize, rows: usize, columns: usize| {
+            let source = Tensor::from_vec([n, rows, columns], (0..(n * rows * columns) as i32).collect());
+            let all = View::all(source.shape());
+            let view = View { offset: 0, dims: vec![all.dims[0], all.dims[2], all.dims[1]] };
+            let got = view.read(&source, [n, columns, rows].into()).unwrap();
+            for (i, &value) in got.slice::<i32>().unwrap().iter().enumerate() {
+                let (batch, column, row) = (i / (rows * columns), i / rows % columns, i % rows);
+                assert_eq!(value as usize, (batch * rows + row) * columns + column, "{n} of {rows} by {columns}");
+            }
+        };
+        check(1, 2, 3);
+        check(3, 40, 70);
+        check(2, 32, 33);
+    }
 }
