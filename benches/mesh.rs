@@ -18,10 +18,10 @@ use report::Report;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // A copy of this program that serves as the other end of a baseline.
-    if let [role, rest @ ..] = arguments.as_slice() {
-        if baseline::serve(role, rest) {
-            return;
-        }
+    if let [role, rest @ ..] = arguments.as_slice()
+        && baseline::serve(role, rest)
+    {
+        return;
     }
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let mut report = Report::new();

@@ -106,10 +106,10 @@ impl State {
     fn send(&self, outgoing: Outgoing) {
         for (to, envelope) in outgoing {
             let is_work = matches!(envelope.message, Message::Start { .. } | Message::Register { .. });
-            if let Err(failure) = self.post.send(&to, envelope) {
-                if is_work {
-                    self.lose(&to, &failure);
-                }
+            if let Err(failure) = self.post.send(&to, envelope)
+                && is_work
+            {
+                self.lose(&to, &failure);
             }
         }
     }

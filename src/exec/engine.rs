@@ -30,6 +30,7 @@ pub struct DeviceTensor {
 
 /// The engine's own tensor.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // A process has one engine, and the value is boxed.
 pub(super) enum Memory {
     #[cfg(feature = "exec")]
     Flex(burn_flex::FlexTensor),

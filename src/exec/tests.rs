@@ -211,10 +211,8 @@ impl Cluster {
     /// Waits until a step is done or has failed.
     fn wait(&mut self, step: u64) -> Result<Vec<Tensor>, Failure> {
         loop {
-            if let Some(running) = self.running.get_mut(&step) {
-                if running.waits == 0 {
-                    return Ok(self.running.remove(&step).unwrap().fetches.into_iter().map(Option::unwrap).collect());
-                }
+            if self.running.get(&step).is_some_and(|running| running.waits == 0) {
+                return Ok(self.running.remove(&step).unwrap().fetches.into_iter().map(Option::unwrap).collect());
             }
             match self.events.recv_timeout(PATIENCE).expect("a step that waits for nothing ends") {
                 Event::Done { piece, step, fetches } => {

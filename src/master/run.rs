@@ -179,11 +179,11 @@ impl State {
         let mut outgoing = Outgoing::new();
         {
             let mut sessions = self.lock();
-            if let Some(session) = sessions.get_mut(&id).filter(|s| s.client == *client) {
-                if let Some(run) = session.runs.remove(&run) {
-                    let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
-                    outgoing.extend(run.fail(id, client, &failure));
-                }
+            if let Some(session) = sessions.get_mut(&id).filter(|s| s.client == *client)
+                && let Some(run) = session.runs.remove(&run)
+            {
+                let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
+                outgoing.extend(run.fail(id, client, &failure));
             }
         }
         outgoing.push((client.clone(), Message::Reply { id: request, result: Ok(Reply::Cancelled) }.into()));

@@ -214,12 +214,12 @@ impl Session {
     pub fn lose(&mut self, id: SessionId, peer: &Peer, failure: &Failure) -> Outgoing {
         let mut outgoing = Outgoing::new();
         for plan in &mut self.plans {
-            if let Registration::Waiting { request, workers } = &plan.registration {
-                if workers.contains(peer) {
-                    let message = Message::Reply { id: *request, result: Err(failure.clone()) };
-                    outgoing.push((self.client.clone(), message.into()));
-                    plan.registration = Registration::Failed;
-                }
+            if let Registration::Waiting { request, workers } = &plan.registration
+                && workers.contains(peer)
+            {
+                let message = Message::Reply { id: *request, result: Err(failure.clone()) };
+                outgoing.push((self.client.clone(), message.into()));
+                plan.registration = Registration::Failed;
             }
         }
         let lost: Vec<RequestId> =

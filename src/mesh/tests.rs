@@ -181,7 +181,7 @@ async fn a_task_has_one_holder() {
     assert_eq!((task, &holder.peer, &holder.addresses), (Task::new("ps", 0), first.peer(), &first.mesh.addresses()));
     let witness = Someone::join(config(folder.path(), "")).await.unwrap();
     witness.sees(&["ps/0"]).await;
-    first.mesh.send(witness.peer(), number(1)).unwrap_or_else(|_| ());
+    first.mesh.send(witness.peer(), number(1)).unwrap_or(());
     while first.heard.try_recv().is_ok() {}
     first.mesh.leave().await;
     let third = Someone::join(config(folder.path(), "ps/0")).await.unwrap();

@@ -14,7 +14,7 @@ use super::{Inputs, KernelNode, Outputs, compile};
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, AttrKind};
 use crate::graph::{Attr, Attrs, Graph, NodeDef};
-use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_float, with_integer};
+use crate::tensor::{DType, Data, Numeric, PartialShape, Shape, Tensor, with_float, with_integer};
 
 #[test]
 fn kernels_answer_as_tensorflow_does() {
@@ -105,7 +105,7 @@ pub(in crate::exec) fn with_node<T>(
 
 fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     let op = case["op"].as_str().unwrap();
-    let compiled = with_node(case, &inputs, |node| compile(node))?;
+    let compiled = with_node(case, &inputs, compile)?;
     let mut kernel = compiled.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
     // Once with inputs that are shared and once with its own, which it may write over.
     let shared = kernel(inputs.clone());
@@ -192,7 +192,7 @@ pub(in crate::exec) fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result
         let (got, want) = (got.slice::<T>().unwrap(), want.slice::<T>().unwrap());
         got.iter()
             .zip(want)
-            .position(|(x, y)| !close(f64::from(*x), f64::from(*y)))
+            .position(|(x, y)| !close(Numeric::to_f64(*x), Numeric::to_f64(*y)))
             .map(|i| format!("element {i} is {:?}, wanted {:?}", got[i], want[i]))
     })
     .unwrap_or_else(|| (got != want).then(|| format!("answered {:?}, wanted {:?}", got.data(), want.data())));
