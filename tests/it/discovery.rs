@@ -123,3 +123,28 @@ fn by_address_where_multicast_is_silent() {
     let _one = there.node_with("local/1", &["--listen", "127.0.0.1:0", "--peer", zero.address()]);
     submits_238(&here);
 }
+
+#[test]
+fn by_a_cluster_file_with_fixed_addresses() {
+    // Two houses share no registry folder and do not ask the network: what is left is the file.
+    let here = House::new();
+    let there = here.elsewhere();
+    joined(&here, &there);
+    // Held until both are known, so that they differ; free again when the nodes start.
+    let sockets = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let [zero, one] = sockets.map(|socket| socket.local_addr().expect("a bound socket").to_string());
+    let spec = format!(r#"{{"local": ["{zero}", "{one}"]}}"#);
+    let file = here.file("cluster.json", spec);
+    let start = |house: &House, name: &str| {
+        let node = house.start(&["node", "--name", name, "--cluster", &file, "--no-mdns"]);
+        NodeProcess::start(node, name)
+    };
+    let first = start(&here, "local/0");
+    let _second = start(&there, "local/1");
+    assert!(first.address().ends_with(zero.rsplit(':').next().unwrap()), "{} for {zero}", first.line);
+    submits_238(&here);
+    // A task that the file does not have, and a file that is none.
+    here.run(&["node", "--name", "local/7", "--cluster", &file]).expect(2).complains(&["local", "cluster"]);
+    let wrong = here.file("wrong.json", r#"{"local": 7}"#);
+    here.run(&["node", "--name", "local/0", "--cluster", &wrong]).expect(2).complains(&["wrong.json", "ClusterSpec"]);
+}

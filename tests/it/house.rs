@@ -228,7 +228,8 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    fn start(mut process: Running, name: &str) -> NodeProcess {
+    /// Waits until the process serves.
+    pub fn start(mut process: Running, name: &str) -> NodeProcess {
         let line = process.next_line(SERVES_WITHIN);
         match line {
             Some(line) if line.contains(" serves ") => NodeProcess { process, line: line.trim().to_owned() },
