@@ -7,7 +7,6 @@
 
 mod address;
 mod admission;
-mod ahead;
 mod cause;
 mod control;
 mod discovery;

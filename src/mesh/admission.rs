@@ -21,7 +21,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Admission;
-use super::ahead::Ahead;
 use super::error::MeshError;
 use crate::protocol::VERSION;
 
@@ -33,7 +32,7 @@ const EXPORTER_LABEL: &[u8] = b"meshtf mesh proof";
 const INTRODUCTION_BYTES: usize = 4 + 2 + 1 + 1 + 32 + 32;
 
 /// An admitted socket.
-pub type Secured = TlsStream<Ahead>;
+pub type Secured = TlsStream<TcpStream>;
 
 /// What a socket is for; the dialer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +165,7 @@ impl Gate {
         let handshake = async {
             // No name is sent; the certificate is judged by its PeerId alone.
             let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-            let mut stream = TlsStream::from(self.client.connect(name, Ahead::new(socket)).await?);
+            let mut stream = TlsStream::from(self.client.connect(name, socket).await?);
             let peer = peer_of(&stream)?;
             if expected.is_some_and(|expected| expected != peer) {
                 return Err(Denied::OtherPeer.into());
@@ -183,7 +182,7 @@ impl Gate {
     /// [`Denied`] inside, where the two are not of one mesh.
     pub async fn accepted(&self, socket: TcpStream) -> io::Result<(PeerId, Secured, Purpose)> {
         let handshake = async {
-            let mut stream = TlsStream::from(self.server.accept(Ahead::new(socket)).await?);
+            let mut stream = TlsStream::from(self.server.accept(socket).await?);
             let peer = peer_of(&stream)?;
             let purpose = self.prove_second(&mut stream, peer).await?;
             Ok((peer, stream, purpose))
