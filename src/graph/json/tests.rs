@@ -6,7 +6,6 @@ use super::*;
 use crate::graph::Graph;
 use crate::tensor::Data;
 
-
 fn read(text: &str) -> Program {
     from_json(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
