@@ -42,9 +42,6 @@ struct Window {
     padding: Padding,
 }
 
-/// Before and behind, for height and width.
-type Sides = [(usize, usize); 2];
-
 enum Padding {
     Valid,
     Same,
