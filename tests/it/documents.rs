@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use crate::house::{House, NodeProcess, project};
 
-/// The recorded programs, in order.
+/// The recorded programs, in order; every recorded session where the whole corpus is there.
 fn cases() -> Vec<PathBuf> {
-    let mut cases: Vec<PathBuf> = std::fs::read_dir(project("tests/cases"))
+    let corpus = PathBuf::from(project("../shared/corpus/tf"));
+    let folder = if corpus.is_dir() { corpus } else { PathBuf::from(project("tests/cases")) };
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(folder)
         .expect("tests/cases is part of the project")
         .map(|entry| entry.expect("the folder can be listed").path())
         .filter(|path| path.join("case.json").exists())

@@ -48,7 +48,11 @@ fn graphs_that_are_wrong() {
     refused(nodes(r#""x": 2, "y": {"op": "Neg", "inputs": ["x:3"]}"#), &[], &["x:3", "1 output"]);
     refused(nodes(r#""x": 2, "y": {"op": "Add", "inputs": ["x"]}"#), &[], &["takes 2 input(s), got 1"]);
     refused(nodes(r#""x": 2, "z": "two", "y": {"op": "Sub", "inputs": ["x", "z"]}"#), &[], &["node y", "string"]);
-    refused(nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 0.5]}"#), &[], &["node y"]);
+    refused(
+        nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 0.5]}"#),
+        &[],
+        &["nodes.y.inputs[1]", "0.5 is no int32"],
+    );
     refused(nodes(r#""y": 2"#), &["--fetch", "z"], &["z"]);
     refused(
         nodes(r#""loss": 2, "y": 3"#),
