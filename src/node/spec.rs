@@ -16,7 +16,8 @@ pub struct ClusterSpec(BTreeMap<Task, String>);
 enum Tasks {
     /// From task 0 on.
     Dense(Vec<String>),
-    Sparse(BTreeMap<u32, String>),
+    /// By number, which JSON writes as text.
+    Sparse(BTreeMap<String, String>),
 }
 
 impl ClusterSpec {
@@ -30,8 +31,8 @@ impl ClusterSpec {
         })?;
         let mut addresses = BTreeMap::new();
         for (job, tasks) in jobs {
-            let tasks: Vec<(u32, String)> = match tasks {
-                Tasks::Dense(list) => (0..).zip(list).collect(),
+            let tasks: Vec<(String, String)> = match tasks {
+                Tasks::Dense(list) => list.into_iter().enumerate().map(|(i, at)| (i.to_string(), at)).collect(),
                 Tasks::Sparse(map) => map.into_iter().collect(),
             };
             for (index, address) in tasks {

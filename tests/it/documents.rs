@@ -112,3 +112,15 @@ fn a_graph_for_a_gpu_is_refused_without_one_unless_placed_softly() {
     house.run(&["submit", &graph]).expect(2).complains(&["/job:local/task:0/device:GPU:0", devices]);
     house.run(&["submit", &graph, "--soft-placement"]).prints("[[ 7. 10.]\n [15. 22.]]");
 }
+
+#[test]
+fn programs_in_rust_answer_as_the_graphs_do() {
+    // Cargo builds the examples beside the folder that this test's own program is in.
+    let own = std::env::current_exe().expect("this program has a path");
+    let examples = own.ancestors().nth(2).expect("it lies in deps").join("examples");
+    for (example, answer) in [("238", "238\n"), ("mean", "49.5\n")] {
+        let ended = std::process::Command::new(examples.join(example)).output().expect("the example was built");
+        assert!(ended.status.success(), "{example}: {}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), answer, "{example}");
+    }
+}
