@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let session = cluster.session(program()?, &tasks[0], SessionOptions::default()).await?;
 
     let numbers: Vec<f32> = (0u8..100).map(f32::from).collect();
-    let fetched = session.run(&[("x", Tensor::vector(numbers))], &["mean"], &[]).await?;
+    let fetched = session.run(&[("x", Tensor::vector(numbers))], &["overall"], &[]).await?;
     println!("{}", fetched[0].item::<f32>()?);
     Ok(())
 }
@@ -35,7 +35,7 @@ fn program() -> meshtf::Result<Graph> {
     let second = batch_mean("/job:local/task:0", 50, -1)?;
     graph.with_device("/job:local/task:0", |graph| {
         let sum = graph.op("Add").input(first).input(second).build()?;
-        graph.op("RealDiv").name("mean").input(sum).input(2f32).build()
+        graph.op("RealDiv").name("overall").input(sum).input(2f32).build()
     })?;
     Ok(graph.finish()?)
 }
