@@ -9,6 +9,7 @@ use std::time::Instant;
 use libp2p::identity::Keypair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection, SignatureScheme};
 
 use crate::measure::{Spread, time_each};
@@ -121,12 +122,13 @@ fn provider() -> rustls::crypto::CryptoProvider {
 fn server_config() -> ServerConfig {
     let (certificate, key) =
         libp2p_tls::certificate::generate(&Keypair::generate_ed25519()).expect("a certificate of its own");
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).expect("a key that signs");
+    let certified = CertifiedKey::new(vec![certificate], key);
     ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("the certificate fits its key")
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
 }
 
 fn client_config() -> ClientConfig {
