@@ -194,18 +194,18 @@ impl State {
             (Arc::clone(&session.graph), session.options.clone())
         };
         let plan = self.make_plan(&graph, &cluster, &signature, &options)?;
-        let outgoing = {
+        let registering = {
             let mut sessions = self.lock();
             let session = sessions.get_mut(&id).ok_or_else(|| no_session(id))?;
             session.register(id, request, signature, plan, &cluster)?
         };
-        if let Registering::Nothing(number) = outgoing {
-            return Ok(Some(number));
+        match registering {
+            Registering::Nothing(number) => Ok(Some(number)),
+            Registering::Sent(outgoing) => {
+                self.send(outgoing);
+                Ok(None)
+            }
         }
-        if let Registering::Sent(outgoing) = outgoing {
-            self.send(outgoing);
-        }
-        Ok(None)
     }
 
     /// A worker has compiled its pieces of a plan, or refused them.

@@ -251,10 +251,13 @@ async fn garbage_on_the_port_is_hung_up_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_one_request_stay_in_order_whatever_their_size() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
+    let mut node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     // A client does not listen: what is large comes over sockets that it was asked to dial.
     let mut client = Someone::join(config(folder.path(), "")).await.unwrap();
-    node.sees(&["local/0"]).await;
+    client.sees(&["local/0"]).await;
+    // The node knows of the client once it has heard of it.
+    client.mesh.send(node.peer(), number(0)).unwrap();
+    node.got().await;
     let (mesh, to) = (node.mesh.clone(), client.peer().clone());
     let mut everybody = node.mesh.watch();
     everybody.mark_unchanged();
