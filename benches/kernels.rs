@@ -25,6 +25,10 @@ use meshtf::ids::{PieceId, SessionId, StepId};
 use meshtf::plan::{PlanOptions, Signature, plan};
 use meshtf::tensor::{DType, Tensor};
 
+/// The allocator of the `meshtf` command, so that both sides of a ratio and the command itself are on the same.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let mut bench = Bench { wanted };

@@ -15,6 +15,10 @@ mod steps;
 
 use report::Report;
 
+/// The allocator of the `meshtf` command, so that both sides of a ratio and the command itself are on the same.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // A copy of this program that serves as the other end of a baseline.

@@ -38,6 +38,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes given to TLS at a time. More, and reading ahead of TLS, was measured to gain nothing.
 const WRITE_BYTES: usize = 256 << 10;
+/// By how much a tensor grows while it comes in.
+const READ_BYTES: usize = 256 << 10;
 /// By how much a buffer grows while a header comes in.
 const HEADER_STEP_BYTES: usize = 1 << 20;
 
@@ -357,18 +359,21 @@ async fn read_tensor(socket: &mut Secured, header: TensorHeader) -> io::Result<T
     if let Some(strings) = header.strings {
         return Tensor::new(header.shape, frame::string_data(strings)).map_err(io::Error::other);
     }
-    // Asked for first, because the allocation below cannot fail without ending the process. Memory that is never
-    // written to is never taken, so a claim alone costs nothing.
-    Vec::<u8>::new().try_reserve_exact(bytes).map_err(io::Error::other)?;
-    if header.dtype == DType::Bool {
-        let mut raw = vec![0; bytes];
-        socket.read_exact(&mut raw).await?;
-        return Tensor::from_bytes(DType::Bool, header.shape, &raw).map_err(io::Error::other);
+    let size = header.dtype.size().unwrap_or(1);
+    let stored = if header.dtype == DType::Bool { DType::U8 } else { header.dtype };
+    let elements = bytes / size;
+    // Room is asked for at once and taken as it fills: a claim alone costs nothing, and each part is still in the
+    // processor's cache when its elements come.
+    let mut data = Data::with_room(stored, elements).map_err(io::Error::other)?;
+    while data.len() < elements {
+        let part = elements.min(data.len() + READ_BYTES / size);
+        let target = data.grow(part).ok_or_else(|| io::Error::other(no_bytes(header.dtype)))?;
+        socket.read_exact(target).await?;
     }
-    let elements = bytes / header.dtype.size().unwrap_or(1);
-    let mut data = Data::zeros(header.dtype, elements);
-    let target = data.bytes_mut().ok_or_else(|| io::Error::other(no_bytes(header.dtype)))?;
-    socket.read_exact(target).await?;
+    if header.dtype == DType::Bool {
+        let flags = data.bytes().unwrap_or_default();
+        return Tensor::from_bytes(DType::Bool, header.shape, flags).map_err(io::Error::other);
+    }
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }
 
