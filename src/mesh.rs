@@ -13,6 +13,7 @@ mod discovery;
 mod driver;
 mod error;
 mod frame;
+mod incoming;
 mod key;
 mod links;
 mod order;
@@ -103,7 +104,7 @@ impl MeshConfig {
     /// A client of `mesh` that finds nobody by itself.
     pub fn new(mesh: impl Into<String>, admission: Admission) -> Self {
         // 32 random bytes are a key; only a machine without randomness leads to the other branch, and `join` tells it.
-        let identity = match random::<32>().map(Keypair::ed25519_from_bytes) {
+        let identity = match crate::random::bytes::<32>().map(Keypair::ed25519_from_bytes) {
             Ok(Ok(identity)) => identity,
             _ => Keypair::generate_ed25519(),
         };
@@ -169,7 +170,7 @@ impl Mesh {
             version: VERSION,
             mesh: config.mesh.clone(),
             task: config.task.clone(),
-            incarnation: Incarnation(u64::from_le_bytes(random()?)),
+            incarnation: Incarnation(crate::random::u64()),
             devices: config.devices.clone(),
             addresses: Vec::new(),
             bulk_addresses: Vec::new(),
@@ -281,13 +282,6 @@ impl Mesh {
             let _ = left.await;
         }
     }
-}
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], MeshError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| MeshError::Io { what: "random numbers", source: std::io::Error::other(error.to_string()) })?;
-    Ok(bytes)
 }
 
 pub(crate) fn unix_ms() -> u64 {

@@ -1,11 +1,22 @@
-//! Random ids, from the operating system.
+//! Randomness, from the operating system.
 
-/// A random number.
+use std::io;
+
+/// Random bytes.
+///
+/// # Errors
+/// Where the operating system has none to give.
+pub(crate) fn bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| io::Error::other(format!("the operating system gives no random numbers: {error}")))?;
+    Ok(bytes)
+}
+
+/// A random number, for an id.
 ///
 /// # Panics
 /// Where the operating system has no randomness to give, as nothing that follows could be trusted.
 pub(crate) fn u64() -> u64 {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-    u64::from_le_bytes(bytes)
+    u64::from_le_bytes(bytes().expect("the operating system gives random bytes"))
 }

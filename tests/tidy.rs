@@ -38,7 +38,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         module: "mesh",
-        may_use: &["protocol", "plan", "device", "tensor", "failure", "ids", "nearest"],
+        may_use: &["protocol", "plan", "device", "tensor", "failure", "ids", "nearest", "random"],
         pure: false,
     },
     Rule { module: "random", may_use: &[], pure: false },

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 
 use libp2p::identity::Keypair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -81,36 +80,44 @@ fn sink() {
     }
 }
 
-/// Bytes a second and CPU seconds a GB that TLS with AES-GCM moves over a bare TcpStream to another process.
-pub fn tls_throughput(bytes: usize, rounds: usize) -> (f64, f64) {
-    let (mut child, port) = spawn(SINK);
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the sink listens");
-    stream.set_nodelay(true).expect("a socket");
-    let name = ServerName::try_from("bench").expect("a name");
-    let mut tls = ClientConnection::new(Arc::new(client_config()), name).expect("a TLS client");
-    let mut tls = rustls::Stream::new(&mut tls, &mut stream);
-    let payload = vec![3; bytes];
-    let mut move_one = || {
-        tls.write_all(&(bytes as u64).to_le_bytes()).expect("the sink reads");
-        tls.write_all(&payload).expect("the sink reads");
-        tls.read_exact(&mut [0]).expect("the sink answers");
-    };
-    move_one();
-    let pids = [std::process::id(), child.id()];
-    let cpu = || pids.iter().map(|&pid| crate::measure::cpu_seconds(pid)).sum::<f64>();
-    let before = cpu();
-    let mut times: Vec<f64> = (0..rounds)
-        .map(|_| {
-            let start = Instant::now();
-            move_one();
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
-    let used = cpu() - before;
-    times.sort_by(f64::total_cmp);
-    let _gone = child.kill();
-    let _gone = child.wait();
-    (bytes as f64 / times[times.len() / 2], used / (bytes as f64 * rounds as f64 / 1e9))
+/// TLS with AES-GCM over a bare TcpStream to another process.
+pub struct BareTls {
+    child: Child,
+    socket: TcpStream,
+    connection: ClientConnection,
+    payload: Vec<u8>,
+}
+
+impl BareTls {
+    /// A connection that moves `bytes` at a time.
+    pub fn connect(bytes: usize) -> BareTls {
+        let (child, port) = spawn(SINK);
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("the sink listens");
+        socket.set_nodelay(true).expect("a socket");
+        let name = ServerName::try_from("bench").expect("a name");
+        let connection = ClientConnection::new(Arc::new(client_config()), name).expect("a TLS client");
+        BareTls { child, socket, connection, payload: vec![3; bytes] }
+    }
+
+    /// The process at the other end.
+    pub fn peer(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Moves the payload, and waits until the other side has it.
+    pub fn move_once(&mut self) {
+        let mut stream = rustls::Stream::new(&mut self.connection, &mut self.socket);
+        stream.write_all(&(self.payload.len() as u64).to_le_bytes()).expect("the sink reads");
+        stream.write_all(&self.payload).expect("the sink reads");
+        stream.read_exact(&mut [0]).expect("the sink answers");
+    }
+}
+
+impl Drop for BareTls {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
 }
 
 fn provider() -> rustls::crypto::CryptoProvider {

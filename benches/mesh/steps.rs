@@ -19,7 +19,7 @@ use crate::report::Report;
 
 const STEPS: usize = 3000;
 const TENSOR_BYTES: usize = 64 << 20;
-const TRANSFERS: usize = 15;
+const TRANSFERS: usize = 31;
 const TINY_OPS: usize = 10_000;
 
 /// A `meshtf node` in a process and a home folder of its own.
@@ -150,19 +150,30 @@ pub async fn transfer(report: &mut Report) {
     graph.op("Size").name("size").input(big).device("/job:local/task:0").build().expect("a node");
     let (peer, node, session) = two_tasks("transfer", graph.finish().expect("a graph")).await;
 
+    // In turns, so that what else the machine does falls on both.
+    let mut bare = baseline::BareTls::connect(TENSOR_BYTES);
     session.run(&[], &["size"], &[]).await.expect("a step");
-    let pids = [std::process::id(), peer.child.id()];
-    let cpu = || pids.iter().map(|&pid| cpu_seconds(pid)).sum::<f64>();
-    let before = cpu();
-    let mut times = Vec::new();
+    bare.move_once();
+    let (here, there, sink) = (std::process::id(), peer.child.id(), bare.peer());
+    let (mut times, mut tls_times) = (Vec::new(), Vec::new());
+    let (mut used, mut tls_used) = (0.0, 0.0);
     for _ in 0..TRANSFERS {
-        let start = Instant::now();
+        let cpu = || cpu_seconds(here) + cpu_seconds(there);
+        let (start, before) = (Instant::now(), cpu());
         session.run(&[], &["size"], &[]).await.expect("a step");
         times.push(start.elapsed());
+        used += cpu() - before;
+
+        let cpu = || cpu_seconds(here) + cpu_seconds(sink);
+        let (start, before) = (Instant::now(), cpu());
+        bare.move_once();
+        tls_times.push(start.elapsed());
+        tls_used += cpu() - before;
     }
-    let used = (cpu() - before) / (TENSOR_BYTES as f64 * TRANSFERS as f64 / 1e9);
-    let rate = TENSOR_BYTES as f64 / spread(times).p50.as_secs_f64();
-    let (tls_rate, tls_used) = baseline::tls_throughput(TENSOR_BYTES, TRANSFERS);
+    let rate = |times| TENSOR_BYTES as f64 / spread(times).p50.as_secs_f64();
+    let (rate, tls_rate) = (rate(times), rate(tls_times));
+    let moved = TENSOR_BYTES as f64 * TRANSFERS as f64 / 1e9;
+    let (used, tls_used) = (used / moved, tls_used / moved);
     let show = |rate: f64, used: f64| format!("{:.2} GB/s ({used:.2} CPU-s/GB)", rate / 1e9);
     report.row(
         "64 MB tensor from task to task, beside TLS (AES-GCM) on a bare TcpStream",

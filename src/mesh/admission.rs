@@ -246,7 +246,7 @@ impl Gate {
     }
 
     fn introduction(&self, purpose: Purpose) -> io::Result<[u8; INTRODUCTION_BYTES]> {
-        let nonce: [u8; 32] = super::random().map_err(io::Error::other)?;
+        let nonce: [u8; 32] = crate::random::bytes()?;
         let mut bytes = [0; INTRODUCTION_BYTES];
         bytes[..4].copy_from_slice(&MARK);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());

@@ -40,7 +40,8 @@ impl MeshKey {
     /// # Errors
     /// Where the operating system has no randomness to give.
     pub fn generate() -> Result<Self, MeshError> {
-        Ok(MeshKey(super::random()?))
+        let bytes = crate::random::bytes().map_err(|source| MeshError::Io { what: "random numbers", source })?;
+        Ok(MeshKey(bytes))
     }
 
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
@@ -260,11 +261,7 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
 
 /// A new file beside `path` that only this user can read, with `bytes` in it.
 pub(crate) fn private_file_beside(path: &Path, bytes: &[u8]) -> Result<(PathBuf, fs::File), KeyError> {
-    let tag: [u8; 8] = super::random().map_err(|_| KeyError::Io {
-        path: path.to_owned(),
-        source: io::Error::other("the operating system has no randomness to give"),
-    })?;
-    let beside = path.with_extension(format!("{:016x}.tmp", u64::from_le_bytes(tag)));
+    let beside = path.with_extension(format!("{:016x}.tmp", crate::random::u64()));
     let fail = |source| KeyError::Io { path: beside.clone(), source };
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytemuck::AnyBitPattern;
+use bytes::BufMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
@@ -18,11 +20,11 @@ use super::address;
 use super::admission::{self, Gate, Purpose, Secured};
 use super::error::MeshError;
 use super::frame::{self, Kind, PREFIX_BYTES, Prefix, TensorHeader};
+use super::incoming::Incoming;
 use super::roster::{Link, Roster, lock};
 use super::transport::{BulkSocket, dial_bulk};
-use crate::failure::Failure;
 use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message};
-use crate::tensor::{DType, Data, Tensor};
+use crate::tensor::{DType, Element, Tensor, with_number};
 
 /// Most sockets that carry bulk to one peer at once.
 pub const MAX_SOCKETS: usize = 4;
@@ -38,8 +40,6 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes given to TLS at a time. More, and reading ahead of TLS, was measured to gain nothing.
 const WRITE_BYTES: usize = 256 << 10;
-/// By how much a tensor grows while it comes in.
-const READ_BYTES: usize = 256 << 10;
 /// By how much a buffer grows while a header comes in.
 const HEADER_STEP_BYTES: usize = 1 << 20;
 
@@ -359,24 +359,22 @@ async fn read_tensor(socket: &mut Secured, header: TensorHeader) -> io::Result<T
     if let Some(strings) = header.strings {
         return Tensor::new(header.shape, frame::string_data(strings)).map_err(io::Error::other);
     }
-    let size = header.dtype.size().unwrap_or(1);
-    let stored = if header.dtype == DType::Bool { DType::U8 } else { header.dtype };
-    let elements = bytes / size;
-    // Room is asked for at once and taken as it fills: a claim alone costs nothing, and each part is still in the
-    // processor's cache when its elements come.
-    let mut data = Data::with_room(stored, elements).map_err(io::Error::other)?;
-    while data.len() < elements {
-        let part = elements.min(data.len() + READ_BYTES / size);
-        let target = data.grow(part).ok_or_else(|| io::Error::other(no_bytes(header.dtype)))?;
-        socket.read_exact(target).await?;
-    }
     if header.dtype == DType::Bool {
-        let flags = data.bytes().unwrap_or_default();
-        return Tensor::from_bytes(DType::Bool, header.shape, flags).map_err(io::Error::other);
+        let flags = read_elements::<u8>(socket, bytes).await?;
+        return Tensor::from_bytes(DType::Bool, header.shape, &flags).map_err(io::Error::other);
     }
+    let count = bytes / header.dtype.size().unwrap_or(1);
+    let data = with_number!(header.dtype, T => T::into_data(read_elements::<T>(socket, count).await?));
+    let data = data.ok_or_else(|| io::Error::other(format!("a {} does not travel as bytes", header.dtype)))?;
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }
 
-fn no_bytes(dtype: DType) -> Failure {
-    Failure::invalid(format!("a {dtype} does not travel as bytes"))
+async fn read_elements<T: AnyBitPattern>(socket: &mut Secured, count: usize) -> io::Result<Vec<T>> {
+    let mut incoming = Incoming::new(count).map_err(io::Error::other)?;
+    while incoming.has_remaining_mut() {
+        if socket.read_buf(&mut incoming).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    incoming.finish().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

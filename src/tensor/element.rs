@@ -1,6 +1,5 @@
 //! The Rust types that elements can have, and how code is written once for several of them.
 
-use std::collections::TryReserveError;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
@@ -102,31 +101,6 @@ macro_rules! element {
                     $(DType::$variant => Data::$variant(vec![Default::default(); n]),)*
                     DType::Resource => panic!("a resource is not a host tensor"),
                 }
-            }
-
-            /// No elements yet, and room for `n`.
-            ///
-            /// # Errors
-            /// Where there is not so much memory.
-            ///
-            /// # Panics
-            /// For [`DType::Resource`], whose values are never host tensors.
-            pub(crate) fn with_room(dtype: DType, n: usize) -> Result<Data, TryReserveError> {
-                match dtype {
-                    $(DType::$variant => {
-                        let mut elements = Vec::new();
-                        elements.try_reserve_exact(n)?;
-                        Ok(Data::$variant(elements))
-                    })*
-                    DType::Resource => panic!("a resource is not a host tensor"),
-                }
-            }
-
-            /// Appends zeros up to `n` elements; their bytes, for filling in, as [`bytes_mut`](Data::bytes_mut).
-            pub(crate) fn grow(&mut self, n: usize) -> Option<&mut [u8]> {
-                let filled = self.bytes().map(<[u8]>::len)?;
-                match self { $(Data::$variant(v) => v.resize(n, Default::default()),)* }
-                self.bytes_mut().map(|bytes| &mut bytes[filled..])
             }
         }
     };

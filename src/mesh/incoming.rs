@@ -1,0 +1,85 @@
+//! The elements of a tensor while they come in.
+
+use std::collections::TryReserveError;
+use std::mem::MaybeUninit;
+
+use bytemuck::AnyBitPattern;
+use bytes::buf::{BufMut, UninitSlice};
+
+/// Room for so many elements, filled with bytes as they are read, and not with zeros before: writing 64 MB twice shows.
+pub struct Incoming<T> {
+    /// Empty until all are there.
+    elements: Vec<T>,
+    filled_bytes: usize,
+    wanted: usize,
+}
+
+impl<T: AnyBitPattern> Incoming<T> {
+    /// Room for `wanted` elements. It is asked for at once and taken as it fills, so that a claim alone costs nothing.
+    ///
+    /// # Errors
+    /// Where there is not so much memory.
+    pub fn new(wanted: usize) -> Result<Self, TryReserveError> {
+        let mut elements = Vec::new();
+        elements.try_reserve_exact(wanted)?;
+        Ok(Incoming { elements, filled_bytes: 0, wanted })
+    }
+
+    /// The elements; `None` while some are missing.
+    pub fn finish(mut self) -> Option<Vec<T>> {
+        if self.has_remaining_mut() {
+            return None;
+        }
+        // SAFETY: `wanted` elements have room, all their bytes were written, and any bytes are elements.
+        unsafe { self.elements.set_len(self.wanted) };
+        Some(self.elements)
+    }
+
+    fn wanted_bytes(&self) -> usize {
+        self.wanted * size_of::<T>()
+    }
+}
+
+// SAFETY: what `chunk_mut` answers is the part of the reserved room that begins where `advance_mut` has come to.
+unsafe impl<T: AnyBitPattern> BufMut for Incoming<T> {
+    fn remaining_mut(&self) -> usize {
+        self.wanted_bytes() - self.filled_bytes
+    }
+
+    unsafe fn advance_mut(&mut self, count: usize) {
+        assert!(count <= self.remaining_mut(), "more bytes were read than there is room for");
+        self.filled_bytes += count;
+    }
+
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        let end = self.wanted_bytes();
+        let room = self.elements.spare_capacity_mut();
+        // SAFETY: the same memory, seen as bytes that need not be anything yet; `room` has at least `wanted` elements.
+        let room = unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast::<MaybeUninit<u8>>(), end) };
+        UninitSlice::uninit(&mut room[self.filled_bytes..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_in_by_any_number_of_bytes() {
+        let values = [1.5f32, -2.0, f32::INFINITY, 0.0];
+        let bytes: &[u8] = bytemuck::cast_slice(&values);
+        for step in 1..=bytes.len() {
+            let mut incoming = Incoming::<f32>::new(values.len()).unwrap();
+            bytes.chunks(step).for_each(|chunk| incoming.put_slice(chunk));
+            assert_eq!(incoming.finish().unwrap(), values);
+        }
+    }
+
+    #[test]
+    fn a_part_is_no_tensor() {
+        let mut incoming = Incoming::<i64>::new(2).unwrap();
+        incoming.put_slice(&[0; 15]);
+        assert!(incoming.finish().is_none());
+        assert!(Incoming::<u8>::new(0).unwrap().finish().unwrap().is_empty());
+    }
+}
