@@ -257,8 +257,7 @@ fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     let Some(task) = &config.task else { return Ok(Resources::new()) };
     let own = || home.join("data").join(&config.mesh).join(format!("{}-{}", task.job, task.index));
     let folder = config.data.clone().unwrap_or_else(own);
-    let made = std::fs::create_dir_all(&folder).and_then(|()| DataDir::new(&folder));
-    made.map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
+    DataDir::new(&folder).map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
 }
 
 fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {

@@ -21,6 +21,7 @@ pub struct Session {
     master: Peer,
     id: SessionId,
     plans: Mutex<HashMap<Signature, u32>>,
+    is_open: bool,
 }
 
 /// What one run is to do; see [`Session::run_steps`].
@@ -51,7 +52,7 @@ impl Session {
         let id = SessionId(crate::random::u64());
         let request = Request::Open { session: id, graph: graph.to_defs(), options };
         client.ask(&master, request, Vec::new(), None)?.answer().await?;
-        Ok(Session { client, master, id, plans: Mutex::default() })
+        Ok(Session { client, master, id, plans: Mutex::default(), is_open: true })
     }
 
     /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and answers the fetched values in order.
@@ -155,13 +156,17 @@ impl Session {
     ///
     /// # Errors
     /// Unavailable where the master is gone.
-    pub async fn close(self) -> Result<()> {
+    pub async fn close(mut self) -> Result<()> {
+        self.is_open = false;
         self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None)?.answer().await.map(|_| ())
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
         // Nobody waits for the answer; a master that is gone has forgotten the session already.
         let _answer = self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None);
     }

@@ -16,9 +16,12 @@ pub struct DataDir {
 }
 
 impl DataDir {
+    /// The folder, made where it is not there.
+    ///
     /// # Errors
-    /// The system's, where there is no such folder.
+    /// The system's, where it cannot be made or is no folder.
     pub fn new(root: impl AsRef<Path>) -> io::Result<DataDir> {
+        std::fs::create_dir_all(&root)?;
         let root = root.as_ref().canonicalize()?;
         if root.is_dir() {
             Ok(DataDir { root, is_whole_world: false })

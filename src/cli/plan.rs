@@ -4,7 +4,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 
 use super::inputs::GraphArgs;
-use super::reach::{MeshArgs, Reached};
+use super::reach::{Deadline, MeshArgs, Reached};
 use super::{Exit, Outcome, output};
 use crate::exec::BackendChoice;
 use crate::plan::{Plan, Task, Why};
@@ -42,7 +42,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None)?
     } else {
-        args.mesh.reach_for(job.tasks(), args.target.as_ref()).await?
+        args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None)).await?
     };
     let plan = reached.explain(&job.graph, job.signature(), options).await;
     reached.close().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 
-use super::reach::MeshArgs;
+use super::reach::{Deadline, MeshArgs};
 use super::{Exit, Outcome, output};
 use crate::protocol::Member;
 
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 pub(super) async fn ps(args: Args) -> Outcome {
-    let node = args.mesh.reach(&[]).await?;
+    let node = args.mesh.reach(&[], Deadline::after(None)).await?;
     // Nodes tell of each other, so the list fills within milliseconds; it is done when it stands still.
     let mut cluster = node.cluster();
     let mut still_since = tokio::time::Instant::now();

@@ -1,6 +1,6 @@
 //! How a command reaches a mesh: which one, by which addresses, and how long it waits for it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Trouble;
 use crate::checkpoint::DataDir;
@@ -16,6 +16,7 @@ use crate::{LocalCluster, Session};
 const FIRST_NODE_WAIT: Duration = Duration::from_secs(8);
 /// How long it then waits for the tasks that it needs by name. One that is still missing is an error that names it.
 const NAMED_TASKS_WAIT: Duration = Duration::from_millis(1500);
+
 /// Which mesh, and how to reach it.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct MeshArgs {
@@ -96,28 +97,34 @@ impl MeshArgs {
     }
 
     /// Joins as a client and waits until a node is found, and the `tasks` a while longer.
-    pub async fn reach(&self, tasks: &[Task]) -> Result<Node, Trouble> {
+    pub async fn reach(&self, tasks: &[Task], deadline: Deadline) -> Result<Node, Trouble> {
         let node = Node::start(self.client()).await.map_err(Trouble::from)?;
-        if !node.wait_for(&[], FIRST_NODE_WAIT).await {
+        let wait = deadline.cut(FIRST_NODE_WAIT);
+        if !node.wait_for(&[], wait).await {
             let message = format!(
                 "no node of mesh {:?} was found within {} s ({}). Start one with `meshtf node --name local/0`, name an \
                  address with --peer, or bring this machine in with `meshtf join`",
                 self.mesh,
-                FIRST_NODE_WAIT.as_secs(),
+                (wait.as_secs_f64() * 10.0).round() / 10.0,
                 tried(&node),
             );
             node.close().await;
             return Err(Trouble::mesh(message));
         }
         // Those that are missing after that are the planner's to name, with what there is instead.
-        node.wait_for(tasks, NAMED_TASKS_WAIT).await;
+        node.wait_for(tasks, deadline.cut(NAMED_TASKS_WAIT)).await;
         Ok(node)
     }
 
     /// As [`MeshArgs::reach`], for sessions whose master is `target`.
-    pub async fn reach_for(&self, mut tasks: Vec<Task>, target: Option<&Task>) -> Result<Reached, Trouble> {
+    pub async fn reach_for(
+        &self,
+        mut tasks: Vec<Task>,
+        target: Option<&Task>,
+        deadline: Deadline,
+    ) -> Result<Reached, Trouble> {
         tasks.extend(target.cloned());
-        let node = self.reach(&tasks).await?;
+        let node = self.reach(&tasks, deadline).await?;
         Ok(Reached::Mesh { node: Box::new(node), master: target.cloned() })
     }
 }
@@ -138,15 +145,28 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `work`, or the trouble that it took too long.
-pub(super) async fn within<T>(
+/// What a command may take, from now on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    start: Instant,
     limit: Option<Duration>,
-    work: impl Future<Output = Result<T, Trouble>>,
-) -> Result<T, Trouble> {
-    match limit {
-        None => work.await,
-        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+}
+
+impl Deadline {
+    pub fn after(limit: Option<Duration>) -> Self {
+        Deadline { start: Instant::now(), limit }
+    }
+
+    /// How long something that takes `most` by itself may still take.
+    fn cut(self, most: Duration) -> Duration {
+        self.limit.map_or(most, |limit| most.min(limit.saturating_sub(self.start.elapsed())))
+    }
+
+    /// `work`, or the trouble that it took too long.
+    pub async fn within<T>(self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+        let Some(limit) = self.limit else { return work.await };
+        tokio::time::timeout(limit.saturating_sub(self.start.elapsed()), work).await.unwrap_or_else(|_| {
             Err(Trouble::new(super::Exit::Timeout, format!("not done after {} s (--timeout)", limit.as_secs_f64())))
-        }),
+        })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::inputs::GraphArgs;
-use super::reach::{Reached, within};
+use super::reach::{Deadline, Reached};
 use super::submit::StepArgs;
 use super::{Outcome, Trouble};
 use crate::checkpoint::DataDir;
@@ -39,13 +39,10 @@ pub struct Args {
 pub(super) async fn run(args: Args) -> Outcome {
     let job = args.graph.read()?;
     let data = args.data.as_ref().map(|folder| {
-        let usable = std::fs::create_dir_all(folder).and_then(|()| DataDir::new(folder));
-        usable.map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
+        DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
     });
     let data = data.transpose()?;
-    within(args.steps.timeout, async {
-        let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
-        args.steps.run(&reached, &job).await
-    })
-    .await
+    let deadline = Deadline::after(args.steps.timeout);
+    let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
+    deadline.within(args.steps.run(&reached, &job)).await
 }

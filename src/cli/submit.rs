@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::inputs::{GraphArgs, Job};
-use super::reach::{MeshArgs, Reached, seconds, within};
+use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::{Exit, Outcome, Trouble, output};
 use crate::plan::Task;
 use crate::protocol::SessionOptions;
@@ -70,13 +70,11 @@ const BAR_MOVES: u64 = 100;
 
 pub(super) async fn submit(args: Args) -> Outcome {
     let job = args.graph.read()?;
-    within(args.steps.timeout, async {
-        let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref()).await?;
-        let outcome = args.steps.run(&reached, &job).await;
-        reached.close().await;
-        outcome
-    })
-    .await
+    let deadline = Deadline::after(args.steps.timeout);
+    let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
+    let outcome = deadline.within(args.steps.run(&reached, &job)).await;
+    reached.close().await;
+    outcome
 }
 
 impl StepArgs {

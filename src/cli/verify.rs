@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::reach::{MeshArgs, Reached};
+use super::reach::{Deadline, MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
 use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
@@ -142,7 +142,7 @@ impl Args {
         let master = tasks.first().cloned();
         match &self.mesh {
             None => Reached::local(tasks, master.as_ref(), self.backend, scratch.data()),
-            Some(_) => self.mesh_args().reach_for(tasks, master.as_ref()).await,
+            Some(_) => self.mesh_args().reach_for(tasks, master.as_ref(), Deadline::after(None)).await,
         }
     }
 

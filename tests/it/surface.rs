@@ -140,9 +140,25 @@ fn without_a_mesh_the_exit_code_says_so() {
     let house = House::new();
     let graph = house.file("graph.json", SPLIT_238);
     house.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
-    house.run(&["submit", &graph, "--timeout", "0.2"]).expect(5).complains(&["0.2 s"]);
+    house.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
     // And no network is needed for this.
     house.run(&["run", &graph]).prints("238");
+}
+
+#[test]
+fn out_of_time_has_an_exit_code_of_its_own() {
+    let house = House::new();
+    let _zero = house.node("local/0");
+    // A queue that nobody puts anything into.
+    let graph = house.file(
+        "waits.json",
+        r#"{ "version": 1, "nodes": {
+            "queue": { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32"] } },
+            "next": { "op": "QueueDequeueV2", "inputs": ["queue"], "attrs": { "component_types": ["float32"] } } },
+          "fetch": ["next"] }"#,
+    );
+    house.run(&["submit", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
+    house.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
 }
 
 #[test]
