@@ -96,7 +96,7 @@ pub struct Failure {
     pub device: Option<String>,
     /// Full name of the task, e.g. `/job:local/task:1`, where no single device is to blame.
     pub task: Option<String>,
-    /// The step of its session, counted from 1.
+    /// The step, counted from 1: to a client, of its run; between nodes, of its session.
     pub step: Option<u64>,
 }
 

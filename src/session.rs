@@ -87,13 +87,14 @@ impl Session {
         };
         let tensors: Vec<Tensor> = feeds.iter().map(|(_, tensor)| tensor.clone()).collect();
         let known = self.plans.lock().expect("no panic under this lock").get(&signature).copied();
-        let (plan, is_new) = match known {
-            Some(plan) => (plan, false),
-            None => (self.prepare(&signature).await?, true),
+        let plan = match known {
+            Some(plan) => plan,
+            None => self.prepare(&signature).await?,
         };
         match self.run_plan(plan, tensors.clone(), steps, &mut on_fetch).await {
-            // A task was restarted since the plan was registered; no step has run yet.
-            Err(failure) if failure.code == Code::Aborted && failure.node.is_none() && !is_new => {
+            // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
+            // without it, or says what is missing.
+            Err(failure) if failure.code == Code::Aborted && failure.step.is_none() => {
                 let plan = self.prepare(&signature).await?;
                 self.run_plan(plan, tensors, steps, &mut on_fetch).await
             }

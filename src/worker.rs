@@ -3,9 +3,10 @@
 //!
 //! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
 use crate::exec::{Device, Resources, Sink};
@@ -45,6 +46,10 @@ struct State {
 struct Session {
     master: Peer,
     pieces: HashMap<PieceId, Registered>,
+    /// Registrations that are not through.
+    registering: usize,
+    /// It was released while a registration was not through; that releases what it made.
+    is_over: bool,
 }
 
 struct Registered {
@@ -83,7 +88,9 @@ impl Worker {
             Message::Register { session, isolated, pieces } => {
                 let ids = pieces.iter().map(|(id, _)| *id).collect();
                 let registration = Registration { master: from.clone(), session, isolated, pieces };
+                self.state.announce(from, session);
                 if let Err(TrySendError::Full(_)) = self.registrar.try_send(registration) {
+                    self.state.registered(session);
                     let failure =
                         Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"));
                     let result = Err(failure.on_task(&self.state.task.to_string()));
@@ -107,10 +114,19 @@ impl Worker {
         }
     }
 
+    /// What is not over yet, for people.
+    #[cfg(test)]
+    pub fn holds(&self) -> Option<String> {
+        let sessions = self.state.sessions().len();
+        let devices: Vec<_> = self.state.all_devices().iter().map(|device| device.holds()).collect();
+        let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == crate::exec::Holds::default());
+        (!is_idle).then(|| format!("{sessions} sessions as a worker, {devices:?}"))
+    }
+
     /// Forgets the sessions of a master that is gone.
     pub fn down(&self, peer: &Peer) {
         let orphans: Vec<SessionId> = {
-            let sessions = self.state.sessions.lock().expect("no panic under this lock");
+            let sessions = self.state.sessions();
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
         for session in orphans {
@@ -123,7 +139,7 @@ impl Drop for Worker {
     /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
     fn drop(&mut self) {
         self.state.devices.write().expect("no panic under this lock").clear();
-        self.state.sessions.lock().expect("no panic under this lock").clear();
+        self.state.sessions().clear();
     }
 }
 
@@ -136,6 +152,35 @@ impl State {
         self.devices.read().expect("no panic under this lock").values().cloned().collect()
     }
 
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
+        self.sessions.lock().expect("no panic under this lock")
+    }
+
+    /// Notes that a registration is on its way, so that a release in the meantime is not missed.
+    fn announce(&self, master: &Peer, id: SessionId) {
+        let mut sessions = self.sessions();
+        let session = sessions.entry(id).or_insert_with(|| Session {
+            master: master.clone(),
+            pieces: HashMap::new(),
+            registering: 0,
+            is_over: false,
+        });
+        session.registering += 1;
+    }
+
+    /// Notes that it is through.
+    fn registered(&self, id: SessionId) {
+        let is_over = {
+            let mut sessions = self.sessions();
+            let Some(session) = sessions.get_mut(&id) else { return };
+            session.registering -= 1;
+            session.registering == 0 && (session.is_over || session.pieces.is_empty())
+        };
+        if is_over {
+            self.release(id);
+        }
+    }
+
     fn register(&self, registration: Registration) {
         let Registration { master, session, isolated, pieces } = registration;
         if isolated {
@@ -144,20 +189,24 @@ impl State {
         let ids = pieces.iter().map(|(id, _)| *id).collect();
         let result = pieces
             .into_iter()
-            .try_for_each(|(id, piece)| self.register_one(&master, id, piece))
+            .try_for_each(|(id, piece)| self.register_one(id, piece))
             .map_err(|failure| failure.on_task(&self.task.to_string()));
+        self.registered(session);
         self.answer(&master, Message::Registered { session, pieces: ids, result });
     }
 
-    fn register_one(&self, master: &Peer, id: PieceId, piece: Piece) -> Result<()> {
+    fn register_one(&self, id: PieceId, piece: Piece) -> Result<()> {
+        let over = || Failure::new(Code::Cancelled, "the session ended while it was registered");
+        if self.sessions().get(&id.session).is_none_or(|session| session.is_over) {
+            return Err(over());
+        }
         let device = self.device(&piece.device).ok_or_else(|| {
             Failure::new(Code::FailedPrecondition, format!("this task has no device {}", piece.device))
         })?;
         let feeds = piece.feeds.len();
         device.register(id, piece)?;
-        let mut sessions = self.sessions.lock().expect("no panic under this lock");
-        let session =
-            sessions.entry(id.session).or_insert_with(|| Session { master: master.clone(), pieces: HashMap::new() });
+        let mut sessions = self.sessions();
+        let session = sessions.get_mut(&id.session).ok_or_else(over)?;
         session.pieces.insert(id, Registered { device, feeds });
         Ok(())
     }
@@ -166,7 +215,7 @@ impl State {
         let mut tensors = tensors.into_iter();
         let mut starts = Vec::with_capacity(pieces.len());
         {
-            let sessions = self.sessions.lock().expect("no panic under this lock");
+            let sessions = self.sessions();
             for &id in pieces {
                 let registered =
                     sessions.get(&id.session).filter(|s| s.master == *master).and_then(|s| s.pieces.get(&id));
@@ -186,10 +235,16 @@ impl State {
         }
     }
 
-    fn release(&self, session: SessionId) {
-        self.sessions.lock().expect("no panic under this lock").remove(&session);
+    fn release(&self, id: SessionId) {
+        if let Entry::Occupied(mut entry) = self.sessions().entry(id) {
+            if entry.get().registering > 0 {
+                entry.get_mut().is_over = true;
+            } else {
+                entry.remove();
+            }
+        }
         for device in self.all_devices() {
-            device.release(session);
+            device.release(id);
         }
     }
 
@@ -199,7 +254,7 @@ impl State {
     }
 
     fn master(&self, session: SessionId) -> Option<Peer> {
-        self.sessions.lock().expect("no panic under this lock").get(&session).map(|s| s.master.clone())
+        self.sessions().get(&session).map(|s| s.master.clone())
     }
 }
 

@@ -213,7 +213,8 @@ impl State {
             };
             let Some(run) = session.runs.remove(&request) else { return };
             let so_far = step.number - run.first + 1;
-            run.fail(step.session, &session.client, &failure.in_step(so_far))
+            // The device counts the session's steps, the client those of its run.
+            run.fail(step.session, &session.client, &Failure { step: Some(so_far), ..failure })
         };
         self.send(outgoing);
     }

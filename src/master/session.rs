@@ -86,10 +86,11 @@ impl Session {
             .plans
             .get(number as usize)
             .ok_or_else(|| Failure::invalid(format!("the session has no plan {number}")))?;
-        if plan.is_ready(cluster) {
-            Ok(plan)
-        } else {
-            Err(Failure::new(Code::Aborted, "a task of the plan was restarted; the plan must be prepared again"))
+        let again = |why: String| Err(Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")));
+        match (&plan.registration, plan.missed(cluster)) {
+            (Registration::Ready, None) => Ok(plan),
+            (_, Some(task)) => again(format!("task {task} is gone or was restarted")),
+            _ => again("a worker did not take its part of the plan".to_owned()),
         }
     }
 
@@ -265,11 +266,15 @@ impl Prepared {
     }
 
     fn is_ready(&self, cluster: &Cluster) -> bool {
-        matches!(self.registration, Registration::Ready)
-            && self.parts.iter().all(|part| {
-                cluster
-                    .member(&part.task)
-                    .is_some_and(|member| member.peer == part.worker && member.incarnation == part.incarnation)
-            })
+        matches!(self.registration, Registration::Ready) && self.missed(cluster).is_none()
+    }
+
+    /// A task that is not there any more as the plan knew it.
+    fn missed(&self, cluster: &Cluster) -> Option<&Task> {
+        let is_there = |part: &Part| {
+            let member = cluster.member(&part.task);
+            member.is_some_and(|member| member.peer == part.worker && member.incarnation == part.incarnation)
+        };
+        self.parts.iter().find(|part| !is_there(part)).map(|part| &part.task)
     }
 }
