@@ -107,6 +107,12 @@ impl Client {
         }
     }
 
+    /// How many requests wait for their answer.
+    #[cfg(test)]
+    pub fn waits(&self) -> usize {
+        self.pending.lock().expect("no panic under this lock").len()
+    }
+
     fn take(&self, id: RequestId, from: &Peer) -> Option<Pending> {
         let mut pending = self.pending.lock().expect("no panic under this lock");
         if pending.get(&id)?.master == *from { pending.remove(&id) } else { None }

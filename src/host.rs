@@ -1,5 +1,8 @@
 //! What every participant hosts: a client's end, and with a task a worker and a master. Messages come in here.
 
+#[cfg(test)]
+mod simulation;
+
 use std::sync::Arc;
 
 use crate::client::Client;
@@ -64,6 +67,17 @@ impl Host {
             }
             Message::Hello(_) | Message::Goodbye { .. } => {}
         }
+    }
+
+    /// What is not over yet, for people; empty when nothing is.
+    #[cfg(test)]
+    fn holds(&self) -> String {
+        let mut held = Vec::new();
+        held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
+        let sessions = self.master.as_ref().map_or(0, Master::sessions);
+        held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master")));
+        held.extend(self.worker.as_ref().and_then(Worker::holds));
+        held.join(", ")
     }
 
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {

@@ -78,6 +78,12 @@ impl Master {
         }
     }
 
+    /// How many sessions are open.
+    #[cfg(test)]
+    pub fn sessions(&self) -> usize {
+        self.state.lock().len()
+    }
+
     /// A peer is gone: its own sessions end, and steps that need its task fail.
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         let orphans: Vec<SessionId> = {
