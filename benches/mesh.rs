@@ -17,7 +17,7 @@ use report::Report;
 
 /// The allocator of the `meshtf` command, so that both sides of a ratio and the command itself are on the same.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

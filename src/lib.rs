@@ -31,6 +31,8 @@
 //!
 //! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
 
+#[cfg(feature = "node")]
+mod allocator;
 pub mod checkpoint;
 #[cfg(feature = "node")]
 pub mod cli;
@@ -66,6 +68,8 @@ pub mod verify;
 #[cfg(feature = "node")]
 mod worker;
 
+#[cfg(feature = "node")]
+pub use allocator::Allocator;
 pub use failure::{Code, Failure, Result};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;

@@ -1,0 +1,93 @@
+//! The allocator of the `meshtf` command.
+//!
+//! mimalloc, which keeps what large tensors leave for the next ones where the system's allocator would give it back and
+//! fault it in again page by page; and large tensors lie on large pages where the system has them to give. A matrix product
+//! jumps from row to row: on pages of 4 KiB each jump is another page, whose place the processor has to look up.
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use mimalloc::MiMalloc;
+
+/// For a program's `#[global_allocator]`. A library decides nothing about its program's memory, so it is one only where
+/// a program says so; `meshtf`, the benches and nobody else do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocator;
+
+/// From this size on, memory is asked to lie on large pages; smaller blocks would leave too much of one unused.
+const LARGE_BYTES: usize = 4 << 20;
+
+// SAFETY: all of it is mimalloc's own; advice about pages changes neither addresses nor contents.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are handed on.
+        let block = unsafe { MiMalloc.alloc(layout) };
+        advise(block, layout.size());
+        block
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are handed on.
+        let block = unsafe { MiMalloc.alloc_zeroed(layout) };
+        advise(block, layout.size());
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are handed on.
+        unsafe { MiMalloc.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promises are handed on.
+        let block = unsafe { MiMalloc.realloc(block, layout, size) };
+        advise(block, size);
+        block
+    }
+}
+
+/// Asks for large pages for a large block that has not been written to yet. The large pages at its ends may hold
+/// neighbours, which does them no harm. The system may refuse, or have none: then all is as it was.
+#[inline]
+fn advise(block: *mut u8, size: usize) {
+    if size >= LARGE_BYTES && !block.is_null() {
+        advise_large(block, size);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cold]
+fn advise_large(block: *mut u8, size: usize) {
+    const PAGE: usize = 2 << 20;
+    let start = block as usize & !(PAGE - 1);
+    let end = (block as usize + size).next_multiple_of(PAGE);
+    // SAFETY: advice to the kernel about addresses; it reads and writes nothing, and refuses what is not mapped.
+    unsafe {
+        libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_large(_block: *mut u8, _size: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_all_sizes_are_zeroed_grown_and_given_back() {
+        for size in [1, 4096, LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES + 5] {
+            let layout = Layout::from_size_align(size, 64).unwrap();
+            // SAFETY: each block is of its layout, and written within its bounds alone.
+            unsafe {
+                let block = Allocator.alloc_zeroed(layout);
+                assert!(!block.is_null() && block as usize % 64 == 0);
+                assert_eq!((*block, *block.add(size - 1)), (0, 0));
+                block.write_bytes(7, size);
+                let grown = Allocator.realloc(block, layout, size * 2);
+                assert_eq!((*grown, *grown.add(size - 1)), (7, 7));
+                grown.add(size).write_bytes(9, size);
+                Allocator.dealloc(grown, Layout::from_size_align(size * 2, 64).unwrap());
+            }
+        }
+    }
+}
