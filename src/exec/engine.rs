@@ -3,6 +3,8 @@
 //! A device asks its engine first and the host kernels where the engine has nothing. Whether a value lies with the host
 //! or with the engine is visible to nobody but the two: a [`Value`] is both, and moves only when a kernel needs it to.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::kernel::KernelNode;
@@ -24,13 +26,14 @@ pub struct DeviceTensor {
     pub(super) dtype: DType,
     /// The shape the graph sees. The engine's own differs for scalars, which it holds as `[1]`.
     pub(super) shape: Shape,
-    /// Boxed, so that a value stays small on its way from kernel to kernel.
-    pub(super) memory: Box<Memory>,
+    /// Behind a pointer, so that a value stays small on its way from kernel to kernel and is shared without a copy. It is
+    /// there but while a kernel has it: a kernel that nobody shares the value with leaves its answer in the same place.
+    pub(super) memory: Arc<Option<Memory>>,
 }
 
 /// The engine's own tensor.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // A process has one engine, and the value is boxed.
+#[allow(clippy::large_enum_variant)] // A process has one engine, and the value is behind a pointer.
 pub(super) enum Memory {
     #[cfg(feature = "exec")]
     Flex(burn_flex::FlexTensor),
@@ -120,7 +123,9 @@ impl Value {
             #[cfg(feature = "exec")]
             Value::Device(tensor) => super::burn::download(tensor),
             #[cfg(not(feature = "exec"))]
-            Value::Device(tensor) => match *tensor.memory {},
+            Value::Device(_) => {
+                Err(crate::failure::Failure::new(crate::failure::Code::Internal, "no engine was built in"))
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 //!
 //! Never empty, and of a float dtype or bool: the other tensors stay with the host.
 
+use std::sync::Arc;
+
 use burn_backend::{BoolDType, FloatDType, Slice};
 
 use super::memory::{Backing, burn_type, held, upload};
-use crate::exec::engine::{DeviceTensor, Ran, Value, Values};
-use crate::failure::Result;
+use crate::exec::engine::{DeviceTensor, Memory, Ran, Value, Values};
+use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// Where a kernel runs: a device of the backend, and what it can hold.
@@ -25,11 +27,16 @@ pub(super) struct Array<B: Backing> {
     pub raw: B::Raw,
     pub dtype: DType,
     pub shape: Shape,
+    pub home: Home,
 }
+
+/// Where a value nobody shares was taken from, for the value that is made of it: an empty place, or none.
+#[derive(Default)]
+pub(super) struct Home(Option<Arc<Option<Memory>>>);
 
 impl<B: Backing> Clone for Array<B> {
     fn clone(&self) -> Self {
-        Array { raw: self.raw.clone(), dtype: self.dtype, shape: self.shape.clone() }
+        Array { raw: self.raw.clone(), dtype: self.dtype, shape: self.shape.clone(), home: Home::default() }
     }
 }
 
@@ -48,31 +55,42 @@ impl<B: Backing> Site<B> {
     pub fn array(&self, value: Value) -> Result<Array<B>> {
         let tensor = match value {
             Value::Host(tensor) => tensor,
-            Value::Device(tensor) => {
-                let DeviceTensor { dtype, shape, memory } = tensor;
-                match B::from_memory(*memory) {
-                    Ok(raw) => return Ok(Array { raw, dtype, shape }),
+            Value::Device(DeviceTensor { dtype, shape, memory }) => {
+                let (memory, home) = taken(memory)?;
+                match B::from_memory(memory) {
+                    Ok(raw) => return Ok(Array { raw, dtype, shape, home }),
                     Err(memory) => {
-                        Value::Device(DeviceTensor { dtype, shape, memory: Box::new(memory) }).into_host()?
+                        Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Some(memory)) }).into_host()?
                     }
                 }
             }
         };
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
-        Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape })
+        Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
     }
 
     /// An array of one value throughout.
     pub fn full(&self, value: f64, dtype: DType, shape: Shape) -> Array<B> {
         let raw = B::float_full(held(&shape), value.into(), &self.device, float(dtype));
-        Array { raw, dtype, shape }
+        Array { raw, dtype, shape, home: Home::default() }
     }
 }
 
 impl<B: Backing> Array<B> {
     pub fn value(self) -> Value {
-        let Array { raw, dtype, shape } = self;
-        Value::Device(DeviceTensor { dtype, shape, memory: Box::new(B::into_memory(raw)) })
+        let Array { raw, dtype, shape, home } = self;
+        let memory = B::into_memory(raw);
+        let memory = match home.0 {
+            Some(mut place) => match Arc::get_mut(&mut place) {
+                Some(empty) => {
+                    *empty = Some(memory);
+                    place
+                }
+                None => Arc::new(Some(memory)),
+            },
+            None => Arc::new(Some(memory)),
+        };
+        Value::Device(DeviceTensor { dtype, shape, memory })
     }
 
     /// Applies a primitive that keeps shape and dtype.
@@ -106,7 +124,7 @@ impl<B: Backing> Array<B> {
         }
         let lifted = self.lifted(shape.rank());
         let raw = by_class!(lifted.dtype, float_expand | bool_expand(lifted.raw, held(shape)));
-        Array { raw, shape: shape.clone(), dtype: lifted.dtype }
+        Array { raw, shape: shape.clone(), ..lifted }
     }
 
     /// Dimension `i` of the result is dimension `axes[i]`.
@@ -152,7 +170,7 @@ impl<B: Backing> Array<B> {
         dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
         let raws = arrays.into_iter().map(|array| array.raw).collect();
         let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
-        Array { raw, dtype, shape: dims.into() }
+        Array { raw, dtype, shape: dims.into(), home: Home::default() }
     }
 
     /// The rows `indices` along `axis`.
@@ -178,6 +196,19 @@ impl<B: Backing> Array<B> {
         let raw = by_class!(self.dtype, float_flip | bool_flip(self.raw, axes));
         Array { raw, ..self }
     }
+}
+
+/// The engine's own tensor: out of its place where nobody else holds it, which then is empty; else a copy that shares the
+/// elements.
+///
+/// # Errors
+/// Internal where it is not there, which only a kernel that answers an input it has taken could bring about.
+pub(super) fn taken(mut memory: Arc<Option<Memory>>) -> Result<(Memory, Home)> {
+    let (tensor, home) = match Arc::get_mut(&mut memory) {
+        Some(own) => (own.take(), Home(Some(memory))),
+        None => (Option::clone(&memory), Home::default()),
+    };
+    Ok((tensor.ok_or_else(|| Failure::new(Code::Internal, "the value is not in its place"))?, home))
 }
 
 /// A part of a dimension: at least one element.

@@ -5,7 +5,7 @@
 use burn_backend::ops::ConvOptions;
 
 use super::Body;
-use super::array::{Array, Site, done};
+use super::array::{Array, Home, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
 use crate::exec::engine::{Ran, Value, Values};
@@ -206,7 +206,7 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     let image = site.full(0.0, dtype, fit.image.clone());
     let filter = filter.permute(&HWIO_TO_OIHW);
     let raw = B::conv2d_x_backward(image.raw, filter.raw, window.enter(gradient).raw, fit.options);
-    done(window.leave(Array::<B> { raw, dtype, shape: fit.image }))
+    done(window.leave(Array::<B> { raw, dtype, shape: fit.image, home: Home::default() }))
 }
 
 fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
@@ -220,7 +220,7 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
     // Nor for more than the filter's shape here.
     let filter = site.full(0.0, dtype, fit.filter.clone());
     let raw = B::conv2d_weight_backward(window.enter(image).raw, filter.raw, window.enter(gradient).raw, fit.options);
-    done(Array::<B> { raw, dtype, shape: fit.filter }.permute(&OIHW_TO_HWIO))
+    done(Array::<B> { raw, dtype, shape: fit.filter, home: Home::default() }.permute(&OIHW_TO_HWIO))
 }
 
 /// A shape that an input states in full.
@@ -234,7 +234,7 @@ fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
 fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
     let &[n, a, b, c] = answer.dims() else { unreachable!("images have four dimensions") };
     let inner = if window.channels_first { [n, a, b, c] } else { [n, c, a, b] };
-    window.leave(Array { raw, dtype, shape: inner.into() })
+    window.leave(Array { raw, dtype, shape: inner.into(), home: Home::default() })
 }
 
 /// A pool whose shapes fit: its padding, and the answer's shape.
@@ -284,7 +284,7 @@ fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) ->
     let padded = image.shape.clone();
     let raw =
         B::max_pool2d_with_indices_backward(image.raw, size, stride, sides, [1, 1], false, gradient.raw, found.indices);
-    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone() };
+    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone(), home: Home::default() };
     let inner = if padded == shape {
         whole
     } else {
@@ -324,5 +324,5 @@ fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values
         false,
         false,
     );
-    done(window.leave(Array::<B> { raw, dtype, shape: image }))
+    done(window.leave(Array::<B> { raw, dtype, shape: image, home: Home::default() }))
 }

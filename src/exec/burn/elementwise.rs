@@ -4,13 +4,14 @@
 //! in one.
 
 use burn_backend::{BoolDType, Scalar};
+use smallvec::SmallVec;
 
 use super::Body;
 use super::array::{Array, Site, done, float, host_scalar};
 use super::memory::Backing;
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::tensor::DType;
 
 type Unary<B> = fn(Raw<B>) -> Raw<B>;
@@ -197,7 +198,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
         let dtype = x.dtype;
-        done(Array::<B> { raw: tensors(x.raw, y.raw), dtype, shape })
+        done(Array::<B> { raw: tensors(x.raw, y.raw), dtype, shape, home: x.home })
     })
 }
 
@@ -206,7 +207,7 @@ fn comparison<B: Backing>(compare: Compare<B>) -> Body<B> {
         let Ok(shape) = inputs[0].shape().broadcast(inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
-        done(Array::<B> { raw: compare(x.raw, y.raw, site.bools), dtype: DType::Bool, shape })
+        done(Array::<B> { raw: compare(x.raw, y.raw, site.bools), dtype: DType::Bool, shape, home: x.home })
     })
 }
 
@@ -219,7 +220,7 @@ fn add_n<B: Backing>() -> Body<B> {
         let first = inputs.next().expect("AddN has an input");
         let sum = inputs.try_fold(site.array(first)?, |sum, next| {
             let next = site.array(next)?;
-            Ok::<_, crate::failure::Failure>(sum.map(|raw| B::float_add(raw, next.raw)))
+            Ok::<_, Failure>(sum.map(|raw| B::float_add(raw, next.raw)))
         })?;
         done(sum)
     })
@@ -295,18 +296,17 @@ fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
         }
         let [x] = arrays(site, inputs)?;
         let raw = if from.is_float() { B::float_cast(x.raw, float(to)) } else { B::bool_into_float(x.raw, float(to)) };
-        done(Array::<B> { raw, dtype: to, shape: x.shape })
+        done(Array::<B> { raw, dtype: to, ..x })
     }))
 }
 
 /// Exactly `N` inputs, in the backend's memory.
 pub(super) fn arrays<B: Backing, const N: usize>(site: &Site<B>, inputs: Values) -> Result<[Array<B>; N]> {
-    let mut inputs = inputs.into_iter();
-    let mut arrays = Vec::with_capacity(N);
-    for value in inputs.by_ref().take(N) {
+    let mut arrays = SmallVec::<[Array<B>; N]>::new();
+    for value in inputs.into_iter().take(N) {
         arrays.push(site.array(value)?);
     }
-    arrays.try_into().map_err(|_| crate::failure::Failure::invalid("the node has too few inputs"))
+    arrays.into_inner().map_err(|_| Failure::invalid("the node has too few inputs"))
 }
 
 /// One of the inputs.

@@ -1,5 +1,7 @@
 //! Matrix products. Transposition is a view: nothing is copied for it.
 
+use smallvec::SmallVec;
+
 use super::Body;
 use super::array::{Array, done};
 use super::elementwise::arrays;
@@ -22,7 +24,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
         let (x, y) = (transposed(x.lifted(rank), transpose_left), transposed(y.lifted(rank), transpose_right));
-        done(Array::<B> { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape })
+        done(Array::<B> { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape, home: x.home })
     })))
 }
 
@@ -57,7 +59,7 @@ fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {
         return x;
     }
     let rank = x.shape.rank();
-    let mut axes: Vec<usize> = (0..rank).collect();
+    let mut axes: SmallVec<[usize; 8]> = (0..rank).collect();
     axes.swap(rank - 2, rank - 1);
     x.permute(&axes)
 }

@@ -7,6 +7,7 @@ use burn_backend::{
     Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync,
 };
 
+use super::array::taken;
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Element, Shape, Tensor};
@@ -149,7 +150,7 @@ fn stored<T: bytemuck::NoUninit + Send + Sync>(
 /// Internal where the backend failed.
 pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
-    match *memory {
+    match taken(memory)?.0 {
         Memory::Flex(raw) => read::<burn_flex::Flex>(raw, dtype, shape),
         Memory::NdArray(raw) => read::<burn_ndarray::NdArray>(raw, dtype, shape),
         #[cfg(feature = "wgpu")]

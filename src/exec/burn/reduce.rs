@@ -1,5 +1,7 @@
 //! Sums and their kin over some of the dimensions, and what is made of them: softmax, cross entropy.
 
+use smallvec::SmallVec;
+
 use super::Body;
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
@@ -58,8 +60,8 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
 }
 
 /// Which dimensions the axes name; `None` where one is out of range or named twice.
-fn axes(value: &Value, rank: usize) -> Result<Option<Vec<bool>>> {
-    let mut reduced = vec![false; rank];
+fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
+    let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
     for axis in value.clone().into_host()?.to_i64s()? {
         let from_front = if axis < 0 { axis + rank as i64 } else { axis };
         match usize::try_from(from_front).ok().and_then(|axis| reduced.get_mut(axis)) {
@@ -72,7 +74,7 @@ fn axes(value: &Value, rank: usize) -> Result<Option<Vec<bool>>> {
 
 /// Folds the dimensions that `reduced` says, as few of burn's reductions as do it: neighbours become one dimension.
 fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, shape: Shape) -> Array<B> {
-    let mut runs: Vec<(usize, bool)> = Vec::new();
+    let mut runs = SmallVec::<[(usize, bool); 8]>::new();
     for (axis, &size) in x.shape.dims().iter().enumerate().filter(|&(_, &size)| size != 1) {
         match runs.last_mut() {
             Some((run, gone)) if *gone == reduced(axis) => *run *= size,
@@ -111,7 +113,7 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
     } else {
         runs.iter().map(|&(size, gone)| if gone { 1 } else { size }).collect()
     };
-    Array { raw, dtype, shape: kept }.reshape(shape)
+    Array { raw, dtype, shape: kept, home: flat.home }.reshape(shape)
 }
 
 /// A function of each row of the last dimension.
