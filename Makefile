@@ -5,6 +5,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 MESHTF := $(TARGET_DIR)/release/meshtf
+# A Python of the benches' own: they look for it beside what is built.
+VENV := $(TARGET_DIR)/bench-venv
 JOBS := $(if $(JOBS),--jobs $(JOBS))
 
 # Colours on a terminal only.
@@ -41,6 +43,10 @@ check: ## formatting, lints with warnings denied, the shape of the house
 	@$(CARGO) test --release --no-default-features --test tidy $(JOBS)
 
 bench: ## the figures of the README, as a table
+	$(call say,numpy to be measured beside (in $(VENV)))
+	@$(VENV)/bin/python -c 'import numpy' 2>/dev/null || { python3 -m venv '$(VENV)' && \
+		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
+		echo '  there is no Python or no network here: its column stays empty'
 	$(call say,building the benches)
 	@$(CARGO) bench $(JOBS)
 

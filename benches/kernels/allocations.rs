@@ -1,0 +1,120 @@
+//! What an op asks of the allocator, in a step that has run before: its output, and what a value costs beside its elements.
+
+use std::hint::black_box;
+
+use burn_backend::{Backend, FloatDType, try_read_sync};
+use burn_flex::Flex;
+use burn_ndarray::NdArray;
+use meshtf::exec::adapters::{BackendChoice, cpu};
+use meshtf::exec::engine::Values;
+use meshtf::graph::Attrs;
+use meshtf::tensor::Tensor;
+
+use crate::counted::{Count, counted};
+use crate::graphs::{Stepper, chain, training};
+use crate::numbers;
+use crate::ops::{compile, float, keep, run};
+
+/// Ops, or steps, that are counted at once.
+const TIMES: u64 = 1000;
+
+pub fn report() {
+    println!("{:<52} {:>8} {:>12} {:>14}", "allocations", "backend", "an op", "bytes an op");
+    backend::<Flex>(BackendChoice::Flex);
+    backend::<NdArray>(BackendChoice::NdArray);
+    println!(
+        "an output of matmul 256 is 262144 bytes; in a chain each op writes over its input, and has no output of its own"
+    );
+}
+
+fn backend<B: Backend>(choice: BackendChoice) {
+    let row = |what: &str, count: Count, ops: u64| {
+        let (calls, bytes) = (count.calls as f64 / ops as f64, count.bytes as f64 / ops as f64);
+        println!("{what:<52} {:>8} {calls:>12.3} {bytes:>14.1}", choice.to_string());
+    };
+    let (x, y) = (float::<B>(&numbers(&[256, 256])), float::<B>(&numbers(&[256, 256])));
+    let burn = |call: &dyn Fn()| {
+        call();
+        counted(|| (0..TIMES).for_each(|_| call()))
+    };
+    row("matmul 256, burn alone", burn(&|| drop(black_box(B::float_matmul(x.clone(), y.clone())))), TIMES);
+    row("matmul 256", matmul(choice), TIMES);
+    row("a new tensor of 8 floats, burn alone", burn(&|| drop(black_box(float::<B>(&numbers(&[8]))))), TIMES);
+    row("a chain of Neg, 8 floats, burn alone", direct_chain::<B>(&numbers(&[8])), TIMES);
+    for (elements, size) in [(8, "8"), (1 << 20, "1 M")] {
+        row(&format!("a chain of Neg, {size} floats"), steps(choice, "Neg", 1, elements), TIMES);
+        row(&format!("a chain of AddV2 with one tensor, {size} floats"), steps(choice, "AddV2", 2, elements), TIMES);
+    }
+    row("a training step, by each of its 7 ops, burn alone", direct_train::<B>(), TIMES * 7);
+    row("a training step, by each of its 7 ops", train(choice), TIMES * 7);
+}
+
+fn matmul(choice: BackendChoice) -> Count {
+    let inputs = [numbers(&[256, 256]), numbers(&[256, 256])];
+    let engine = cpu(choice).open().expect("the CPU is always there");
+    let mut kernel = compile(&*engine, "MatMul", Attrs::default(), &inputs);
+    let kept = keep(&*engine, &inputs);
+    let mut call = |inputs: Values| drop(black_box(run(&mut kernel, inputs)));
+    call(kept.clone());
+    counted(|| (0..TIMES).for_each(|_| call(kept.clone())))
+}
+
+/// The same op on one tensor again and again, by burn.
+fn direct_chain<B: Backend>(start: &Tensor) -> Count {
+    let mut x = Some(float::<B>(start));
+    let mut step = || x = x.take().map(B::float_neg);
+    step();
+    counted(|| (0..TIMES).for_each(|_| step()))
+}
+
+/// A step over a chain of an op, by a device; less what a step of one op takes, so that what a step costs whatever its
+/// length does not count.
+fn steps(choice: BackendChoice, op: &str, inputs: usize, elements: usize) -> Count {
+    let stepper = Stepper::open(choice);
+    let count = |length: u64| {
+        let piece = stepper.piece(&chain(op, inputs, length as usize), &["x"], &["y"], &[]);
+        let feed = || vec![numbers(&[elements])];
+        stepper.step(piece, feed());
+        let feed = feed();
+        counted(|| drop(black_box(stepper.step(piece, feed))))
+    };
+    let (long, short) = (count(TIMES + 1), count(1));
+    Count { calls: long.calls.saturating_sub(short.calls), bytes: long.bytes.saturating_sub(short.bytes) }
+}
+
+/// Rows, inputs and outputs of what is trained.
+const TRAINED: [usize; 3] = [32, 16, 8];
+
+/// What [`training`] computes, by burn: its values come in, and its loss goes out, each step.
+fn direct_train<B: Backend>() -> Count {
+    let [rows, inputs, outputs] = TRAINED;
+    let (feed, target) = (numbers(&[rows, inputs]), numbers(&[rows, outputs]));
+    let mut w = Some(B::float_zeros([inputs, outputs].into(), &Default::default(), FloatDType::F32));
+    let share = 2.0 / (rows * outputs) as f32;
+    let mut step = || {
+        let x = float::<B>(&feed);
+        let old = w.take().expect("put back");
+        let error = B::float_sub(B::float_matmul(x.clone(), old.clone()), float::<B>(&target));
+        let squares = B::float_mul(error.clone(), error.clone());
+        let loss = B::float_div_scalar(B::float_sum(squares), ((rows * outputs) as f32).into());
+        let slope = B::float_mul_scalar(error, share.into());
+        let gradient = B::float_matmul(B::float_transpose(x), slope);
+        w = Some(B::float_sub(old, B::float_mul_scalar(gradient, 0.01f32.into())));
+        drop(black_box(try_read_sync(B::float_into_data(loss))));
+    };
+    step();
+    counted(|| (0..TIMES).for_each(|_| step()))
+}
+
+/// Steps of training, with what the device does around them.
+fn train(choice: BackendChoice) -> Count {
+    let stepper = Stepper::open(choice);
+    let [rows, inputs, outputs] = TRAINED;
+    let graph = training(rows, inputs, outputs);
+    let start = stepper.piece(&graph, &[], &[], &["start"]);
+    stepper.step(start, Vec::new());
+    let piece = stepper.piece(&graph, &["x", "target"], &["loss"], &["train"]);
+    let feeds = vec![numbers(&[rows, inputs]), numbers(&[rows, outputs])];
+    stepper.steps(piece, TIMES, feeds.clone());
+    counted(|| drop(black_box(stepper.steps(piece, TIMES, feeds))))
+}

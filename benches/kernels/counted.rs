@@ -1,0 +1,62 @@
+//! An allocator that counts, around the one of the `meshtf` command.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use meshtf::Allocator;
+
+/// Counts what all threads ask for while [`counted`] runs; elsewhere it costs a look at a flag.
+pub struct Counting;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What was asked of the allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    pub calls: u64,
+    pub bytes: u64,
+}
+
+/// What a call asks of the allocator, on whatever thread.
+pub fn counted(call: impl FnOnce()) -> Count {
+    let before = (CALLS.load(Relaxed), BYTES.load(Relaxed));
+    IS_COUNTING.store(true, Relaxed);
+    call();
+    IS_COUNTING.store(false, Relaxed);
+    Count { calls: CALLS.load(Relaxed) - before.0, bytes: BYTES.load(Relaxed) - before.1 }
+}
+
+fn count(bytes: usize) {
+    if IS_COUNTING.load(Relaxed) {
+        CALLS.fetch_add(1, Relaxed);
+        BYTES.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+// SAFETY: all of it is the other allocator's own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are handed on.
+        unsafe { Allocator.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are handed on.
+        unsafe { Allocator.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are handed on.
+        unsafe { Allocator.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size.saturating_sub(layout.size()));
+        // SAFETY: the caller's promises are handed on.
+        unsafe { Allocator.realloc(block, layout, size) }
+    }
+}
