@@ -183,8 +183,8 @@ impl State {
         options: &SessionOptions,
     ) -> Result<Plan> {
         let task = options.default_task.as_ref().unwrap_or(&self.task);
-        let options =
-            PlanOptions { default_device: task.device(DeviceKind::Cpu, 0), soft_placement: options.soft_placement };
+        let kind = if options.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
+        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement: options.soft_placement };
         Ok(crate::plan::plan(graph, &cluster.devices(), signature, &options)?)
     }
 

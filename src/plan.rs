@@ -39,7 +39,8 @@ pub fn plan(
 /// How to place what requests no device, or one that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Where nodes run that request nothing: a device of the master's task.
+    /// Where nodes run that request nothing: a device of the master's task. On other tasks, one of its kind is the first
+    /// choice.
     pub default_device: DeviceName,
     /// Run a node on a device of the task it names, where that has none of the kind or number it names.
     pub soft_placement: bool,

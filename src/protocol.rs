@@ -62,6 +62,8 @@ pub struct SessionOptions {
     pub soft_placement: bool,
     /// The task of the nodes that name none, where that is not the master's own.
     pub default_task: Option<Task>,
+    /// Nodes that request no kind of device go to a GPU of their task, where it has one, and not to its CPU.
+    pub prefers_gpu: bool,
     /// See no variable or queue of another session, and leave none behind.
     pub isolated: bool,
 }

@@ -38,7 +38,7 @@ pub struct Args {
 
 pub(super) async fn plan(args: Args) -> Outcome {
     let job = args.graph.read()?;
-    let options = SessionOptions { soft_placement: args.soft_placement, default_task: None, isolated: false };
+    let options = SessionOptions { soft_placement: args.soft_placement, ..SessionOptions::default() };
     let reached = if args.local {
         Reached::local(job.tasks(), args.target.as_ref(), BackendChoice::default(), None)?
     } else {

@@ -80,7 +80,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
 impl StepArgs {
     /// Opens a session, runs the steps, and shows what comes back.
     pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
-        let options = SessionOptions { soft_placement: self.soft_placement, default_task: None, isolated: false };
+        let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
         let session = reached.session(job.graph.clone(), options.clone()).await?;
         let outcome = self.run_in(&session, job).await;
         // A session that has failed is closed all the same; that it was lost has been said.

@@ -38,7 +38,7 @@ pub struct Args {
     /// Run without the mesh key, with --mesh
     #[arg(long, requires = "mesh")]
     open: bool,
-    /// What computes, in one process: auto takes the best there is
+    /// What computes, in one process: auto takes the best there is; wgpu replays on the GPU whatever names no other device
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
     /// Print JSON: an object a case, then one with the counts
@@ -111,9 +111,10 @@ fn file_names(graph: &Graph) -> BTreeSet<Output> {
     names
 }
 
-async fn compare(case: &Case, reached: &Reached) -> Verdict {
+async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
     // A case was recorded on servers of its own: what another case left on a node is none of its business.
-    let options = SessionOptions { soft_placement: case.soft_placement, default_task: None, isolated: true };
+    let options =
+        SessionOptions { soft_placement: case.soft_placement, default_task: None, prefers_gpu, isolated: true };
     let session = reached.session(case.graph.clone(), options).await;
     replay(case, session).await.map_err(|difference| difference.to_string())
 }
@@ -127,7 +128,7 @@ impl Args {
         let scratch = Scratch::new();
         match self.host(case, &scratch).await {
             Ok(reached) => {
-                let verdict = compare(case, &reached).await;
+                let verdict = compare(case, &reached, self.backend == BackendChoice::Wgpu).await;
                 reached.close().await;
                 Ok(verdict)
             }

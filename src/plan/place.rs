@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::group::{GroupSpec, Groups};
 use super::prune::{Item, ItemOp, Step, is_back_edge};
-use super::{DeviceKind, DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Why};
+use super::{DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Why};
 use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;
 
@@ -243,7 +243,7 @@ impl Placer<'_> {
         let matching = self.devices.iter().enumerate().filter(|(_, device)| device.matches(spec));
         matching
             .min_by_key(|&(place, device)| {
-                (device != default, device.task != default.task, device.kind != DeviceKind::Cpu, place)
+                (device != default, device.task != default.task, device.kind != default.kind, place)
             })
             .map(|(place, _)| place)
     }

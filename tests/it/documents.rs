@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use meshtf::exec::{BackendChoice, gpus};
 use serde_json::Value;
 
 use crate::house::{House, NodeProcess, project};
@@ -45,6 +46,38 @@ fn recorded_programs_replay_in_one_process() {
         ended.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     assert_eq!(lines.len(), cases.len() + 1, "{}", ended.stdout);
     assert_eq!(lines.last().unwrap()["passed"], cases.len());
+}
+
+#[test]
+fn recorded_programs_replay_on_a_gpu() {
+    if gpus(BackendChoice::Wgpu).is_empty() {
+        eprintln!("skipped: this machine has no adapter, not even software Vulkan");
+        return;
+    }
+    // Those that were recorded to fail for want of a GPU have one here.
+    let cases: Vec<PathBuf> = cases().into_iter().filter(|case| !fails_without_a_gpu(case)).collect();
+    // By two processes, so that neither comes near the time limit of a command where the machine is busy.
+    std::thread::scope(|scope| {
+        for half in cases.chunks(cases.len().div_ceil(2)) {
+            scope.spawn(move || {
+                let cases = half.iter().map(|case| case.display().to_string());
+                let arguments: Vec<String> =
+                    ["verify", "--json", "--backend", "wgpu"].map(str::to_owned).into_iter().chain(cases).collect();
+                let house = House::new();
+                let ended = house.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).expect(0);
+                assert!(ended.stdout.ends_with(&format!("\"passed\":{}}}\n", half.len())), "{}", ended.stdout);
+            });
+        }
+    });
+}
+
+/// Whether a case's record says that there is no GPU.
+fn fails_without_a_gpu(case: &Path) -> bool {
+    let text = std::fs::read_to_string(case.join("case.json")).expect("a case has a case.json");
+    let case: Value = serde_json::from_str(&text).expect("case.json is JSON");
+    let mut errors =
+        case["steps"].as_array().into_iter().flatten().filter_map(|step| step["error"]["message"].as_str());
+    errors.any(|message| message.contains("The requested device appears to be a GPU"))
 }
 
 #[test]

@@ -47,6 +47,34 @@ fn devices_answer_requests_in_a_fixed_order() {
 }
 
 #[test]
+fn what_requests_no_kind_goes_where_the_default_is_of() {
+    let devices = devices(&[
+        "/job:local/task:0/device:CPU:0",
+        "/job:local/task:0/device:GPU:0",
+        "/job:local/task:1/device:CPU:0",
+        "/job:ps/task:0/device:CPU:0",
+        "/job:ps/task:0/device:GPU:0",
+    ]);
+    let text = "a = NoOp\n b = NoOp @/job:ps\n c = NoOp @/task:1\n d = NoOp @/cpu:0\n e = NoOp @/job:ps/cpu:0\n
+        v = VariableV2 dtype=int32 shape=2 @/cpu:0\n read = Identity v _class=v";
+    let check = |default: usize, want: [&str; 6]| {
+        let options = PlanOptions { default_device: devices[default].clone(), soft_placement: false };
+        let signature = signature(&[], &["read"], &["a", "b", "c", "d", "e"]);
+        let plan = plan(&graph(text), &devices, &signature, &options).unwrap();
+        let of =
+            |name: &str| plan.placements.iter().find(|placement| placement.node == name).unwrap().device.to_string();
+        for (name, want) in ["a", "b", "c", "d", "e", "read"].iter().zip(want) {
+            assert_eq!(of(name), format!("/job:{want}"), "{name}");
+        }
+    };
+    let (local, ps) = ("local/task:0/device:CPU:0", "ps/task:0/device:CPU:0");
+    check(0, [local, ps, "local/task:1/device:CPU:0", local, ps, local]);
+    let (local_gpu, ps_gpu) = ("local/task:0/device:GPU:0", "ps/task:0/device:GPU:0");
+    // A task without a GPU serves with what it has; what is asked for, or bound to what is asked for, stays.
+    check(1, [local_gpu, ps_gpu, "local/task:1/device:CPU:0", local, ps, local]);
+}
+
+#[test]
 fn state_and_what_touches_it_share_a_device() {
     let graph = graph(
         "v = VariableV2 dtype=int32 shape=2,3
