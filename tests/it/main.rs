@@ -8,4 +8,5 @@ mod faults;
 mod house;
 mod inputs;
 mod load;
+mod ops;
 mod surface;

@@ -1,7 +1,7 @@
 //! Einsum: a product and sum over named axes, as transposes, reshapes and one batched matrix product.
 
 use super::super::array::View;
-use super::super::call::{self, one};
+use super::super::call::{self, no_kernel, one};
 use super::super::{HostKernel, Inputs, KernelNode};
 use super::matmul;
 use crate::failure::{Failure, Result};
@@ -11,6 +11,9 @@ use crate::tensor::{Shape, Tensor};
 type Labels = Vec<char>;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if !node.inputs.iter().all(|dtype| dtype.is_float() || dtype.is_integer()) {
+        return no_kernel(node);
+    }
     let equation = Equation::parse(node.attrs.str("equation")?)?;
     if equation.inputs.len() != node.inputs.len() || node.inputs.is_empty() || node.inputs.len() > 2 {
         return Err(Failure::invalid(format!(
