@@ -11,6 +11,7 @@ mod elementwise;
 mod layout;
 mod matmul;
 mod memory;
+mod patches;
 mod reduce;
 #[cfg(test)]
 mod tests;

@@ -8,11 +8,12 @@ use super::Body;
 use super::array::{Array, Home, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
+use super::patches::Convolution;
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
 use crate::graph::Attrs;
-use crate::tensor::{DType, Shape};
+use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let kernel: fn(&Window, &Site<B>, Values) -> Result<Ran> = match node.op {
@@ -189,9 +190,38 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     let fit = fit(window, inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
     let Some(fit) = fit else { return Ok(Ran::Declined(inputs)) };
     let [image, filter] = arrays(site, inputs)?;
+    if let (Some(convolution), Some(pixels), Some(weights)) =
+        (patches(window, &fit, &image.shape, &filter.shape), B::floats(&image.raw), B::floats(&filter.raw))
+    {
+        let answer = Tensor::from_vec(fit.answer, convolution.compute(pixels, weights));
+        return done(site.array(answer.into())?);
+    }
     let (dtype, filter) = (image.dtype, filter.permute(&HWIO_TO_OIHW));
     let raw = B::conv2d(window.enter(image).raw, filter.raw, None, fit.options);
     done(answered::<B>(window, raw, dtype, &fit.answer))
+}
+
+/// The convolution by patches; `None` where it is in groups, or the channels come first.
+fn patches(window: &Window, fit: &Fit, image: &Shape, filter: &Shape) -> Option<Convolution> {
+    let (&[batch, height, width, channels], &[rows, columns, taken, made]) = (image.dims(), filter.dims()) else {
+        return None;
+    };
+    if window.channels_first || taken != channels {
+        return None;
+    }
+    let (padding, answer) = window.over([height, width], [rows, columns])?;
+    debug_assert_eq!(fit.answer.dims(), [batch, answer[0], answer[1], made]);
+    Some(Convolution {
+        batch,
+        image: [height, width],
+        window: [rows, columns],
+        answer,
+        channels,
+        made,
+        stride: window.stride,
+        dilation: window.dilation,
+        before: padding.map(|side| side.0),
+    })
 }
 
 fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {

@@ -30,6 +30,11 @@ pub(in crate::exec) trait Backing:
     fn into_memory(raw: Self::Raw) -> Memory;
     /// The backend's own tensor, or the memory back where it is another backend's.
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory>;
+
+    /// The elements as they lie in the memory of this process, where they do, in their order, and are float32.
+    fn floats(_raw: &Self::Raw) -> Option<&[f32]> {
+        None
+    }
 }
 
 impl Backing for burn_flex::Flex {
@@ -43,6 +48,11 @@ impl Backing for burn_flex::Flex {
 
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
         if let Memory::Flex(raw) = memory { Ok(raw) } else { Err(memory) }
+    }
+
+    fn floats(raw: &Self::Raw) -> Option<&[f32]> {
+        let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == BurnType::F32)?;
+        raw.storage::<f32>().get(start..end)
     }
 }
 
