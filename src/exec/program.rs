@@ -116,8 +116,10 @@ pub(super) enum Act {
         is_kept: bool,
     },
     Const(Value),
-    /// NoOp and ControlTrigger.
     Nothing,
+    /// Does nothing either, and is alive even where all it waited for is dead: how the gradient of a branch within a loop
+    /// knows that the branch is settled.
+    ControlTrigger,
     /// Identity and its kin.
     Forward,
     Switch,
@@ -368,7 +370,8 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
     };
     Ok(match op {
         "Const" => Act::Const(Value::Host(node.attrs.tensor("value")?.clone())),
-        "NoOp" | "ControlTrigger" => Act::Nothing,
+        "NoOp" => Act::Nothing,
+        "ControlTrigger" => Act::ControlTrigger,
         "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
         "Switch" | "RefSwitch" => Act::Switch,
         "Merge" | "RefMerge" => Act::Merge,
@@ -389,7 +392,10 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
             }
             let on_engine = engine.compile(&kernel_node)?;
             let host = match kernel::compile(&kernel_node) {
-                Err(_) if on_engine.is_some() => None,
+                // What the engine does not take in the end is refused as the host would have.
+                Err(failure) if on_engine.is_some() => {
+                    Some(Box::new(move |_: kernel::Inputs| Err(failure.clone())) as HostKernel)
+                }
                 answer => answer?,
             };
             if on_engine.is_none() && host.is_none() {

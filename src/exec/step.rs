@@ -261,7 +261,7 @@ impl Step {
         let node = &code.nodes[at.node as usize];
         let act = &mut acts[at.node as usize];
         let (wait, inputs) = self.frames.inputs(node, at.iteration);
-        if wait.is_dead {
+        if wait.is_dead && !matches!(act, Act::ControlTrigger) {
             inputs.fill(None);
             match act {
                 Act::Send { transfer, to } => {
@@ -394,7 +394,7 @@ fn answer(
         }
         Act::Const(value) => one(value.clone().into()),
         Act::Forward => one(forward(node, inputs, 0)?),
-        Act::Nothing => {
+        Act::Nothing | Act::ControlTrigger => {
             inputs.fill(None);
             Ok(Outcome::Done(Tokens::new()))
         }

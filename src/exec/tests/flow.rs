@@ -239,3 +239,21 @@ fn a_fetch_where_every_branch_is_dead_is_refused() {
     let failure = Cluster::new(1).run(&graph(text), &[], &["m"]).unwrap_err();
     assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
 }
+
+/// As in the gradient of a branch within a loop: its counter goes on whether or not the branch was taken.
+#[test]
+fn a_control_trigger_is_alive_where_what_it_waits_for_is_dead() {
+    let text = "
+        p = Placeholder dtype=bool shape=[]
+        x = Const is=(3)
+        s = Switch x p
+        t = Identity s:1 @TASK
+        both = ControlTrigger ^t @TASK
+        y = Const is=(5) ^both";
+    for task in ["0", "1"] {
+        let graph = graph(&text.replace("TASK", task));
+        let mut cluster = Cluster::new(2);
+        cluster.check(&graph, &[("p", "true")], &[("y", "5")]);
+        cluster.check(&graph, &[("p", "false")], &[("y", "5")]);
+    }
+}
