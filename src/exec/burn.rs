@@ -45,6 +45,8 @@ impl<B: Backing> BurnEngine<B> {
             // GPUs say that they compute in float64, but their shading languages have no function of one: what they
             // answer to exp is nonsense, and not even a comparison sees a NaN.
             .filter(|&dtype| !(B::REMOTE && dtype == DType::F64))
+            // A CPU has no arithmetic of half floats to gain by, and where TensorFlow rounds them the host's kernels know.
+            .filter(|&dtype| B::REMOTE || !matches!(dtype, DType::F16 | DType::BF16))
             .filter(|&dtype| memory::burn_type(dtype).is_some_and(|dtype| B::supports_dtype(&device, dtype)))
             .collect();
         let bools = device.defaults().bool_dtype;

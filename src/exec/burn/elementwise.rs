@@ -43,6 +43,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "ReluGrad" => Some(leaky_relu_grad(0.0)),
         "SelectV2" => Some(select()),
         "Select" => Some(select_whole()),
+        // Cutting a fraction short is the host's.
+        "Cast" if node.attrs.bool("Truncate")? => None,
         "Cast" => cast(node.inputs[0], node.outputs[0].dtype),
         "Equal" | "NotEqual" => {
             // With this attribute off, shapes that do not fit are an answer, not an error.

@@ -71,8 +71,9 @@ pub fn sqrt<T: Float>(x: T) -> T {
     x.map(f32::sqrt, f64::sqrt)
 }
 
+/// In two steps, each of which rounds a half float.
 pub fn rsqrt<T: Float>(x: T) -> T {
-    x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())
+    T::ONE / sqrt(x)
 }
 
 pub fn exp<T: Float>(x: T) -> T {

@@ -1,18 +1,18 @@
 //! The optimizers' updates: TensorFlow's formulas, element by element, in the order in which it evaluates them.
 //!
-//! In place, and nothing is allocated; half floats alone are widened to f32 for it and rounded once. Which input is a
-//! variable, which the gradient and which a rate follows from the op's signature.
+//! In place, and nothing is allocated; half floats are rounded at every step of a formula, as they are there. Which input
+//! is a variable, which the gradient and which a rate follows from the op's signature.
 
 mod dense;
 mod sparse;
 
 use super::KernelNode;
 use super::call::no_kernel;
-use super::real::{abs, exp, max, narrow, pow, rsqrt, sign, sqrt, widen, with_real};
+use super::real::{abs, exp, max, pow, rsqrt, sign, sqrt};
 use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, ArgDef, ArgType};
-use crate::tensor::{DType, Element, Float, Tensor};
+use crate::tensor::{DType, Element, Float, Tensor, with_float};
 
 pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
     match node.op.strip_prefix("Resource").unwrap_or(node.op) {
@@ -115,24 +115,7 @@ fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
 
 fn with_dtype(node: &KernelNode, update: impl FnOnce(DType) -> Option<Update>) -> Result<Option<Update>> {
     let dtype = node.attrs.dtype("T")?;
-    let update = match dtype {
-        DType::F16 | DType::BF16 => update(DType::F32).map(|update| widened(update, dtype)),
-        _ => update(dtype),
-    };
-    update.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
-}
-
-/// Lets an update of f32 stand for one of half floats.
-fn widened(update: Update, dtype: DType) -> Update {
-    Update::new(update.variables, move |variables, rest| {
-        let mut wide: Vec<Tensor> = variables.iter().cloned().map(widen).collect();
-        let rest: Vec<Tensor> = rest.iter().cloned().map(widen).collect();
-        update.apply(&mut wide, &rest)?;
-        for (variable, wide) in variables.iter_mut().zip(wide) {
-            *variable = narrow(wide, dtype)?;
-        }
-        Ok(())
-    })
+    update(dtype).map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
 }
 
 /// An attribute that only some forms of an op have.

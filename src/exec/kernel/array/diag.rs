@@ -34,6 +34,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 /// A tensor whose diagonal (of all its dimensions, taken twice) is `x`, zero elsewhere.
 fn diag([x]: [Tensor; 1]) -> Result<Tensor> {
+    if x.rank() == 0 {
+        return Err(Failure::invalid("Input must be at least rank 1, got 0"));
+    }
     let shape: Shape = [x.dims(), x.dims()].concat().into();
     let mut data = Data::zeros(x.dtype(), shape.checked_elements(x.dtype())?);
     View { offset: 0, dims: vec![(x.len(), x.len() as isize + 1)] }.write(&mut data, &x)?;

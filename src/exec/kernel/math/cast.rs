@@ -16,7 +16,34 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if from != to && [from, to].iter().any(|dtype| matches!(dtype, DType::String | DType::Resource)) {
         return no_kernel(node);
     }
+    if node.attrs.bool("Truncate")? {
+        return Ok(Some(call(move |[x]| cast(truncated(x, to)?, to))));
+    }
     Ok(Some(call(move |[x]| cast(x, to))))
+}
+
+/// Floats without the bits of their fraction that a narrower float has no room for, so that they are cut and not rounded.
+fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
+    let kept = match to {
+        DType::F16 => 10,
+        DType::BF16 => 7,
+        DType::F32 => 23,
+        _ => return Ok(x),
+    };
+    match x.dtype() {
+        DType::F32 if kept < 23 => {
+            for x in x.slice_mut::<f32>()?.iter_mut().filter(|x| !x.is_nan()) {
+                *x = f32::from_bits(x.to_bits() & (u32::MAX << (23 - kept)));
+            }
+        }
+        DType::F64 => {
+            for x in x.slice_mut::<f64>()?.iter_mut().filter(|x| !x.is_nan()) {
+                *x = f64::from_bits(x.to_bits() & (u64::MAX << (52 - kept)));
+            }
+        }
+        _ => {}
+    }
+    Ok(x)
 }
 
 /// The dtype that holds every value of `dtype` and that kernels are compiled for: float32 for the halves, int64 for

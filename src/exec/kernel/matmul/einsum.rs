@@ -5,7 +5,7 @@ use super::super::call::{self, no_kernel, one};
 use super::super::{HostKernel, Inputs, KernelNode};
 use super::matmul;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Shape, Tensor, with_number};
 
 /// The axes of a tensor by name. Broadcast axes (of an ellipsis) are named by digits, counted from the last.
 type Labels = Vec<char>;
@@ -50,10 +50,7 @@ impl Equation {
             inputs: inputs.split(',').map(check).collect::<Result<_>>()?,
             output: check(output)?,
         };
-        for (i, label) in output.char_indices().filter(|(_, c)| *c != '.') {
-            if output[..i].contains(label) {
-                return Err(wrong(&format!("label {label:?} comes twice in the output")));
-            }
+        for label in output.chars().filter(|c| *c != '.') {
             if !equation.inputs.iter().any(|input| input.contains(label)) {
                 return Err(wrong(&format!("label {label:?} of the output is in no input")));
             }
@@ -95,14 +92,20 @@ impl Equation {
             }
         }
         let size = |label: char| sizes.iter().find(|(known, _)| *known == label).map_or(1, |(_, size)| *size);
+        let mut distinct: Labels = Vec::new();
+        for &label in &output {
+            if !distinct.contains(&label) {
+                distinct.push(label);
+            }
+        }
         let mut operands = operands.into_iter();
         let (left_labels, left) = operands.next().ok_or_else(|| Failure::invalid("Einsum takes at least one input"))?;
         let Some((right_labels, right)) = operands.next() else {
             // Summing is a product with ones: over the axes that the output does not have.
             let unit = super::super::math::cast(Tensor::scalar(1i32), left.dtype())?;
-            return product(&left_labels, left, &[], unit, &output, size);
+            return inflated(&distinct, product(&left_labels, left, &[], unit, &distinct, size)?, &output);
         };
-        product(&left_labels, left, &right_labels, right, &output, size)
+        inflated(&distinct, product(&left_labels, left, &right_labels, right, &distinct, size)?, &output)
     }
 
     /// The labels with an ellipsis replaced by as many digits as a tensor of `rank` has axes left.
@@ -181,6 +184,33 @@ fn arranged(labels: &[char], tensor: Tensor, groups: &[&[char]], size: impl Fn(c
         .collect();
     let shape = order.iter().map(|&label| size(label)).collect();
     View { offset: 0, dims }.read(&tensor, shape)
+}
+
+/// The tensor on the diagonal of each axis that comes again in `output`, zeros beside it: the gradient of taking one.
+fn inflated(labels: &[char], tensor: Tensor, output: &[char]) -> Result<Tensor> {
+    if labels.len() == output.len() {
+        return Ok(tensor);
+    }
+    let size = |label: &char| labels.iter().position(|own| own == label).map_or(1, |axis| tensor.dims()[axis]);
+    let shape: Shape = output.iter().map(size).collect();
+    shape.checked_elements(tensor.dtype())?;
+    let strides = shape.strides();
+    let steps: Vec<usize> = labels
+        .iter()
+        .map(|label| output.iter().zip(&strides).filter(|(own, _)| *own == label).map(|(_, stride)| stride).sum())
+        .collect();
+    let own = tensor.shape().strides();
+    let place = |i: usize| -> usize {
+        own.iter().zip(tensor.dims()).zip(&steps).map(|((stride, size), step)| i / stride % size * step).sum()
+    };
+    let mut inflated = Tensor::zeros(tensor.dtype(), shape)?;
+    with_number!(tensor.dtype(), T => {
+        let to = inflated.slice_mut::<T>()?;
+        for (i, &x) in tensor.slice::<T>()?.iter().enumerate() {
+            to[place(i)] = x;
+        }
+    });
+    Ok(inflated)
 }
 
 /// The tensor in three dimensions, its innermost `extra` elements summed.

@@ -1,10 +1,11 @@
-//! Activations and their gradients, element by element, in place where nobody else holds the input.
+//! Activations and their gradients, element by element, in place where nobody else holds the input. Half floats are
+//! rounded at every step of a formula, as TensorFlow's are.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::real::{abs, exp, exp_m1, ln_1p, widened, with_real};
+use super::super::real::{abs, exp, exp_m1, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Float, Numeric, Tensor, with_number};
+use crate::tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_number};
 
 const OPS: &[&str] = &[
     "Elu",
@@ -37,7 +38,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let alpha = if node.op.starts_with("LeakyRelu") { f64::from(node.attrs.float("alpha")?) } else { 0.0 };
     let found = match node.op {
         "Relu" | "Relu6" | "Relu6Grad" | "ReluGrad" => with_number!(dtype, T => rectifier::<T>(node.op)).flatten(),
-        op => with_real!(dtype, T => smooth::<T>(op, T::from_f64(alpha))).flatten().map(|kernel| widened(node, kernel)),
+        op => with_float!(dtype, T => smooth::<T>(op, T::from_f64(alpha))).flatten(),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
@@ -56,8 +57,9 @@ fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
                 x
             }
         }),
-        "ReluGrad" => binary(|dy: T, x| if x > T::ZERO { dy } else { T::ZERO }),
-        "Relu6Grad" => binary(move |dy: T, x| if x > T::ZERO && x < six { dy } else { T::ZERO }),
+        // A factor, not a choice: infinity times nothing is no number.
+        "ReluGrad" => binary(|dy: T, x| dy.mul(if x > T::ZERO { T::ONE } else { T::ZERO })),
+        "Relu6Grad" => binary(move |dy: T, x| dy.mul(if x > T::ZERO && x < six { T::ONE } else { T::ZERO })),
         _ => return None,
     })
 }
@@ -65,8 +67,13 @@ fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
 fn smooth<T: Float>(op: &str, alpha: T) -> Option<HostKernel> {
     let (scale, scale_alpha) = (T::from_f64(SELU_SCALE), T::from_f64(SELU_SCALE_ALPHA));
     // Beyond these, e^x is all there is to ln(1 + e^x), or nothing beside x.
-    let threshold =
-        if T::WIDE { T::from_f64(f64::EPSILON.ln() + 2.0) } else { T::from_f64(f64::from(f32::EPSILON.ln() + 2.0)) };
+    let epsilon = match T::DTYPE {
+        DType::F16 => half::f16::EPSILON.to_f64(),
+        DType::BF16 => half::bf16::EPSILON.to_f64(),
+        DType::F32 => f64::from(f32::EPSILON),
+        _ => f64::EPSILON,
+    };
+    let threshold = T::from_f64(epsilon.ln()) + T::from_f64(2.0);
     Some(match op {
         "Elu" => unary(|x: T| if x < T::ZERO { exp_m1(x) } else { x }),
         "EluGrad" => binary(|dy: T, y| if y < T::ZERO { (y + T::ONE) * dy } else { dy }),

@@ -1,12 +1,12 @@
 //! Pooling: the largest element, or the mean, under each window, and their gradients.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
-use super::super::real::{widened, with_real};
+
 use super::super::{HostKernel, KernelNode};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, per_dimension, spread};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{Float, Numeric, Shape, Tensor, with_number};
+use crate::tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let spatial = match node.op {
@@ -34,10 +34,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             call(move |[input, output, gradient]| max_pool_grad::<T>(&pool, input, &output, gradient))
         }),
         "AvgPool" | "AvgPool3D" => {
-            with_real!(dtype, T => widened(node, call(move |[input]| avg_pool::<T>(&pool, input))))
+            with_float!(dtype, T => call(move |[input]| avg_pool::<T>(&pool, input)))
         }
-        _ => with_real!(dtype, T => {
-            widened(node, call(move |[sizes, gradient]| avg_pool_grad::<T>(&pool, &sizes, gradient)))
+        _ => with_float!(dtype, T => {
+            call(move |[sizes, gradient]| avg_pool_grad::<T>(&pool, &sizes, gradient))
         }),
     };
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))

@@ -8,22 +8,23 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::super::real::{exp, ln, widened, with_real};
 use super::super::{HostKernel, KernelNode, Outputs};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Float, Shape, Tensor};
+use crate::tensor::{Float, Shape, Tensor, with_float};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
-        "Softmax" => with_real!(dtype?, T => rows(softmax::<T>)),
-        "LogSoftmax" => with_real!(dtype?, T => rows(log_softmax::<T>)),
-        "SoftmaxCrossEntropyWithLogits" => with_real!(dtype?, T => {
+        // Half floats are rounded once here, and at every step of the others, as TensorFlow does.
+        "Softmax" => with_real!(dtype?, T => rows(softmax::<T>)).map(|kernel| widened(node, kernel)),
+        "LogSoftmax" => with_float!(dtype?, T => rows(log_softmax::<T>)),
+        "SoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
             Box::new(|inputs| take(inputs).and_then(cross_entropy::<T>)) as HostKernel
         }),
-        "SparseSoftmaxCrossEntropyWithLogits" => with_real!(dtype?, T => {
+        "SparseSoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
             Box::new(|inputs| take(inputs).and_then(sparse_cross_entropy::<T>)) as HostKernel
         }),
         _ => return Ok(None),
     };
-    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(widened(node, kernel))))
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
 /// A kernel that changes every row (along the last dimension) by itself.

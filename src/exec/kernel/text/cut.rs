@@ -66,7 +66,8 @@ fn part(text: &[u8], pos: i64, len: i64, characters: bool) -> Option<&[u8]> {
     let from = usize::try_from(if pos < 0 { pos.checked_add(units as i64)? } else { pos })
         .ok()
         .filter(|&from| from <= units)?;
-    // A negative length is no limit.
+    // A negative length is no limit on bytes, and no characters.
+    let len = if characters { len.max(0) } else { len };
     let to = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(units);
     if !characters {
         return Some(&text[from..to]);

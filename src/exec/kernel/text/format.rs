@@ -60,7 +60,7 @@ impl Format {
             }
             _ => return Err(Failure::invalid("Fill string must be one or fewer characters")),
         };
-        if !dtype.is_float() {
+        if !dtype.is_float() && dtype != DType::String {
             for (stated, what) in [
                 (scientific, "scientific and shortest"),
                 (shortest, "scientific and shortest"),

@@ -12,7 +12,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let by_lr = flag(node, "multiply_linear_by_lr", false)?;
     let roles = Roles::of(node)?;
     with_dtype(node, |dtype| {
-        with_real!(dtype, T => Some(match op {
+        with_float!(dtype, T => Some(match op {
             "ApplyGradientDescent" => dense(roles, |v, g: &[T], r| gradient_descent(v, g, r)),
             "ApplyProximalGradientDescent" => dense(roles, |v, g: &[T], r| proximal_gradient_descent(v, g, r)),
             "ApplyMomentum" => dense(roles, move |v, g: &[T], r| momentum(v, g, r, nesterov)),

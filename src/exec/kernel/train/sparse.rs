@@ -11,7 +11,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let by_lr = flag(node, "multiply_linear_by_lr", false)?;
     let roles = Roles::of(node)?;
     with_dtype(node, |dtype| {
-        with_real!(dtype, T => Some(match op {
+        with_float!(dtype, T => Some(match op {
             "SparseApplyProximalGradientDescent" => sparse(roles, |r: [T; 3]| Ok(proximal_gradient_descent(r))),
             "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| Ok(momentum(r, nesterov))),
             "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| Ok(adagrad(r, update_slots))),
