@@ -22,6 +22,7 @@ mod text;
 mod train;
 pub mod update;
 
+pub use math::cast;
 use smallvec::SmallVec;
 
 use crate::failure::Result;

@@ -7,6 +7,7 @@ mod fingerprint;
 mod format;
 mod join;
 mod number;
+mod print;
 mod summary;
 
 use super::call::kernel as call;
@@ -23,11 +24,21 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "AsString" => format::kernel(node)?,
         "StringJoin" | "ReduceJoin" => join::kernel(node)?,
         "StringLength" | "Substr" => cut::kernel(node)?,
+        "Print" => print::kernel(node)?,
         "StringToNumber" => number::kernel(node)?,
         "ScalarSummary" | "MergeSummary" => summary::kernel(node)?,
         "StringToHashBucketFast" => {
             let buckets = node.attrs.int("num_buckets")?.max(1) as u64;
             call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint::fingerprint64(text) % buckets) as i64))
+        }
+        "StringLower" => {
+            let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
+            call(move |[x]| {
+                map_to(&x, |text: &Vec<u8>| match std::str::from_utf8(text) {
+                    Ok(text) if characters => text.to_lowercase().into_bytes(),
+                    _ => text.to_ascii_lowercase(),
+                })
+            })
         }
         "StringUpper" => {
             let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");

@@ -53,6 +53,10 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             lock(&accumulator.state).global_step = inputs.host(1)?.to_i64()?;
             Ok(nothing())
         }),
+        "ResourceAccumulatorNumAccumulated" => simple(|mut inputs, _| {
+            let count = lock(&inputs.accumulator(0)?.state).count;
+            Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
+        }),
         "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, call| -> Result<Outcome> {
             let mut inputs = Inputs(tokens);
             let accumulator = inputs.accumulator(0)?;
@@ -149,7 +153,8 @@ impl Accumulator {
     }
 }
 
-fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
+/// Adds a tensor of the same shape and dtype.
+pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
     let dtype = sum.dtype();
     let done: Option<Result<()>> = with_number!(dtype, T => {
         gradient.slice::<T>().and_then(|gradient| {

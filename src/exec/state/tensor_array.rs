@@ -1,19 +1,23 @@
 //! Tensor arrays: what a loop writes and reads element by element. They live as long as a handle to them flows
 //! through their step.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::super::engine::{Engine, Value};
 use super::super::kernel::KernelNode;
 use super::super::resource::{Resource, lock};
 use super::super::token::Token;
+use super::accumulator::add;
 use super::queue::{row, stack};
 use super::{Site, StateOp, one, simple};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, PartialShape, Tensor};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most elements of one tensor array.
 const MAX_TENSOR_ARRAY: usize = 1 << 24;
+/// Most arrays of gradients of one tensor array: each `tf.gradients` asks for one.
+const MAX_GRADIENTS: usize = 1024;
 
 pub(in crate::exec) struct TensorArray {
     name: String,
@@ -23,12 +27,25 @@ pub(in crate::exec) struct TensorArray {
     clears_after_read: bool,
     /// All elements have one shape, which the first one sets.
     is_uniform: bool,
+    /// It gathers the gradients of another: what is written twice is added up.
+    adds_up: bool,
     state: Mutex<State>,
+    /// Those that gather its gradients, by who asked for them.
+    gradients: Mutex<BTreeMap<String, Arc<TensorArray>>>,
 }
 
 struct State {
     shape: PartialShape,
     elements: Vec<Element>,
+    /// The shape of each element that has, or had, one.
+    shapes: Vec<Option<Shape>>,
+}
+
+impl State {
+    fn resize(&mut self, size: usize) {
+        self.elements.resize(size, Element::Unwritten);
+        self.shapes.resize(size, None);
+    }
 }
 
 #[derive(Clone)]
@@ -71,6 +88,40 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             array.scatter(&indices, &inputs.host(2)?)?;
             Ok(one(inputs.token(3)?))
         }),
+        "TensorArrayGradV3" => {
+            let source = node.attrs.str("source")?.to_owned();
+            simple(move |mut inputs, _| {
+                let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
+                let handle = Token::Resource(Resource::TensorArray(gradients));
+                Ok(super::Tokens::from_iter([Some(handle), Some(inputs.token(1)?)]))
+            })
+        }
+        "TensorArraySizeV3" => simple(|mut inputs, _| {
+            let size = lock(&inputs.tensor_array(0)?.state).elements.len();
+            Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
+        }),
+        "TensorArrayConcatV3" => {
+            let dtype = node.attrs.dtype("dtype")?;
+            let shape = node.attrs.shape("element_shape_except0")?.clone();
+            simple(move |mut inputs, _| {
+                let array = inputs.tensor_array(0)?;
+                array.check_dtype(dtype)?;
+                let (value, lengths) = array.concat(&shape)?;
+                Ok(super::Tokens::from_iter([Some(value.into()), Some(lengths.into())]))
+            })
+        }
+        "TensorArraySplitV3" => simple(|mut inputs, _| {
+            let array = inputs.tensor_array(0)?;
+            let (value, lengths) = (inputs.host(1)?, inputs.host(2)?);
+            array.split(&value, &lengths)?;
+            Ok(one(inputs.token(3)?))
+        }),
+        "TensorArrayCloseV3" => simple(|mut inputs, _| {
+            let array = inputs.tensor_array(0)?;
+            lock(&array.state).resize(0);
+            lock(&array.gradients).clear();
+            Ok(super::nothing())
+        }),
         _ => Ok(None),
     }
 }
@@ -89,9 +140,18 @@ fn make(node: &KernelNode) -> Result<Option<StateOp>> {
             let why = format!("TensorArray {name}: size {size} is not between 0 and {MAX_TENSOR_ARRAY}");
             Failure::invalid(why)
         })?;
-        let state = State { shape: shape.clone(), elements: vec![Element::Unwritten; size] };
-        let name = name.clone();
-        let array = TensorArray { name, dtype, is_dynamic, clears_after_read, is_uniform, state: Mutex::new(state) };
+        let mut state = State { shape: shape.clone(), elements: Vec::new(), shapes: Vec::new() };
+        state.resize(size);
+        let array = TensorArray {
+            name: name.clone(),
+            dtype,
+            is_dynamic,
+            clears_after_read,
+            is_uniform,
+            adds_up: false,
+            state: Mutex::new(state),
+            gradients: Mutex::default(),
+        };
         let handle = Token::Resource(Resource::TensorArray(Arc::new(array)));
         Ok(super::Tokens::from_iter([Some(handle), Some(Tensor::scalar(0f32).into())]))
     })
@@ -129,8 +189,23 @@ impl TensorArray {
             );
             return self.wrong(why);
         }
-        match state.elements[at] {
+        match &mut state.elements[at] {
             Element::Unwritten => {}
+            Element::Written(sum) if self.adds_up => {
+                if sum.shape() != value.shape() {
+                    let why = format!(
+                        "Could not aggregate to TensorArray index {index} because the existing shape is {} but the new \
+                         input shape is {}.",
+                        sum.shape(),
+                        value.shape()
+                    );
+                    return self.wrong(why);
+                }
+                let mut whole = sum.clone().into_host()?;
+                add(&mut whole, &value.into_host()?)?;
+                *sum = whole.into();
+                return Ok(());
+            }
             Element::Written(_) => {
                 return self.wrong(format!(
                     "Could not write to TensorArray index {index} because it has already been written to."
@@ -141,9 +216,16 @@ impl TensorArray {
                     .wrong(format!("Could not write to TensorArray index {index} because it has already been read."));
             }
         }
+        if let Some(shape) = state.shapes[at].as_ref().filter(|shape| self.adds_up && *shape != value.shape()) {
+            return self.wrong(format!(
+                "Could not write to TensorArray index {index} because the gradient has shape {} and its element {shape}",
+                value.shape()
+            ));
+        }
         if self.is_uniform {
             state.shape = PartialShape::from(value.shape());
         }
+        state.shapes[at] = Some(value.shape().clone());
         state.elements[at] = Element::Written(value);
         Ok(())
     }
@@ -154,7 +236,7 @@ impl TensorArray {
         match usize::try_from(index) {
             Ok(at) if at < size => Ok(at),
             Ok(at) if self.is_dynamic && at < MAX_TENSOR_ARRAY => {
-                state.elements.resize(at + 1, Element::Unwritten);
+                state.resize(at + 1);
                 Ok(at)
             }
             Ok(_) if self.is_dynamic => {
@@ -183,7 +265,7 @@ impl TensorArray {
                 "Could not read index {index} twice because it was cleared after a previous read (perhaps try setting \
                  clear_after_read = false?)."
             )),
-            Element::Unwritten => match state.shape.known() {
+            Element::Unwritten => match state.shapes[index as usize].clone().or_else(|| state.shape.known()) {
                 Some(shape) => Ok(Tensor::zeros(self.dtype, shape)?.into()),
                 None => self.wrong(format!(
                     "Could not read from TensorArray index {index}.  Furthermore, the element shape is not fully \
@@ -193,6 +275,101 @@ impl TensorArray {
                 )),
             },
         }
+    }
+
+    /// The array that gathers the gradients that `source` asks for: as many elements, of the shapes that are here now.
+    fn gradients_for(&self, source: &str) -> Result<Arc<TensorArray>> {
+        let gradients = &mut *lock(&self.gradients);
+        if let Some(known) = gradients.get(source) {
+            return Ok(known.clone());
+        }
+        if gradients.len() >= MAX_GRADIENTS {
+            let why = format!("TensorArray {}: more than {MAX_GRADIENTS} arrays of gradients", self.name);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let own = lock(&self.state);
+        let mut state = State { shape: own.shape.clone(), elements: Vec::new(), shapes: own.shapes.clone() };
+        state.resize(own.elements.len());
+        let array = Arc::new(TensorArray {
+            name: format!("{}@{source}", self.name),
+            dtype: self.dtype,
+            is_dynamic: false,
+            clears_after_read: true,
+            is_uniform: self.is_uniform,
+            adds_up: true,
+            state: Mutex::new(state),
+            gradients: Mutex::default(),
+        });
+        gradients.insert(source.to_owned(), array.clone());
+        Ok(array)
+    }
+
+    /// All elements one after the other along their first dimension, and how long each was.
+    fn concat(&self, stated: &PartialShape) -> Result<(Tensor, Tensor)> {
+        let size = lock(&self.state).elements.len();
+        let parts: Vec<Tensor> = (0..size as i64).map(|i| self.read(i)?.into_host()).collect::<Result<_>>()?;
+        let Some(first) = parts.first() else {
+            return match stated.known() {
+                Some(shape) => Ok((stack(self.dtype, &shape, &[])?, Tensor::vector(Vec::<i64>::new()))),
+                None => self.wrong(format!(
+                    "has size zero, but element_shape_except0 {stated} is not fully defined. Currently only static \
+                     shapes are supported when concatenating zero-size TensorArrays."
+                )),
+            };
+        };
+        let (mut rows, mut lengths) = (Vec::new(), Vec::with_capacity(size));
+        for (i, part) in parts.iter().enumerate() {
+            let Some((&length, rest)) = part.dims().split_first() else {
+                return self.wrong(format!("Concat saw a scalar shape at index {i} but requires at least vectors."));
+            };
+            if first.dims().get(1..) != Some(rest) {
+                return self.wrong(format!(
+                    "has inconsistent shapes.  Index 0 has (excepting dimension 0) shape: {} but index {i} has: {}",
+                    first.shape(),
+                    part.shape()
+                ));
+            }
+            lengths.push(length as i64);
+            for row_of_part in 0..length {
+                rows.push(row(part, row_of_part)?);
+            }
+        }
+        let whole = stack(self.dtype, &first.dims()[1..].into(), &rows.iter().collect::<Vec<_>>())?;
+        Ok((whole, Tensor::vector(lengths)))
+    }
+
+    /// Writes `lengths[i]` rows of `value` to element `i`.
+    fn split(&self, value: &Tensor, lengths: &Tensor) -> Result<()> {
+        let lengths = lengths.to_i64s()?;
+        let Some(&rows) = value.dims().first() else {
+            return self
+                .wrong(format!("Expected value to be at least a vector, but received shape: {}", value.shape()));
+        };
+        let sum = lengths.iter().try_fold(0i64, |sum, &length| sum.checked_add(length).filter(|_| length >= 0));
+        if sum != Some(rows as i64) {
+            return self.wrong(format!(
+                "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum:?} and value's shape \
+                 is: {}",
+                value.shape()
+            ));
+        }
+        let size = lock(&self.state).elements.len();
+        if size != lengths.len() && !self.is_dynamic {
+            return self.wrong(format!(
+                "TensorArray's size is not equal to the size of lengths ({size} vs. {}), and the TensorArray is not \
+                 marked as dynamically resizeable",
+                lengths.len()
+            ));
+        }
+        let shape = Shape::from(&value.dims()[1..]);
+        let mut from = 0;
+        for (i, &length) in lengths.iter().enumerate() {
+            let to = from + length as usize;
+            let part: Vec<Tensor> = (from..to).map(|i| row(value, i)).collect::<Result<_>>()?;
+            self.write(i as i64, stack(self.dtype, &shape, &part.iter().collect::<Vec<_>>())?.into())?;
+            from = to;
+        }
+        Ok(())
     }
 
     fn gather(&self, indices: &Tensor, stated: &PartialShape) -> Result<Tensor> {

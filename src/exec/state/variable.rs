@@ -20,6 +20,14 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
     match node.op {
         "VariableV2" | "VarHandleOp" => named(node, site),
         "ReadVariableOp" => simple(|mut inputs, _| Ok(one(inputs.variable(0)?.read()?))),
+        "VariableShape" => {
+            let dtype = node.attrs.dtype("out_type")?;
+            simple(move |mut inputs, _| {
+                let shape = inputs.variable(0)?.read()?.shape().clone();
+                let sizes = shape.dims().iter().map(|&size| size as i64).collect();
+                Ok(one(kernel::cast(Tensor::vector::<i64>(sizes), dtype)?))
+            })
+        }
         "IsVariableInitialized" | "VarIsInitializedOp" => {
             simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.variable(0)?.is_initialized()))))
         }

@@ -1,4 +1,4 @@
-//! SpaceToBatchND, SpaceToDepth and DepthToSpace: blocks of an image moved between its dimensions.
+//! SpaceToBatchND and back, SpaceToDepth and DepthToSpace: blocks of an image moved between its dimensions.
 
 use super::super::call::{self, kernel as call, vector};
 use super::super::{HostKernel, KernelNode};
@@ -10,6 +10,7 @@ use crate::tensor::{Shape, Tensor};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let to_depth = match node.op {
         "SpaceToBatchND" => return Ok(Some(call(|[x, block, paddings]| space_to_batch(x, &block, &paddings)))),
+        "BatchToSpaceND" => return Ok(Some(call(|[x, block, crops]| batch_to_space(&x, &block, &crops)))),
         "SpaceToDepth" => true,
         "DepthToSpace" => false,
         _ => return Ok(None),
@@ -66,15 +67,68 @@ fn reordered(x: &Tensor, split: &[usize], order: &[usize], shape: Shape) -> Resu
     View { offset: 0, dims: order.iter().map(|&axis| all.dims[axis]).collect() }.read(x, shape)
 }
 
+fn block_sizes(block: &Tensor) -> Result<Vec<usize>> {
+    let positive = |size: i64| {
+        usize::try_from(size)
+            .ok()
+            .filter(|&size| size > 0)
+            .ok_or_else(|| Failure::invalid(format!("All values in block_shape must be positive, got value, {size}")))
+    };
+    vector(block, "block_shape", false)?.into_iter().map(positive).collect()
+}
+
+/// The batch's blocks back into space, and the edges cut off.
+fn batch_to_space(x: &Tensor, block: &Tensor, crops: &Tensor) -> Result<Tensor> {
+    let block = block_sizes(block)?;
+    let blocked = block.len();
+    if x.rank() < blocked + 1 || crops.dims() != [blocked, 2] {
+        return Err(Failure::invalid(format!(
+            "input rank should be >= {} and crops of shape [{blocked},2], got {} and {}",
+            blocked + 1,
+            x.shape(),
+            crops.shape()
+        )));
+    }
+    let all = call::product(&block);
+    if x.dims()[0] % all != 0 {
+        return Err(Failure::invalid(format!(
+            "Input batch dimension ({}) is not divisible by product of block sizes ({all})",
+            x.dims()[0]
+        )));
+    }
+    let crops = crops.to_i64s()?;
+    let mut split = block.clone();
+    split.push(x.dims()[0] / all);
+    split.extend(&x.dims()[1..]);
+    let mut order = vec![blocked];
+    let mut whole = vec![x.dims()[0] / all];
+    for (i, &size) in block.iter().enumerate() {
+        order.extend([blocked + 1 + i, i]);
+        whole.push(x.dims()[i + 1] * size);
+    }
+    order.extend(2 * blocked + 1..split.len());
+    whole.extend(&x.dims()[blocked + 1..]);
+    let shape = Shape::from(whole);
+    let spread = reordered(x, &split, &order, shape.clone())?;
+    let mut view = View::all(&shape);
+    let mut kept = shape.dims().to_vec();
+    for (i, ends) in crops.chunks_exact(2).enumerate() {
+        let size = kept[i + 1] as i64;
+        let left = ends[0].checked_add(ends[1]).map(|cut| size - cut);
+        let Some(left) = left.filter(|&left| left >= 0 && ends[0] >= 0 && ends[1] >= 0) else {
+            return Err(Failure::invalid(format!(
+                "crops {ends:?} of dimension {i} must be non-negative and at most the uncropped size {size}"
+            )));
+        };
+        view.offset += ends[0] as isize * view.dims[i + 1].1;
+        view.dims[i + 1].0 = left as usize;
+        kept[i + 1] = left as usize;
+    }
+    view.read(&spread, kept.into())
+}
+
 fn space_to_batch(x: Tensor, block: &Tensor, paddings: &Tensor) -> Result<Tensor> {
-    let block: Vec<usize> = vector(block, "block_shape", false)?
-        .into_iter()
-        .map(|size| {
-            usize::try_from(size).ok().filter(|&size| size > 0).ok_or_else(|| {
-                Failure::invalid(format!("All values in block_shape must be positive, got value, {size}"))
-            })
-        })
-        .collect::<Result<_>>()?;
+    let block = block_sizes(block)?;
     let blocked = block.len();
     if x.rank() < blocked + 1 || paddings.dims() != [blocked, 2] {
         return Err(Failure::invalid(format!(

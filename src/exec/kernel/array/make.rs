@@ -10,6 +10,17 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "Fill" => call(|[dims, value]| fill(&dims, &value)),
         "ZerosLike" => call(|[x]| Tensor::zeros(x.dtype(), x.shape().clone())),
+        "OnesLike" => {
+            let dtype = input_dtype(node, 0)?;
+            let made = with_number!(dtype, T => call(|[x]: [Tensor; 1]| {
+                Ok(Tensor::from_vec(x.shape().clone(), vec![<T as Numeric>::ONE; x.len()]))
+            }));
+            let bools = || call(|[x]: [Tensor; 1]| Ok(Tensor::from_vec(x.shape().clone(), vec![true; x.len()])));
+            match made.or_else(|| (dtype == DType::Bool).then(bools)) {
+                Some(kernel) => kernel,
+                None => return no_kernel(node),
+            }
+        }
         "Range" => {
             let dtype = input_dtype(node, 0)?;
             match with_number!(dtype, T => call(|[start, limit, delta]| range::<T>(&start, &limit, &delta))) {

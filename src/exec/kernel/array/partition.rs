@@ -16,7 +16,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                     .unwrap_or_else(|| not_held(data.dtype()))
             })
         }
-        "DynamicStitch" => {
+        "DynamicStitch" | "ParallelDynamicStitch" => {
             let dtype = call::output_dtype(node, 0)?;
             Box::new(move |inputs| {
                 with_type!(dtype, T => stitch::<T>(&inputs).map(call::one)).unwrap_or_else(|| not_held(dtype))

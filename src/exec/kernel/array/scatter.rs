@@ -21,6 +21,18 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
             adding(dtype, move |add: Add| call(move |[x, indices, updates]| add(x, &indices, &updates, ignore)))
         }
+        "TensorScatterSub" | "TensorScatterMax" | "TensorScatterMin" => {
+            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
+            let op = node.op.to_owned();
+            with_number!(dtype, T => call(move |[x, indices, updates]| {
+                scatter(x, &indices, &updates, ignore, |to: &mut T, &from| match op.as_str() {
+                    "TensorScatterSub" => *to = Numeric::sub(*to, from),
+                    "TensorScatterMax" if from > *to => *to = from,
+                    "TensorScatterMin" if from < *to => *to = from,
+                    _ => {}
+                })
+            }))
+        }
         "TensorScatterUpdate" => {
             let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
             with_type!(dtype, T => call(move |[x, indices, updates]| {

@@ -1,6 +1,7 @@
 //! Elementwise ops of two inputs with one dtype: arithmetic, bits, and the gradients that are arithmetic.
 
 use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
+use super::super::real::{ln, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use super::{widened, zip, zip_to};
 use crate::failure::{Failure, Result};
@@ -13,7 +14,15 @@ const OPS: &[&str] = &[
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseXor",
+    "Div",
     "DivNoNan",
+    "InvGrad",
+    "Mod",
+    "MulNoNan",
+    "ReciprocalGrad",
+    "RightShift",
+    "Xlog1py",
+    "Xlogy",
     "FloorDiv",
     "FloorMod",
     "LeftShift",
@@ -33,6 +42,10 @@ const OPS: &[&str] = &[
     "Xdivy",
 ];
 
+/// What takes several steps, each of which rounds a half float as TensorFlow's does.
+const STEPS: &[&str] =
+    &["FloorDiv", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad", "SquaredDifference", "TruncateDiv"];
+
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if !OPS.contains(&node.op) {
         return Ok(None);
@@ -42,6 +55,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         ("Add", DType::String) => Some(call(concatenate)),
         ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
         ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
+        (op, DType::F16) if STEPS.contains(&op) => stepwise::<half::f16>(op),
+        (op, DType::BF16) if STEPS.contains(&op) => stepwise::<half::bf16>(op),
         (op, dtype) => widened(dtype, |wide| {
             with_type!(wide, T => numeric::<T>(op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
                 .flatten()
@@ -50,6 +65,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn stepwise<T: Float>(op: &str) -> Option<HostKernel> {
+    numeric::<T>(op).or_else(|| float::<T>(op))
 }
 
 fn concatenate([x, y]: [Tensor; 2]) -> Result<Tensor> {
@@ -93,29 +112,35 @@ fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {
 
 fn float<T: Float>(op: &str) -> Option<HostKernel> {
     Some(match op {
-        "RealDiv" => binary(|x: T, y| x / y),
+        "RealDiv" | "Div" => binary(|x: T, y| x / y),
         "FloorDiv" => binary(|x: T, y| (x / y).map(f32::floor, f64::floor)),
         "TruncateDiv" => binary(|x: T, y| (x / y).map(f32::trunc, f64::trunc)),
         "FloorMod" => binary(|x: T, y| {
             let rest = remainder(x, y);
             if rest != T::ZERO && (rest < T::ZERO) != (y < T::ZERO) { rest + y } else { rest }
         }),
-        "TruncateMod" => binary(remainder::<T>),
+        "TruncateMod" | "Mod" => binary(remainder::<T>),
         "DivNoNan" => binary(|x: T, y| if y == T::ZERO { T::ZERO } else { x / y }),
         "Xdivy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x / y }),
+        "MulNoNan" => binary(|x: T, y| if y == T::ZERO { T::ZERO } else { x * y }),
+        "Xlogy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln(y) }),
+        "Xlog1py" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln_1p(y) }),
+        "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| -dy * y * y),
         "Pow" => binary(|x: T, y| with_both(x, y, f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
         // The inputs are the op's result and the gradient that reaches it.
         "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),
-        "RsqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(-0.5) * dy * (y * y * y) }),
+        "RsqrtGrad" => {
+            gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(-0.5) * (dy * y) * (y * y) })
+        }
         _ => return None,
     })
 }
 
 fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
     Some(match op {
-        "TruncateDiv" => division(T::wrapping_div),
-        "TruncateMod" => division(T::wrapping_rem),
+        "TruncateDiv" | "Div" => division(T::wrapping_div),
+        "TruncateMod" | "Mod" => division(T::wrapping_rem),
         "FloorDiv" => division(|x: T, y| {
             let quotient = x.wrapping_div(y);
             if x.wrapping_rem(y) != T::ZERO && (x < T::ZERO) != (y < T::ZERO) { quotient.sub(T::ONE) } else { quotient }
@@ -133,6 +158,21 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
         "BitwiseAnd" => binary(T::and),
         "BitwiseOr" => binary(T::or),
         "BitwiseXor" => binary(T::xor),
+        "RightShift" => {
+            // Rounded down as an arithmetic shift is: by a power of two, or to nothing but the sign.
+            let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
+            binary(move |x: T, y| {
+                let places = match y.to_i64() {
+                    places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
+                    places => places.clamp(0, most) as u32,
+                };
+                if T::DTYPE == DType::U64 {
+                    T::from_i64((x.to_i64() as u64 >> places) as i64)
+                } else {
+                    T::from_i64(x.to_i64() >> places)
+                }
+            })
+        }
         "LeftShift" => {
             // Clamped to the width, as TensorFlow does to keep the shift defined.
             let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);

@@ -29,6 +29,43 @@ pub fn erf(x: f64) -> f64 {
     x.signum() * (1.0 - (-x * x).exp() / PI.sqrt() / fraction)
 }
 
+/// 1 - erf(x), without what that would cancel.
+pub fn erfc(x: f64) -> f64 {
+    if x.is_nan() || x < 2.5 {
+        return 1.0 - erf(x);
+    }
+    if x > 27.0 {
+        return 0.0;
+    }
+    let fraction = (1..=60).rev().fold(x, |rest, n| x + f64::from(n) / 2.0 / rest);
+    (-x * x).exp() / PI.sqrt() / fraction
+}
+
+/// The derivative of [`ln_gamma`], to about 1e-14: NaN at zero and the negative integers.
+pub fn digamma(x: f64) -> f64 {
+    if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x.fract() == 0.0) {
+        return f64::NAN;
+    }
+    if x == f64::INFINITY {
+        return x;
+    }
+    if x < 0.0 {
+        return digamma(1.0 - x) - PI / (PI * (x % 1.0)).tan();
+    }
+    let (mut x, mut below) = (x, 0.0);
+    while x < 10.0 {
+        below += 1.0 / x;
+        x += 1.0;
+    }
+    let inverse = 1.0 / (x * x);
+    let series = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32_760.0, 1.0 / 12.0]
+        .iter()
+        .rev()
+        .fold(0.0, |sum, coefficient| sum * inverse + coefficient)
+        * inverse;
+    x.ln() - 0.5 / x - series - below
+}
+
 /// The logarithm of the absolute value of the gamma function, to about 1e-14.
 ///
 /// Stirling's series beyond 10, reached by recurrence from below; the reflection formula for negative numbers.

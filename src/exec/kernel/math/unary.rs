@@ -1,11 +1,12 @@
 //! Elementwise ops of one input.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, one};
+use super::super::real::exp;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::special::{erf, ln_gamma};
+use super::special::{digamma, erf, erfc, ln_gamma};
 use super::{map, map_to, widened, zip};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Element, Float, Integer, Numeric, with_type};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, with_float, with_type};
 
 const OPS: &[&str] = &[
     "Abs",
@@ -14,11 +15,20 @@ const OPS: &[&str] = &[
     "Ceil",
     "Cos",
     "Cosh",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atanh",
+    "Digamma",
     "Erf",
+    "Erfc",
     "Exp",
     "Expm1",
     "Floor",
+    "Invert",
     "IsFinite",
+    "IsInf",
     "IsNan",
     "Lgamma",
     "Log",
@@ -46,14 +56,26 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
         "LogicalNot" => Some(unary(|x: bool| !x)),
+        "Rsqrt" => with_float!(dtype, T => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt()))),
+        "Sigmoid" => match dtype {
+            DType::F16 => Some(unary(sigmoid_of_half::<half::f16>)),
+            DType::BF16 => Some(unary(sigmoid_of_half::<half::bf16>)),
+            _ => with_type!(dtype, T => unary(|x: T| T::ONE / (T::ONE + exp(-x))); F32 f32, F64 f64),
+        },
         _ => widened(dtype, |dtype| {
             with_type!(dtype, T => numeric::<T>(node.op); F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
                 .flatten()
                 .or_else(|| with_type!(dtype, T => float::<T>(node.op); F32 f32, F64 f64).flatten())
-                .or_else(|| with_type!(dtype, T => integer::<T>(node.op); I32 i32, I64 i64).flatten())
+                .or_else(|| with_type!(dtype, T => integer::<T>(node.op); I32 i32, I64 i64, U64 u64).flatten())
         }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// As TensorFlow computes it where every step rounds.
+fn sigmoid_of_half<T: Float>(x: T) -> T {
+    let e = exp(x);
+    if e == T::HIGHEST { T::ONE } else { e / (T::ONE + e) }
 }
 
 fn unary<T: Element + Copy>(f: impl Fn(T) -> T + Copy + Send + 'static) -> HostKernel {
@@ -82,6 +104,7 @@ fn integer<T: Integer>(op: &str) -> Option<HostKernel> {
             std::cmp::Ordering::Greater => T::ONE,
         }),
         "Round" => unary(|x: T| x),
+        "Invert" => unary(T::not),
         _ => return None,
     })
 }
@@ -109,15 +132,16 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
             }
         }),
         "Reciprocal" => unary(|x: T| T::ONE / x),
-        "Rsqrt" => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt())),
-        "Sigmoid" => unary(|x: T| x.map(|x| 1.0 / (1.0 + (-x).exp()), |x| 1.0 / (1.0 + (-x).exp()))),
         "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
+        "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
+        "Digamma" => unary(|x: T| x.map(|x| digamma(f64::from(x)) as f32, digamma)),
+        "IsInf" => test(|x: &T| *x == T::LOWEST || *x == T::HIGHEST),
         "Lgamma" => unary(|x: T| x.map(|x| ln_gamma(f64::from(x)) as f32, ln_gamma)),
         "IsNan" => test(|x: &T| x.partial_cmp(x).is_none()),
         "IsFinite" => test(|x: &T| *x > T::LOWEST && *x < T::HIGHEST),
         op => {
             return functions!(op;
-                "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
+                "Acos" => acos, "Acosh" => acosh, "Asin" => asin, "Asinh" => asinh, "Atanh" => atanh, "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
                 "Floor" => floor, "Log" => ln, "Log1p" => ln_1p, "Rint" => round_ties_even, "Round" => round_ties_even,
                 "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan, "Tanh" => tanh);
         }

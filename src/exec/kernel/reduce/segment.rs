@@ -8,7 +8,9 @@ use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_integer, with_type
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let op = node.op;
-    if !["SegmentSum", "SegmentMean", "UnsortedSegmentSum", "UnsortedSegmentMax"].contains(&op) {
+    const UNSORTED: [&str; 4] =
+        ["UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"];
+    if !["SegmentSum", "SegmentMean"].contains(&op) && !UNSORTED.contains(&op) {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
@@ -17,6 +19,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, false)),
             "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, true)),
             "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
+            "UnsortedSegmentProd" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ONE, T::mul)),
+            "UnsortedSegmentMin" => call(move |[data, ids, n]| {
+                let less = |x: T, y: T| if y < x || y.partial_cmp(&y).is_none() { y } else { x };
+                unsorted::<T>(&data, &ids, &n, greatest(dtype), less)
+            }),
             _ => call(move |[data, ids, n]| {
                 let greater = |x: T, y: T| if y > x || y.partial_cmp(&y).is_none() { y } else { x };
                 unsorted::<T>(&data, &ids, &n, least(dtype), greater)
@@ -34,6 +41,17 @@ fn least<T: Numeric>(dtype: DType) -> T {
         DType::F32 => T::from_f64(f64::from(f32::MIN)),
         DType::F64 => T::from_f64(f64::MIN),
         _ => with_integer!(dtype, N => T::from_i64(N::LOWEST.to_i64())).unwrap_or(T::LOWEST),
+    }
+}
+
+/// The greatest finite value of `dtype`.
+fn greatest<T: Numeric>(dtype: DType) -> T {
+    match dtype {
+        DType::F16 => T::from_f64(half::f16::MAX.to_f64()),
+        DType::BF16 => T::from_f64(half::bf16::MAX.to_f64()),
+        DType::F32 => T::from_f64(f64::from(f32::MAX)),
+        DType::F64 => T::from_f64(f64::MAX),
+        _ => with_integer!(dtype, N => T::from_i64(N::HIGHEST.to_i64())).unwrap_or(T::HIGHEST),
     }
 }
 
