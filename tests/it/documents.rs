@@ -8,18 +8,24 @@ use serde_json::Value;
 
 use crate::house::{House, NodeProcess, project};
 
-/// The recorded programs, in order; every recorded session where the whole corpus is there.
+/// The recorded programs, in order: the project's own, and every other recorded session where the whole corpus is there.
 fn cases() -> Vec<PathBuf> {
+    let own = listed(&PathBuf::from(project("tests/cases")));
     let corpus = PathBuf::from(project("../shared/corpus/tf"));
-    let folder = if corpus.is_dir() { corpus } else { PathBuf::from(project("tests/cases")) };
-    let mut cases: Vec<PathBuf> = std::fs::read_dir(folder)
-        .expect("tests/cases is part of the project")
+    let mut cases = if corpus.is_dir() { listed(&corpus) } else { Vec::new() };
+    cases.retain(|case| !own.iter().any(|own| own.file_name() == case.file_name()));
+    cases.extend(own);
+    cases.sort();
+    assert!(cases.len() >= 26, "only {} cases", cases.len());
+    cases
+}
+
+fn listed(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder)
+        .expect("the cases are there")
         .map(|entry| entry.expect("the folder can be listed").path())
         .filter(|path| path.join("case.json").exists())
-        .collect();
-    cases.sort();
-    assert!(cases.len() >= 14, "only {} cases", cases.len());
-    cases
+        .collect()
 }
 
 /// The tasks of a case's cluster; none where it ran in one process.
