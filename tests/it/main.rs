@@ -9,4 +9,5 @@ mod house;
 mod inputs;
 mod load;
 mod ops;
+mod state;
 mod surface;

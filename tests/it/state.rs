@@ -1,0 +1,103 @@
+//! What outlives a step: variables that many clients count in, checkpoints that a node is killed over, graphs too large
+//! for a person.
+
+use std::fmt::Write;
+use std::thread;
+use std::time::Duration;
+
+use crate::house::House;
+
+const CLIENTS: usize = 8;
+const STEPS: usize = 100;
+
+/// A counter on each of two parameter servers.
+const COUNTERS: &str = r#"{ "version": 1, "nodes": {
+  "a":      { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int64", "shape": [] } },
+  "b":      { "op": "VarHandleOp", "device": "/job:ps/task:1", "attrs": { "dtype": "int64", "shape": [] } },
+  "zero_a": { "op": "AssignVariableOp", "inputs": ["a", { "value": 0, "dtype": "int64" }], "device": "/job:ps/task:0" },
+  "zero_b": { "op": "AssignVariableOp", "inputs": ["b", { "value": 0, "dtype": "int64" }], "device": "/job:ps/task:1" },
+  "bump_a": { "op": "AssignAddVariableOp", "inputs": ["a", { "value": 1, "dtype": "int64" }], "device": "/job:ps/task:0" },
+  "bump_b": { "op": "AssignAddVariableOp", "inputs": ["b", { "value": 2, "dtype": "int64" }], "device": "/job:ps/task:1" },
+  "read_a": { "op": "ReadVariableOp", "inputs": ["a"], "device": "/job:ps/task:0", "attrs": { "dtype": "int64" } },
+  "read_b": { "op": "ReadVariableOp", "inputs": ["b"], "device": "/job:ps/task:1", "attrs": { "dtype": "int64" } },
+  "init":   { "op": "NoOp", "control": ["zero_a", "zero_b"] },
+  "bump":   { "op": "NoOp", "control": ["bump_a", "bump_b"] } } }"#;
+
+/// Counts, and saves a large tensor of the count each time.
+const SAVES: &str = r#"{ "version": 1, "nodes": {
+  "count":  { "op": "VarHandleOp", "attrs": { "dtype": "int32", "shape": [] } },
+  "zero":   { "op": "AssignVariableOp", "inputs": ["count", 0] },
+  "next":   { "op": "AssignAddVariableOp", "inputs": ["count", 1] },
+  "read":   { "op": "ReadVariableOp", "inputs": ["count"], "control": ["next"], "attrs": { "dtype": "int32" } },
+  "many":   { "op": "Fill", "inputs": [[300000], "read"] },
+  "save":   { "op": "SaveV2", "inputs": [{ "value": "model" }, { "value": ["v"] }, { "value": [""] }, "many"] },
+  "saved":  { "op": "Identity", "inputs": ["read"], "control": ["save"] },
+  "v":      { "op": "RestoreV2", "inputs": [{ "value": "model" }, { "value": ["v"] }, { "value": [""] }],
+              "attrs": { "dtypes": ["int32"] } },
+  "least":  { "op": "Min", "inputs": ["v", 0] },
+  "most":   { "op": "Max", "inputs": ["v", 0] } } }"#;
+
+#[test]
+fn eight_clients_lose_no_update() {
+    let house = House::new();
+    let _nodes = [house.node("ps/0"), house.node("ps/1")];
+    let graph = house.file("counters.json", COUNTERS);
+    house.run(&["submit", &graph, "--run", "init"]).expect(0);
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (house, graph) = (&house, &graph);
+            scope.spawn(move || {
+                let target = ["ps/0", "ps/1"][client % 2];
+                let steps = STEPS.to_string();
+                house.run(&["submit", graph, "--run", "bump", "--steps", &steps, "--target", target]).expect(0);
+            });
+        }
+    });
+    let counted = CLIENTS * STEPS;
+    house
+        .run(&["submit", &graph, "--fetch", "read_a,read_b"])
+        .prints(&format!("read_a: {counted}\nread_b: {}", 2 * counted));
+}
+
+#[test]
+fn a_node_killed_while_it_saves_leaves_the_old_or_the_new() {
+    let house = House::new();
+    let graph = house.file("saves.json", SAVES);
+    let data = house.path("data").display().to_string();
+    for steps in [1, 4, 9] {
+        let node = house.node_with("local/0", &["--data", &data]);
+        house.run(&["submit", &graph, "--run", "zero"]).expect(0);
+        let client =
+            house.start(&["submit", &graph, "--fetch", "saved", "--steps", "100000", "--every", "1", "--quiet"]);
+        for _ in 0..steps {
+            client.next_line(Duration::from_secs(60)).expect("a step");
+        }
+        node.process.signal("KILL");
+        client.end().expect(4);
+        drop(node);
+
+        let _node = house.node_with("local/0", &["--data", &data]);
+        let answer = house.run(&["submit", &graph, "--fetch", "least,most", "--json"]).expect(0).json();
+        let value = |name: &str| answer["values"][name]["value"].as_i64().expect("a number");
+        assert_eq!(value("least"), value("most"), "a torn checkpoint");
+        assert!(value("most") >= steps, "{} was saved after {steps} steps", value("most"));
+    }
+}
+
+#[test]
+fn a_graph_of_a_hundred_thousand_nodes_runs() {
+    let house = House::new();
+    let _nodes = [house.node("local/0"), house.node("local/1")];
+    let mut nodes = r#""n0": 1"#.to_owned();
+    for i in 1..100_000 {
+        let device = i / 1000 % 2;
+        let from = i - 1;
+        write!(
+            nodes,
+            r#", "n{i}": {{ "op": "Add", "inputs": ["n{from}", "n0"], "device": "/job:local/task:{device}" }}"#
+        )
+        .expect("text");
+    }
+    let graph = house.file("large.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["n99999"] }}"#));
+    house.run(&["submit", &graph, "--quiet"]).prints("100000");
+}
