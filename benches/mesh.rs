@@ -40,6 +40,9 @@ fn main() {
         if "transfer".contains(&wanted) {
             steps::transfer(&mut report).await;
         }
+        if "large".contains(&wanted) {
+            steps::large_graph(&mut report).await;
+        }
         if "ops".contains(&wanted) {
             steps::tiny_ops(&mut report).await;
         }
