@@ -18,6 +18,7 @@ const LARGE_BYTES: usize = 4 << 20;
 
 // SAFETY: all of it is mimalloc's own; advice about pages changes neither addresses nor contents.
 unsafe impl GlobalAlloc for Allocator {
+    #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
         let block = unsafe { MiMalloc.alloc(layout) };
@@ -25,6 +26,7 @@ unsafe impl GlobalAlloc for Allocator {
         block
     }
 
+    #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
         let block = unsafe { MiMalloc.alloc_zeroed(layout) };
@@ -32,11 +34,13 @@ unsafe impl GlobalAlloc for Allocator {
         block
     }
 
+    #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller's promises are handed on.
         unsafe { MiMalloc.dealloc(block, layout) }
     }
 
+    #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
         let block = unsafe { MiMalloc.realloc(block, layout, size) };

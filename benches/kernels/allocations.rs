@@ -23,7 +23,13 @@ pub fn report() {
     backend::<Flex>(BackendChoice::Flex);
     backend::<NdArray>(BackendChoice::NdArray);
     println!(
-        "an output of matmul 256 is 262144 bytes; in a chain each op writes over its input, and has no output of its own"
+        "an output of matmul 256 is 262144 bytes, and as much again is where burn packs an operand; in a chain each op"
+    );
+    println!(
+        "writes over its input and has no output of its own; a second tensor that others hold too costs burn's list of"
+    );
+    println!(
+        "its strides; a training step begins with two feeds that are copied in, and ends with a loss that goes out"
     );
 }
 
