@@ -8,6 +8,8 @@
 mod baseline;
 #[path = "mesh/measure.rs"]
 mod measure;
+#[path = "mesh/peer.rs"]
+mod peer;
 #[path = "mesh/report.rs"]
 mod report;
 #[path = "mesh/steps.rs"]
@@ -28,7 +30,7 @@ fn main() {
         return;
     }
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
-    let mut report = Report::new();
+    let mut report = Report::new("baseline in this run");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         if "start".contains(&wanted) {

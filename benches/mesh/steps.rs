@@ -1,20 +1,18 @@
 //! meshtf's own figures.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use meshtf::device::Task;
 use meshtf::exec::BackendChoice;
 use meshtf::graph::{Graph, GraphBuilder, Input};
-use meshtf::node::{Node, NodeConfig};
+use meshtf::node::Node;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, PartialShape, Tensor};
 use meshtf::{LocalCluster, Session, Steps};
 
 use crate::baseline;
 use crate::measure::{cpu_seconds, micros, resident_mb, spread, time_each};
+use crate::peer::{Peer, cluster, home};
 use crate::report::Report;
 
 const STEPS: usize = 3000;
@@ -23,60 +21,11 @@ const TRANSFERS: usize = 31;
 const TINY_OPS: usize = 10_000;
 const LARGE_NODES: usize = 100_000;
 
-/// A `meshtf node` in a process and a home folder of its own.
-struct Peer {
-    child: Child,
-    /// From the start of the process to the line that says it serves.
-    served_after: Duration,
-}
-
-impl Peer {
-    fn start(name: &str, home: &Path) -> Peer {
-        let start = Instant::now();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_meshtf"))
-            .args(["node", "--name", name, "--backend", "flex", "--listen", "127.0.0.1:0"])
-            .env("MESHTF_HOME", home)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the node starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("it is piped"))
-            .read_line(&mut line)
-            .expect("it says that it serves");
-        Peer { child, served_after: start.elapsed() }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
-    }
-}
-
-/// A home folder for one bench: keys and registry of no other mesh.
-fn home(name: &str) -> PathBuf {
-    let home = std::env::temp_dir().join(format!("meshtf-bench-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&home).expect("a folder for the bench");
-    home
-}
-
 /// This process as `local/0`, another as `local/1`, and a session on this one.
-async fn two_tasks(name: &str, graph: Graph) -> (Peer, Node, Session) {
-    let home = home(name);
-    let peer = Peer::start("local/1", &home);
-    let config = NodeConfig {
-        task: Some(Task::new("local", 0)),
-        backend: BackendChoice::Flex,
-        listen: vec!["127.0.0.1:0".to_owned()],
-        home: Some(home),
-        mdns: false,
-        ..NodeConfig::default()
-    };
-    let node = Node::start(config).await.expect("local/0 starts");
-    assert!(node.wait_for(&[Task::new("local", 1)], Duration::from_secs(10)).await, "local/1 is found");
+async fn two_tasks(name: &str, graph: Graph) -> (Vec<Peer>, Node, Session) {
+    let (peers, node) = cluster(name, Task::new("local", 0), &[Task::new("local", 1)]).await;
     let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
-    (peer, node, session)
+    (peers, node, session)
 }
 
 /// How soon a node serves, and what it holds when idle.
@@ -95,7 +44,7 @@ pub fn start(report: &mut Report) {
     std::thread::sleep(Duration::from_secs(3));
     report.row(
         "resident memory of an idle node",
-        format!("{:.1} MB", resident_mb(peer.child.id())),
+        format!("{:.1} MB", resident_mb(peer.id())),
         String::new(),
         None,
         "60 MB",
@@ -112,7 +61,7 @@ pub async fn split_step(report: &mut Report) {
     let y1 = add("y1", "AddV2", x.into(), 300.into(), "/job:local/task:0");
     let y2 = add("y2", "Sub", x.into(), 66.into(), "/job:local/task:1");
     add("y", "AddV2", y1.into(), y2.into(), "/job:local/task:0");
-    let (peer, node, session) = two_tasks("step", graph.finish().expect("a graph")).await;
+    let (peers, node, session) = two_tasks("step", graph.finish().expect("a graph")).await;
 
     let mut times = Vec::new();
     for _ in 0..STEPS {
@@ -138,7 +87,7 @@ pub async fn split_step(report: &mut Report) {
     session.run_steps(&[], &["y"], &[], Steps { count, every: 0 }, |_, _| {}).await.expect("steps");
     let each = start.elapsed() / count as u32;
     report.row("the same, workers running ahead", micros(each), micros(echo.p50), None, "");
-    drop((session, peer));
+    drop((session, peers));
     node.close().await;
 }
 
@@ -149,13 +98,13 @@ pub async fn transfer(report: &mut Report) {
     let big = Tensor::from_vec([elements], vec![1.5f32; elements]);
     let big = graph.op("Const").name("big").attr("value", big).device("/job:local/task:1").build().expect("a constant");
     graph.op("Size").name("size").input(big).device("/job:local/task:0").build().expect("a node");
-    let (peer, node, session) = two_tasks("transfer", graph.finish().expect("a graph")).await;
+    let (peers, node, session) = two_tasks("transfer", graph.finish().expect("a graph")).await;
 
     // In turns, so that what else the machine does falls on both.
     let mut bare = baseline::BareTls::connect(TENSOR_BYTES);
     session.run(&[], &["size"], &[]).await.expect("a step");
     bare.move_once();
-    let (here, there, sink) = (std::process::id(), peer.child.id(), bare.peer());
+    let (here, there, sink) = (std::process::id(), peers[0].id(), bare.peer());
     let (mut times, mut tls_times) = (Vec::new(), Vec::new());
     let (mut used, mut tls_used) = (0.0, 0.0);
     for _ in 0..TRANSFERS {
@@ -183,7 +132,7 @@ pub async fn transfer(report: &mut Report) {
         Some(rate / tls_rate),
         "at least 0.85",
     );
-    drop((session, peer));
+    drop((session, peers));
     node.close().await;
 }
 

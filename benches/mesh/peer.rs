@@ -1,0 +1,69 @@
+//! Nodes in processes of their own.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use meshtf::device::Task;
+use meshtf::exec::BackendChoice;
+use meshtf::node::{Node, NodeConfig};
+
+/// A `meshtf node` in a process of its own.
+pub struct Peer {
+    child: Child,
+    /// From the start of the process to the line that says it serves.
+    pub served_after: Duration,
+}
+
+impl Peer {
+    pub fn start(name: &str, home: &Path) -> Peer {
+        let start = Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_meshtf"))
+            .args(["node", "--name", name, "--backend", "flex", "--listen", "127.0.0.1:0"])
+            .env("MESHTF_HOME", home)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the node starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("it says that it serves");
+        Peer { child, served_after: start.elapsed() }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// A home folder for one bench: keys and registry of no other mesh.
+pub fn home(name: &str) -> PathBuf {
+    let home = std::env::temp_dir().join(format!("meshtf-bench-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&home).expect("a folder for the bench");
+    home
+}
+
+/// This process as `own`, and the other tasks as processes of their own, all in the home folder `name`.
+pub async fn cluster(name: &str, own: Task, others: &[Task]) -> (Vec<Peer>, Node) {
+    let home = home(name);
+    let peers = others.iter().map(|task| Peer::start(&task.short(), &home)).collect();
+    let config = NodeConfig {
+        task: Some(own),
+        backend: BackendChoice::Flex,
+        listen: vec!["127.0.0.1:0".to_owned()],
+        home: Some(home),
+        mdns: false,
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await.expect("the node of this process starts");
+    assert!(node.wait_for(others, Duration::from_secs(10)).await, "the other tasks are found");
+    (peers, node)
+}

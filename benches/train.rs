@@ -1,0 +1,52 @@
+//! What a training step costs: the documents' y = e^x program, whole, cut into layers, and with its data spread.
+//!
+//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `memory`) to run only what has it in its
+//! name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the master's.
+
+#[path = "mesh/measure.rs"]
+#[allow(dead_code)] // Shared with the bench `mesh`, which uses more of it.
+mod measure;
+#[path = "mesh/peer.rs"]
+#[allow(dead_code)] // As above.
+mod peer;
+#[path = "train/program.rs"]
+mod program;
+#[path = "mesh/report.rs"]
+mod report;
+#[path = "train/runs.rs"]
+mod runs;
+
+use program::Program;
+use report::Report;
+
+/// The allocator of the `meshtf` command, so that this process computes as its nodes do.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let wanted = words.join(" ");
+    let mut report = Report::new("TensorFlow, from the record");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let single = Program::single();
+        let single_loss = runs::loss_after_training(&single).await;
+        // TensorFlow 2.21 on an otherwise idle 2-core machine (Cascade Lake, 2.5 GHz), a `run` a step.
+        let programs = [
+            (single, 1250, "at least 5000"),
+            (Program::model(), 184, ""),
+            (Program::data(2), 162, "at least 1500"),
+            (Program::data(4), 93, ""),
+            (Program::data(8), 48, "at least 800"),
+        ];
+        for (program, recorded, aim) in programs {
+            if program.title.contains(&wanted) {
+                runs::speed(&mut report, &program, single_loss, recorded, aim).await;
+            }
+        }
+        if "memory".contains(&wanted) {
+            runs::memory(&mut report, &Program::data(2)).await;
+        }
+    });
+    print!("{report}");
+}
