@@ -12,6 +12,7 @@ pub mod engine;
 mod host;
 pub mod kernel;
 mod mailbox;
+mod outbox;
 mod program;
 mod resource;
 mod state;
@@ -33,6 +34,8 @@ use mailbox::{Mailbox, Message};
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
 pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
 
+use smallvec::SmallVec;
+
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceName, Piece};
@@ -40,15 +43,24 @@ use crate::tensor::Tensor;
 
 /// Where a device hands what it makes. Called on the device's thread; must not block.
 pub trait Sink: Send + Sync {
-    /// A value for another device; `None` where it is dead (an untaken branch). `iterations` has the iteration of each
-    /// loop that encloses the transfer, outermost first; empty outside loops. Where only the order crosses, the value
-    /// is a bool scalar that means nothing.
-    fn push(&self, step: StepId, to: &DeviceName, transfer: u32, iterations: &[u32], value: Option<Tensor>);
+    /// Values for another device: those that the step made for it in one go.
+    fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>);
     /// The piece has run for this step; what it fetched, in the piece's order.
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>);
     /// The step failed here; called once, and nothing more of that step follows, nor of the later steps of its
     /// [`Device::start`].
     fn failed(&self, step: StepId, failure: Failure);
+}
+
+/// A value on its way to another device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pushed {
+    /// Which Recv of the receiving piece takes it.
+    pub transfer: u32,
+    /// The iteration of each loop that encloses the transfer, outermost first; empty outside loops.
+    pub iterations: SmallVec<[u32; 2]>,
+    /// `None` where it is dead (an untaken branch). Where only the order crosses, a bool scalar that means nothing.
+    pub value: Option<Tensor>,
 }
 
 /// A device: the handle of its thread. Dropping it ends the thread once the op under way has run.
@@ -98,15 +110,15 @@ impl Device {
         self.mailbox.send(Message::Start { id, first, count, feeds });
     }
 
-    /// A value that another device pushed. May come before its step has started. Where more than [`MAX_PARKED_BYTES`]
+    /// Values that another device pushed. May come before their step has started. Where more than [`MAX_PARKED_BYTES`]
     /// would wait for the nodes that take them, the step fails with ResourceExhausted.
-    pub fn arrive(&self, step: StepId, transfer: u32, iterations: Vec<u32>, value: Option<Tensor>) {
-        let cost = step::cost(&value);
+    pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
+        let cost = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
         if self.parked.fetch_add(cost, Ordering::Relaxed) + cost > MAX_PARKED_BYTES {
             self.parked.fetch_sub(cost, Ordering::Relaxed);
             return self.mailbox.send(Message::Overflow { step });
         }
-        self.mailbox.send(Message::Arrive { step, transfer, iterations, value });
+        self.mailbox.send(Message::Arrive { step, values });
     }
 
     /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::failure::Failure;
 use crate::graph::NodeDef;
@@ -112,8 +113,17 @@ pub enum Message {
     /// Master to worker: the session is over; forget its pieces and its own resources.
     Release { session: SessionId },
 
-    /// Worker to worker: a value of a step; one tensor, or none where the value is dead (an untaken branch).
-    Push { step: StepId, to: DeviceName, transfer: u32, iterations: Vec<u32> },
+    /// Worker to worker: values of a step for one device; the tensors are those that are not dead, in order.
+    Push { step: StepId, to: DeviceName, values: Vec<Carried> },
+}
+
+/// One value of a [`Message::Push`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    pub transfer: u32,
+    pub iterations: SmallVec<[u32; 2]>,
+    /// It is of an untaken branch and has no tensor.
+    pub is_dead: bool,
 }
 
 /// What a client asks of its master.

@@ -9,12 +9,12 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
-use crate::exec::{Device, Resources, Sink};
+use crate::exec::{Device, Pushed, Resources, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceName, Piece, Task};
 use crate::post::Post;
-use crate::protocol::{Envelope, Message, Peer};
+use crate::protocol::{Carried, Envelope, Message, Peer};
 use crate::tensor::Tensor;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
@@ -98,10 +98,17 @@ impl Worker {
                 }
             }
             Message::Start { pieces, first, count } => self.state.start(from, &pieces, first, count, tensors),
-            Message::Push { step, to, transfer, iterations } => {
-                let value = tensors.into_iter().next();
+            Message::Push { step, to, values } => {
+                let mut tensors = tensors.into_iter();
+                let values = values
+                    .into_iter()
+                    .map(|Carried { transfer, iterations, is_dead }| {
+                        let value = if is_dead { None } else { tensors.next() };
+                        Pushed { transfer, iterations, value }
+                    })
+                    .collect();
                 if let Some(device) = self.state.device(&to) {
-                    device.arrive(step, transfer, iterations, value);
+                    device.arrive(step, values);
                 }
             }
             Message::Abort { step, .. } => {
@@ -259,15 +266,21 @@ impl State {
 }
 
 impl Sink for State {
-    fn push(&self, step: StepId, to: &DeviceName, transfer: u32, iterations: &[u32], value: Option<Tensor>) {
+    fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>) {
         if to.task == self.task {
             if let Some(device) = self.device(to) {
-                device.arrive(step, transfer, iterations.to_vec(), value);
+                device.arrive(step, values);
             }
             return;
         }
-        let message = Message::Push { step, to: to.clone(), transfer, iterations: iterations.to_vec() };
-        let envelope = Envelope { message, tensors: value.into_iter().collect() };
+        let mut tensors = Vec::with_capacity(values.len());
+        let carry = |Pushed { transfer, iterations, value }: Pushed| {
+            let is_dead = value.is_none();
+            tensors.extend(value);
+            Carried { transfer, iterations, is_dead }
+        };
+        let values = values.into_iter().map(carry).collect();
+        let envelope = Envelope { message: Message::Push { step, to: to.clone(), values }, tensors };
         let sent = match self.post.cluster().member(&to.task) {
             Some(member) => self.post.send(&member.peer, envelope),
             None => Err(Failure::new(Code::Unavailable, format!("task {} is not there to take a value", to.task))),

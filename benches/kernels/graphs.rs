@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use meshtf::Failure;
 use meshtf::device::{DeviceKind, DeviceName, Task};
 use meshtf::exec::adapters::{BackendChoice, cpu};
-use meshtf::exec::{Device, Resources, Sink};
+use meshtf::exec::{Device, Pushed, Resources, Sink};
 use meshtf::graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf::ids::{PieceId, SessionId, StepId};
 use meshtf::plan::{PlanOptions, Signature, plan};
@@ -71,7 +71,7 @@ pub struct Stepper {
 struct Results(Mutex<Sender<Result<Vec<Tensor>, Failure>>>);
 
 impl Sink for Results {
-    fn push(&self, _: StepId, _: &DeviceName, _: u32, _: &[u32], _: Option<Tensor>) {}
+    fn push(&self, _: StepId, _: &DeviceName, _: Vec<Pushed>) {}
 
     fn done(&self, _: PieceId, _: StepId, fetches: Vec<Tensor>) {
         let _ = self.0.lock().expect("nobody panics").send(Ok(fetches));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
-use super::Holds;
 use super::token::Tokens;
+use super::{Holds, Pushed};
 use crate::failure::Result;
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::Piece;
@@ -25,9 +25,7 @@ pub(super) enum Message {
     },
     Arrive {
         step: StepId,
-        transfer: u32,
-        iterations: Vec<u32>,
-        value: Option<Tensor>,
+        values: Vec<Pushed>,
     },
     /// More values wait than may: the step that one more came for fails.
     Overflow {

@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use frames::Frames;
 use smallvec::SmallVec;
 
-use super::Sink;
 use super::engine::{Engine, Ran, Value, Values};
 use super::kernel::Inputs;
 use super::mailbox::{Inbox, Mailbox, Ticket};
+use super::outbox::Outbox;
 use super::program::{Act, Code, Node, Program};
 use super::resource::Resource;
 use super::state::{Call, Outcome};
 use super::token::{Token, Tokens};
+use super::{Pushed, Sink};
 use crate::failure::{Code as Class, Failure, Result};
 use crate::ids::{SessionId, StepId};
 use crate::tensor::Tensor;
@@ -64,6 +65,7 @@ pub(super) struct Step {
     /// Receives that wait, by count.
     awaited: usize,
     parked: Parked,
+    outbox: Outbox,
     /// Ops that wait for a resource, by their ticket's number.
     blocked: HashMap<u64, (Instance, Resource)>,
     tickets: u64,
@@ -90,6 +92,7 @@ impl Step {
             ready: VecDeque::new(),
             awaited: 0,
             parked: Parked::new(),
+            outbox: Outbox::new(code.nodes.len()),
             blocked: HashMap::new(),
             tickets: 0,
             next: 0,
@@ -166,7 +169,13 @@ impl Step {
     pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
         let progress =
             if program.code.is_straight { self.run_straight(program, near) } else { self.run_ready(program, near) };
-        progress.map_err(|failure| self.place(program, failure))
+        match progress {
+            Ok(progress) => {
+                self.outbox.flush(near.sink, self.id);
+                Ok(progress)
+            }
+            Err(failure) => Err(self.place(program, failure)),
+        }
     }
 
     /// Names the node that runs, for a failure that does not say.
@@ -187,6 +196,7 @@ impl Step {
         for (_, value) in self.parked.drain() {
             parked.fetch_sub(cost(&value), Ordering::Relaxed);
         }
+        self.outbox.clear();
         self.feeds.clear();
         self.fetches.clear();
         self.awaited = 0;
@@ -207,9 +217,12 @@ impl Step {
             let inputs = &mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize];
             match &mut acts[self.next] {
                 Act::Send { transfer, to } => {
-                    near.sink.push(self.id, to, *transfer, &[], Some(to_send(inputs)?));
+                    let value = Some(to_send(inputs)?);
+                    let pushed = Pushed { transfer: *transfer, iterations: Tags::new(), value };
+                    self.outbox.push(near.sink, self.id, to, pushed);
                 }
                 act => {
+                    let since = self.outbox.before(near.sink, self.id, self.current);
                     let Some(mut tokens) = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?.done()
                     else {
                         return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
@@ -218,6 +231,7 @@ impl Step {
                         let token = &mut tokens[edge.port as usize];
                         slots[edge.slot as usize] = if edge.is_last { token.take() } else { token.clone() };
                     }
+                    self.outbox.ran(self.current, since);
                 }
             }
             self.next += 1;
@@ -265,8 +279,9 @@ impl Step {
             inputs.fill(None);
             match act {
                 Act::Send { transfer, to } => {
-                    let tags = self.frames.tags(code, at.iteration);
-                    near.sink.push(self.id, to, *transfer, &tags, None);
+                    let iterations = self.frames.tags(code, at.iteration);
+                    let pushed = Pushed { transfer: *transfer, iterations, value: None };
+                    self.outbox.push(near.sink, self.id, to, pushed);
                 }
                 Act::Fetch(_) => return Err(Failure::invalid("the fetch has no value: it is on a branch not taken")),
                 _ => {}
@@ -275,9 +290,9 @@ impl Step {
         }
         let tokens: Tokens = match act {
             Act::Send { transfer, to } => {
-                let value = to_send(inputs)?;
-                let tags = self.frames.tags(code, at.iteration);
-                near.sink.push(self.id, to, *transfer, &tags, Some(value));
+                let value = Some(to_send(inputs)?);
+                let iterations = self.frames.tags(code, at.iteration);
+                self.outbox.push(near.sink, self.id, to, Pushed { transfer: *transfer, iterations, value });
                 Tokens::new()
             }
             Act::Recv { transfer, .. } => {
@@ -310,7 +325,10 @@ impl Step {
             act => {
                 let ticket = Ticket { step: self.id, number: self.tickets };
                 let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
-                match answer(act, node, inputs, &self.feeds, &mut self.fetches, call)? {
+                let since = self.outbox.before(near.sink, self.id, at.node);
+                let outcome = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?;
+                self.outbox.ran(at.node, since);
+                match outcome {
                     Outcome::Done(tokens) => tokens,
                     Outcome::Waits(resource) => {
                         self.tickets += 1;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::{Device, HostEngine, Resources, Sink};
+use super::{Device, HostEngine, Pushed, Resources, Sink};
 use crate::failure::{Code, Failure};
 use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -101,9 +101,9 @@ struct Hub {
 }
 
 impl Sink for Hub {
-    fn push(&self, step: StepId, to: &DeviceName, transfer: u32, iterations: &[u32], value: Option<Tensor>) {
+    fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>) {
         if let Some(device) = self.devices.get().and_then(|devices| devices.get(to)) {
-            device.arrive(step, transfer, iterations.to_vec(), value);
+            device.arrive(step, values);
         }
     }
 

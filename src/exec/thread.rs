@@ -20,7 +20,7 @@ use super::resource::Resources;
 use super::state::Site;
 use super::step::{self, Parked, Progress, Step, Surroundings, Tags};
 use super::token::Tokens;
-use super::{Holds, Sink};
+use super::{Holds, Pushed, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceName, Piece};
@@ -128,8 +128,10 @@ impl Thread {
                 let _ = reply.send(result.map_err(|failure| failure.on_device(&self.name.to_string())));
             }
             Message::Start { id, first, count, feeds } => self.start(id, first, count, feeds),
-            Message::Arrive { step, transfer, iterations, value } => {
-                self.arrive(step, transfer, Tags::from_vec(iterations), value);
+            Message::Arrive { step, values } => {
+                for Pushed { transfer, iterations, value } in values {
+                    self.arrive(step, transfer, iterations, value);
+                }
             }
             Message::Overflow { step } => self.overflow(step),
             Message::Abort { step } => self.abort(step),

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::ids::{RequestId, SessionId, StepId};
 use crate::plan::DeviceKind;
-use crate::protocol::{Message, Reply};
+use crate::protocol::{Carried, Message, Reply};
 use crate::tensor::Tensor;
 
 /// Nothing here takes that long; a test that waits for it has failed.
@@ -121,8 +122,9 @@ async fn two_nodes_meet_through_the_registry_and_speak() {
 
     let step = StepId { session: SessionId(3), number: 1 };
     let to = Task::new("local", 0).device(DeviceKind::Cpu, 0);
+    let values = (0..3).map(|transfer| Carried { transfer, iterations: SmallVec::new(), is_dead: false }).collect();
     let push = Envelope {
-        message: Message::Push { step, to, transfer: 0, iterations: vec![] },
+        message: Message::Push { step, to, values },
         tensors: vec![
             Tensor::vector(vec![true, false]),
             Tensor::vector(vec![b"greetings".to_vec(), vec![0xff]]),

@@ -1,8 +1,10 @@
 //! Steps in order, one beside the other, failing, given up; and that nothing is left behind.
 
-use super::super::Holds;
+use smallvec::SmallVec;
+
 use super::super::engine::{Engine, EngineKernel, Ran, Value};
 use super::super::kernel::KernelNode;
+use super::super::{Holds, Pushed};
 use super::*;
 
 #[test]
@@ -52,6 +54,10 @@ fn a_failure_ends_its_steps_on_every_device_and_leaves_nothing() {
     cluster.is_empty();
 }
 
+fn pushed(transfer: u32, value: Option<Tensor>) -> Pushed {
+    Pushed { transfer, iterations: SmallVec::new(), value }
+}
+
 #[test]
 fn values_may_come_before_their_step_and_too_late() {
     let graph = graph(flow::SPLIT_238);
@@ -63,7 +69,7 @@ fn values_may_come_before_their_step_and_too_late() {
     let device = cluster.names[0].clone();
     let transfer = cluster.transfer;
     let arrive = |cluster: &Cluster, value: i32| {
-        cluster.device(&device).arrive(step, transfer, Vec::new(), Some(Tensor::scalar(value)));
+        cluster.device(&device).arrive(step, vec![pushed(transfer, Some(Tensor::scalar(value)))]);
     };
     arrive(&cluster, 0);
     assert!(cluster.device(&device).holds().parked_bytes > 0);
@@ -87,7 +93,7 @@ fn release_forgets_a_session_whatever_it_does() {
     for name in &cluster.names {
         cluster.device(name).release(cluster.session);
         let early = StepId { session: cluster.session, number: 99 };
-        cluster.device(name).arrive(early, 0, Vec::new(), None);
+        cluster.device(name).arrive(early, vec![pushed(0, None)]);
         assert_eq!(cluster.device(name).holds(), Holds::default());
     }
 }

@@ -1,0 +1,175 @@
+//! What a step pushes, gathered by receiver: one message carries what one turn made for one device.
+//!
+//! A training step sends each worker every variable; a message each would cost more than the step. Nothing is held back
+//! for long: what waits goes out with the turn, when it is much, and before an op that may take its time.
+
+use std::time::{Duration, Instant};
+
+use super::{Pushed, Sink};
+use crate::ids::StepId;
+use crate::plan::DeviceName;
+
+/// Most bytes of values that are gathered for one device: together they are still one small message.
+const MOST_BYTES: usize = 32 << 10;
+/// Most devices that are gathered for.
+const MOST_DEVICES: usize = 64;
+/// An op that took longer than this when it last ran is not waited for.
+const QUICK: Duration = Duration::from_micros(100);
+/// Longest that anything waits for ops that are quick.
+const PATIENCE: Duration = Duration::from_micros(300);
+
+/// The outbox of one piece.
+pub(super) struct Outbox {
+    parcels: Vec<Parcel>,
+    /// When it was first seen that something waits.
+    since: Option<Instant>,
+    /// By node: whether it was quick when it last ran while something waited.
+    is_quick: Vec<bool>,
+}
+
+struct Parcel {
+    to: DeviceName,
+    values: Vec<Pushed>,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// An empty outbox of a piece of so many nodes.
+    pub fn new(nodes: usize) -> Outbox {
+        Outbox { parcels: Vec::new(), since: None, is_quick: vec![false; nodes] }
+    }
+
+    pub fn push(&mut self, sink: &dyn Sink, step: StepId, to: &DeviceName, value: Pushed) {
+        let bytes = value.value.as_ref().map_or(0, |tensor| tensor.byte_len());
+        if bytes > MOST_BYTES {
+            return sink.push(step, to, vec![value]);
+        }
+        if let Some(parcel) = self.parcels.iter_mut().find(|parcel| parcel.to == *to) {
+            if parcel.bytes + bytes > MOST_BYTES {
+                sink.push(step, to, std::mem::take(&mut parcel.values));
+                parcel.bytes = 0;
+            }
+            parcel.bytes += bytes;
+            parcel.values.push(value);
+            return;
+        }
+        if self.parcels.len() == MOST_DEVICES {
+            self.flush(sink, step);
+        }
+        self.parcels.push(Parcel { to: to.clone(), values: vec![value], bytes });
+    }
+
+    /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. Where
+    /// something waited, answers the time, for [`Outbox::ran`].
+    pub fn before(&mut self, sink: &dyn Sink, step: StepId, node: u32) -> Option<Instant> {
+        if self.parcels.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        if !self.is_quick[node as usize] || now - *self.since.get_or_insert(now) > PATIENCE {
+            self.flush(sink, step);
+        }
+        Some(now)
+    }
+
+    /// The node has run.
+    pub fn ran(&mut self, node: u32, since: Option<Instant>) {
+        if let Some(since) = since {
+            self.is_quick[node as usize] = since.elapsed() < QUICK;
+        }
+    }
+
+    /// Sends what waits.
+    pub fn flush(&mut self, sink: &dyn Sink, step: StepId) {
+        self.since = None;
+        for parcel in self.parcels.drain(..) {
+            sink.push(step, &parcel.to, parcel.values);
+        }
+    }
+
+    /// Forgets what waits: its step has failed, and nobody waits for it.
+    pub fn clear(&mut self) {
+        self.since = None;
+        self.parcels.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::failure::Failure;
+    use crate::ids::{PieceId, SessionId};
+    use crate::plan::{DeviceKind, Task};
+    use crate::tensor::Tensor;
+
+    /// Remembers who was sent which transfers in one message.
+    #[derive(Default)]
+    struct Sent(Mutex<Vec<(u32, Vec<u32>)>>);
+
+    impl Sink for Sent {
+        fn push(&self, _: StepId, to: &DeviceName, values: Vec<Pushed>) {
+            self.0.lock().unwrap().push((to.task.index, values.iter().map(|value| value.transfer).collect()));
+        }
+
+        fn done(&self, _: PieceId, _: StepId, _: Vec<Tensor>) {}
+
+        fn failed(&self, _: StepId, _: Failure) {}
+    }
+
+    const STEP: StepId = StepId { session: SessionId(1), number: 1 };
+
+    fn push(outbox: &mut Outbox, sent: &Sent, task: u32, transfer: u32, bytes: usize) {
+        let value = Some(Tensor::vector(vec![0u8; bytes]));
+        let to = Task::new("worker", task).device(DeviceKind::Cpu, 0);
+        outbox.push(sent, STEP, &to, Pushed { transfer, iterations: SmallVec::new(), value });
+    }
+
+    fn check(outbox: &mut Outbox, sent: &Sent, expected: &[(u32, &[u32])]) {
+        outbox.flush(sent, STEP);
+        let expected: Vec<(u32, Vec<u32>)> = expected.iter().map(|(to, values)| (*to, values.to_vec())).collect();
+        assert_eq!(std::mem::take(&mut *sent.0.lock().unwrap()), expected);
+    }
+
+    #[test]
+    fn what_goes_to_one_device_goes_together_up_to_the_limit() {
+        let (mut outbox, sent) = (Outbox::new(1), Sent::default());
+        for (task, transfer) in [(0, 0), (1, 1), (0, 2)] {
+            push(&mut outbox, &sent, task, transfer, 8);
+        }
+        check(&mut outbox, &sent, &[(0, &[0, 2]), (1, &[1])]);
+        check(&mut outbox, &sent, &[]);
+
+        for transfer in 0..3 {
+            push(&mut outbox, &sent, 0, transfer, MOST_BYTES / 2);
+        }
+        push(&mut outbox, &sent, 0, 3, MOST_BYTES + 1);
+        check(&mut outbox, &sent, &[(0, &[0, 1]), (0, &[3]), (0, &[2])]);
+
+        push(&mut outbox, &sent, 0, 0, 8);
+        outbox.clear();
+        check(&mut outbox, &sent, &[]);
+    }
+
+    #[test]
+    fn nothing_waits_for_an_op_that_may_be_slow() {
+        let (mut outbox, sent) = (Outbox::new(2), Sent::default());
+        assert_eq!(outbox.before(&sent, STEP, 0), None);
+        push(&mut outbox, &sent, 0, 0, 8);
+        // It has never run.
+        let since = outbox.before(&sent, STEP, 0);
+        assert!(since.is_some() && outbox.parcels.is_empty());
+        // As if it had begun long ago, and as if it had ended as it began.
+        outbox.ran(0, since.and_then(|since| since.checked_sub(QUICK)));
+        outbox.ran(1, since.map(|since| since + 1000 * QUICK));
+        push(&mut outbox, &sent, 0, 1, 8);
+        outbox.before(&sent, STEP, 1);
+        assert!(!outbox.parcels.is_empty());
+        outbox.before(&sent, STEP, 0);
+        assert!(outbox.parcels.is_empty());
+        check(&mut outbox, &sent, &[(0, &[0]), (0, &[1])]);
+    }
+}
