@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use libp2p::PeerId;
@@ -103,7 +104,10 @@ impl Registry {
             }
             return None;
         }
-        let entry: Entry = serde_json::from_reader(file).ok()?;
+        // Whole, before it is parsed: a parser asks for one byte at a time.
+        let mut text = Vec::new();
+        (&file).take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
+        let entry: Entry = serde_json::from_slice(&text).ok()?;
         let ours = entry.mesh == self.mesh && entry.key == self.key;
         ours.then(|| Some((entry.peer.parse().ok()?, entry.addresses))).flatten()
     }

@@ -16,7 +16,7 @@ use libp2p::core::transport::{Boxed, Transport as _};
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
 use libp2p::{PeerId, tcp, yamux};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
@@ -52,7 +52,7 @@ pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed
             config.set_max_num_streams(MAX_STREAMS);
             if endpoint.is_dialer() {
                 let (peer, stream) = gate.dialled(socket, Purpose::Control, None).await?;
-                let muxer = config.upgrade_outbound(Compat(stream), "/yamux/1.0.0").await?;
+                let muxer = config.upgrade_outbound(Compat::new(stream), "/yamux/1.0.0").await?;
                 return Ok::<_, io::Error>((peer, StreamMuxerBox::new(muxer)));
             }
             let (peer, stream, purpose) = gate.accepted(socket).await?;
@@ -61,7 +61,7 @@ pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed
                 let _ = bulk.try_send(BulkSocket { peer, purpose, stream });
                 return Err(io::Error::other(HandedOver));
             }
-            let muxer = config.upgrade_inbound(Compat(stream), "/yamux/1.0.0").await?;
+            let muxer = config.upgrade_inbound(Compat::new(stream), "/yamux/1.0.0").await?;
             Ok((peer, StreamMuxerBox::new(muxer)))
         }
     });
@@ -99,8 +99,18 @@ fn tune(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A tokio stream as the multiplexer takes it.
-struct Compat(Secured);
+/// Bytes that are gathered before they are encrypted and sent. The multiplexer writes a frame's header and its body one
+/// after the other; each on its own would be a record, a system call and a packet.
+const GATHERED_BYTES: usize = 16 << 10;
+
+/// A tokio stream as the multiplexer takes it, which flushes it whenever it has nothing more to write.
+struct Compat(BufWriter<Secured>);
+
+impl Compat {
+    fn new(stream: Secured) -> Self {
+        Compat(BufWriter::with_capacity(GATHERED_BYTES, stream))
+    }
+}
 
 impl futures::AsyncRead for Compat {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {

@@ -192,8 +192,10 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
         DType::U32 => host::<u32>(bytes, shape),
         DType::U64 => host::<u64>(bytes, shape),
         DType::Bool => {
-            let width = if stored == BurnType::Bool(BoolStore::U32) { 4 } else { 1 };
-            let values = bytes.chunks_exact(width).map(|element| element.iter().any(|&b| b != 0)).collect();
+            let values = match stored {
+                BurnType::Bool(BoolStore::U32) => bytes.chunks_exact(4).map(|element| element != [0; 4]).collect(),
+                _ => bytes.iter().map(|&byte| byte != 0).collect(),
+            };
             Tensor::new(shape, Data::Bool(values))
         }
         DType::String | DType::Resource => unreachable!("no engine keeps strings"),

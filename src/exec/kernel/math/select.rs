@@ -60,6 +60,12 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
     for [c, t, e] in walk.rows() {
+        // All three lie as the result does: the common case, and one that needs no look at where the next element is.
+        if (step_c, step_t, step_e) == (1, 1, 1) {
+            let of = conditions[c..c + row].iter().zip(&ts[t..t + row]).zip(&es[e..e + row]);
+            out.extend(of.map(|((&condition, t), e)| if condition { t.clone() } else { e.clone() }));
+            continue;
+        }
         out.extend(
             (0..row).map(|i| {
                 if conditions[c + i * step_c] { ts[t + i * step_t].clone() } else { es[e + i * step_e].clone() }
