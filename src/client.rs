@@ -13,11 +13,17 @@ use crate::post::Post;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request};
 use crate::tensor::Tensor;
 
-/// Most fetched steps of one run that wait for the client to take them.
-const FETCHED: usize = 1024;
+/// Most events of one run that wait for the client to take them.
+const EVENTS: usize = 1024;
 
-/// A step's number within its run, and what it fetched.
-pub(crate) type Fetched = (u64, Vec<Tensor>);
+/// What a run of many steps tells while it is under way. Steps are counted from 1.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepEvent {
+    /// What a step fetched, in the order asked.
+    Fetched { step: u64, values: Vec<Tensor> },
+    /// So many steps are through. Comes now and then, about ten times a second where steps are fast.
+    Through { steps: u64 },
+}
 
 /// Asks masters and hands their answers to whoever asked.
 pub(crate) struct Client {
@@ -29,7 +35,7 @@ pub(crate) struct Client {
 struct Pending {
     master: Peer,
     answer: oneshot::Sender<Result<(Reply, Vec<Tensor>)>>,
-    fetched: Option<mpsc::Sender<Fetched>>,
+    events: Option<mpsc::Sender<StepEvent>>,
 }
 
 /// A request under way. Dropping it forgets the answer.
@@ -44,17 +50,17 @@ impl Client {
         Arc::new(Client { post, next: AtomicU64::new(1), pending: Mutex::default() })
     }
 
-    /// Sends a request with its tensors; what steps fetch before the last comes through `fetched`.
+    /// Sends a request with its tensors; what steps fetch before the last comes through `events`.
     pub fn ask(
         self: &Arc<Self>,
         master: &Peer,
         request: Request,
         tensors: Vec<Tensor>,
-        fetched: Option<mpsc::Sender<Fetched>>,
+        events: Option<mpsc::Sender<StepEvent>>,
     ) -> Result<Asked> {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
-        let pending = Pending { master: master.clone(), answer: sender, fetched };
+        let pending = Pending { master: master.clone(), answer: sender, events };
         self.pending.lock().expect("no panic under this lock").insert(id, pending);
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
@@ -63,8 +69,8 @@ impl Client {
     }
 
     /// A channel for the steps of a run.
-    pub fn fetched_channel() -> (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>) {
-        mpsc::channel(FETCHED)
+    pub fn events() -> (mpsc::Sender<StepEvent>, mpsc::Receiver<StepEvent>) {
+        mpsc::channel(EVENTS)
     }
 
     /// Takes a master's message.
@@ -77,20 +83,28 @@ impl Client {
                 }
             }
             Message::Fetched { id, step } => {
-                let sender = {
-                    let pending = self.pending.lock().expect("no panic under this lock");
-                    pending.get(&id).filter(|p| p.master == *from).and_then(|p| p.fetched.clone())
-                };
-                let Some(sender) = sender else { return };
-                if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send((step, tensors)) {
-                    let why = format!("{FETCHED} fetched steps wait for the client; fetch less often");
+                let Some(sender) = self.events_of(id, from) else { return };
+                let event = StepEvent::Fetched { step, values: tensors };
+                if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send(event) {
+                    let why = format!("{EVENTS} fetched steps wait for the client; fetch less often");
                     if let Some(pending) = self.take(id, from) {
                         let _forgotten = pending.answer.send(Err(Failure::new(Code::ResourceExhausted, why)));
                     }
                 }
             }
+            Message::Through { id, steps } => {
+                // One that finds no room is no loss: the next says more.
+                if let Some(sender) = self.events_of(id, from) {
+                    let _no_room = sender.try_send(StepEvent::Through { steps });
+                }
+            }
             _ => {}
         }
+    }
+
+    fn events_of(&self, id: RequestId, from: &Peer) -> Option<mpsc::Sender<StepEvent>> {
+        let pending = self.pending.lock().expect("no panic under this lock");
+        pending.get(&id).filter(|p| p.master == *from).and_then(|p| p.events.clone())
     }
 
     /// A peer is gone, and with it every answer it owes.

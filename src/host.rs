@@ -50,7 +50,9 @@ impl Host {
 
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         match &envelope.message {
-            Message::Reply { .. } | Message::Fetched { .. } => self.client.deliver(from, envelope),
+            Message::Reply { .. } | Message::Fetched { .. } | Message::Through { .. } => {
+                self.client.deliver(from, envelope);
+            }
             Message::Request { .. } | Message::Registered { .. } | Message::Done { .. } | Message::Failed { .. } => {
                 if let Some(master) = &self.master {
                     master.deliver(from, envelope);

@@ -70,6 +70,8 @@ mod worker;
 
 #[cfg(feature = "node")]
 pub use allocator::Allocator;
+#[cfg(feature = "node")]
+pub use client::StepEvent;
 pub use failure::{Code, Failure, Result};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;

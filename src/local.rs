@@ -151,3 +151,39 @@ fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<
     let offers = std::iter::once(cpu(backend)).chain(gpus(backend));
     offers.map(|offer| host.serve(task, offer)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StepEvent;
+    use crate::graph::GraphBuilder;
+    use crate::session::Steps;
+    use crate::tensor::Tensor;
+
+    #[tokio::test]
+    async fn a_watched_run_tells_how_far_it_is_and_ends_with_its_future() {
+        let mut graph = GraphBuilder::new();
+        graph.constant("x", 2).unwrap();
+        let task = Task::new("local", 0);
+        let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+        let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
+        // More steps than anybody waits for, until it was told twice how many are through.
+        let count = u64::MAX / 2;
+        let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let steps = Steps { count, every: 0 };
+        let run = session.watch_steps(&[], &["x"], &[], steps, |event| sender.send(event).unwrap());
+        let watch = async { [told.recv().await.unwrap(), told.recv().await.unwrap()] };
+        let [first, second] = tokio::select! {
+            ran = run => panic!("{ran:?}"),
+            told = watch => told,
+        };
+        let through = |event: StepEvent| match event {
+            StepEvent::Through { steps } => steps,
+            fetched => panic!("{fetched:?}"),
+        };
+        let (first, second) = (through(first), through(second));
+        assert!(0 < first && first < second && second < count, "{first}, {second}");
+        // The session goes on to other runs.
+        assert_eq!(session.run(&[], &["x"], &[]).await.unwrap(), [Tensor::scalar(2i32)]);
+    }
+}

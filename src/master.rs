@@ -60,8 +60,8 @@ impl Master {
         let Envelope { message, tensors } = envelope;
         match message {
             Message::Request { id, request } => match request {
-                Request::Run { session, plan, steps, every } => {
-                    self.state.run(from, id, run::Ask { session, plan, steps, every, feeds: tensors });
+                Request::Run { session, plan, steps, every, watched } => {
+                    self.state.run(from, id, run::Ask { session, plan, steps, every, watched, feeds: tensors });
                 }
                 Request::Cancel { session, run } => self.state.cancel(from, id, session, run),
                 other => {

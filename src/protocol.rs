@@ -96,6 +96,8 @@ pub enum Message {
     Reply { id: RequestId, result: Result<Reply, Failure> },
     /// Master to client: what a step of a `Run` fetched; the tensors are the fetches, in order.
     Fetched { id: RequestId, step: u64 },
+    /// Master to client, now and then: so many steps of a watched `Run` are through.
+    Through { id: RequestId, steps: u64 },
 
     /// Master to worker: hold these pieces until the session ends.
     Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
@@ -145,12 +147,13 @@ pub enum Request {
         signature: Signature,
     },
     /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step.
-    /// Fetches are sent for the last step, and for every `every`-th (0: only the last).
+    /// Fetches are sent for the last step, and for every `every`-th (0: only the last). A `watched` run tells how far it is.
     Run {
         session: SessionId,
         plan: u32,
         steps: u64,
         every: u64,
+        watched: bool,
     },
     /// Cancels a `Run` under way.
     Cancel {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::client::Client;
+use crate::client::{Client, StepEvent};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
@@ -80,6 +80,38 @@ impl Session {
         steps: Steps,
         mut on_fetch: impl FnMut(u64, Vec<Tensor>),
     ) -> Result<Ran> {
+        let on_event = |event| {
+            if let StepEvent::Fetched { step, values } = event {
+                on_fetch(step, values);
+            }
+        };
+        self.run_many(feeds, fetches, targets, steps, false, on_event).await
+    }
+
+    /// As [`Session::run_steps`], and `on_event` hears how many steps are through as well, fetched or not.
+    ///
+    /// # Errors
+    /// As [`Session::run_steps`].
+    pub async fn watch_steps(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+        steps: Steps,
+        on_event: impl FnMut(StepEvent),
+    ) -> Result<Ran> {
+        self.run_many(feeds, fetches, targets, steps, true, on_event).await
+    }
+
+    async fn run_many(
+        &self,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+        targets: &[&str],
+        steps: Steps,
+        watched: bool,
+        mut on_event: impl FnMut(StepEvent),
+    ) -> Result<Ran> {
         let signature = Signature {
             feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
             fetches: fetches.iter().map(|&name| name.to_owned()).collect(),
@@ -91,12 +123,12 @@ impl Session {
             Some(plan) => plan,
             None => self.prepare(&signature).await?,
         };
-        match self.run_plan(plan, tensors.clone(), steps, &mut on_fetch).await {
+        match self.run_plan(plan, tensors.clone(), steps, watched, &mut on_event).await {
             // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
             // without it, or says what is missing.
             Err(failure) if failure.code == Code::Aborted && failure.step.is_none() => {
                 let plan = self.prepare(&signature).await?;
-                self.run_plan(plan, tensors, steps, &mut on_fetch).await
+                self.run_plan(plan, tensors, steps, watched, &mut on_event).await
             }
             result => result,
         }
@@ -118,25 +150,26 @@ impl Session {
         plan: u32,
         tensors: Vec<Tensor>,
         steps: Steps,
-        on_fetch: &mut impl FnMut(u64, Vec<Tensor>),
+        watched: bool,
+        on_event: &mut impl FnMut(StepEvent),
     ) -> Result<Ran> {
         let Steps { count, every } = steps;
-        let request = Request::Run { session: self.id, plan, steps: count, every };
-        let (sender, mut fetched) = Client::fetched_channel();
-        let asked = self.client.ask(&self.master, request, tensors, (every > 0).then_some(sender))?;
+        let request = Request::Run { session: self.id, plan, steps: count, every, watched };
+        let (sender, mut events) = Client::events();
+        let asked = self.client.ask(&self.master, request, tensors, (every > 0 || watched).then_some(sender))?;
         let cancel = CancelOnDrop { session: self, run: asked.id, armed: true };
         let answer = asked.answer();
         tokio::pin!(answer);
         let result = loop {
             tokio::select! {
                 biased;
-                Some((step, tensors)) = fetched.recv() => on_fetch(step, tensors),
+                Some(event) = events.recv() => on_event(event),
                 result = &mut answer => break result,
             }
         };
         cancel.disarm();
-        while let Ok((step, tensors)) = fetched.try_recv() {
-            on_fetch(step, tensors);
+        while let Ok(event) = events.try_recv() {
+            on_event(event);
         }
         match result? {
             (Reply::Ran { devices, .. }, fetches) => Ok(Ran { fetches, devices }),

@@ -81,6 +81,8 @@ pub(super) struct Job {
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
     pub targets: Vec<String>,
+    /// Nodes to run once before the first step.
+    pub init: Vec<String>,
 }
 
 impl GraphArgs {
@@ -90,10 +92,11 @@ impl GraphArgs {
         let program = graph::read(&read(&self.graph)?).map_err(|error| at(&error))?;
         let graph = Graph::new(program.nodes).map_err(|error| at(&error))?;
 
-        let (fetches, targets) = if self.fetch.is_empty() && self.targets.is_empty() {
-            (program.fetch, program.targets)
+        // Who says what to run means to go on with the variables as they are.
+        let (fetches, targets, init) = if self.fetch.is_empty() && self.targets.is_empty() {
+            (program.fetch, program.targets, program.init)
         } else {
-            (self.fetch.clone(), self.targets.clone())
+            (self.fetch.clone(), self.targets.clone(), Vec::new())
         };
         if fetches.is_empty() && targets.is_empty() {
             return Err(Trouble::input(format!(
@@ -104,7 +107,7 @@ impl GraphArgs {
         for fetch in &fetches {
             graph.output(fetch)?;
         }
-        for target in &targets {
+        for target in targets.iter().chain(&init) {
             graph.find_or_nearest(target)?;
         }
 
@@ -117,7 +120,7 @@ impl GraphArgs {
                 .map_err(|why| Trouble::input(format!("--feed {tensor}: {why}; {tensor} is {dtype}")))?;
             feeds.insert(tensor.clone(), fed);
         }
-        Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets })
+        Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets, init })
     }
 }
 
@@ -141,6 +144,10 @@ impl Job {
 
     pub fn targets(&self) -> Vec<&str> {
         self.targets.iter().map(String::as_str).collect()
+    }
+
+    pub fn init(&self) -> Vec<&str> {
+        self.init.iter().map(String::as_str).collect()
     }
 
     /// The tasks that the graph's device strings name, in the order of their names; a job without a number is its task 0.

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::json;
 
 use super::inputs::{GraphArgs, Job};
@@ -13,7 +13,7 @@ use super::{Exit, Outcome, Trouble, output};
 use crate::plan::Task;
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::{Session, Steps};
+use crate::{Session, StepEvent, Steps};
 
 /// Run a graph on the nodes that are up
 ///
@@ -65,9 +65,6 @@ pub(super) struct StepArgs {
     quiet: bool,
 }
 
-/// How often the bar of a run moves.
-const BAR_MOVES: u64 = 100;
-
 pub(super) async fn submit(args: Args) -> Outcome {
     let job = args.graph.read()?;
     let deadline = Deadline::after(args.steps.timeout);
@@ -95,18 +92,17 @@ impl StepArgs {
     async fn run_in(&self, session: &Session, job: &Job) -> Result<(), Trouble> {
         let progress = self.progress();
         let mut trouble = None;
-        // Where a bar is watched, it moves by what comes back, shown or not.
-        let every = match self.every {
-            0 if !progress.is_hidden() => (self.steps / BAR_MOVES).max(1),
-            every => every,
-        };
-        let steps = Steps { count: self.steps, every };
+        if !job.init.is_empty() {
+            session.run(&job.feeds(), &[], &job.init()).await?;
+        }
+        let steps = Steps { count: self.steps, every: self.every };
         let ran = session
-            .run_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |step, values| {
-                progress.set_position(step);
-                if self.every > 0 && trouble.is_none() {
+            .watch_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |event| match event {
+                StepEvent::Through { steps } => progress.set_position(steps),
+                StepEvent::Fetched { step, values } if trouble.is_none() => {
                     trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
                 }
+                StepEvent::Fetched { .. } => {}
             })
             .await;
         progress.finish_and_clear();
@@ -146,12 +142,16 @@ impl StepArgs {
         output::line(&lines.join("\n"))
     }
 
-    /// A bar on stderr where somebody watches a run of many steps. It moves as fetched steps come back.
+    /// A bar on stderr where somebody watches a run of many steps.
     fn progress(&self) -> ProgressBar {
         if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} steps  {per_sec}  {eta} left");
-        ProgressBar::new(self.steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} steps  {rate}/s  {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("rate", |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+                let _cannot_fail = write!(text, "{:.0}", state.per_sec());
+            });
+        ProgressBar::new(self.steps).with_style(style)
     }
 }

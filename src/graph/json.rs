@@ -47,7 +47,7 @@ pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
             Ok((name.clone(), literal.tensor(dtype, &mut budget)?))
         })
         .collect::<Result<_, Fault>>()?;
-    Ok(Program { nodes, fetch: document.fetch, feed, targets: document.targets })
+    Ok(Program { nodes, fetch: document.fetch, feed, targets: document.targets, init: document.init })
 }
 
 /// Adds the node of a draft, and before it the constants that its literal inputs stand for.

@@ -14,6 +14,8 @@ pub struct Program {
     pub feed: Vec<(String, Tensor)>,
     /// Nodes to run without fetching.
     pub targets: Vec<String>,
+    /// Nodes to run once, as a step of their own, before the first of the others.
+    pub init: Vec<String>,
 }
 
 /// Largest file that is read, protobuf's own limit.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::session::Part;
 use super::{Outgoing, State, no_session};
@@ -13,6 +14,8 @@ use crate::tensor::Tensor;
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
 const WINDOW: u64 = 32;
+/// How often a client that watches a run is told how far it is.
+const TELLS: Duration = Duration::from_millis(100);
 /// Most runs of one session under way at once.
 const MAX_RUNS: usize = 1024;
 
@@ -22,6 +25,7 @@ pub(super) struct Ask {
     pub plan: u32,
     pub steps: u64,
     pub every: u64,
+    pub watched: bool,
     pub feeds: Vec<Tensor>,
 }
 
@@ -35,6 +39,8 @@ pub(super) struct Run {
     fetches: usize,
     feeds: Vec<Tensor>,
     every: u64,
+    /// When the client, if it watches, was last told how far the run is.
+    told: Option<Instant>,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
     next: u64,
@@ -127,6 +133,11 @@ impl Run {
                 outgoing.push((client.clone(), Envelope { message, tensors }));
             }
         }
+        if self.told.is_some_and(|told| told.elapsed() >= TELLS) {
+            let through = self.first_open() - self.first;
+            outgoing.push((client.clone(), Message::Through { id: self.request, steps: through }.into()));
+            self.told = Some(Instant::now());
+        }
         outgoing.extend(self.advance());
         (outgoing, false)
     }
@@ -160,6 +171,7 @@ impl State {
             fetches: plan.fetches,
             feeds: ask.feeds,
             every: ask.every,
+            told: ask.watched.then(Instant::now),
             first,
             next: first,
             end: first.saturating_add(ask.steps),

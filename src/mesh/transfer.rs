@@ -81,7 +81,10 @@ enum Flow {
 
 fn flow(message: &Message) -> Option<Flow> {
     Some(match message {
-        Message::Request { id, .. } | Message::Reply { id, .. } | Message::Fetched { id, .. } => Flow::Request(id.0),
+        Message::Request { id, .. }
+        | Message::Reply { id, .. }
+        | Message::Fetched { id, .. }
+        | Message::Through { id, .. } => Flow::Request(id.0),
         Message::Register { session, .. } | Message::Release { session } => Flow::Session(session.0),
         Message::Start { pieces, .. } => Flow::Session(pieces.first()?.session.0),
         _ => return None,

@@ -143,6 +143,30 @@ fn written_programs_run_in_one_process_and_over_nodes() {
 }
 
 #[test]
+fn the_training_example_learns_in_one_process_and_over_nodes() {
+    let house = House::new();
+    let graph = project("examples/exp.json");
+    let steps = ["--steps", "300", "--every", "100"];
+    let losses = |command: &str| -> Vec<f32> {
+        let ended = house.run(&[&[command, graph.as_str()], &steps[..]].concat()).expect(0);
+        let loss = |(i, line): (usize, &str)| {
+            let loss = line.strip_prefix(&format!("step {}: ", (i + 1) * 100));
+            loss.unwrap_or_else(|| panic!("{}", ended.stdout)).parse().expect("a loss")
+        };
+        ended.stdout.lines().enumerate().map(loss).collect()
+    };
+    let alone = losses("run");
+    let _nodes = nodes(&house, &["local/0", "local/1"]);
+    for losses in [alone, losses("submit"), losses("submit")] {
+        assert_eq!(losses.len(), 3);
+        assert!(losses[2] < losses[1] && losses[1] < losses[0] && losses[2] < 0.2, "{losses:?}");
+    }
+    // Without the file's own init, training goes on where it was.
+    let on = house.run(&["submit", &graph, "--fetch", "loss", "--run", "train"]).expect(0);
+    assert!(on.stdout.trim().parse::<f32>().expect("a loss") < 0.2, "{}", on.stdout);
+}
+
+#[test]
 fn a_graph_for_a_gpu_is_refused_without_one_unless_placed_softly() {
     let house = House::new();
     let graph = project("examples/gpu.json");

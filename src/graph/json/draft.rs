@@ -12,6 +12,7 @@ pub(super) struct Document<'v, 'a> {
     pub fetch: Vec<String>,
     pub feed: Vec<(String, Literal<'v, 'a>)>,
     pub targets: Vec<String>,
+    pub init: Vec<String>,
 }
 
 /// A node as it is written.
@@ -61,7 +62,8 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             return Err(Fault::content(value, root, why));
         }
     }
-    let mut document = Document { nodes: Vec::new(), fetch: Vec::new(), feed: Vec::new(), targets: Vec::new() };
+    let mut document =
+        Document { nodes: Vec::new(), fetch: Vec::new(), feed: Vec::new(), targets: Vec::new(), init: Vec::new() };
     let mut has_nodes = false;
     for Member { key, at, value } in members {
         let path = root.key(key);
@@ -78,6 +80,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             }
             "fetch" => document.fetch = names(value, path, "tensors")?,
             "targets" => document.targets = names(value, path, "nodes")?,
+            "init" => document.init = names(value, path, "nodes")?,
             "feed" => {
                 document.feed = value
                     .object(path, "feed is an object of values by the names of tensors")?
@@ -90,7 +93,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
                     key,
                     *at,
                     path,
-                    &["version", "nodes", "fetch", "feed", "targets", "description", "$schema"],
+                    &["version", "nodes", "fetch", "feed", "targets", "init", "description", "$schema"],
                 ));
             }
         }

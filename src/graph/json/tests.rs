@@ -127,11 +127,12 @@ fn names_of_literals_are_never_taken() {
 fn feeds_are_of_the_dtype_they_are_fed_to() {
     let program = read(
         r#"{"version": 1, "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}}},
-            "feed": {"x:0": [[1, 2]], "other": 1}, "targets": ["x"]}"#,
+            "feed": {"x:0": [[1, 2]], "other": 1}, "targets": ["x"], "init": ["y"]}"#,
     );
     assert_eq!(program.feed[0], ("x:0".to_owned(), Tensor::from_vec([1, 2], vec![1f32, 2.])));
     assert_eq!(program.feed[1], ("other".to_owned(), Tensor::scalar(1i32)));
     assert_eq!(program.targets, ["x"]);
+    assert_eq!(program.init, ["y"]);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_program_is_written_and_read_back() {
         "f": {"value": [0.1, "Infinity"], "dtype": "float16"},
         "y": {"op": "MatMul", "inputs": ["x", [[0.1], [1e-30]]], "attrs": {"transpose_a": true, "_class": ["loc:@x"]},
               "control": ["c", "s"]}},
-        "fetch": ["y", "x:0"], "feed": {"x": [[0.3, 1]]}, "targets": ["y"]}"#;
+        "fetch": ["y", "x:0"], "feed": {"x": [[0.3, 1]]}, "targets": ["y"], "init": ["x", "s"]}"#;
     let program = read(text);
     assert_eq!(read(&to_json(&program)), program);
     assert!(crate::graph::read(to_json(&program).as_bytes()).is_ok());

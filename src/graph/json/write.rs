@@ -26,6 +26,7 @@ pub fn to_json(program: &Program) -> String {
             .then(|| Value::Object(program.feed.iter().map(|(name, value)| (name.clone(), tensor(value))).collect())),
     );
     section("targets", (!program.targets.is_empty()).then(|| program.targets.clone().into()));
+    section("init", (!program.init.is_empty()).then(|| program.init.clone().into()));
     text + "\n}\n"
 }
 

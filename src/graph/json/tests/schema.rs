@@ -104,7 +104,7 @@ fn schema_and_parser_agree() {
     check(&whole(""), true);
     check(
         &whole(
-            r#", "fetch": ["x", "x:0"], "feed": {"x": [1, 2]}, "targets": ["x"], "$schema": "s", "description": """#,
+            r#", "fetch": ["x", "x:0"], "feed": {"x": [1, 2]}, "targets": ["x"], "init": ["x"], "$schema": "s", "description": """#,
         ),
         true,
     );
@@ -112,6 +112,7 @@ fn schema_and_parser_agree() {
     check(&whole(r#", "fetch": "x""#), false);
     check(&whole(r#", "fetch": [1]"#), false);
     check(&whole(r#", "fetches": []"#), false);
+    check(&whole(r#", "init": "x""#), false);
     check(&whole(r#", "feed": [1]"#), false);
     check(&whole(r#", "feed": {"x": null}"#), false);
     check(&whole(r#", "feed": {"x": {"value": 1, "device": "/gpu:0"}}"#), false);
