@@ -31,7 +31,10 @@ fn main() {
     }
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let mut report = Report::new("baseline in this run");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    // As many threads for the network as `meshtf node` has.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         if "start".contains(&wanted) {
             steps::start(&mut report);

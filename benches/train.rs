@@ -27,7 +27,10 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let wanted = words.join(" ");
     let mut report = Report::new("TensorFlow, from the record");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    // As many threads for the network as `meshtf node` has.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let single = Program::single();
         let single_loss = runs::loss_after_training(&single).await;

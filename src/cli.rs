@@ -124,6 +124,7 @@ fn dispatch(command: Command) -> Outcome {
 
 fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(network_threads())
         .enable_all()
         .build()
         .map_err(|error| Trouble::mesh(format!("the async runtime does not start: {error}")))?;
@@ -131,6 +132,12 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     // What still sleeps in the background has nothing left to say.
     runtime.shutdown_background();
     outcome
+}
+
+/// Threads for the network: half of the cores, as devices compute on all of them, and no more than sockets keep busy.
+/// One more than that costs: each message that comes wakes a second thread to look for work that is not there.
+fn network_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4))
 }
 
 /// Logs what `MESHTF_LOG` says, or what `-v` asks for, on stderr.
