@@ -21,7 +21,7 @@ use report::Report;
 
 /// The allocator of the `meshtf` command, so that this process computes as its nodes do.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
