@@ -84,7 +84,7 @@ mod tests {
             // SAFETY: each block is of its layout, and written within its bounds alone.
             unsafe {
                 let block = Allocator.alloc_zeroed(layout);
-                assert!(!block.is_null() && block as usize % 64 == 0);
+                assert!(!block.is_null() && (block as usize).is_multiple_of(64));
                 assert_eq!((*block, *block.add(size - 1)), (0, 0));
                 block.write_bytes(7, size);
                 let grown = Allocator.realloc(block, layout, size * 2);

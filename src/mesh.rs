@@ -175,6 +175,7 @@ impl Mesh {
             addresses: Vec::new(),
             bulk_addresses: Vec::new(),
             since_unix_ms: unix_ms(),
+            claims_since_unix_ms: unix_ms(),
             settled: false,
             peers: Vec::new(),
         };
@@ -223,6 +224,11 @@ impl Mesh {
     /// The cluster as it changes.
     pub fn watch(&self) -> watch::Receiver<Arc<Cluster>> {
         self.roster.cluster()
+    }
+
+    /// Whether every node that one of the connected peers tells of is connected too.
+    pub fn has_met_all(&self) -> bool {
+        self.roster.has_met_all()
     }
 
     /// Sends a message; it is queued when this returns, and lost only together with the peer. Never blocks, and may be

@@ -5,7 +5,7 @@
 mod spec;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 pub use spec::ClusterSpec;
@@ -15,7 +15,7 @@ use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::host::Host;
-use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError};
+use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
 use crate::plan::{DeviceKind, Plan, Signature, Task};
 use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions};
@@ -90,6 +90,8 @@ pub struct Node {
 struct MeshPost {
     mesh: OnceLock<Mesh>,
     host: OnceLock<Weak<Host>>,
+    /// The home folder and the name of a mesh whose key is not confirmed yet.
+    unconfirmed: Mutex<Option<(PathBuf, String)>>,
 }
 
 impl Post for MeshPost {
@@ -121,7 +123,12 @@ impl Inbox for MeshPost {
         }
     }
 
-    fn up(&self, _peer: &Peer, _hello: &Hello) {}
+    fn up(&self, _peer: &Peer, _hello: &Hello) {
+        let first = self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((home, mesh)) = first {
+            MeshKey::confirm(&home, &mesh);
+        }
+    }
 
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
@@ -142,8 +149,13 @@ impl Node {
     /// # Errors
     /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
-        let post = Arc::new(MeshPost { mesh: OnceLock::new(), host: OnceLock::new() });
+        let post = Arc::new(MeshPost {
+            mesh: OnceLock::new(),
+            host: OnceLock::new(),
+            unconfirmed: Mutex::new((!config.open).then(|| (home.clone(), config.mesh.clone()))),
+        });
         let shared: Arc<dyn Post> = post.clone();
         let resources = resources(&config, &home)?;
         let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources));
@@ -199,7 +211,16 @@ impl Node {
         matches!(tokio::time::timeout(limit, complete).await, Ok(Ok(_)))
     }
 
-    /// Opens a session whose master is `target`, or this node itself, or the first task there is.
+    /// Waits until all the nodes are there that those who are there tell of, `limit` at most. What is the first task then
+    /// is no accident of who answered first.
+    pub async fn wait_for_all(&self, limit: Duration) {
+        let mut watch = self.mesh.watch();
+        let everybody = watch.wait_for(|_| self.mesh.has_met_all());
+        // Some may be out of reach from here; the mesh does without them.
+        let _unreached = tokio::time::timeout(limit, everybody).await.is_err();
+    }
+
+    /// Opens a session whose master is `target`, or this node itself, or the first task there is by name.
     ///
     /// # Errors
     /// Unavailable where `target` is not there, with what is; InvalidArgument where the graph is wrong.

@@ -82,7 +82,7 @@ pub(super) async fn node(args: Args) -> Outcome {
                 watched = false;
                 if node.cluster().len() < 2 {
                     eprintln!(
-                        "meshtf: {} is still alone in mesh {:?} after {} s: {}. It goes on waiting.",
+                        "meshtf: {} is still alone in mesh {:?} after {} s, and goes on waiting. Tried:\n{}",
                         args.name.short(), args.mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
                     );
                 }

@@ -1,5 +1,6 @@
 //! How a command reaches a mesh: which one, by which addresses, and how long it waits for it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Trouble;
@@ -7,6 +8,7 @@ use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
+use crate::mesh::Attempt;
 use crate::node::{DEFAULT_MESH, Node, NodeConfig};
 use crate::plan::{Plan, Signature, Task};
 use crate::protocol::SessionOptions;
@@ -16,6 +18,9 @@ use crate::{LocalCluster, Session};
 const FIRST_NODE_WAIT: Duration = Duration::from_secs(8);
 /// How long it then waits for the tasks that it needs by name. One that is still missing is an error that names it.
 const NAMED_TASKS_WAIT: Duration = Duration::from_millis(1500);
+
+/// How long it waits for the other nodes that the first tells of, so that the first task by name is the same each time.
+const EVERYBODY_WAIT: Duration = Duration::from_millis(500);
 
 /// Which mesh, and how to reach it.
 #[derive(Clone, Debug, clap::Args)]
@@ -75,6 +80,16 @@ impl Reached {
         }
     }
 
+    /// The trouble that a run of a graph ended with: where a task that the graph names is not up, the mesh is to blame
+    /// and not the graph.
+    pub fn blame(&self, trouble: Trouble, tasks: &[Task]) -> Trouble {
+        let Reached::Mesh { node, .. } = self else { return trouble };
+        let (cluster, said) = (node.cluster(), trouble.to_string());
+        let is_down =
+            |task: &Task| cluster.member(task).is_none() && said.contains(&format!("No node is up as {task}"));
+        if tasks.iter().any(is_down) { Trouble::mesh(said) } else { trouble }
+    }
+
     /// Says goodbye, where there is anybody to say it to.
     pub async fn close(self) {
         if let Reached::Mesh { node, .. } = self {
@@ -102,8 +117,8 @@ impl MeshArgs {
         let wait = deadline.cut(FIRST_NODE_WAIT);
         if !node.wait_for(&[], wait).await {
             let message = format!(
-                "no node of mesh {:?} was found within {} s ({}). Start one with `meshtf node --name local/0`, name an \
-                 address with --peer, or bring this machine in with `meshtf join`",
+                "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, name an \
+                 address with --peer, or bring this machine in with `meshtf join`. Tried:\n{}",
                 self.mesh,
                 (wait.as_secs_f64() * 10.0).round() / 10.0,
                 tried(&node),
@@ -113,6 +128,7 @@ impl MeshArgs {
         }
         // Those that are missing after that are the planner's to name, with what there is instead.
         node.wait_for(tasks, deadline.cut(NAMED_TASKS_WAIT)).await;
+        node.wait_for_all(deadline.cut(EVERYBODY_WAIT)).await;
         Ok(node)
     }
 
@@ -129,10 +145,18 @@ impl MeshArgs {
     }
 }
 
-/// What was tried to find somebody, and what came of it, on one line.
+/// What was tried to find somebody, and what came of it: a line for each, and one for all of which the same came.
 pub(super) fn tried(node: &Node) -> String {
-    let tried: Vec<String> = node.mesh().tried().iter().map(ToString::to_string).collect();
-    if tried.is_empty() { "nothing was there to try".to_owned() } else { format!("tried {}", tried.join("; ")) }
+    let mut outcomes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for Attempt { how, place, outcome } in node.mesh().tried() {
+        outcomes.entry((how, outcome)).or_default().push(place);
+    }
+    let line = |((how, outcome), places): ((String, String), Vec<String>)| match &places[..] {
+        [place] => format!("  {how} {place}: {outcome}"),
+        _ => format!("  {how}, {} peers: {outcome}", places.len()),
+    };
+    let lines: Vec<String> = outcomes.into_iter().map(line).collect();
+    if lines.is_empty() { "  nothing was there to try".to_owned() } else { lines.join("\n") }
 }
 
 /// A number of seconds, fractions too.

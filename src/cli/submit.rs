@@ -32,7 +32,7 @@ pub struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     steps: StepArgs,
-    /// Task whose node is the master, and runs what names no task [default: the nearest]
+    /// Task whose node is the master, and runs what names no task [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
     #[command(flatten)]
@@ -70,6 +70,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
     let outcome = deadline.within(args.steps.run(&reached, &job)).await;
+    let outcome = outcome.map_err(|trouble| reached.blame(trouble, &job.tasks()));
     reached.close().await;
     outcome
 }

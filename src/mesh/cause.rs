@@ -1,11 +1,12 @@
 //! Why a connection did not come about, dug out of the errors that were wrapped around it on the way.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 
 use libp2p::swarm::DialError;
 
 use super::admission::Denied;
-use super::discovery::Miss;
+use super::discovery::{Miss, without_peer};
 
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
@@ -17,11 +18,17 @@ pub fn miss(error: &DialError) -> Miss {
         DialError::WrongPeerId { .. } => Miss::Silent("another peer is there now".to_owned()),
         DialError::DialPeerConditionFalse(_) => Miss::Silent("being dialled".to_owned()),
         DialError::Transport(failures) => {
-            let texts: Vec<String> =
-                failures.iter().map(|(address, error)| format!("{address}: {}", innermost(error))).collect();
-            Miss::Silent(texts.join("; "))
+            let causes: BTreeSet<String> = failures.iter().map(|(_, error)| innermost(error)).collect();
+            let texts: Vec<String> = match causes.len() {
+                1 => causes.into_iter().collect(),
+                _ => failures
+                    .iter()
+                    .map(|(address, error)| format!("{}: {}", without_peer(&address.to_string()), innermost(error)))
+                    .collect(),
+            };
+            Miss::Silent(texts.join(", "))
         }
-        other => Miss::Silent(other.to_string()),
+        other => Miss::Silent(other.to_string().trim_end_matches('.').to_owned()),
     }
 }
 

@@ -211,8 +211,8 @@ impl Discovery {
             place: match target {
                 Target::Address(address) => address.clone(),
                 Target::Peer(peer) => match entry.addresses.first() {
-                    Some(first) => format!("{peer} at {first}"),
-                    None => peer.to_string(),
+                    Some(first) => format!("{} at {}", short(peer), without_peer(first)),
+                    None => short(peer),
                 },
             },
             outcome: match (&entry.outcome, entry.dialling) {
@@ -223,6 +223,17 @@ impl Discovery {
         });
         attempts.collect()
     }
+}
+
+/// The end of a PeerId, which tells it from others; they all begin alike.
+fn short(peer: &PeerId) -> String {
+    let text = peer.to_string();
+    format!("…{}", &text[text.len().saturating_sub(8)..])
+}
+
+/// A multiaddr as far as it says where.
+pub fn without_peer(address: &str) -> &str {
+    address.split_once("/p2p/").map_or(address, |(place, _)| place)
 }
 
 #[cfg(test)]

@@ -230,7 +230,11 @@ impl Driver {
         Ok(())
     }
 
+    /// Listens where nobody does: libp2p shares a port with whoever else shares it, and then each gets some of the dials.
     fn listen_on(&mut self, address: Multiaddr) -> Result<ListenerId, String> {
+        if let Some(socket) = socket(&address.to_string()).filter(|socket| socket.port() != 0) {
+            drop(std::net::TcpListener::bind(socket).map_err(|error| error.to_string())?);
+        }
         self.swarm.listen_on(address).map_err(|error| match error {
             TransportError::Other(error) => error.to_string(),
             other => other.to_string(),
@@ -479,7 +483,7 @@ impl Driver {
                 // This process was suspended, and everybody took it for dead: it is a newcomer again, so that one who
                 // took its task over meanwhile keeps it.
                 self.settles = Some(now + SETTLED_AFTER);
-                self.roster.change(|hello| (hello.since_unix_ms, hello.settled) = (unix_ms(), false));
+                self.roster.change(|hello| (hello.claims_since_unix_ms, hello.settled) = (unix_ms(), false));
             } else if now >= settles {
                 self.roster.change(|hello| hello.settled = true);
             }

@@ -69,9 +69,18 @@ impl MeshKey {
         }
         let key = MeshKey::generate()?;
         if write_new(&path, &key)? {
+            // Without the mark a ticket is refused that could be taken; that is all.
+            let _unmarked = fs::write(untried_path(&path), "");
             return Ok(key);
         }
         Ok(read_key(&path)?.ok_or(KeyError::Damaged { path })?)
+    }
+
+    /// Notes that somebody was met with the key of `mesh`: from now on a ticket with another does not just replace it.
+    pub fn confirm(home: &Path, mesh: &str) {
+        if let Ok(path) = key_path(home, mesh) {
+            let _confirmed_before = fs::remove_file(untried_path(&path));
+        }
     }
 
     /// The key of `mesh` in `home`, where there is one.
@@ -208,6 +217,12 @@ impl Ticket {
         let accepted = match read_key(&path) {
             Ok(None) if write_new(&path, &self.key)? => Accepted::Stored,
             Ok(Some(key)) if key == self.key => Accepted::Known,
+            // Made here in passing, and nobody was met with it.
+            Ok(Some(_)) if untried_path(&path).exists() => {
+                overwrite(&path, key_file(&self.key).as_bytes())?;
+                MeshKey::confirm(home, &self.mesh);
+                Accepted::Stored
+            }
             Err(KeyError::Damaged { .. }) | Ok(_) if replace => {
                 overwrite(&path, key_file(&self.key).as_bytes())?;
                 Accepted::Replaced
@@ -236,6 +251,11 @@ pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
         && mesh.starts_with(|c: char| c.is_ascii_alphanumeric())
         && mesh.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(80).collect() }) }
+}
+
+/// The mark beside a key that was made here and that nobody was met with.
+fn untried_path(key: &Path) -> PathBuf {
+    key.with_extension("untried")
 }
 
 /// Makes `path` a folder that only this user can look into.

@@ -171,6 +171,13 @@ impl Roster {
         self.links.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// Whether every node that a peer here tells of is here too.
+    pub fn has_met_all(&self) -> bool {
+        let links = self.links();
+        let is_here = |peer: &Peer| *peer == self.me || links.iter().any(|link| link.peer == *peer);
+        links.iter().all(|link| link.hello().peers.iter().all(|known| is_here(&known.peer)))
+    }
+
     /// What this participant says of itself, in full.
     pub fn own_hello(&self) -> Hello {
         lock(&self.hello).clone()
@@ -418,7 +425,8 @@ pub fn encode_small(envelope: &Envelope) -> Result<Vec<u8>, MeshError> {
 /// Whether `a` has the task that both claim: a settled holder before a newcomer, then the earlier, then the lower number.
 /// Both sides of a link compare the same two Hellos, so they agree.
 fn has_it(a: &Hello, a_peer: &Peer, b: &Hello, b_peer: &Peer) -> bool {
-    let rank = |hello: &Hello, peer: &Peer| (!hello.settled, hello.since_unix_ms, hello.incarnation, peer.clone());
+    let rank =
+        |hello: &Hello, peer: &Peer| (!hello.settled, hello.claims_since_unix_ms, hello.incarnation, peer.clone());
     rank(a, a_peer) < rank(b, b_peer)
 }
 
@@ -441,6 +449,7 @@ fn unsaid() -> Hello {
         addresses: Vec::new(),
         bulk_addresses: Vec::new(),
         since_unix_ms: 0,
+        claims_since_unix_ms: 0,
         settled: false,
         peers: Vec::new(),
     }

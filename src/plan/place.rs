@@ -277,15 +277,15 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> String {
     let jobs: BTreeSet<&str> = devices.iter().map(|device| device.task.job.as_str()).collect();
     let near: Vec<String> = match (&requested.job, requested.task) {
         (Some(job), Some(task)) => {
-            let near = nearest(&format!("{job}/{task}"), tasks.iter().map(String::as_str));
-            near.into_iter().map(str::to_owned).collect()
+            // Another task of the same job is no slip of the pen: the one that is meant is down.
+            let others = tasks.iter().map(String::as_str).filter(|_| !jobs.contains(job.as_str()));
+            nearest(&format!("{job}/{task}"), others).into_iter().map(str::to_owned).collect()
         }
         (Some(job), None) => nearest(job, jobs.iter().copied()).into_iter().map(|job| format!("/job:{job}")).collect(),
         _ => Vec::new(),
     };
     if near.is_empty() {
-        let jobs: Vec<&str> = jobs.into_iter().collect();
-        format!("No node is up as {place}; jobs that are: {}.", jobs.join(", "))
+        format!("No node is up as {place}; those that are: {}.", tasks.into_iter().collect::<Vec<_>>().join(", "))
     } else {
         format!("No node is up as {place}; did you mean {}?", near.join(" or "))
     }

@@ -41,6 +41,8 @@ pub struct Hello {
     pub bulk_addresses: Vec<String>,
     /// When it started, in milliseconds since 1970.
     pub since_unix_ms: u64,
+    /// Since when it claims its task: since its start, or since it woke from a sleep in which others took it for dead.
+    pub claims_since_unix_ms: u64,
     /// Whether it has held its task long enough that everybody could object. Of two that claim one task, the settled one
     /// has it.
     pub settled: bool,

@@ -133,6 +133,15 @@ fn a_ticket_brings_another_machine_in() {
     let address = _zero.address().to_owned();
     let listed = other.run(&["ps", "--json", "--peer", &address]).expect(0).json();
     assert_eq!(listed[0]["task"], "/job:local/task:0");
+    // A key that a command made in passing stands in nobody's way; one that is in use is not just replaced.
+    let third = house.elsewhere();
+    third.run(&["ps", "--no-mdns", "--peer", &address]).expect(4);
+    third.run(&["join", ticket.trim()]).expect(0);
+    third.run(&["ps", "--peer", &address]).expect(0);
+    let fourth = house.elsewhere();
+    let _own = fourth.node("local/0");
+    let foreign = fourth.run(&["ticket"]).expect(0).stdout;
+    third.run(&["join", foreign.trim()]).expect(2).complains(&["--replace"]);
 }
 
 #[test]
@@ -143,6 +152,31 @@ fn without_a_mesh_the_exit_code_says_so() {
     house.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
     // And no network is needed for this.
     house.run(&["run", &graph]).prints("238");
+}
+
+#[test]
+fn a_task_that_is_down_is_no_fault_of_the_graph() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let graph = house.file("graph.json", SPLIT_238);
+    house.run(&["submit", &graph]).expect(4).complains(&["No node is up as /job:local/task:1"]);
+    house.run(&["plan", &graph]).expect(4);
+    // A port that another node listens on is refused, not shared with it.
+    let address = zero.address().to_owned();
+    house.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
+    // A name that is none leaves nothing behind, inside the home folder or out of it.
+    house.run(&["node", "--name", "local/1", "--mesh", "../../x"]).expect(2);
+    assert!(!house.path("../x").exists());
+}
+
+#[test]
+fn the_first_task_by_name_is_the_master() {
+    let house = House::new();
+    let _nodes = [house.node("b/0"), house.node("a/1"), house.node("a/0")];
+    let graph = house.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    for _ in 0..8 {
+        house.run(&["submit", &graph]).expect(0).complains(&["/job:a/task:0/device:CPU:0: x"]);
+    }
 }
 
 #[test]

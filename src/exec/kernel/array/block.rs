@@ -90,7 +90,7 @@ fn batch_to_space(x: &Tensor, block: &Tensor, crops: &Tensor) -> Result<Tensor> 
         )));
     }
     let all = call::product(&block);
-    if x.dims()[0] % all != 0 {
+    if !x.dims()[0].is_multiple_of(all) {
         return Err(Failure::invalid(format!(
             "Input batch dimension ({}) is not divisible by product of block sizes ({all})",
             x.dims()[0]
