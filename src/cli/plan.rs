@@ -20,7 +20,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,
-    /// Task whose node is the master [default: the nearest]
+    /// Task whose node is the master [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
     /// Plan as `meshtf run` would: every task that the graph names, in this process
