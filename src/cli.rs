@@ -3,6 +3,15 @@
 //! Results go to stdout and everything else to stderr. Every way to end has its exit code ([`Exit`]). Nothing here
 //! knows how a graph is planned, moved or run; that is the library's, and a program can have all of it without this.
 
+/// As `std`'s, but a standard error that cannot be written (closed, a full disk, a reader that went away) is no reason to
+/// panic: what a command says there is beside its result. It stands before the modules, so that all of them have it.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($text)*);
+    }};
+}
+
 mod completions;
 mod failure;
 mod inputs;
@@ -40,7 +49,7 @@ Examples:
 Exit codes:
   0  all went well
   1  verify: a case differs
-  2  bad input: the command line, a file, the graph, a feed, a fetch, a name
+  2  bad input: the command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written
   3  the graph failed while it ran
   4  the mesh: no node up, a task lost, a refused key, a name that is taken
   5  out of time
@@ -161,6 +170,8 @@ fn log_to_stderr(verbose: u8) {
     });
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        // It would report a standard error that cannot be written on standard error, and panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(verbose > 0);
     // A program that embeds this one and logs already keeps what it has.

@@ -136,6 +136,12 @@ impl From<&DeviceName> for DeviceSpec {
     }
 }
 
+/// Why text is no number of a task or device.
+fn no_number(text: &str) -> String {
+    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if is_number { format!("too large; the most is {}", u32::MAX) } else { "not a number".to_owned() }
+}
+
 fn is_job(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
@@ -155,7 +161,7 @@ impl FromStr for DeviceSpec {
         };
         let number = |key: &str, value: &str| match value {
             "*" => Ok(None),
-            _ => value.parse::<u32>().map(Some).map_err(|_| error(format!("{key}:{value} is not a number"))),
+            _ => value.parse::<u32>().map(Some).map_err(|_| error(format!("{key}:{value} is {}", no_number(value)))),
         };
         for part in parts.split('/') {
             let (key, value) = part.split_once(':').ok_or_else(|| error(format!("{part:?} has no colon")))?;
@@ -202,7 +208,7 @@ impl FromStr for Task {
             |why: &str| NameError { text: text.to_owned(), what: "task name", why: why.into(), right: TASK_EXAMPLE };
         if !text.starts_with('/') {
             let (job, index) = text.split_once('/').ok_or_else(|| error("it has no /"))?;
-            let index = index.parse().map_err(|_| error("what follows the / is not a number"))?;
+            let index = index.parse().map_err(|_| error(&format!("what follows the / is {}", no_number(index))))?;
             return if is_job(job) {
                 Ok(Task::new(job, index))
             } else {

@@ -18,8 +18,9 @@ use std::collections::HashMap;
 pub use attr::{Attr, Attrs};
 pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
+pub use json::read_literal;
 pub use op::OpDef;
-pub use program::{Program, read};
+pub use program::{Program, place_of, read};
 use serde::{Deserialize, Serialize};
 
 use crate::tensor::DType;

@@ -4,5 +4,18 @@
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
 fn main() -> std::process::ExitCode {
+    silence_wayland();
     meshtf::cli::main()
+}
+
+/// Looking for GPUs asks for a Wayland display too, and libwayland prints a line for each time where this variable is not
+/// set. Any absolute path will do; this one belongs to the user, holds no display, and need not exist.
+fn silence_wayland() {
+    const RUNTIME: &str = "XDG_RUNTIME_DIR";
+    if let (None, Ok(home)) = (std::env::var_os(RUNTIME), meshtf::mesh::home())
+        && home.is_absolute()
+    {
+        // SAFETY: `main` has only just begun, and no other thread runs that could read the environment.
+        unsafe { std::env::set_var(RUNTIME, home) };
+    }
 }

@@ -15,7 +15,7 @@ pub enum Exit {
     Ok = 0,
     /// `verify`: a case differs.
     Differs = 1,
-    /// The command line, a file, the graph, a feed, a fetch, a name.
+    /// The command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written.
     BadInput = 2,
     /// The graph failed while it ran.
     GraphFailed = 3,

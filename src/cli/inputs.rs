@@ -1,12 +1,12 @@
 //! What `submit`, `run` and `plan` have in common: a graph file, what to feed it, what to ask of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
 use crate::device::DeviceSpec;
-use crate::graph::{self, Graph};
+use crate::graph::{self, Attr, Graph, GraphError};
 use crate::plan::{Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
@@ -21,7 +21,8 @@ pub(super) struct GraphArgs {
     /// Tensor to fetch, NAME or NAME:PORT; again, or with commas, for more [default: what the file says]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE.npy; again for more
+    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE.npy; again for more.
+    /// Text that begins with @ is quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
     /// Node to run without fetching anything from it; again, or with commas, for more
@@ -41,21 +42,31 @@ fn feed(text: &str) -> Result<Feed, String> {
         Some((tensor, value)) if !tensor.is_empty() && !value.is_empty() => {
             Ok(Feed { tensor: tensor.to_owned(), value: value.to_owned() })
         }
+        Some((tensor, "")) if !tensor.is_empty() => {
+            Err(format!("it has no value; the empty string is written {tensor}='\"\"'"))
+        }
         _ => Err("a feed is written NAME=VALUE, e.g. x=2.5, x=[[1,2],[3,4]] or x=@x.npy".to_owned()),
     }
 }
 
 /// A value as the command line states it, as the `dtype` that is wanted.
 fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
-    let fed = match value.strip_prefix('@') {
-        None => literal::parse_as(value, dtype),
-        Some(file) => {
-            let bytes = read(file.as_ref()).map_err(|trouble| trouble.to_string())?;
-            let array = npy::read(&bytes).and_then(|array| literal::convert_feed(array, dtype));
-            return array.map_err(|failure| format!("{file}: {}", failure.message));
+    if let Some(file) = value.strip_prefix('@') {
+        let bytes = read(file.as_ref()).map_err(|trouble| trouble.to_string())?;
+        let array = npy::read(&bytes).and_then(|array| literal::convert_feed(array, dtype));
+        return array.map_err(|failure| format!("{file}: {}", failure.message));
+    }
+    graph::read_literal(value, dtype).map_err(|failure| {
+        let mut why = failure.message;
+        let list = format!("[{value}]");
+        if value.contains(',') && graph::read_literal(&list, dtype).is_ok() {
+            why.push_str(&format!("; a list is written {list}"));
         }
-    };
-    fed.map_err(|failure| failure.message)
+        if !why.contains(dtype.name()) {
+            why.push_str(&format!("; {dtype} is wanted"));
+        }
+        why
+    })
 }
 
 /// The bytes of a file; `-` is stdin.
@@ -75,6 +86,20 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
+/// What is wrong with a name that is fetched, fed or run, and what would be right.
+fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
+    let hint = match error {
+        GraphError::NoSuchPort { ports: 0, .. } => {
+            format!("; it has no value to {role}: to run it, name it with --run (or in \"targets\")")
+        }
+        GraphError::NoSuchNode { .. } if role == "run" && name.contains(':') => {
+            "; what is run is a node, whose name has no :PORT".to_owned()
+        }
+        _ => String::new(),
+    };
+    Trouble::input(format!("{role} {name}: {error}{hint}"))
+}
+
 /// A graph read and checked, with everything a step takes.
 pub(super) struct Job {
     pub graph: Graph,
@@ -89,8 +114,12 @@ impl GraphArgs {
     /// Reads the file and every feed, and holds them against each other.
     pub fn read(&self) -> Result<Job, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let program = graph::read(&read(&self.graph)?).map_err(|error| at(&error))?;
-        let graph = Graph::new(program.nodes).map_err(|error| at(&error))?;
+        let bytes = read(&self.graph)?;
+        let program = graph::read(&bytes).map_err(|error| at(&error))?;
+        let graph = Graph::new(program.nodes).map_err(|error| {
+            let place = error.node().and_then(|node| graph::place_of(&bytes, node));
+            at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
+        })?;
 
         // Who says what to run means to go on with the variables as they are.
         let (fetches, targets, init) = if self.fetch.is_empty() && self.targets.is_empty() {
@@ -105,19 +134,27 @@ impl GraphArgs {
             )));
         }
         for fetch in &fetches {
-            graph.output(fetch)?;
+            graph.output(fetch).map_err(|error| asked("fetch", fetch, &error))?;
         }
         for target in targets.iter().chain(&init) {
-            graph.find_or_nearest(target)?;
+            graph.find_or_nearest(target).map_err(|error| asked("run", target, &error))?;
         }
 
         // What the command line feeds stands before what the file feeds.
         let mut feeds: BTreeMap<String, Tensor> = program.feed.into_iter().collect();
+        let mut seen = BTreeSet::new();
         for Feed { tensor, value } in &self.feed {
-            let output = graph.output(tensor)?;
-            let dtype = graph.output_type(output).dtype;
-            let fed = fed(value, dtype)
-                .map_err(|why| Trouble::input(format!("--feed {tensor}: {why}; {tensor} is {dtype}")))?;
+            let output = graph.output(tensor).map_err(|error| asked("feed", tensor, &error))?;
+            if !seen.insert(output) {
+                return Err(Trouble::input(format!(
+                    "--feed {tensor}: {} is fed more than once",
+                    graph.tensor_name(output)
+                )));
+            }
+            let fed = fed(value, graph.output_type(output).dtype)
+                .map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
+            // The file may have another name for the same tensor, `x:0`.
+            feeds.retain(|name, _| graph.output(name).ok() != Some(output));
             feeds.insert(tensor.clone(), fed);
         }
         Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets, init })
@@ -131,6 +168,29 @@ impl Job {
             fetches: self.fetches.clone(),
             targets: self.targets.clone(),
         }
+    }
+
+    /// The graph with the shape of each fed value on its placeholder, for whoever plans without the values. One that its
+    /// placeholder does not admit is left to the run to refuse.
+    pub fn graph_as_fed(&self) -> Graph {
+        let mut nodes = self.graph.to_defs();
+        for node in nodes.iter_mut().filter(|node| node.op == "Placeholder") {
+            let is_it = |tensor: &str| graph::split_tensor_name(tensor) == (node.name.as_str(), 0);
+            let Some((_, value)) = self.feeds.iter().find(|(tensor, _)| is_it(tensor)) else { continue };
+            if node.attrs.shape("shape").is_ok_and(|shape| shape.admits(value.shape())) {
+                node.attrs.set("shape", Attr::Shape(value.shape().into()));
+            }
+        }
+        Graph::new(nodes).unwrap_or_else(|_| self.graph.clone())
+    }
+
+    /// The fetches with their dtypes.
+    pub fn fetch_types(&self) -> Result<Vec<(&str, DType)>, Trouble> {
+        let mut types = Vec::with_capacity(self.fetches.len());
+        for name in &self.fetches {
+            types.push((name.as_str(), self.graph.output_type(self.graph.output(name)?).dtype));
+        }
+        Ok(types)
     }
 
     /// The feeds as a session takes them.

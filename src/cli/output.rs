@@ -1,20 +1,40 @@
 //! What goes to stdout: values, tables, JSON. A reader that goes away ends the command, without a word.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
 use crate::plan::Plan;
 use crate::tensor::render::to_json;
-use crate::tensor::{Tensor, npy};
+use crate::tensor::{DType, Tensor, npy};
 
 /// Most node names that a line about a device shows.
 const NAMES_SHOWN: usize = 8;
 
+/// Whether this process was started without a standard output (`meshtf … >&-`). Before `main`, Rust puts /dev/null in its
+/// place, and results would vanish without a word; so this is looked at earlier still, where the system offers that.
+static STARTED_WITHOUT_STDOUT: AtomicBool = AtomicBool::new(false);
+
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+#[cfg(target_os = "linux")]
+extern "C" fn look_at_stdout() {
+    // SAFETY: asking for the flags of a descriptor touches no memory, whether it is open or not.
+    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1;
+    STARTED_WITHOUT_STDOUT.store(is_closed, Ordering::Relaxed);
+}
+
 /// Writes to stdout and flushes.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Trouble> {
+    if STARTED_WITHOUT_STDOUT.load(Ordering::Relaxed) {
+        return Err(Trouble::stdout(io::Error::other("it is closed")));
+    }
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Trouble::stdout)
 }
@@ -58,10 +78,24 @@ fn tensor_json(value: &Tensor) -> Value {
     json!({ "dtype": value.dtype().name(), "shape": value.dims(), "value": to_json(value) })
 }
 
-/// Writes each value to `DIR/NAME.npy` and says so on stderr. What a file name cannot hold becomes `_`.
-pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<(), Trouble> {
+/// Refuses an `--out` that could not be written, before anything runs for it.
+pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(Trouble::input(format!("--out {}: it is a file; a folder is wanted", folder.display())));
+    }
+    match values.iter().find(|(_, dtype)| *dtype == DType::String) {
+        None => Ok(()),
+        Some((fetch, _)) => Err(Trouble::input(format!(
+            "--out: {fetch} is a string tensor, and strings are not written as .npy; leave it out of --fetch, or print it \
+             (without --out, or with --json)"
+        ))),
+    }
+}
+
+/// Writes each value to `DIR/NAME.npy`, and answers the files. What a file name cannot hold becomes `_`.
+pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
-    std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+    let mut files = Vec::with_capacity(names.len());
     let mut taken = std::collections::BTreeSet::new();
     for (name, value) in names.iter().zip(values) {
         let stem: String =
@@ -72,10 +106,13 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
             .expect("there are more numbers than names");
         let path = folder.join(file);
         let array = npy::write(value).map_err(|failure| cannot(&path, &failure.message))?;
-        std::fs::write(&path, array).map_err(|error| cannot(&path, &error))?;
-        eprintln!("{name} -> {}", path.display());
+        files.push((path, array));
     }
-    Ok(())
+    std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+    for (path, array) in &files {
+        std::fs::write(path, array).map_err(|error| cannot(path, &error))?;
+    }
+    Ok(files.into_iter().map(|(path, _)| path).collect())
 }
 
 /// Where each part ran, a line per device, and what travelled.
@@ -88,6 +125,10 @@ pub(super) fn where_it_ran(plan: &Plan) -> String {
             .filter(|placement| placement.device == piece.device)
             .map(|placement| placement.node.as_str())
             .collect();
+        // Only a fed or fetched value passes through.
+        if names.is_empty() {
+            continue;
+        }
         let mut line = format!("{}: {}", piece.device, names[..names.len().min(NAMES_SHOWN)].join(", "));
         if names.len() > NAMES_SHOWN {
             line.push_str(&format!(" and {} more", names.len() - NAMES_SHOWN));

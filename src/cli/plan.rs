@@ -44,7 +44,7 @@ pub(super) async fn plan(args: Args) -> Outcome {
     } else {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None)).await?
     };
-    let plan = reached.explain(&job.graph, job.signature(), options).await;
+    let plan = reached.explain(&job.graph_as_fed(), job.signature(), options).await;
     let plan = plan.map_err(|failure| reached.blame(failure.into(), &job.tasks()));
     reached.close().await;
     let plan = plan?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
@@ -45,13 +45,13 @@ pub(super) struct StepArgs {
     /// Run this many steps with the same feeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Print the fetched values after every K-th step too, not only after the last
+    /// Print the fetched values after every K-th step too, not only after the last (which alone --out writes)
     #[arg(long, value_name = "K", default_value_t = 0)]
     every: u64,
     /// Print JSON: values with dtype and shape, devices; with --every, an object a line
     #[arg(long)]
     json: bool,
-    /// Write each value to DIR/NAME.npy instead of printing it
+    /// Write each value of the last step to DIR/NAME.npy instead of printing it
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Run a node on another device of its task where the requested one is not there
@@ -60,13 +60,14 @@ pub(super) struct StepArgs {
     /// Give up after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Do not say where each part ran
+    /// Do not say where each part ran, and show no progress bar
     #[arg(short, long)]
     quiet: bool,
 }
 
 pub(super) async fn submit(args: Args) -> Outcome {
     let job = args.graph.read()?;
+    args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
     let outcome = deadline.within(args.steps.run(&reached, &job)).await;
@@ -76,6 +77,11 @@ pub(super) async fn submit(args: Args) -> Outcome {
 }
 
 impl StepArgs {
+    /// Refuses what could only fail after the run.
+    pub fn check(&self, job: &Job) -> Result<(), Trouble> {
+        self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
+    }
+
     /// Opens a session, runs the steps, and shows what comes back.
     pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
@@ -85,7 +91,10 @@ impl StepArgs {
         let _ = session.close().await;
         outcome?;
         if !self.quiet {
-            eprintln!("{}", output::where_it_ran(&reached.explain(&job.graph, job.signature(), options).await?));
+            let places = output::where_it_ran(&reached.explain(&job.graph, job.signature(), options).await?);
+            if !places.is_empty() {
+                eprintln!("{places}");
+            }
         }
         Ok(Exit::Ok)
     }
@@ -112,26 +121,37 @@ impl StepArgs {
         }
         let ran = ran?;
 
-        if let Some(folder) = &self.out {
-            output::save(folder, &job.fetches, &ran.fetches)?;
-        }
+        let files = match &self.out {
+            Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
+            None => Vec::new(),
+        };
+        let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));
         if self.json {
             let devices: Vec<String> = ran.devices.iter().map(ToString::to_string).collect();
             let mut answer = json!({ "step": self.steps, "devices": devices });
-            if self.out.is_none() {
-                answer["values"] = output::values_json(&job.fetches, &ran.fetches);
+            match &self.out {
+                None => answer["values"] = output::values_json(&job.fetches, &ran.fetches),
+                Some(_) => {
+                    answer["files"] =
+                        files.map(|(fetch, file)| (fetch.clone(), file.into())).collect::<Map<_, _>>().into()
+                }
             }
             return if self.every > 0 { output::line(&answer.to_string()) } else { output::json_value(&answer) };
         }
+        if self.out.is_some() {
+            for (fetch, file) in files {
+                eprintln!("{fetch} -> {file}");
+            }
+            return Ok(());
+        }
         match &ran.fetches[..] {
             [] => Ok(()),
-            _ if self.out.is_some() => Ok(()),
             values if self.every > 0 => self.show_step(self.steps, job, values),
             values => output::line(&output::values_text(&job.fetches, values)),
         }
     }
 
-    /// The values of one step among many: a line that begins with the step.
+    /// The values of one step among many: behind the step's number, or below it where they take several lines.
     fn show_step(&self, step: u64, job: &Job, values: &[Tensor]) -> Result<(), Trouble> {
         if self.json {
             return output::line(
@@ -139,8 +159,8 @@ impl StepArgs {
             );
         }
         let text = output::values_text(&job.fetches, values);
-        let lines: Vec<String> = text.lines().map(|line| format!("step {step}: {line}")).collect();
-        output::line(&lines.join("\n"))
+        let gap = if text.contains('\n') { '\n' } else { ' ' };
+        output::line(&format!("step {step}:{gap}{text}"))
     }
 
     /// A bar on stderr where somebody watches a run of many steps.
@@ -148,11 +168,12 @@ impl StepArgs {
         if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} steps  {rate}/s  {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .with_key("rate", |state: &ProgressState, text: &mut dyn std::fmt::Write| {
-                let _cannot_fail = write!(text, "{:.0}", state.per_sec());
-            });
+        // Whatever stands beside the bar fits 40 columns, and the bar takes what is left.
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {rate} {eta}");
+        let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+            let _ = write!(to, "{:.0}/s", state.per_sec());
+        };
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("rate", rate);
         ProgressBar::new(self.steps).with_style(style)
     }
 }

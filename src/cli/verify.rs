@@ -46,8 +46,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What became of a case: how many steps it has, or why it differs.
-type Verdict = Result<usize, String>;
+/// What became of a case.
+enum Verdict {
+    /// It ran as recorded: how many steps it has.
+    Same(usize),
+    Differs(String),
+    /// Nothing was held against the record: why, and how that ends the command.
+    NotCompared(Trouble),
+}
 
 pub(super) async fn verify(args: Args) -> Outcome {
     // A folder that holds no case is a slip of the hand, and said before anything runs.
@@ -55,18 +61,25 @@ pub(super) async fn verify(args: Args) -> Outcome {
         return Err(Trouble::input(format!("{} is no recorded case: it has no case.json", folder.display())));
     }
     let mut passed = 0;
+    let mut exit = Exit::Ok;
     for folder in &args.cases {
-        let (name, verdict) = match Case::read(folder) {
+        let verdict = match Case::read(folder) {
             Ok(mut case) => {
                 if args.mesh.is_some() {
                     move_files(&mut case);
                 }
-                (case.name.clone(), args.replay(&case).await?)
+                args.replay(&case).await?
             }
-            Err(failure) => (name_of(folder), Err(failure.to_string())),
+            Err(failure) => Verdict::NotCompared(Trouble::input(failure.to_string())),
         };
-        passed += usize::from(verdict.is_ok());
-        args.show(&name, &verdict)?;
+        // A difference is the answer that was asked for; else the first reason why there is none.
+        match &verdict {
+            Verdict::Same(_) => passed += 1,
+            Verdict::Differs(_) => exit = Exit::Differs,
+            Verdict::NotCompared(trouble) if exit == Exit::Ok => exit = trouble.exit,
+            Verdict::NotCompared(_) => {}
+        }
+        args.show(&name_of(folder), &verdict)?;
     }
     let count = args.cases.len();
     if args.json {
@@ -74,11 +87,12 @@ pub(super) async fn verify(args: Args) -> Outcome {
     } else {
         output::line(&format!("{passed} of {count}"))?;
     }
-    Ok(if passed == count { Exit::Ok } else { Exit::Differs })
+    Ok(exit)
 }
 
 fn name_of(folder: &Path) -> String {
-    folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Takes the / off fed file names: nodes keep files below folders of their own, wherever the case was recorded.
@@ -116,7 +130,17 @@ async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
     let options =
         SessionOptions { soft_placement: case.soft_placement, default_task: None, prefers_gpu, isolated: true };
     let session = reached.session(case.graph.clone(), options).await;
-    replay(case, session).await.map_err(|difference| difference.to_string())
+    match replay(case, session).await {
+        Ok(steps) => Verdict::Same(steps),
+        Err(difference) => Verdict::Differs(difference.to_string()),
+    }
+}
+
+/// The tasks of a case that nobody holds. One process holds them all.
+fn missing(case: &Case, reached: &Reached) -> Vec<String> {
+    let Reached::Mesh { node, .. } = reached else { return Vec::new() };
+    let cluster = node.cluster();
+    case.tasks().iter().filter(|task| !cluster.tasks().any(|there| there == *task)).map(Task::short).collect()
 }
 
 impl Args {
@@ -128,12 +152,17 @@ impl Args {
         let scratch = Scratch::new();
         match self.host(case, &scratch).await {
             Ok(reached) => {
-                let verdict = compare(case, &reached, self.backend == BackendChoice::Wgpu).await;
+                let missing = missing(case, &reached);
+                let verdict = if missing.is_empty() {
+                    compare(case, &reached, self.backend == BackendChoice::Wgpu).await
+                } else {
+                    Verdict::NotCompared(Trouble::mesh(format!("no node holds {}", missing.join(", "))))
+                };
                 reached.close().await;
                 Ok(verdict)
             }
             Err(trouble) if self.mesh.is_some() => Err(trouble),
-            Err(trouble) => Ok(Err(trouble.to_string())),
+            Err(trouble) => Ok(Verdict::NotCompared(trouble)),
         }
     }
 
@@ -155,16 +184,20 @@ impl Args {
 
     fn show(&self, name: &str, verdict: &Verdict) -> Result<(), Trouble> {
         if self.json {
-            let (ok, steps, why) = match verdict {
-                Ok(steps) => (true, Some(steps), None),
-                Err(why) => (false, None, Some(why)),
+            let line = match verdict {
+                Verdict::Same(steps) => json!({ "case": name, "ok": true, "compared": true, "steps": steps }),
+                Verdict::Differs(why) => json!({ "case": name, "ok": false, "compared": true, "why": why }),
+                Verdict::NotCompared(why) => {
+                    json!({ "case": name, "ok": false, "compared": false, "why": why.to_string() })
+                }
             };
-            return output::line(&json!({ "case": name, "ok": ok, "steps": steps, "why": why }).to_string());
+            return output::line(&line.to_string());
         }
         output::line(&match verdict {
-            Ok(1) => format!("ok       {name}  1 step"),
-            Ok(steps) => format!("ok       {name}  {steps} steps"),
-            Err(why) => format!("DIFFERS  {name}  {why}"),
+            Verdict::Same(1) => format!("ok       {name}  1 step"),
+            Verdict::Same(steps) => format!("ok       {name}  {steps} steps"),
+            Verdict::Differs(why) => format!("DIFFERS  {name}  {why}"),
+            Verdict::NotCompared(why) => format!("not compared  {name}  {why}"),
         })
     }
 }

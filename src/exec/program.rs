@@ -458,6 +458,16 @@ fn may_wait(node: &PieceNode, act: &Act) -> bool {
     }
 }
 
+impl Node {
+    /// Names this node, for a failure that does not say: a fetch by what it fetches, since nobody wrote a node for it.
+    pub fn blamed(&self, failure: Failure) -> Failure {
+        match self.name.strip_prefix("_Fetch/") {
+            Some(tensor) if failure.node.is_none() => Failure { node: Some(tensor.to_owned()), ..failure },
+            _ => failure.at_node(&self.name, &self.op),
+        }
+    }
+}
+
 fn is_op(node: &PieceNode, op: &str) -> bool {
     matches!(&node.op, PieceOp::Op(own) if own == op)
 }

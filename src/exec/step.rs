@@ -158,7 +158,7 @@ impl Step {
         let Some((at, _)) = self.blocked.remove(&ticket.number) else { return Ok(()) };
         self.current = at.node;
         let node = &program.code.nodes[at.node as usize];
-        let tokens = result.map_err(|failure| failure.at_node(&node.name, &node.op))?;
+        let tokens = result.map_err(|failure| node.blamed(failure))?;
         self.finish(program, near, at, Some(tokens))
     }
 
@@ -181,7 +181,7 @@ impl Step {
     /// Names the node that runs, for a failure that does not say.
     pub fn place(&self, program: &Program, failure: Failure) -> Failure {
         match program.code.nodes.get(self.current as usize) {
-            Some(node) => failure.at_node(&node.name, &node.op),
+            Some(node) => node.blamed(failure),
             None => failure,
         }
     }

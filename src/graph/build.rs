@@ -166,11 +166,24 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
         let (wanted, got) = (op.inputs.len(), links.inputs.len());
         return Err(GraphError::InputCount { node: name, op: op.name, wanted, got });
     }
+    let left_out: Vec<&str> = op.attrs.iter().map(|def| def.name).filter(|name| attrs.get(name).is_none()).collect();
     infer_attrs(op, &mut attrs, links.inputs.len(), |i| {
         let input = links.inputs[i];
         nodes[input.node.index()].as_ref()?.outputs.get(input.port as usize).map(|ty| ty.dtype)
     });
-    complete_attrs(&name, op, &mut attrs)?;
+    complete_attrs(&name, op, &mut attrs).map_err(|error| match error {
+        // The user wrote no such attribute: it is an input that is wrong.
+        GraphError::BadAttr { node, op: op_name, attr, why }
+            if left_out.contains(&attr.as_str()) && attrs.get(&attr).is_some() =>
+        {
+            let from = input_of_attr(op, &attr, &attrs, links.inputs.len());
+            let producer = from.and_then(|i| nodes[links.inputs[i].node.index()].as_ref());
+            let why =
+                producer.map_or(why.clone(), |producer| format!("{why}; it is that of its input {}", producer.name));
+            GraphError::BadAttr { node, op: op_name, attr, why }
+        }
+        error => error,
+    })?;
 
     let inputs = expand(&op.inputs, &attrs);
     if inputs.len() != links.inputs.len() {
@@ -272,6 +285,16 @@ pub(super) fn share_inputs(op: &OpDef, attrs: &Attrs, count: usize) -> Vec<Range
         next += take;
     }
     shares
+}
+
+/// The first of `count` inputs that an attribute follows from.
+fn input_of_attr(op: &OpDef, attr: &str, attrs: &Attrs, count: usize) -> Option<usize> {
+    let is_from = |ty: ArgType| match ty {
+        ArgType::Fixed(_) | ArgType::ManyFixed(..) => false,
+        ArgType::Attr(name) | ArgType::Many(_, name) | ArgType::List(name) => name == attr,
+    };
+    let shares = share_inputs(op, attrs, count);
+    op.inputs.iter().zip(shares).find(|(arg, share)| is_from(arg.ty) && !share.is_empty()).map(|(_, share)| share.start)
 }
 
 /// The attribute that says how many tensors an argument stands for, where that is not always one.

@@ -12,12 +12,12 @@ pub enum GraphError {
     #[error("two nodes are named {name:?}; names are unique")]
     DuplicateName { name: String },
     #[error(
-        "{name:?} is no node name: a name begins with a letter, a digit or '.', and goes on with these, '_', '-', '/', '\\' and '>'"
+        "{name:?} is no node name: a name begins with a letter, a digit, '.' or '_', and goes on with these, '-', '/', '\\' and '>'"
     )]
     BadName { name: String },
     #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
     UnknownOp { node: String, op: String, nearest: Vec<String> },
-    #[error("node {node}: input {input:?} names a node that does not exist{}", hint(nearest))]
+    #[error("node {node}: {} names a node that does not exist{}", shown(input), hint(nearest))]
     UnknownInput { node: String, input: String, nearest: Vec<String> },
     #[error("node {node}: input {input:?}: {producer} ({op}) has {ports} output(s), numbered from 0")]
     UnknownPort { node: String, input: String, producer: String, op: &'static str, ports: usize },
@@ -47,6 +47,36 @@ pub enum GraphError {
     NoSuchNode { name: String, nearest: Vec<String> },
     #[error("{tensor:?}: {op} has {ports} output(s), numbered from 0")]
     NoSuchPort { tensor: String, op: &'static str, ports: usize },
+}
+
+impl GraphError {
+    /// The node that is wrong, where it is one.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            GraphError::UnknownOp { node, .. }
+            | GraphError::UnknownInput { node, .. }
+            | GraphError::UnknownPort { node, .. }
+            | GraphError::InputCount { node, .. }
+            | GraphError::InputType { node, .. }
+            | GraphError::NotARef { node, .. }
+            | GraphError::BadAttr { node, .. }
+            | GraphError::BadDevice { node, .. } => Some(node),
+            GraphError::Cycle { nodes } => nodes.first().map(String::as_str),
+            GraphError::DuplicateName { .. }
+            | GraphError::BadName { .. }
+            | GraphError::TooLarge { .. }
+            | GraphError::NoSuchNode { .. }
+            | GraphError::NoSuchPort { .. } => None,
+        }
+    }
+}
+
+/// An input as a message names it: `input "x:1"`, and `control input "x"` for `^x`.
+fn shown(input: &str) -> String {
+    match input.strip_prefix('^') {
+        Some(control) => format!("control input {control:?}"),
+        None => format!("input {input:?}"),
+    }
 }
 
 /// `; did you mean a or b?`, or nothing.

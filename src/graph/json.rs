@@ -16,8 +16,9 @@ use self::draft::{Draft, Input, Literal, Made};
 use super::build::argument_name;
 use super::program::Budget;
 use super::{Attr, Attrs, FormatError, NodeDef, Program};
+use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, literal};
 
 /// The version of the format that is read and written.
 pub const VERSION: u32 = 1;
@@ -28,6 +29,21 @@ pub const VERSION: u32 = 1;
 /// Syntax or Content, with line, column and path.
 pub fn from_json(text: &str) -> Result<Program, FormatError> {
     crate::json::parse(text).and_then(|value| from_value(&value)).map_err(|fault| FormatError::of_json(text, fault))
+}
+
+/// Reads a literal as it is typed, as a tensor of `dtype`: `2.5`, `[1, 2]`, or `{"value": 0, "shape": [2]}`.
+///
+/// # Errors
+/// InvalidArgument where it is none, or is one that does not fit `dtype`.
+pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
+    if !text.trim_start().starts_with('{') {
+        return literal::parse_as(text, dtype);
+    }
+    let read = crate::json::parse_relaxed(text).and_then(|value| {
+        let stated = draft::literal(&value, Path::Root, &[])?;
+        stated.tensor(stated.dtype.or(Some(dtype)), &mut Budget::new())
+    });
+    literal::convert_feed(read.map_err(|fault| literal::typed(text, &fault))?, dtype)
 }
 
 pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
@@ -108,7 +124,7 @@ impl Literal<'_, '_> {
     fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);
-        let value = crate::tensor::literal::from_json(self.value, dtype, path)?;
+        let value = literal::from_json(self.value, dtype, path)?;
         let Some(shape) = &self.shape else {
             budget.take(value.byte_len()).map_err(fault)?;
             return Ok(value);

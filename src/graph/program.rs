@@ -1,7 +1,7 @@
 //! A program: a graph's nodes with what to fetch, feed and run, and the one way in for its three forms.
 
 use super::{FormatError, NodeDef, graphdef, json};
-use crate::json::Kind;
+use crate::json::{Kind, Path};
 use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
 
 /// What a file states: nodes, unchecked, and what a step of them is to do.
@@ -78,6 +78,18 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
             Err(other) => Err(other),
         },
     }
+}
+
+/// Where a native graph.json states a node: `$.nodes.y (line 6, column 5)`. `None` where it does not, as for the constant that
+/// a literal input becomes, and for every other form.
+pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let value = crate::json::parse(text).ok()?;
+    let Kind::Object(members) = &value.get("nodes")?.kind else { return None };
+    let member = members.iter().find(|member| member.key == node)?;
+    let (line, column) = crate::json::position(text, member.at);
+    let nodes = Path::Root.key("nodes");
+    Some(format!("{} (line {line}, column {column})", nodes.key(node)))
 }
 
 fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {

@@ -248,8 +248,24 @@ impl Placer<'_> {
             .map(|(place, _)| place)
     }
 
+    /// The node whose device string somebody wrote: for the constant that stands for a literal input, its consumer, after
+    /// which it is named and whose device it has.
+    fn placed_by_user(&self, id: NodeId) -> NodeId {
+        let graph = self.step.graph;
+        let constant = graph.node(id);
+        let is_for = |node: &Node| {
+            constant.name.strip_prefix(&node.name).is_some_and(|rest| rest.starts_with('/'))
+                && node.device == constant.device
+                && node.inputs.iter().any(|input| input.node == id)
+        };
+        if constant.op.name != "Const" {
+            return id;
+        }
+        graph.nodes().find(|(_, node)| is_for(node)).map_or(id, |(consumer, _)| consumer)
+    }
+
     fn no_such_device(&mut self, id: NodeId, own: &DeviceSpec, whole: &GroupSpec) -> PlanError {
-        let node = self.step.graph.node(id);
+        let node = self.step.graph.node(self.placed_by_user(id));
         let requested = if !own.is_open() && self.choose(own).is_none() { own.clone() } else { whole.spec.clone() };
         PlanError::NoSuchDevice {
             node: node.name.clone(),

@@ -99,6 +99,12 @@ impl DType {
         }
     }
 
+    /// Its name behind an article, for a message: `an int32`, `a uint8`.
+    pub fn with_article(self) -> String {
+        let article = if self.name().starts_with('i') { "an" } else { "a" };
+        format!("{article} {}", self.name())
+    }
+
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }

@@ -36,7 +36,8 @@ pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
     from_json(&value, Some(dtype), Path::Root).map_err(|fault| typed(text, &fault))
 }
 
-fn typed(text: &str, fault: &Fault) -> Failure {
+/// What is wrong with a literal that somebody typed.
+pub(crate) fn typed(text: &str, fault: &Fault) -> Failure {
     let (line, column) = json::position(text, fault.at);
     let mut shown: String = text.chars().take(60).collect();
     if shown.len() < text.len() {
@@ -119,7 +120,10 @@ fn natural<'v, 'a>(leaves: &[&'v Value<'a>]) -> Result<DType, (&'v Value<'a>, St
             (Some(a), b) if a == b => Some(a),
             (Some(DType::I32 | DType::F32), DType::I32 | DType::F32) => Some(DType::F32),
             (Some(a), b) => {
-                return Err((leaf, format!("a {b} in a list of {a}s: the values of a tensor are of one dtype")));
+                return Err((
+                    leaf,
+                    format!("{} in a list of {a}s: the values of a tensor are of one dtype", b.with_article()),
+                ));
             }
         };
     }
@@ -152,7 +156,7 @@ fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misf
             _ => Err(format!("a bool is true or false, not {}", shown(leaf))),
         }),
         DType::String => all(leaves, bytes),
-        _ => Err((None, format!("a {dtype} cannot be written down"))),
+        _ => Err((None, format!("{} cannot be written down", dtype.with_article()))),
     }
 }
 

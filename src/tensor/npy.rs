@@ -53,8 +53,7 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
 /// InvalidArgument for strings.
 pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
     let Some(bytes) = tensor.bytes() else {
-        let why = "a .npy file holds no strings of differing lengths; ask for them as JSON";
-        return Err(Failure::invalid(why));
+        return Err(Failure::invalid("strings are not written as .npy; ask for them as JSON"));
     };
     let descr = match tensor.dtype() {
         DType::Bool => "|b1",

@@ -42,7 +42,10 @@ impl Shape {
             || {
                 Failure::new(
                     Code::ResourceExhausted,
-                    format!("a {dtype} tensor of shape {self} passes the limit of {MAX_TENSOR_BYTES} bytes a tensor"),
+                    format!(
+                        "{} tensor of shape {self} passes the limit of {MAX_TENSOR_BYTES} bytes a tensor",
+                        dtype.with_article()
+                    ),
                 )
             },
         )

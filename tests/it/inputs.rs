@@ -179,3 +179,35 @@ fn names_that_nobody_has() {
     // The mesh is none the worse for it.
     house.run(&["submit", &right]).prints("2");
 }
+
+#[test]
+fn feeds_as_they_are_typed() {
+    let graph = nodes(
+        r#""x": {"op": "Placeholder", "attrs": {"dtype": "float32"}}, "y": {"op": "Neg", "inputs": ["x"]},
+           "s": {"op": "Placeholder", "attrs": {"dtype": "string"}}, "t": {"op": "Identity", "inputs": ["s"]}"#,
+    );
+    run(&graph, &["--feed", r#"x={"value": 1, "shape": [2, 2]}"#]).prints("[[-1. -1.]\n [-1. -1.]]");
+    run(&graph, &["--feed", r#"x={"value": 1, "dtype": "int64"}"#]).prints("-1.0");
+    run(&graph, &["--fetch", "t", "--feed", r#"s="@x""#]).prints("@x");
+    refused(&graph, &["--feed", "x=1,2"], &["a list is written [1,2]"]);
+    refused(&graph, &["--fetch", "t", "--feed", "s="], &[r#"s='""'"#]);
+    refused(&graph, &["--feed", "x=1", "--feed", "x=2"], &["x is fed more than once"]);
+    refused(&graph, &["--feed", "x=1", "--feed", "x:0=2"], &["x is fed more than once"]);
+    let ended = run(&graph, &["--feed", "x=@nothing.npy"]).expect(2).stderr;
+    assert!(ended.contains("nothing.npy") && !ended.contains("float32"), "{ended}");
+}
+
+#[test]
+fn names_that_are_asked_for() {
+    let graph = nodes(r#""y": 2, "n": {"op": "NoOp"}"#);
+    refused(&graph, &["--fetch", "z"], &["fetch z: The operation, 'z', does not exist in the graph"]);
+    refused(&graph, &["--run", "y:0"], &["run y:0: ", "a node, whose name has no :PORT"]);
+    refused(&graph, &["--fetch", "n"], &["fetch n: ", "--run"]);
+    refused(nodes(r#""y": {"op": "Neg", "inputs": [2], "control": ["zz"]}"#), &[], &[r#"control input "zz" names"#]);
+    refused(
+        nodes(r#""b": true, "y": {"op": "Neg", "inputs": ["b"]}"#),
+        &[],
+        &["is bool, which is none of", "that of its input b", "$.nodes.y (line "],
+    );
+    run(nodes(r#""y": {"base64": "aGk="}"#), &[]).prints("hi");
+}

@@ -9,5 +9,6 @@ mod house;
 mod inputs;
 mod load;
 mod ops;
+mod output;
 mod state;
 mod surface;

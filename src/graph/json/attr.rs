@@ -140,19 +140,28 @@ fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
 }
 
 /// A dtype by its name.
-pub(super) fn dtype(value: &Value, path: Path) -> Read<DType> {
+fn dtype(value: &Value, path: Path) -> Read<DType> {
+    dtype_among(value, path, |_| true)
+}
+
+/// A dtype that values are written in: every one but that of handles.
+pub(super) fn dtype_of_value(value: &Value, path: Path) -> Read<DType> {
+    dtype_among(value, path, |dtype| dtype != DType::Resource)
+}
+
+fn dtype_among(value: &Value, path: Path, is_right: impl Fn(DType) -> bool) -> Read<DType> {
     let name = match &value.kind {
         Kind::String(name) => name,
         _ => return Err(expected("a dtype such as \"float32\"", value, path)),
     };
-    DType::from_name(name).ok_or_else(|| {
-        let known: Vec<&str> = DType::all().map(DType::name).collect();
+    DType::from_name(name).filter(|&dtype| is_right(dtype)).ok_or_else(|| {
+        let known: Vec<&str> = DType::all().filter(|&dtype| is_right(dtype)).map(DType::name).collect();
         let near = crate::nearest::nearest(name, known.iter().copied());
         let hint = match near.first() {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there are {}", known.join(", ")),
         };
-        Fault::content(value, path, format!("{name:?} is no dtype; {hint}"))
+        Fault::content(value, path, format!("{name:?} is no dtype here; {hint}"))
     })
 }
 

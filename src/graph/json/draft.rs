@@ -126,6 +126,9 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
         value.text(path.key("description"))?;
     }
     let Some(op_name) = member.value.get("op") else {
+        if is_base64(&member.value) {
+            return Ok(draft);
+        }
         if member.value.get("value").is_none() {
             let why = "a node has an \"op\", or a \"value\" if it is a constant";
             return Err(Fault::content(&member.value, path, why));
@@ -191,6 +194,11 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
     }
 }
 
+/// Whether this is a string of bytes that are no text.
+fn is_base64(value: &Value) -> bool {
+    matches!(&value.kind, Kind::Object(members) if matches!(&members[..], [member] if member.key == "base64"))
+}
+
 fn holds_text(value: &Value) -> bool {
     match &value.kind {
         Kind::String(_) => true,
@@ -203,11 +211,14 @@ fn holds_text(value: &Value) -> bool {
 pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static str]) -> Read<Literal<'v, 'a>> {
     let mut literal = Literal { value, path: path.to_string(), dtype: None, shape: None };
     let Kind::Object(members) = &value.kind else { return Ok(literal) };
+    if is_base64(value) {
+        return Ok(literal);
+    }
     for Member { key, at, value } in members {
         let path = path.key(key);
         match &**key {
             "value" => (literal.value, literal.path) = (value, path.to_string()),
-            "dtype" => literal.dtype = Some(attr::dtype(value, path)?),
+            "dtype" => literal.dtype = Some(attr::dtype_of_value(value, path)?),
             "shape" => literal.shape = Some(shape(value, path)?),
             key if also.contains(&key) => {}
             _ => {

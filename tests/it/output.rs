@@ -1,0 +1,103 @@
+//! What goes where: results, messages, files; and what happens where one of them cannot be written.
+
+use std::fs::OpenOptions;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::house::{House, SPLIT_238};
+
+#[test]
+fn a_standard_error_that_cannot_be_written_is_no_failure() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    let full = || Stdio::from(OpenOptions::new().write(true).open("/dev/full").expect("there is a full device"));
+    let run = |arguments: &[&str]| house.command(arguments).stderr(full()).output().expect("it starts");
+    let ended = run(&["run", &graph]);
+    assert_eq!((ended.status.code(), &*ended.stdout), (Some(0), &b"238\n"[..]));
+    assert_eq!(run(&["run", "nofile"]).status.code(), Some(2));
+    assert_eq!(run(&["submit"]).status.code(), Some(2));
+    assert_eq!(run(&["ticket", "--peer", "127.0.0.1:1"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    let full = OpenOptions::new().write(true).open("/dev/full").expect("there is a full device");
+    let ended = house.command(&["run", &graph]).stdout(full).output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(2));
+    let ended = std::process::Command::new("sh")
+        .args(["-c", "exec \"$0\" run \"$1\" >&-", env!("CARGO_BIN_EXE_meshtf"), &graph])
+        .output()
+        .expect("it starts");
+    assert_eq!(ended.status.code(), Some(2), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn files_are_named_in_json_and_written_all_or_not_at_all() {
+    let house = House::new();
+    let graph = house.file(
+        "graph.json",
+        r#"{"version": 1, "nodes": {"y": [1, 2], "z/w": 2.5, "s": ["a", "bc"], "same": ["a", "b"]}}"#,
+    );
+    let out = house.path("out").display().to_string();
+    let ended = house.run(&["run", &graph, "--fetch", "y,z/w", "--out", &out, "--json"]).expect(0);
+    assert_eq!(ended.json()["files"], json!({ "y": format!("{out}/y.npy"), "z/w": format!("{out}/z_w.npy") }));
+    for strings in ["s", "same"] {
+        let none = house.path("none");
+        let folder = none.display().to_string();
+        let ended = house.run(&["run", &graph, "--fetch", "y", "--fetch", strings, "--out", &folder]).expect(2);
+        ended.complains(&[strings, "string", ".npy"]);
+        assert!(!none.exists(), "{strings}");
+    }
+    house.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is a file"]);
+}
+
+#[test]
+fn many_lines_of_a_step_stand_below_its_number() {
+    let house = House::new();
+    let graph = house.file("graph.json", r#"{"version": 1, "nodes": {"y": [[1, 2], [3, 4]], "z": 5}}"#);
+    house
+        .run(&["run", &graph, "--fetch", "y,z", "--steps", "2", "--every", "1"])
+        .prints("step 1:\ny:\n[[1 2]\n [3 4]]\nz: 5\nstep 2:\ny:\n[[1 2]\n [3 4]]\nz: 5");
+}
+
+#[test]
+fn a_plan_knows_the_shapes_that_are_fed() {
+    let house = House::new();
+    let graph = house.file(
+        "graph.json",
+        r#"{"version": 1, "nodes": {
+            "x": {"op": "Placeholder", "attrs": {"dtype": "int32"}, "device": "/job:local/task:0"},
+            "y": {"op": "Neg", "inputs": ["x"], "device": "/job:local/task:0"},
+            "z": {"op": "Neg", "inputs": ["y"], "device": "/job:local/task:1"}},
+            "fetch": ["z"]}"#,
+    );
+    let plan = house.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
+    assert_eq!(plan["transfers"][0]["bytes"], 12, "{plan}");
+}
+
+#[test]
+fn what_was_not_compared_does_not_differ() {
+    let house = House::new();
+    let case = house.path("case");
+    std::fs::create_dir_all(&case).unwrap();
+    std::fs::write(case.join("graph.json"), r#"{"version": 1, "nodes": {"y": 2}}"#).unwrap();
+    let step = |expected: serde_json::Value| {
+        let step = json!({ "fetches": ["y"], "expected": [expected] });
+        let record = json!({ "case": "another", "rtol": 0, "atol": 0, "steps": [step],
+            "cluster": { "local": ["localhost:1"] } });
+        std::fs::write(case.join("case.json"), record.to_string()).unwrap();
+    };
+    let folder = case.display().to_string();
+    step(json!({ "name": "y", "dtype": "int32", "shape": [], "data": 2 }));
+    assert!(house.run(&["verify", &folder]).expect(0).stdout.contains("ok       case "));
+    step(json!({ "name": "y", "dtype": "int32", "shape": [], "npy": "nothing.npy" }));
+    let ended = house.run(&["verify", &folder]).expect(2);
+    assert!(ended.stdout.contains("not compared  case ") && ended.stdout.contains("nothing.npy"), "{}", ended.stdout);
+    step(json!({ "name": "y", "dtype": "int32", "shape": [], "data": 2 }));
+    let _other = house.node("other/0");
+    let ended = house.run(&["verify", "--mesh", &folder]).expect(4);
+    assert!(ended.stdout.contains("not compared  case  no node holds local/0"), "{}", ended.stdout);
+}
