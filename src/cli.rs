@@ -101,8 +101,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version come as errors too, and are none.
             let code = if error.use_stderr() { Exit::BadInput } else { Exit::Ok };
-            let _ = error.print();
-            return code.into();
+            let printed = error.print().err().map(|error| Trouble::stdout(error).exit);
+            return printed.unwrap_or(code).max(code).into();
         }
     };
     log_to_stderr(cli.verbose);

@@ -12,7 +12,8 @@ fn main() -> std::process::ExitCode {
 /// set. Any absolute path will do; this one belongs to the user, holds no display, and need not exist.
 fn silence_wayland() {
     const RUNTIME: &str = "XDG_RUNTIME_DIR";
-    if let (None, Ok(home)) = (std::env::var_os(RUNTIME), meshtf::mesh::home())
+    let is_unset = std::env::var_os(RUNTIME).is_none_or(|folder| folder.is_empty());
+    if let (true, Ok(home)) = (is_unset, meshtf::mesh::home())
         && home.is_absolute()
     {
         // SAFETY: `main` has only just begun, and no other thread runs that could read the environment.

@@ -9,7 +9,7 @@ use crate::graph::GraphError;
 use crate::node::NodeError;
 
 /// The exit codes, as `meshtf --help` lists them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
     Ok = 0,

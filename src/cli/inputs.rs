@@ -1,5 +1,6 @@
 //! What `submit`, `run` and `plan` have in common: a graph file, what to feed it, what to ask of it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -172,7 +173,10 @@ impl Job {
 
     /// The graph with the shape of each fed value on its placeholder, for whoever plans without the values. One that its
     /// placeholder does not admit is left to the run to refuse.
-    pub fn graph_as_fed(&self) -> Graph {
+    pub fn graph_as_fed(&self) -> Cow<'_, Graph> {
+        if self.feeds.is_empty() {
+            return Cow::Borrowed(&self.graph);
+        }
         let mut nodes = self.graph.to_defs();
         for node in nodes.iter_mut().filter(|node| node.op == "Placeholder") {
             let is_it = |tensor: &str| graph::split_tensor_name(tensor) == (node.name.as_str(), 0);
@@ -181,7 +185,7 @@ impl Job {
                 node.attrs.set("shape", Attr::Shape(value.shape().into()));
             }
         }
-        Graph::new(nodes).unwrap_or_else(|_| self.graph.clone())
+        Graph::new(nodes).map_or(Cow::Borrowed(&self.graph), Cow::Owned)
     }
 
     /// The fetches with their dtypes.

@@ -91,7 +91,7 @@ impl StepArgs {
         let _ = session.close().await;
         outcome?;
         if !self.quiet {
-            let places = output::where_it_ran(&reached.explain(&job.graph, job.signature(), options).await?);
+            let places = output::where_it_ran(&reached.explain(&job.graph_as_fed(), job.signature(), options).await?);
             if !places.is_empty() {
                 eprintln!("{places}");
             }

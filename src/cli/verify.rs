@@ -18,7 +18,8 @@ use crate::verify::{Case, replay};
 /// Replay recorded TensorFlow sessions and compare
 ///
 /// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. All tasks of its cluster are
-/// hosted in this process, so that device strings mean what they say; with --mesh it runs on the nodes that are up.
+/// hosted in this process, so that device strings mean what they say; with --mesh it runs on the nodes that are up. A case
+/// that cannot be read, or whose tasks are not up, is not compared: where none differs, that ends with exit code 2 or 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

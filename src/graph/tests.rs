@@ -11,7 +11,7 @@ fn recorded() -> Vec<std::path::PathBuf> {
         .filter_map(|folder| std::fs::read_dir(folder).ok())
         .flatten()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("graph.pb").exists())
+        .filter(|path| path.join("graph.pb").exists() && path.join("graph.json").exists())
         .collect();
     cases.sort();
     cases

@@ -210,4 +210,13 @@ fn names_that_are_asked_for() {
         &["is bool, which is none of", "that of its input b", "$.nodes.y (line "],
     );
     run(nodes(r#""y": {"base64": "aGk="}"#), &[]).prints("hi");
+    // The constant that stands for the 66 has the same device, and nobody wrote it.
+    refused(
+        nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 66], "device": "/gpu:9"}"#),
+        &[],
+        &["Cannot assign a device for operation y: "],
+    );
+    let variable = nodes(r#""y": {"op": "VariableV2", "attrs": {"dtype": "float32", "shape": []}}"#);
+    run(variable, &[]).expect(3).complains(&["uninitialized value y (node y, on /job:"]);
+    refused(nodes(r#""y": 2"#), &["--target", "local/99999999999"], &["too large; the most is 4294967295"]);
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::house::{House, SPLIT_238};
+use crate::house::{House, SPLIT_238, project};
 
 #[test]
 fn a_standard_error_that_cannot_be_written_is_no_failure() {
@@ -16,6 +16,7 @@ fn a_standard_error_that_cannot_be_written_is_no_failure() {
     let ended = run(&["run", &graph]);
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(0), &b"238\n"[..]));
     assert_eq!(run(&["run", "nofile"]).status.code(), Some(2));
+    assert_eq!(run(&["run", &graph, "-vv"]).status.code(), Some(0));
     assert_eq!(run(&["submit"]).status.code(), Some(2));
     assert_eq!(run(&["ticket", "--peer", "127.0.0.1:1"]).status.code(), Some(0));
 }
@@ -32,6 +33,17 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         .output()
         .expect("it starts");
     assert_eq!(ended.status.code(), Some(2), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn looking_for_gpus_says_nothing() {
+    let house = House::new();
+    let graph = project("examples/gpu.json");
+    let mut command = house.command(&["run", &graph, "--backend", "wgpu", "--quiet"]);
+    let ended = command.env_remove("XDG_RUNTIME_DIR").output().expect("it starts");
+    // Where there is no adapter, that is said, and nothing else.
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!said.contains("XDG_RUNTIME_DIR"), "{said}");
 }
 
 #[test]

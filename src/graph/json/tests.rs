@@ -207,6 +207,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": {"op": "NoOp", "device": "job:local"}"#, "$.nodes.y.device", "does not begin with /");
     check(r#""y": {"op": "NoOp", "control": ["^x"]}"#, "$.nodes.y.control[0]", "write \"x\"");
     check(r#""y": {"value": 1, "dtype": "int33"}"#, "$.nodes.y.dtype", "did you mean");
+    check(r#""y": {"value": 1, "dtype": "resource"}"#, "$.nodes.y.dtype", "bool, string");
     check(r#""y": {"value": [1, 2], "shape": [3]}"#, "$.nodes.y.value", "2 values do not fill shape [3]");
     check(r#""y": {"value": 1, "shape": [2.5]}"#, "$.nodes.y.shape[0]", "whole number");
     check(r#""y": {"value": 0, "dtype": "float64", "shape": [300000000]}"#, "$.nodes.y.value", "passes the limit");
@@ -216,7 +217,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         "together",
     );
     check(r#""b/c": {"op": "Add", "attrs": 1}"#, "$.nodes[\"b/c\"].attrs", "an object of attributes");
-    check(r#""a b": 1"#, "$.nodes[\"a b\"]", "no node name");
+    check(r#""a b": 1"#, "$.nodes[\"a b\"]", "begins with a letter, a digit, '.' or '_'");
 }
 
 #[test]
