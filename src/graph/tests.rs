@@ -27,7 +27,9 @@ fn recorded_graphs_read_alike_in_both_forms_and_are_right() {
             let program = read(&std::fs::read(case.join(file)).unwrap());
             program.unwrap_or_else(|error| panic!("{name}/{file}: {error}")).nodes
         };
-        let (json, binary) = (load("graph.json"), load("graph.pb"));
+        let binary = load("graph.pb");
+        // Some keep the binary form alone, to be small.
+        let json = if case.join("graph.json").exists() { load("graph.json") } else { binary.clone() };
         assert_eq!(json, binary, "{name}");
         assert_eq!(graphdef::from_json(&graphdef::to_json(&json)).unwrap(), json, "{name}");
         assert_eq!(graphdef::from_binary(&graphdef::to_binary(&json)).unwrap(), json, "{name}");

@@ -384,7 +384,10 @@ mod tests {
             assert_eq!(mode(&home.path().join("keys/lab.key")), 0o600);
         }
         let left: Vec<_> = fs::read_dir(home.path().join("keys")).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
+        // Two keys, each with the mark that nobody was met with it.
+        assert_eq!(left.len(), 4, "{left:?}");
+        MeshKey::confirm(home.path(), "lab");
+        assert!(!home.path().join("keys/lab.untried").exists());
     }
 
     #[test]
