@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Trouble;
 use crate::device::DeviceSpec;
-use crate::graph::{self, Attr, Graph, GraphError};
+use crate::graph::{self, Attr, Graph, GraphError, NodeDef, NodeId};
 use crate::plan::{Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
@@ -62,8 +62,7 @@ fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
         let list = format!("[{value}]");
         if value.contains(',') && graph::read_literal(&list, dtype).is_ok() {
             why.push_str(&format!("; a list is written {list}"));
-        }
-        if !why.contains(dtype.name()) {
+        } else if !value.starts_with('{') && !why.contains(dtype.name()) {
             why.push_str(&format!("; {dtype} is wanted"));
         }
         why
@@ -171,21 +170,34 @@ impl Job {
         }
     }
 
-    /// The graph with the shape of each fed value on its placeholder, for whoever plans without the values. One that its
-    /// placeholder does not admit is left to the run to refuse.
+    /// The graph with a placeholder of the fed shape for each tensor that is fed, for whoever plans without the values. What a
+    /// placeholder of the file does not admit is left to the run to refuse.
     pub fn graph_as_fed(&self) -> Cow<'_, Graph> {
         if self.feeds.is_empty() {
             return Cow::Borrowed(&self.graph);
         }
-        let mut nodes = self.graph.to_defs();
-        for node in nodes.iter_mut().filter(|node| node.op == "Placeholder") {
-            let is_it = |tensor: &str| graph::split_tensor_name(tensor) == (node.name.as_str(), 0);
-            let Some((_, value)) = self.feeds.iter().find(|(tensor, _)| is_it(tensor)) else { continue };
-            if node.attrs.shape("shape").is_ok_and(|shape| shape.admits(value.shape())) {
-                node.attrs.set("shape", Attr::Shape(value.shape().into()));
+        let mut defs = self.graph.to_defs();
+        // Those run though they are fed: something waits for the node and not for its value.
+        let mut run: BTreeSet<NodeId> = self.targets.iter().filter_map(|name| self.graph.find(name)).collect();
+        run.extend(self.graph.nodes().flat_map(|(_, node)| &node.control));
+        for (tensor, value) in &self.feeds {
+            let Ok(output) = self.graph.output(tensor) else { continue };
+            let node = self.graph.node(output.node);
+            let is_only_value = matches!(&node.outputs[..], [one] if !one.is_ref) && !node.input_refs.contains(&true);
+            let admits = node.op.name != "Placeholder"
+                || node.attrs.shape("shape").is_ok_and(|shape| shape.admits(value.shape()));
+            if !is_only_value || !admits || run.contains(&output.node) {
+                continue;
             }
+            let mut attrs = node.attrs.clone();
+            attrs.0.retain(|name, _| name.starts_with('_'));
+            attrs.set("dtype", Attr::Type(value.dtype()));
+            attrs.set("shape", Attr::Shape(value.shape().into()));
+            let (name, device) = (node.name.clone(), node.device.clone());
+            defs[output.node.index()] =
+                NodeDef { name, op: "Placeholder".to_owned(), inputs: Vec::new(), device, attrs };
         }
-        Graph::new(nodes).map_or(Cow::Borrowed(&self.graph), Cow::Owned)
+        Graph::new(defs).map_or(Cow::Borrowed(&self.graph), Cow::Owned)
     }
 
     /// The fetches with their dtypes.

@@ -88,6 +88,11 @@ fn a_plan_knows_the_shapes_that_are_fed() {
     );
     let plan = house.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     assert_eq!(plan["transfers"][0]["bytes"], 12, "{plan}");
+    // Whatever is fed: here the constant x of 238, which goes to both tasks, and y2, which comes back.
+    let split = house.file("split.json", SPLIT_238);
+    let plan = house.run(&["plan", &split, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
+    let bytes: Vec<_> = plan["transfers"].as_array().unwrap().iter().map(|transfer| &transfer["bytes"]).collect();
+    assert_eq!(bytes, [12, 12], "{plan}");
 }
 
 #[test]
