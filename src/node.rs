@@ -270,7 +270,6 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
     let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     Failure::new(Code::Unavailable, format!("no node holds {task}; the tasks there are: {there}{hint}"))
-        .on_task(&task.to_string())
 }
 
 /// What the task's graphs keep, and the folder they may touch: made where it is not there.

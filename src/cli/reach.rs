@@ -9,6 +9,7 @@ use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::mesh::Attempt;
+use crate::nearest::nearest;
 use crate::node::{DEFAULT_MESH, Node, NodeConfig};
 use crate::plan::{Plan, Signature, Task};
 use crate::protocol::SessionOptions;
@@ -81,12 +82,17 @@ impl Reached {
     }
 
     /// The trouble that a run of a graph ended with: where a task that the graph names is not up, the mesh is to blame
-    /// and not the graph.
+    /// and not the graph, unless its job looks like a slip of the pen for one that is.
     pub fn blame(&self, trouble: Trouble, tasks: &[Task]) -> Trouble {
         let Reached::Mesh { node, .. } = self else { return trouble };
         let (cluster, said) = (node.cluster(), trouble.to_string());
-        let is_down =
-            |task: &Task| cluster.member(task).is_none() && said.contains(&format!("No node is up as {task}"));
+        let is_slip = |task: &Task| {
+            let is_job = cluster.tasks().any(|other| other.job == task.job);
+            !is_job && !nearest(&task.job, cluster.tasks().map(|other| other.job.as_str())).is_empty()
+        };
+        let is_down = |task: &Task| {
+            cluster.member(task).is_none() && !is_slip(task) && said.contains(&format!("No node is up as {task}"))
+        };
         if tasks.iter().any(is_down) { Trouble::mesh(said) } else { trouble }
     }
 
@@ -165,6 +171,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
+        Err(_) if seconds > 0.0 => Err("a time limit is a shorter time than that".to_owned()),
         _ => Err("a time limit is a number of seconds above 0".to_owned()),
     }
 }
