@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(crate) use address::is_loopback;
 pub use discovery::Attempt;
 pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::reach::{Deadline, MeshArgs};
 use super::{Exit, Outcome, output};
+use crate::mesh::is_loopback;
 use crate::protocol::Member;
 
 /// How long nothing new must have been heard before the list counts as complete.
@@ -66,7 +67,7 @@ fn as_json(member: &Member) -> serde_json::Value {
         "task": member.task.to_string(),
         "peer": member.peer.as_str(),
         "incarnation": member.incarnation.to_string(),
-        "addresses": member.addresses,
+        "addresses": addresses(member),
         "devices": devices,
         "since_unix_ms": member.since_unix_ms,
     })
@@ -92,12 +93,20 @@ fn table(members: &[&Member]) -> String {
         table.add_row([
             member.task.short(),
             devices.join("\n"),
-            member.addresses.join("\n"),
+            addresses(member).join("\n"),
             up_for(member.since_unix_ms),
             short_peer(member.peer.as_str()),
         ]);
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Where it is to be dialled: addresses of this machine alone only where it has no others. Whether such are told depends
+/// on the way that was found first, and nobody is to wonder why a list changes.
+fn addresses(member: &Member) -> Vec<&str> {
+    let (loopback, others): (Vec<&str>, Vec<&str>) =
+        member.addresses.iter().map(String::as_str).partition(|address| is_loopback(address));
+    if others.is_empty() { loopback } else { others }
 }
 
 /// The end of a PeerId, which is what tells two apart.
