@@ -138,6 +138,12 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
 }
 
 fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
+    // The places of a shift, clamped to the width of the dtype, as TensorFlow does to keep it defined.
+    let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
+    let shift = move |places: T| match places.to_i64() {
+        places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
+        places => places.clamp(0, most) as u32,
+    };
     Some(match op {
         "TruncateDiv" | "Div" => division(T::wrapping_div),
         "TruncateMod" | "Mod" => division(T::wrapping_rem),
@@ -160,12 +166,8 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
         "BitwiseXor" => binary(T::xor),
         "RightShift" => {
             // Rounded down as an arithmetic shift is: by a power of two, or to nothing but the sign.
-            let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
             binary(move |x: T, y| {
-                let places = match y.to_i64() {
-                    places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
-                    places => places.clamp(0, most) as u32,
-                };
+                let places = shift(y);
                 if T::DTYPE == DType::U64 {
                     T::from_i64((x.to_i64() as u64 >> places) as i64)
                 } else {
@@ -173,17 +175,7 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
                 }
             })
         }
-        "LeftShift" => {
-            // Clamped to the width, as TensorFlow does to keep the shift defined.
-            let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
-            binary(move |x: T, y| {
-                let places = match y.to_i64() {
-                    places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
-                    places => places.clamp(0, most) as u32,
-                };
-                x.mul(T::from_i64(2).wrapping_pow(places))
-            })
-        }
+        "LeftShift" => binary(move |x: T, y| x.mul(T::from_i64(2).wrapping_pow(shift(y)))),
         _ => return None,
     })
 }

@@ -58,12 +58,14 @@ pub fn digamma(x: f64) -> f64 {
         x += 1.0;
     }
     let inverse = 1.0 / (x * x);
-    let series = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32_760.0, 1.0 / 12.0]
-        .iter()
-        .rev()
-        .fold(0.0, |sum, coefficient| sum * inverse + coefficient)
-        * inverse;
+    let terms = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32_760.0, 1.0 / 12.0];
+    let series = polynomial(&terms, inverse) * inverse;
     x.ln() - 0.5 / x - series - below
+}
+
+/// A polynomial in `x`, its coefficients from the constant one on.
+fn polynomial(coefficients: &[f64], x: f64) -> f64 {
+    coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }
 
 /// The logarithm of the absolute value of the gamma function, to about 1e-14.
@@ -88,11 +90,8 @@ pub fn ln_gamma(x: f64) -> f64 {
         x += 1.0;
     }
     let inverse = 1.0 / (x * x);
-    let series = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0, 1.0 / 156.0]
-        .iter()
-        .rev()
-        .fold(0.0, |sum, coefficient| sum * inverse + coefficient)
-        / x;
+    let terms = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0, 1.0 / 156.0];
+    let series = polynomial(&terms, inverse) / x;
     (x - 0.5) * x.ln() - x + 0.5 * (2.0 * PI).ln() + series - f64::ln(below)
 }
 
