@@ -156,7 +156,7 @@ fn log_to_stderr(verbose: u8) {
 
     // What is beneath us speaks up only when somebody is looking for it.
     let levels = match verbose {
-        0 => "warn,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error",
+        0 => "warn,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error",
         1 => "info,libp2p=warn,libp2p_mdns=error,netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn",
         2 => "debug,libp2p=info,netlink=info,wgpu=info,naga=warn",
         _ => "trace",

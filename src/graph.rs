@@ -13,7 +13,7 @@ pub mod json;
 pub mod op;
 mod program;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub use attr::{Attr, Attrs};
 pub use builder::{GraphBuilder, Input, OpBuilder};
@@ -23,6 +23,7 @@ pub use op::OpDef;
 pub use program::{Program, place_of, read};
 use serde::{Deserialize, Serialize};
 
+use crate::device::{DeviceSpec, Task};
 use crate::tensor::DType;
 
 /// Most nodes a graph may have.
@@ -177,6 +178,19 @@ impl Graph {
     pub fn tensor_name(&self, output: Output) -> String {
         let name = &self.node(output.node).name;
         if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) }
+    }
+
+    /// The tasks that the device strings name, in the order of their names; a job without a number is its task 0.
+    pub fn tasks(&self) -> Vec<Task> {
+        let devices: HashSet<&str> = self.nodes.iter().map(|node| node.device.as_str()).collect();
+        let mut tasks: Vec<Task> = devices
+            .into_iter()
+            .filter_map(|device| device.parse::<DeviceSpec>().ok())
+            .filter_map(|spec| Some(Task::new(spec.job?, spec.task.unwrap_or(0))))
+            .collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        tasks
     }
 
     fn nearest(&self, name: &str) -> Vec<String> {

@@ -62,7 +62,8 @@ impl Host {
             | Message::Start { .. }
             | Message::Push { .. }
             | Message::Abort { .. }
-            | Message::Release { .. } => {
+            | Message::Release { .. }
+            | Message::Clear { .. } => {
                 if let Some(worker) = &self.worker {
                     worker.deliver(from, envelope);
                 }

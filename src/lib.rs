@@ -10,6 +10,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `cli` | the command line: arguments in, text out |
+//! | [`door`] | the way in for TensorFlow's own clients: its gRPC `MasterService` |
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `worker`, `master` | the two halves of a node, strangers to each other |
@@ -39,6 +40,8 @@ pub mod cli;
 #[cfg(feature = "node")]
 mod client;
 pub mod device;
+#[cfg(feature = "node")]
+pub mod door;
 pub mod exec;
 mod failure;
 pub mod graph;

@@ -16,7 +16,7 @@ use self::session::Session;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{PieceId, RequestId, SessionId};
-use crate::plan::{DeviceKind, Plan, PlanOptions, Signature, Task};
+use crate::plan::{DeviceKind, PieceOp, Plan, PlanOptions, Signature, Task};
 use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
 
@@ -200,6 +200,9 @@ impl State {
             (Arc::clone(&session.graph), session.options.clone())
         };
         let plan = self.make_plan(&graph, &cluster, &signature, &options)?;
+        if options.log_placement {
+            log_placement(&plan);
+        }
         let registering = {
             let mut sessions = self.lock();
             let session = sessions.get_mut(&id).ok_or_else(|| no_session(id))?;
@@ -247,6 +250,17 @@ impl State {
             sessions.iter_mut().flat_map(|(&id, session)| session.lose(id, peer, failure)).collect()
         };
         self.send(outgoing);
+    }
+}
+
+/// Says where each node of a plan is placed, as TensorFlow's servers do for `log_device_placement`.
+fn log_placement(plan: &Plan) {
+    for piece in &plan.pieces {
+        for node in &piece.nodes {
+            if let PieceOp::Op(op) = &node.op {
+                tracing::info!(target: "meshtf::placement", "{}: ({op}): {}", node.name, piece.device);
+            }
+        }
     }
 }
 

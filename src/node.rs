@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
 use crate::plan::{DeviceKind, Plan, Signature, Task};
 use crate::post::Post;
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Message, Peer, SessionOptions};
 use crate::session::{Session, explain};
 
 /// Name of the mesh where none is given.
@@ -84,6 +84,7 @@ pub struct Node {
     task: Option<Task>,
     mesh: Mesh,
     host: Arc<Host>,
+    post: Arc<dyn Post>,
 }
 
 /// The way from this node to every participant, itself included.
@@ -169,7 +170,7 @@ impl Node {
         if let Some(task) = config.task.clone() {
             look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
-        Ok(Node { task: config.task, mesh, host })
+        Ok(Node { task: config.task, mesh, host, post: shared })
     }
 
     /// The task it holds.
@@ -243,8 +244,21 @@ impl Node {
         explain(&self.host.client, &self.master(target)?, graph, signature, options).await
     }
 
+    /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.
+    ///
+    /// # Errors
+    /// Unavailable where a task is not there; the others have forgotten theirs.
+    pub fn clear_containers(&self, containers: &[String], tasks: &[Task]) -> Result<()> {
+        let cluster = self.mesh.cluster();
+        let clear = |task: &Task| {
+            let member = cluster.member(task).ok_or_else(|| no_task(task, &cluster))?;
+            self.post.send(&member.peer, Message::Clear { containers: containers.to_vec() }.into())
+        };
+        tasks.iter().map(clear).fold(Ok(()), Result::and)
+    }
+
     /// Says goodbye to everybody and leaves.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.mesh.clone().leave().await;
     }
 

@@ -67,6 +67,11 @@ pub struct SessionOptions {
     pub prefers_gpu: bool,
     /// See no variable or queue of another session, and leave none behind.
     pub isolated: bool,
+    /// Once a task that the session used was restarted, every step that needs it fails with Aborted: what the session kept
+    /// there is gone, and its client is to open another and restore. Otherwise the session goes on with the new one.
+    pub ends_with_its_tasks: bool,
+    /// Log where each node of a plan is placed.
+    pub log_placement: bool,
 }
 
 /// A message with the tensors that go with it. A message names its tensors by their place in `tensors`.
@@ -114,6 +119,8 @@ pub enum Message {
     Abort { step: StepId, failure: Failure },
     /// Master to worker: the session is over; forget its pieces and its own resources.
     Release { session: SessionId },
+    /// Anybody to worker: forget every resource of these containers.
+    Clear { containers: Vec<String> },
 
     /// Worker to worker: values of a step for one device; the tensors are those that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<Carried> },

@@ -5,6 +5,7 @@
 //! dropped.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::client::{Client, StepEvent};
@@ -21,7 +22,10 @@ pub struct Session {
     master: Peer,
     id: SessionId,
     plans: Mutex<HashMap<Signature, u32>>,
-    is_open: bool,
+    /// Held while a plan is asked for, so that those who run the same for the first time ask once.
+    preparing: tokio::sync::Mutex<()>,
+    is_open: AtomicBool,
+    ends_with_its_tasks: bool,
 }
 
 /// What one run is to do; see [`Session::run_steps`].
@@ -50,9 +54,18 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Session> {
         let id = SessionId(crate::random::u64());
+        let ends_with_its_tasks = options.ends_with_its_tasks;
         let request = Request::Open { session: id, graph: graph.to_defs(), options };
         client.ask(&master, request, Vec::new(), None)?.answer().await?;
-        Ok(Session { client, master, id, plans: Mutex::default(), is_open: true })
+        Ok(Session {
+            client,
+            master,
+            id,
+            plans: Mutex::default(),
+            preparing: tokio::sync::Mutex::default(),
+            is_open: AtomicBool::new(true),
+            ends_with_its_tasks,
+        })
     }
 
     /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and answers the fetched values in order.
@@ -118,23 +131,31 @@ impl Session {
             targets: targets.iter().map(|&name| name.to_owned()).collect(),
         };
         let tensors: Vec<Tensor> = feeds.iter().map(|(_, tensor)| tensor.clone()).collect();
-        let known = self.plans.lock().expect("no panic under this lock").get(&signature).copied();
-        let plan = match known {
+        let plan = match self.known(&signature) {
             Some(plan) => plan,
-            None => self.prepare(&signature).await?,
+            None => self.prepare(&signature, false).await?,
         };
         match self.run_plan(plan, tensors.clone(), steps, watched, &mut on_event).await {
             // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
             // without it, or says what is missing.
-            Err(failure) if failure.code == Code::Aborted && failure.step.is_none() => {
-                let plan = self.prepare(&signature).await?;
+            Err(failure) if failure.code == Code::Aborted && failure.step.is_none() && !self.ends_with_its_tasks => {
+                let plan = self.prepare(&signature, true).await?;
                 self.run_plan(plan, tensors, steps, watched, &mut on_event).await
             }
             result => result,
         }
     }
 
-    async fn prepare(&self, signature: &Signature) -> Result<u32> {
+    fn known(&self, signature: &Signature) -> Option<u32> {
+        self.plans.lock().expect("no panic under this lock").get(signature).copied()
+    }
+
+    /// The number of a signature's plan; asks the master where none is known, or `anew` because that does not run any more.
+    async fn prepare(&self, signature: &Signature, anew: bool) -> Result<u32> {
+        let _turn = self.preparing.lock().await;
+        if let Some(plan) = self.known(signature).filter(|_| !anew) {
+            return Ok(plan);
+        }
         let request = Request::Prepare { session: self.id, signature: signature.clone() };
         match self.client.ask(&self.master, request, Vec::new(), None)?.answer().await? {
             (Reply::Prepared { plan }, _) => {
@@ -190,19 +211,25 @@ impl Session {
     ///
     /// # Errors
     /// Unavailable where the master is gone.
-    pub async fn close(mut self) -> Result<()> {
-        self.is_open = false;
+    pub async fn close(self) -> Result<()> {
+        self.end().await
+    }
+
+    /// As [`Session::close`], where others may still hold the session; what they run ends with Cancelled.
+    pub(crate) async fn end(&self) -> Result<()> {
+        if !self.is_open.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
         self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None)?.answer().await.map(|_| ())
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.is_open {
-            return;
+        if *self.is_open.get_mut() {
+            // Nobody waits for the answer; a master that is gone has forgotten the session already.
+            let _answer = self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None);
         }
-        // Nobody waits for the answer; a master that is gone has forgotten the session already.
-        let _answer = self.client.ask(&self.master, Request::Close { session: self.id }, Vec::new(), None);
     }
 }
 

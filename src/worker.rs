@@ -117,6 +117,9 @@ impl Worker {
                 }
             }
             Message::Release { session } => self.state.release(session),
+            Message::Clear { containers } => {
+                containers.iter().for_each(|container| self.state.resources.clear(container))
+            }
             _ => {}
         }
     }

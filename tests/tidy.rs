@@ -65,6 +65,13 @@ const RULES: &[Rule] = &[
         may_use: &["client", "post", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "random"],
         pure: false,
     },
+    Rule {
+        module: "door",
+        may_use: &[
+            "node", "session", "client", "protocol", "plan", "device", "graph", "tensor", "failure", "ids", "random",
+        ],
+        pure: false,
+    },
 ];
 
 /// What a pure module must not name. Time and randomness come in as arguments.
@@ -94,6 +101,7 @@ const BORDERS: &[(&str, &[&str])] = &[
     ("worker", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
     ("master", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
     ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
 ];
 
 /// Left behind by a hurried hand.

@@ -6,7 +6,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
-use crate::device::DeviceSpec;
 use crate::graph::{self, Attr, Graph, GraphError, NodeDef, NodeId};
 use crate::plan::{Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
@@ -226,16 +225,8 @@ impl Job {
         self.init.iter().map(String::as_str).collect()
     }
 
-    /// The tasks that the graph's device strings name, in the order of their names; a job without a number is its task 0.
+    /// The tasks that the graph names.
     pub fn tasks(&self) -> Vec<Task> {
-        let mut tasks: Vec<Task> = self
-            .graph
-            .nodes()
-            .filter_map(|(_, node)| node.device.parse::<DeviceSpec>().ok())
-            .filter_map(|spec| Some(Task::new(spec.job?, spec.task.unwrap_or(0))))
-            .collect();
-        tasks.sort_unstable();
-        tasks.dedup();
-        tasks
+        self.graph.tasks()
     }
 }

@@ -1,12 +1,15 @@
 //! `meshtf node`: holds a task and serves it until it is told to stop.
 
-use std::path::PathBuf;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::reach::{MeshArgs, tried};
 use super::{Exit, Outcome, Trouble, output};
+use crate::door::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 use crate::plan::Task;
@@ -24,6 +27,7 @@ Examples:
   meshtf node --name local/0
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
+  meshtf node --name local/0 --grpc 127.0.0.1:2222       for tf.Session(\"grpc://127.0.0.1:2222\")
   meshtf node --name worker/0 --cluster cluster.json     {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
 pub struct Args {
     /// Task to hold, local/0 or /job:local/task:0
@@ -41,6 +45,17 @@ pub struct Args {
     /// Folder that graphs may save to and restore from; nothing outside it is touched [default: a folder of its own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Also serve TensorFlow's clients here: tf.Session("grpc://HOST:PORT"); port 0 takes a free one. Other addresses than
+    /// this machine's own need --grpc-token-file
+    #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
+    grpc: Option<SocketAddr>,
+    /// File with the token that TensorFlow's clients must show, as `authorization: Bearer TOKEN` or as
+    /// experimental.session_metadata.name of their ConfigProto
+    #[arg(long, value_name = "FILE", requires = "grpc")]
+    grpc_token_file: Option<PathBuf>,
+    /// Largest message of a TensorFlow client that is taken, in bytes
+    #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = DEFAULT_MAX_MESSAGE_BYTES)]
+    grpc_limit: usize,
     #[command(flatten)]
     mesh: MeshArgs,
 }
@@ -68,7 +83,9 @@ pub(super) async fn node(args: Args) -> Outcome {
         _ = interrupt.recv() => return Ok(Exit::Ok),
         _ = terminate.recv() => return Ok(Exit::Ok),
     };
-    output::line(&serving_line(&args.name, &node))?;
+    let node = Arc::new(node);
+    let door = open_door(&args, &node).await?;
+    output::line(&serving_line(&args.name, &node, door.as_ref()))?;
 
     let alone = tokio::time::sleep(ALONE_AFTER);
     tokio::pin!(alone);
@@ -95,24 +112,50 @@ pub(super) async fn node(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
+async fn open_door(args: &Args, node: &Arc<Node>) -> Result<Option<Door>, Trouble> {
+    let Some(address) = args.grpc else { return Ok(None) };
+    let token = args.grpc_token_file.as_deref().map(read_token).transpose()?;
+    let config = DoorConfig { address, token, max_message_bytes: args.grpc_limit };
+    Door::open(Arc::clone(node), config).await.map(Some).map_err(|error| Trouble::input(error.to_string()))
+}
+
+fn read_token(path: &Path) -> Result<String, Trouble> {
+    let wrong = |why: String| Trouble::input(format!("--grpc-token-file {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let token = text.trim();
+    if token.len() < 16 {
+        return Err(wrong("a token has at least 16 characters; `openssl rand -hex 16` makes one".to_owned()));
+    }
+    Ok(token.to_owned())
+}
+
+/// `127.0.0.1:2222`, `[::1]:2222` or `localhost:2222`.
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("{text:?} is no address such as 127.0.0.1:2222: {why}");
+    let mut found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| wrong(&"the name has no address"))
+}
+
 fn listen_for(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Trouble> {
     signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
 }
 
-/// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex)`
-fn serving_line(task: &Task, node: &Node) -> String {
+/// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) grpc=127.0.0.1:2222`
+fn serving_line(task: &Task, node: &Node, door: Option<&Door>) -> String {
     let devices: Vec<String> =
         node.devices().iter().map(|device| format!("{}({})", device.name, device.backend)).collect();
     format!(
-        "{} serves peer={} addresses={} devices={}",
+        "{} serves peer={} addresses={} devices={}{}",
         task.short(),
         node.peer(),
         node.addresses().join(","),
-        devices.join(",")
+        devices.join(","),
+        door.map(|door| format!(" grpc={}", door.address())).unwrap_or_default()
     )
 }
 
-fn read_cluster_spec(path: &std::path::Path) -> Result<ClusterSpec, Trouble> {
+fn read_cluster_spec(path: &Path) -> Result<ClusterSpec, Trouble> {
     let wrong = |why: String| {
         Trouble::input(format!(
             "--cluster {}: {why}; a ClusterSpec is JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",

@@ -128,8 +128,12 @@ fn file_names(graph: &Graph) -> BTreeSet<Output> {
 
 async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
     // A case was recorded on servers of its own: what another case left on a node is none of its business.
-    let options =
-        SessionOptions { soft_placement: case.soft_placement, default_task: None, prefers_gpu, isolated: true };
+    let options = SessionOptions {
+        soft_placement: case.soft_placement,
+        prefers_gpu,
+        isolated: true,
+        ..SessionOptions::default()
+    };
     let session = reached.session(case.graph.clone(), options).await;
     match replay(case, session).await {
         Ok(steps) => Verdict::Same(steps),

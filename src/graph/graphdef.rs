@@ -18,7 +18,7 @@ use self::proto::{AttrValue, ListValue, Value};
 use super::program::Budget;
 use super::{Attr, Attrs, FormatError, NodeDef};
 use crate::failure::{Failure, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{PartialShape, Tensor};
 
 /// The version of GraphDef that is written: that of TensorFlow 2.21.
 const PRODUCER: i32 = 2474;
@@ -51,14 +51,26 @@ pub(super) fn from_json_value(text: &str, value: &crate::json::Value) -> Result<
 /// # Errors
 /// Node where a node states something that meshtf cannot hold.
 pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
-    let functions: HashSet<String> = graph
-        .library
-        .into_iter()
-        .flat_map(|library| library.function)
-        .filter_map(|function| Some(function.signature?.name))
-        .collect();
-    let mut budget = Budget::new();
-    graph.node.into_iter().map(|node| read_node(node, &functions, &mut budget)).collect()
+    Library::default().expand(graph)
+}
+
+/// The functions of a graph that comes in several GraphDefs: a later one may call what an earlier one brought.
+#[derive(Clone, Debug, Default)]
+pub struct Library {
+    functions: HashSet<String>,
+}
+
+impl Library {
+    /// The nodes of a GraphDef; its functions are kept.
+    ///
+    /// # Errors
+    /// Node where a node states something that meshtf cannot hold.
+    pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
+        let functions = graph.library.into_iter().flat_map(|library| library.function);
+        self.functions.extend(functions.filter_map(|function| Some(function.signature?.name)));
+        let mut budget = Budget::new();
+        graph.node.into_iter().map(|node| read_node(node, &self.functions, &mut budget)).collect()
+    }
 }
 
 /// The GraphDef of these nodes.
@@ -91,6 +103,11 @@ pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
 /// The message that holds a tensor, for TensorFlow's clients.
 pub fn tensor_to_proto(value: &Tensor) -> TensorProto {
     tensor::to_proto(value)
+}
+
+/// The message that holds a shape.
+pub fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
+    tensor::shape_proto(shape)
 }
 
 fn encode_base64(bytes: &[u8]) -> String {

@@ -25,6 +25,8 @@ pub(super) struct Session {
     /// Number of the next step.
     pub next_step: u64,
     next_piece: u32,
+    /// The tasks that pieces were sent to, and which process held each then.
+    used: HashMap<Task, Incarnation>,
 }
 
 /// A plan whose pieces are with their workers, or on their way.
@@ -74,6 +76,7 @@ impl Session {
             runs: HashMap::new(),
             next_step: 1,
             next_piece: 0,
+            used: HashMap::new(),
         }
     }
 
@@ -89,6 +92,7 @@ impl Session {
         let again = |why: String| Err(Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")));
         match (&plan.registration, plan.missed(cluster)) {
             (Registration::Ready, None) => Ok(plan),
+            (_, Some(task)) if self.options.ends_with_its_tasks => Err(lost(task)),
             (_, Some(task)) => again(format!("task {task} is gone or was restarted")),
             _ => again("a worker did not take its part of the plan".to_owned()),
         }
@@ -117,6 +121,10 @@ impl Session {
             let member = cluster.member(&task).ok_or_else(|| {
                 Failure::new(Code::Unavailable, format!("task {task} is gone")).on_task(&task.to_string())
             })?;
+            let known = *self.used.entry(task.clone()).or_insert(member.incarnation);
+            if known != member.incarnation && self.options.ends_with_its_tasks {
+                return Err(lost(&task));
+            }
             let piece_id = PieceId { session: id, number: self.next_piece };
             self.next_piece += 1;
             piece_fetches.insert(piece_id, piece.fetches.clone());
@@ -277,4 +285,13 @@ impl Prepared {
         };
         self.parts.iter().find(|part| !is_there(part)).map(|part| &part.task)
     }
+}
+
+/// What a session that ends with its tasks says once one of them is not the process that it was.
+fn lost(task: &Task) -> Failure {
+    let why = format!(
+        "task {task} was lost or restarted since this session used it, and what it kept there is gone; open a new session \
+         and restore"
+    );
+    Failure::new(Code::Aborted, why).on_task(&task.to_string())
 }

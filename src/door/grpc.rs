@@ -1,0 +1,200 @@
+//! gRPC's unary calls, as TensorFlow's clients make them: a request of one message, a response of one message and a status.
+//!
+//! tonic's own codecs hold a message in one piece on its way in and once more on its way out; here large tensors are read
+//! from the pieces they come in and sent from where they lie. Connections, streams and limits of HTTP/2 are tonic's.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use prost::Message;
+use tonic::Status;
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
+use tonic::codegen::{BoxFuture, Service};
+
+use super::connection::Connection;
+use super::rope::{Rope, malformed};
+use super::service::MasterService;
+use super::tensor::Outgoing;
+use crate::failure::{Code, Failure, Result};
+
+/// The flag and the length before each message.
+const HEADER: usize = 5;
+/// Most bytes of an error's text in a header; clients take no more than some thousand bytes of headers.
+const MAX_STATUS_TEXT: usize = 2048;
+
+/// Serves the calls of one connection's streams.
+#[derive(Clone)]
+pub(super) struct Calls {
+    pub service: Arc<MasterService>,
+}
+
+/// What a call brings beside its message.
+pub(super) struct Caller {
+    /// The connection it came on.
+    pub connection: Option<Connection>,
+    /// The token of an `authorization: Bearer` header.
+    pub token: Option<String>,
+}
+
+impl Service<Request<tonic::body::Body>> for Calls {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        let service = Arc::clone(&self.service);
+        Box::pin(async move { Ok(respond(answer(&service, request).await)) })
+    }
+}
+
+async fn answer(service: &MasterService, request: Request<tonic::body::Body>) -> Result<Outgoing> {
+    let (parts, body) = request.into_parts();
+    let caller = Caller { connection: parts.extensions.get::<Connection>().cloned(), token: bearer(&parts.headers) };
+    let Some(method) = parts.uri.path().strip_prefix("/tensorflow.MasterService/") else {
+        let why = format!("this is TensorFlow's MasterService and has no {}", parts.uri.path());
+        return Err(Failure::new(Code::Unimplemented, why));
+    };
+    let message = read(body, service.max_message_bytes()).await?;
+    service.call(method, message, &caller).await
+}
+
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
+}
+
+/// Reads the one message of a request.
+async fn read(mut body: tonic::body::Body, limit: usize) -> Result<Rope> {
+    let mut rope = Rope::default();
+    let mut length = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|status| Failure::new(Code::Cancelled, status.message()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        rope.push(data);
+        if length.is_none() && rope.remaining() >= HEADER {
+            length = Some(header(&mut rope, limit)?);
+        }
+        if length.is_some_and(|length| rope.remaining() > length) {
+            return Err(Failure::invalid("the request has more than one message"));
+        }
+    }
+    match length {
+        Some(length) if rope.remaining() == length => Ok(rope),
+        _ => Err(Failure::invalid("the request ends before its message does")),
+    }
+}
+
+/// Takes the header of a message off; its length.
+fn header(rope: &mut Rope, limit: usize) -> Result<usize> {
+    if rope.get_u8() != 0 {
+        return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
+    }
+    let length = rope.get_u32() as usize;
+    if length > limit {
+        let why = format!("the request has {length} bytes, the limit is {limit} (--grpc-limit)");
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    Ok(length)
+}
+
+/// A message that has no part to be read apart.
+pub(super) fn decode<M: Message + Default>(rope: Rope) -> Result<M> {
+    M::decode(rope).map_err(|error| malformed(&error))
+}
+
+fn respond(result: Result<Outgoing>) -> Response<Answer> {
+    let result = result.and_then(|out| Ok((out.check()?, out)));
+    let mut response = match result {
+        Ok((length, out)) => {
+            let mut head = [0; HEADER];
+            head[1..].copy_from_slice(&length.to_be_bytes());
+            let mut segments = VecDeque::from(out.into_segments());
+            segments.push_front(Bytes::copy_from_slice(&head));
+            Response::new(Answer { segments, has_trailers: true })
+        }
+        Err(failure) => {
+            let mut text = described(&failure);
+            text.truncate(text.floor_char_boundary(MAX_STATUS_TEXT));
+            Status::new(tonic::Code::from_i32(failure.code.number().into()), text).into_http()
+        }
+    };
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// The failure's text as TensorFlow's clients read it: they look for the node between its double braces.
+pub(super) fn described(failure: &Failure) -> String {
+    let mut text = failure.message.clone();
+    let place = [failure.op.as_deref().map(|op| format!("op {op}")), failure.device.clone().or(failure.task.clone())];
+    let place: Vec<String> = place.into_iter().flatten().collect();
+    if !place.is_empty() {
+        text += &format!(" ({})", place.join(" on "));
+    }
+    if let Some(node) = &failure.node {
+        text += &format!("\n\t [[{{{{node {node}}}}}]]");
+    }
+    text
+}
+
+/// The body of a response: a message in pieces, then the status that all went well.
+#[derive(Default)]
+pub(super) struct Answer {
+    segments: VecDeque<Bytes>,
+    has_trailers: bool,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(segment) = self.segments.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(segment))));
+        }
+        if !std::mem::take(&mut self.has_trailers) {
+            return Poll::Ready(None);
+        }
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.segments.is_empty() && !self.has_trailers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_its_node_as_tensorflow_does() {
+        let failure = Failure::invalid("Incompatible shapes: [2,3] vs. [4,5]")
+            .at_node("tower/add", "AddV2")
+            .on_device("/job:local/task:1/device:CPU:0");
+        assert_eq!(
+            described(&failure),
+            "Incompatible shapes: [2,3] vs. [4,5] (op AddV2 on /job:local/task:1/device:CPU:0)\n\t [[{{node tower/add}}]]"
+        );
+        assert_eq!(described(&Failure::invalid("no")), "no");
+    }
+
+    #[test]
+    fn a_response_is_framed() {
+        let mut answer = respond(Ok(Outgoing::default())).into_body();
+        assert_eq!(answer.segments.pop_front().unwrap(), [0u8; 5][..]);
+        let refused = respond(Err(Failure::new(Code::NotFound, "no such session\u{e9}")));
+        assert_eq!(refused.headers()["grpc-status"], "5");
+        assert!(refused.body().is_end_stream());
+    }
+}

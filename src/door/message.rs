@@ -1,0 +1,261 @@
+//! The messages of TensorFlow's `MasterService`, with its field numbers. Only what meshtf reads or answers is here; other
+//! fields are skipped.
+
+use crate::graph::graphdef::GraphDef;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateSessionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub graph_def: Option<GraphDef>,
+    #[prost(message, optional, tag = "2")]
+    pub config: Option<ConfigProto>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateSessionResponse {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(int64, tag = "2")]
+    pub graph_version: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ConfigProto {
+    #[prost(bool, tag = "7")]
+    pub allow_soft_placement: bool,
+    #[prost(bool, tag = "8")]
+    pub log_device_placement: bool,
+    /// Most milliseconds that an operation on the session may take; 0 for no limit.
+    #[prost(int64, tag = "11")]
+    pub operation_timeout_in_ms: i64,
+    #[prost(bool, tag = "15")]
+    pub isolate_session_state: bool,
+    #[prost(message, optional, tag = "16")]
+    pub experimental: Option<Experimental>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Experimental {
+    #[prost(message, optional, tag = "11")]
+    pub session_metadata: Option<SessionMetadata>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SessionMetadata {
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExtendSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(message, optional, tag = "2")]
+    pub graph_def: Option<GraphDef>,
+    #[prost(int64, tag = "3")]
+    pub current_graph_version: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExtendSessionResponse {
+    #[prost(int64, tag = "4")]
+    pub new_graph_version: i64,
+}
+
+/// A RunStep without its feeds (field 2), which are read apart.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunStepRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(string, repeated, tag = "3")]
+    pub fetch: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub target: Vec<String>,
+    #[prost(message, optional, tag = "5")]
+    pub options: Option<RunOptions>,
+    #[prost(string, tag = "6")]
+    pub partial_run_handle: String,
+    #[prost(bool, tag = "7")]
+    pub store_errors_in_response_body: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunOptions {
+    /// 0: none; 3: everything.
+    #[prost(int32, tag = "1")]
+    pub trace_level: i32,
+    #[prost(int64, tag = "2")]
+    pub timeout_in_ms: i64,
+}
+
+/// A RunStepResponse without its tensors (field 1), which are written apart.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunStepResponse {
+    #[prost(message, optional, tag = "2")]
+    pub metadata: Option<RunMetadata>,
+    #[prost(int32, tag = "3")]
+    pub status_code: i32,
+    #[prost(string, tag = "4")]
+    pub status_error_message: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunMetadata {
+    #[prost(message, optional, tag = "1")]
+    pub step_stats: Option<StepStats>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StepStats {
+    #[prost(message, repeated, tag = "1")]
+    pub dev_stats: Vec<DeviceStepStats>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceStepStats {
+    #[prost(string, tag = "1")]
+    pub device: String,
+    #[prost(message, repeated, tag = "2")]
+    pub node_stats: Vec<NodeExecStats>,
+}
+
+/// Times are microseconds; the first counts from 1970, the others from the first.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeExecStats {
+    #[prost(string, tag = "1")]
+    pub node_name: String,
+    #[prost(int64, tag = "2")]
+    pub all_start_micros: i64,
+    #[prost(int64, tag = "3")]
+    pub op_start_rel_micros: i64,
+    #[prost(int64, tag = "4")]
+    pub op_end_rel_micros: i64,
+    #[prost(int64, tag = "5")]
+    pub all_end_rel_micros: i64,
+    #[prost(string, tag = "8")]
+    pub timeline_label: String,
+    #[prost(int64, tag = "9")]
+    pub scheduled_micros: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PartialRunSetupRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(string, repeated, tag = "2")]
+    pub feed: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    pub fetch: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub target: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PartialRunSetupResponse {
+    #[prost(string, tag = "1")]
+    pub partial_run_handle: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CloseSessionRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ResetRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub container: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub device_filters: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListDevicesRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListDevicesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub local_device: Vec<DeviceAttributes>,
+    #[prost(message, repeated, tag = "2")]
+    pub remote_device: Vec<DeviceAttributes>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceAttributes {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub device_type: String,
+    #[prost(fixed64, tag = "6")]
+    pub incarnation: u64,
+    #[prost(string, tag = "7")]
+    pub physical_device_desc: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MakeCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(message, optional, tag = "2")]
+    pub options: Option<CallableOptions>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CallableOptions {
+    #[prost(string, repeated, tag = "1")]
+    pub feed: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub fetch: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    pub target: Vec<String>,
+    #[prost(message, optional, tag = "4")]
+    pub run_options: Option<RunOptions>,
+    #[prost(message, repeated, tag = "5")]
+    pub tensor_connection: Vec<TensorConnection>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TensorConnection {
+    #[prost(string, tag = "1")]
+    pub from_tensor: String,
+    #[prost(string, tag = "2")]
+    pub to_tensor: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MakeCallableResponse {
+    #[prost(int64, tag = "1")]
+    pub handle: i64,
+}
+
+/// A RunCallable without its feeds (field 3), which are read apart.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(int64, tag = "2")]
+    pub handle: i64,
+}
+
+/// A RunCallableResponse without its tensors (field 1), which are written apart.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunCallableResponse {
+    #[prost(message, optional, tag = "2")]
+    pub metadata: Option<RunMetadata>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReleaseCallableRequest {
+    #[prost(string, tag = "1")]
+    pub session_handle: String,
+    #[prost(int64, tag = "2")]
+    pub handle: i64,
+}
+
+/// What CloseSession, Reset and ReleaseCallable answer.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Empty {}

@@ -1,0 +1,170 @@
+//! A client's session: the node's own session, and what TensorFlow's protocol keeps beside it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::connection::Connection;
+use super::message::{RunMetadata, RunOptions, RunStepRequest};
+use super::service::{Seen, milliseconds, panicked};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::graphdef::{GraphDef, Library};
+use crate::session::Session;
+use crate::tensor::Tensor;
+
+/// Most callables of one session.
+const MAX_CALLABLES: usize = 4096;
+
+pub(super) struct DoorSession {
+    session: Session,
+    /// Held while the graph grows.
+    graph: tokio::sync::Mutex<Growing>,
+    /// Most that an operation may take.
+    timeout: Option<Duration>,
+    callables: Mutex<HashMap<i64, Arc<Callable>>>,
+    next_callable: AtomicI64,
+    seen: Mutex<Seen>,
+}
+
+/// The functions that the graph has so far, and how often it was extended.
+struct Growing {
+    library: Library,
+    version: i64,
+}
+
+/// Feeds, fetches and targets under a number.
+pub(super) struct Callable {
+    pub feed: Vec<String>,
+    pub fetch: Vec<String>,
+    pub target: Vec<String>,
+    pub options: RunOptions,
+}
+
+/// What a step gave.
+pub(super) struct Ran {
+    pub fetched: Vec<(String, Tensor)>,
+    pub metadata: Option<RunMetadata>,
+}
+
+impl DoorSession {
+    pub fn new(session: Session, library: Library, timeout: Option<Duration>, connection: Option<Connection>) -> Self {
+        DoorSession {
+            session,
+            graph: tokio::sync::Mutex::new(Growing { library, version: 0 }),
+            timeout,
+            callables: Mutex::default(),
+            next_callable: AtomicI64::new(0),
+            seen: Mutex::new(Seen { at: Instant::now(), connection }),
+        }
+    }
+
+    /// Notes that the session is used.
+    pub fn seen(&self, connection: Option<&Connection>) {
+        let mut seen = lock(&self.seen);
+        seen.at = Instant::now();
+        if connection.is_some() {
+            seen.connection = connection.cloned();
+        }
+    }
+
+    /// Whether its client is there, or was there less than `limit` ago.
+    pub fn is_kept(&self, limit: Duration) -> bool {
+        let seen = lock(&self.seen);
+        seen.connection.as_ref().is_some_and(Connection::is_open) || seen.at.elapsed() < limit
+    }
+
+    /// Adds nodes; the graph's new version.
+    ///
+    /// # Errors
+    /// Aborted where `version` is not the graph's: somebody else has extended it in between.
+    pub async fn extend(&self, version: i64, graph_def: GraphDef) -> Result<i64> {
+        let mut graph = self.graph.lock().await;
+        if graph.version != version {
+            let why = format!("Current version is {}, but caller expected {version}", graph.version);
+            return Err(Failure::new(Code::Aborted, why));
+        }
+        let mut library = graph.library.clone();
+        let (nodes, library) =
+            tokio::task::spawn_blocking(move || Ok::<_, Failure>((library.expand(graph_def)?, library)))
+                .await
+                .map_err(panicked)??;
+        self.session.extend(nodes).await?;
+        *graph = Growing { library, version: version + 1 };
+        Ok(graph.version)
+    }
+
+    /// Runs a step as a RunStep asks for it.
+    pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<Ran> {
+        let options = request.options.unwrap_or_default();
+        self.step(feeds, &request.fetch, &request.target, &options).await
+    }
+
+    async fn step(
+        &self,
+        feeds: Vec<(String, Tensor)>,
+        fetch: &[String],
+        target: &[String],
+        options: &RunOptions,
+    ) -> Result<Ran> {
+        let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        let fetches: Vec<&str> = fetch.iter().map(String::as_str).collect();
+        let targets: Vec<&str> = target.iter().map(String::as_str).collect();
+        let run = self.session.run(&feeds, &fetches, &targets);
+        let values = self.within(options, run).await?;
+        Ok(Ran { fetched: fetch.iter().cloned().zip(values).collect(), metadata: None })
+    }
+
+    /// `work`, which is given up when its time is over.
+    async fn within<T>(&self, options: &RunOptions, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = milliseconds(options.timeout_in_ms).into_iter().chain(self.timeout).min();
+        let Some(limit) = limit else { return work.await };
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            let why = format!("the step was not done after {} ms, its limit, and was cancelled", limit.as_millis());
+            Err(Failure::new(Code::DeadlineExceeded, why))
+        })
+    }
+
+    pub fn make_callable(&self, callable: Callable) -> Result<i64> {
+        let mut callables = lock(&self.callables);
+        if callables.len() >= MAX_CALLABLES {
+            let why = format!("the session has {MAX_CALLABLES} callables already; release some");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let handle = self.next_callable.fetch_add(1, Ordering::Relaxed);
+        callables.insert(handle, Arc::new(callable));
+        Ok(handle)
+    }
+
+    /// Runs a callable; `feeds` stand in the order in which it names them.
+    pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<Ran> {
+        let callable = lock(&self.callables).get(&handle).cloned().ok_or_else(|| no_callable(handle))?;
+        if callable.feed.len() != feeds.len() {
+            let why = format!("the callable takes {} feeds, and {} came", callable.feed.len(), feeds.len());
+            return Err(Failure::invalid(why));
+        }
+        let feeds = callable.feed.iter().cloned().zip(feeds).collect();
+        self.step(feeds, &callable.fetch, &callable.target, &callable.options).await
+    }
+
+    pub fn release_callable(&self, handle: i64) -> Result<()> {
+        lock(&self.callables).remove(&handle).map(|_| ()).ok_or_else(|| no_callable(handle))
+    }
+
+    pub async fn partial_setup(&self, _feed: Vec<String>, _fetch: Vec<String>, _target: Vec<String>) -> Result<String> {
+        Err(Failure::new(Code::Unimplemented, "partial runs are not supported"))
+    }
+
+    /// Ends the session; what still runs in it ends with Cancelled.
+    pub async fn end(&self) -> Result<()> {
+        self.session.end().await
+    }
+}
+
+fn no_callable(handle: i64) -> Failure {
+    Failure::invalid(format!("No such callable handle: {handle}"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,273 @@
+//! Tensors in a client's messages: elements go from the network's bytes into their tensor, and from the tensor into the
+//! network's bytes, without a copy in between.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+
+use super::rope::{Rope, malformed};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
+use crate::tensor::{DType, Data, Tensor};
+
+/// `tensor_content` of a TensorProto.
+const CONTENT: u32 = 4;
+/// `tensor` of a NamedTensorProto.
+const TENSOR: u32 = 2;
+/// A tensor of at least so many bytes travels from where it lies; a smaller one is copied to what is around it.
+const APART: usize = 16 << 10;
+/// protobuf's own limit for a message.
+const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
+
+/// What a NamedTensorProto says beside its tensor.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Name {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+/// Reads a NamedTensorProto of `length` bytes.
+pub(super) fn read_named(rope: &mut Rope, length: usize) -> Result<(String, Tensor)> {
+    let mut tensor = None;
+    let rest = rope.fields(length, TENSOR, |rope, length, _| {
+        tensor = Some(read(rope, length)?);
+        Ok(())
+    })?;
+    let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
+    match tensor {
+        Some(tensor) => Ok((name, tensor)),
+        None => Err(Failure::invalid(format!("the feed {name:?} comes without a tensor"))),
+    }
+}
+
+/// Reads a TensorProto of `length` bytes.
+pub(super) fn read(rope: &mut Rope, length: usize) -> Result<Tensor> {
+    let end = bytes::Buf::remaining(rope).saturating_sub(length);
+    let mut filled = None;
+    let mut packed = Vec::new();
+    let rest = rope.fields(length, CONTENT, |rope, length, before| {
+        // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not, or
+        // for strings and bools, whose bytes are not their elements, the content is kept and read at the end.
+        filled = fill(rope, end, length, before)?;
+        if filled.is_none() {
+            packed.clear();
+            rope.copy(length, end, |bytes| packed.extend_from_slice(bytes))?;
+        }
+        Ok(())
+    })?;
+    if let Some(tensor) = filled {
+        return Ok(tensor);
+    }
+    let mut proto = TensorProto::decode(&*rest).map_err(|error| malformed(&error))?;
+    proto.tensor_content = packed;
+    tensor_from_proto(proto)
+}
+
+/// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
+/// simply its bytes.
+fn fill(rope: &mut Rope, end: usize, length: usize, before: &[u8]) -> Result<Option<Tensor>> {
+    let head = TensorProto::decode(before).map_err(|error| malformed(&error))?;
+    let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
+    let Some(size) = dtype.size().filter(|_| dtype != DType::Bool) else { return Ok(None) };
+    let dims = head.tensor_shape.map(|shape| shape.dim).unwrap_or_default();
+    let Some(dims) = dims.iter().map(|dim| usize::try_from(dim.size).ok()).collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let shape = crate::tensor::Shape::from(dims);
+    let count = shape.checked_elements(dtype)?;
+    if count * size != length {
+        let why =
+            format!("a tensor of {dtype} and shape {shape} takes {} bytes, its content has {length}", count * size);
+        return Err(Failure::invalid(why));
+    }
+    let mut data = Data::zeros(dtype, count);
+    let Some(mut room) = data.bytes_mut() else { return Ok(None) };
+    rope.copy(length, end, |bytes| room.put_slice(bytes))?;
+    Tensor::new(shape, data).map(Some)
+}
+
+/// A message under way: what is small in one buffer, large tensors where they lie.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    segments: Vec<Bytes>,
+    open: BytesMut,
+    length: usize,
+}
+
+/// A tensor that the network sends from.
+struct Lent(Tensor);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
+    }
+}
+
+impl Outgoing {
+    /// Writes a whole message.
+    pub fn message(message: &impl prost::Message) -> Outgoing {
+        let mut out = Outgoing::default();
+        out.append(message);
+        out
+    }
+
+    /// Writes the fields of a message after what stands already.
+    pub fn append(&mut self, message: &impl prost::Message) {
+        self.length += message.encoded_len();
+        self.open.put_slice(&message.encode_to_vec());
+    }
+
+    /// Writes a tensor as field `tag`: a NamedTensorProto where it has a name, a TensorProto where it has none.
+    pub fn tensor(&mut self, tag: u32, name: Option<&str>, tensor: Tensor) {
+        let has_content = tensor.dtype() != DType::String && !tensor.is_empty();
+        let head = if has_content { head_of(&tensor) } else { tensor_to_proto(&tensor) }.encode_to_vec();
+        let content = if has_content { tensor.byte_len() } else { 0 };
+        let tensor_length = head.len() + if has_content { field_len(CONTENT, content) } else { 0 };
+        let start = self.open.len();
+        match name {
+            None => self.key(tag, tensor_length),
+            Some(name) => {
+                let name = Name { name: name.to_owned() }.encode_to_vec();
+                self.key(tag, name.len() + field_len(TENSOR, tensor_length));
+                self.open.put_slice(&name);
+                self.key(TENSOR, tensor_length);
+            }
+        }
+        self.open.put_slice(&head);
+        if has_content {
+            self.key(CONTENT, content);
+        }
+        self.length += self.open.len() - start + content;
+        if content < APART {
+            self.open.put_slice(if has_content { tensor.bytes().unwrap_or_default() } else { &[] });
+        } else {
+            self.segments.push(self.open.split().freeze());
+            self.segments.push(Bytes::from_owner(Lent(tensor)));
+        }
+    }
+
+    /// Its bytes, as many as [`Outgoing::check`] said.
+    pub fn into_segments(mut self) -> Vec<Bytes> {
+        if !self.open.is_empty() {
+            self.segments.push(self.open.freeze());
+        }
+        self.segments
+    }
+
+    /// How many bytes it has.
+    ///
+    /// # Errors
+    /// ResourceExhausted where they are more than a protobuf message may have: no client could read it.
+    pub fn check(&self) -> Result<u32> {
+        if self.length > MAX_MESSAGE_BYTES {
+            let why = format!(
+                "what is fetched takes {} bytes together, and a protobuf message ends at {MAX_MESSAGE_BYTES}; fetch it in \
+                 several runs",
+                self.length
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        Ok(self.length as u32)
+    }
+
+    fn key(&mut self, tag: u32, length: usize) {
+        encode_key(tag, WireType::LengthDelimited, &mut self.open);
+        encode_varint(length as u64, &mut self.open);
+    }
+}
+
+/// dtype and shape.
+fn head_of(tensor: &Tensor) -> TensorProto {
+    TensorProto {
+        dtype: tensor.dtype().proto_number(),
+        tensor_shape: Some(crate::graph::graphdef::shape_proto(&tensor.shape().into())),
+        ..TensorProto::default()
+    }
+}
+
+/// Bytes of a field that holds `length` bytes.
+fn field_len(tag: u32, length: usize) -> usize {
+    key_len(tag) + encoded_len_varint(length as u64) + length
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Named {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(message, optional, tag = "2")]
+        tensor: Option<TensorProto>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Response {
+        #[prost(message, repeated, tag = "1")]
+        tensor: Vec<Named>,
+        #[prost(int32, tag = "3")]
+        status_code: i32,
+    }
+
+    fn tensors() -> Vec<Tensor> {
+        vec![
+            Tensor::scalar(1.5f32),
+            Tensor::from_vec(vec![2, 3], vec![1i64, -2, 3, i64::MAX, 0, i64::MIN]),
+            Tensor::vector(vec![true, false, true]),
+            Tensor::vector(vec![b"a".to_vec(), Vec::new(), vec![0xff; 300]]),
+            Tensor::scalar(b"hello".to_vec()),
+            Tensor::zeros(DType::F64, vec![0, 3]).unwrap(),
+            Tensor::vector(vec![f16::from_f32(0.5), f16::NEG_INFINITY]),
+            Tensor::vector(vec![bf16::from_f32(3.0)]),
+            Tensor::vector((0..APART as u32).collect::<Vec<u32>>()),
+            Tensor::vector(vec![7u8; APART]),
+        ]
+    }
+
+    fn rope(bytes: &[u8], piece: usize) -> Rope {
+        let mut rope = Rope::default();
+        bytes.chunks(piece).for_each(|piece| rope.push(Bytes::copy_from_slice(piece)));
+        rope
+    }
+
+    #[test]
+    fn what_is_written_is_what_protobuf_reads() {
+        let mut out = Outgoing::default();
+        for (i, tensor) in tensors().into_iter().enumerate() {
+            out.tensor(1, Some(&format!("t{i}:0")), tensor);
+        }
+        out.append(&super::super::message::RunStepResponse { status_code: 3, ..Default::default() });
+        let length = out.check().unwrap() as usize;
+        let bytes = out.into_segments().concat();
+        assert_eq!(bytes.len(), length);
+        let response = Response::decode(&*bytes).unwrap();
+        assert_eq!(response.status_code, 3);
+        for (i, (named, tensor)) in response.tensor.into_iter().zip(tensors()).enumerate() {
+            assert_eq!(named.name, format!("t{i}:0"));
+            assert_eq!(tensor_from_proto(named.tensor.unwrap()).unwrap(), tensor);
+        }
+    }
+
+    #[test]
+    fn a_feed_is_read_whatever_pieces_it_comes_in() {
+        for tensor in tensors() {
+            let named = Named { name: "x:0".into(), tensor: Some(tensor_to_proto(&tensor)) };
+            let bytes = named.encode_to_vec();
+            for piece in [1, 3, 1000, bytes.len()] {
+                let (name, read) = read_named(&mut rope(&bytes, piece), bytes.len()).unwrap();
+                assert_eq!((name.as_str(), &read), ("x:0", &tensor));
+            }
+        }
+    }
+
+    #[test]
+    fn content_that_does_not_fit_is_refused() {
+        let mut proto = tensor_to_proto(&Tensor::vector(vec![1f32, 2.0]));
+        proto.tensor_content.pop();
+        let bytes = proto.encode_to_vec();
+        assert_eq!(read(&mut rope(&bytes, 4), bytes.len()).unwrap_err().code, Code::InvalidArgument);
+    }
+}
