@@ -7,17 +7,20 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 MESHTF := $(TARGET_DIR)/release/meshtf
 # A Python of the benches' own: they look for it beside what is built.
 VENV := $(TARGET_DIR)/bench-venv
+# TensorFlow's own client, for the tests that use it. It needs about 2 GB.
+TF_VENV := $(TARGET_DIR)/tf-venv
+TF_PYTHON ?= python3.11
 JOBS := $(if $(JOBS),--jobs $(JOBS))
 
 # Colours on a terminal only.
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench setup build
+.PHONY: help demo demo-tf test test-tf check bench setup build
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-7s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 build: ## the release binary
 	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
@@ -27,11 +30,27 @@ build: ## the release binary
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
 
+demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten lines of Python print 238
+	@MESHTF='$(MESHTF)' PYTHON='$(TF_VENV)/bin/python' bash examples/demo_tf.sh
+
 test: ## every test: library, documentation, processes
 	$(call say,building and running every test)
 	@$(CARGO) test --release $(JOBS)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
 	@$(CARGO) test --release --no-default-features --lib $(JOBS)
+
+test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
+	$(call say,programs of TensorFlow's own client)
+	@MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' tests/tf/run.py
+
+# Made once. What goes wrong is said, since without it nothing of this can run.
+$(TF_VENV)/ready: tests/tf/requirements.txt
+	$(call say,TensorFlow into $(TF_VENV): a minute or two and 2 GB the first time)
+	@command -v $(TF_PYTHON) >/dev/null || { echo "there is no $(TF_PYTHON): name a Python 3.10 to 3.13 with TF_PYTHON=…"; exit 1; }
+	@$(TF_PYTHON) -m venv '$(TF_VENV)' || { echo "$(TF_PYTHON) cannot make a virtual environment: its venv module is missing"; exit 1; }
+	@'$(TF_VENV)/bin/pip' install --quiet --retries 2 -r tests/tf/requirements.txt || \
+		{ echo "pip could not install tests/tf/requirements.txt into $(TF_VENV); is there a package index it can reach?"; exit 1; }
+	@touch '$@'
 
 check: ## formatting, lints with warnings denied, the shape of the house
 	$(call say,formatting)
