@@ -21,6 +21,8 @@ const EVENTS: usize = 1024;
 pub enum StepEvent {
     /// What a step fetched, in the order asked.
     Fetched { step: u64, values: Vec<Tensor> },
+    /// A fetch of a partial run, by its place among the fetches.
+    Part { fetch: u32, value: Tensor },
     /// So many steps are through. Comes now and then, about ten times a second where steps are fast.
     Through { steps: u64 },
 }
@@ -90,6 +92,12 @@ impl Client {
                     if let Some(pending) = self.take(id, from) {
                         let _forgotten = pending.answer.send(Err(Failure::new(Code::ResourceExhausted, why)));
                     }
+                }
+            }
+            Message::Part { id, fetch } => {
+                // A run has fewer fetches than events may wait.
+                if let (Some(sender), Some(value)) = (self.events_of(id, from), tensors.into_iter().next()) {
+                    let _gone = sender.try_send(StepEvent::Part { fetch, value });
                 }
             }
             Message::Through { id, steps } => {

@@ -11,6 +11,7 @@ mod rope;
 mod service;
 mod session;
 mod tensor;
+mod trace;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -50,10 +50,14 @@ impl Host {
 
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         match &envelope.message {
-            Message::Reply { .. } | Message::Fetched { .. } | Message::Through { .. } => {
+            Message::Reply { .. } | Message::Fetched { .. } | Message::Part { .. } | Message::Through { .. } => {
                 self.client.deliver(from, envelope);
             }
-            Message::Request { .. } | Message::Registered { .. } | Message::Done { .. } | Message::Failed { .. } => {
+            Message::Request { .. }
+            | Message::Registered { .. }
+            | Message::Got { .. }
+            | Message::Done { .. }
+            | Message::Failed { .. } => {
                 if let Some(master) = &self.master {
                     master.deliver(from, envelope);
                 }

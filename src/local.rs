@@ -179,7 +179,7 @@ mod tests {
         };
         let through = |event: StepEvent| match event {
             StepEvent::Through { steps } => steps,
-            fetched => panic!("{fetched:?}"),
+            other => panic!("{other:?}"),
         };
         let (first, second) = (through(first), through(second));
         assert!(0 < first && first < second && second < count, "{first}, {second}");

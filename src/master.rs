@@ -37,6 +37,9 @@ struct State {
     task: Task,
     post: Arc<dyn Post>,
     sessions: Mutex<HashMap<SessionId, Session>>,
+    /// Held from deciding on steps to having sent them: two runs of one plan start in the same order everywhere, or each
+    /// could wait for the other.
+    starting: Mutex<()>,
 }
 
 /// What is to be sent once the lock is let go.
@@ -45,7 +48,7 @@ type Outgoing = Vec<(Peer, Envelope)>;
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, post: Arc<dyn Post>) -> Self {
-        let state = Arc::new(State { task, post, sessions: Mutex::default() });
+        let state = Arc::new(State { task, post, sessions: Mutex::default(), starting: Mutex::default() });
         let (planner, requests) = sync_channel::<(Peer, RequestId, Request)>(PLANNING);
         let shared = Arc::clone(&state);
         thread::Builder::new()
@@ -63,6 +66,9 @@ impl Master {
                 Request::Run { session, plan, steps, every, watched } => {
                     self.state.run(from, id, run::Ask { session, plan, steps, every, watched, feeds: tensors });
                 }
+                Request::Feed { session, run, feeds, wanted } => {
+                    self.state.feed(from, id, run::Fed { session, run, feeds, wanted, tensors });
+                }
                 Request::Cancel { session, run } => self.state.cancel(from, id, session, run),
                 other => {
                     if let Err(TrySendError::Full(_)) = self.planner.try_send((from.clone(), id, other)) {
@@ -72,6 +78,7 @@ impl Master {
                 }
             },
             Message::Registered { session, pieces, result } => self.state.registered(from, session, &pieces, result),
+            Message::Got { piece, step, place } => self.state.got(piece, step, place, tensors),
             Message::Done { piece, step } => self.state.done(piece, step, tensors),
             Message::Failed { step, failure } => self.state.failed(step, failure),
             _ => {}
@@ -141,7 +148,7 @@ impl State {
             Request::Explain { graph, signature, options } => {
                 self.explain(graph, &signature, &options).map(|plan| Reply::Explained(Box::new(plan)))
             }
-            Request::Run { .. } | Request::Cancel { .. } => return,
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } => return,
         };
         self.reply(client, id, result);
     }

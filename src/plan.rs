@@ -10,12 +10,15 @@ mod partition;
 mod place;
 mod prune;
 mod shape;
+pub mod trace;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use error::{PlanError, Role};
 use serde::{Deserialize, Serialize};
 
 pub use crate::device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
-use crate::graph::{Attrs, Graph, OutputType};
+use crate::graph::{Attrs, Graph, GraphError, Output, OutputType};
 use crate::tensor::{DType, PartialShape};
 
 /// Plans what `signature` asks of `graph` on `devices`, whose order does not matter.
@@ -33,7 +36,7 @@ pub fn plan(
     let loops = frame::Loops::find(&step)?;
     let placed = place::place(&step, devices, options)?;
     refuse_unfed(&step, &placed)?;
-    partition::partition(&step, placed, &loops)
+    partition::partition(&step, placed, &loops, signature.mode)
 }
 
 /// How to place what requests no device, or one that is not there.
@@ -52,6 +55,54 @@ pub struct Signature {
     pub feeds: Vec<String>,
     pub fetches: Vec<String>,
     pub targets: Vec<String>,
+    pub mode: Mode,
+}
+
+/// How a step takes its feeds and answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mode {
+    /// All feeds at its start, all fetches at its end.
+    #[default]
+    Whole,
+    /// So too, and each device tells what it ran when: a [`trace::DeviceTrace`] as one more fetch.
+    Traced,
+    /// Feeds come, and fetches go, one by one while the step is under way.
+    Partial,
+}
+
+/// The transfer by which a feed comes that is given while its step is under way, by its place among the piece's feeds;
+/// transfers between pieces count from 0.
+pub const fn late_feed(place: u32) -> u32 {
+    u32::MAX - place
+}
+
+/// For each fetch, the feeds that it cannot be computed without, by their places in the signature.
+///
+/// # Errors
+/// Where the graph has no such tensor.
+pub fn needed_feeds(graph: &Graph, signature: &Signature) -> Result<Vec<Vec<u32>>, GraphError> {
+    let fed: HashMap<Output, u32> = signature
+        .feeds
+        .iter()
+        .zip(0..)
+        .map(|(feed, place)| Ok((graph.output(feed)?, place)))
+        .collect::<Result<_, _>>()?;
+    let needs = |fetch: &String| {
+        let mut needed = BTreeSet::new();
+        let mut seen = HashSet::new();
+        let mut open = vec![(graph.output(fetch)?, false)];
+        while let Some((output, is_control)) = open.pop() {
+            if let (Some(&place), false) = (fed.get(&output), is_control) {
+                needed.insert(place);
+            } else if seen.insert(output.node) {
+                let node = graph.node(output.node);
+                open.extend(node.inputs.iter().map(|&input| (input, false)));
+                open.extend(node.control.iter().map(|&node| (Output { node, port: 0 }, true)));
+            }
+        }
+        Ok(needed.into_iter().collect())
+    };
+    signature.fetches.iter().map(needs).collect()
 }
 
 /// A planned graph.
@@ -134,6 +185,7 @@ pub struct Piece {
     pub feeds: Vec<u32>,
     /// The signature's fetches that this piece answers, in the order they go back; `PieceOp::Fetch` names a place here.
     pub fetches: Vec<u32>,
+    pub mode: Mode,
 }
 
 /// A loop as one piece sees it. It runs anew for each iteration of its parent; iterations count from 0.

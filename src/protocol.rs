@@ -101,6 +101,8 @@ pub enum Message {
     Reply { id: RequestId, result: Result<Reply, Failure> },
     /// Master to client: what a step of a `Run` fetched; the tensors are the fetches, in order.
     Fetched { id: RequestId, step: u64 },
+    /// Master to client: a fetch of a partial run; the tensor is its value.
+    Part { id: RequestId, fetch: u32 },
     /// Master to client, now and then: so many steps of a watched `Run` are through.
     Through { id: RequestId, steps: u64 },
 
@@ -111,7 +113,10 @@ pub enum Message {
     /// Master to worker: run these pieces for these steps, one step after the other; the tensors are the pieces' feeds,
     /// piece by piece, the same for every step.
     Start { pieces: Vec<PieceId>, first: u64, count: u64 },
-    /// Worker to master: the piece has run for this step; the tensors are what it fetched, in the piece's order.
+    /// Worker to master: in a partial run, the fetch at that place among the piece's; the tensor is its value.
+    Got { piece: PieceId, step: u64, place: u32 },
+    /// Worker to master: the piece has run for this step; the tensors are what it fetched, in the piece's order,
+    /// and its trace where the plan is traced.
     Done { piece: PieceId, step: u64 },
     /// Worker to master: the step failed there.
     Failed { step: StepId, failure: Failure },
@@ -162,6 +167,14 @@ pub enum Request {
         every: u64,
         watched: bool,
     },
+    /// Feeds a partial `Run` under way; the tensors are these of the signature's feeds. Refused where a fetch among `wanted`
+    /// needs a feed that has not come by then.
+    Feed {
+        session: SessionId,
+        run: RequestId,
+        feeds: Vec<u32>,
+        wanted: Vec<u32>,
+    },
     /// Cancels a `Run` under way.
     Cancel {
         session: SessionId,
@@ -186,11 +199,12 @@ pub enum Reply {
     Prepared {
         plan: u32,
     },
-    /// All steps ran; where each device's part of one step ran, for those who show it.
+    /// All steps ran; the tensors are the fetches and, where the plan is traced, the devices' traces. Where each device's part of one step ran, for those who show it.
     Ran {
         steps: u64,
         devices: Vec<DeviceName>,
     },
+    Fed,
     Cancelled,
     Closed,
     Explained(Box<crate::plan::Plan>),

@@ -4,6 +4,8 @@
 //! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
 //! dropped.
 
+mod partial;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,9 +14,11 @@ use crate::client::{Client, StepEvent};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
-use crate::plan::{DeviceName, Plan, Signature};
+use crate::plan::trace::DeviceTrace;
+use crate::plan::{DeviceName, Mode, Plan, Signature};
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::tensor::Tensor;
+pub(crate) use partial::PartialRun;
 
 /// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.
 pub struct Session {
@@ -42,6 +46,8 @@ pub struct Steps {
 pub struct Ran {
     /// What the last step fetched, in the order asked.
     pub fetches: Vec<Tensor>,
+    /// What each device ran when, after [`Session::trace`]; else empty.
+    pub traces: Vec<DeviceTrace>,
     /// The devices that took part.
     pub devices: Vec<DeviceName>,
 }
@@ -98,7 +104,7 @@ impl Session {
                 on_fetch(step, values);
             }
         };
-        self.run_many(feeds, fetches, targets, steps, false, on_event).await
+        self.run_many(signature(feeds, fetches, targets, Mode::Whole), feeds, steps, false, on_event).await
     }
 
     /// As [`Session::run_steps`], and `on_event` hears how many steps are through as well, fetched or not.
@@ -113,29 +119,30 @@ impl Session {
         steps: Steps,
         on_event: impl FnMut(StepEvent),
     ) -> Result<Ran> {
-        self.run_many(feeds, fetches, targets, steps, true, on_event).await
+        self.run_many(signature(feeds, fetches, targets, Mode::Whole), feeds, steps, true, on_event).await
+    }
+
+    /// Runs one step as [`Session::run`] does, and tells what each device ran when.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Ran> {
+        let signature = signature(feeds, fetches, targets, Mode::Traced);
+        self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
     }
 
     async fn run_many(
         &self,
+        signature: Signature,
         feeds: &[(&str, Tensor)],
-        fetches: &[&str],
-        targets: &[&str],
         steps: Steps,
         watched: bool,
         mut on_event: impl FnMut(StepEvent),
     ) -> Result<Ran> {
-        let signature = Signature {
-            feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
-            fetches: fetches.iter().map(|&name| name.to_owned()).collect(),
-            targets: targets.iter().map(|&name| name.to_owned()).collect(),
-        };
         let tensors: Vec<Tensor> = feeds.iter().map(|(_, tensor)| tensor.clone()).collect();
-        let plan = match self.known(&signature) {
-            Some(plan) => plan,
-            None => self.prepare(&signature, false).await?,
-        };
-        match self.run_plan(plan, tensors.clone(), steps, watched, &mut on_event).await {
+        let count = signature.fetches.len();
+        let plan = self.planned(&signature).await?;
+        let ran = match self.run_plan(plan, tensors.clone(), steps, watched, &mut on_event).await {
             // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
             // without it, or says what is missing.
             Err(failure) if failure.code == Code::Aborted && failure.step.is_none() && !self.ends_with_its_tasks => {
@@ -143,6 +150,18 @@ impl Session {
                 self.run_plan(plan, tensors, steps, watched, &mut on_event).await
             }
             result => result,
+        };
+        let (mut fetches, devices) = ran?;
+        let traces = fetches.split_off(count.min(fetches.len()));
+        let traces = traces.iter().map(DeviceTrace::from_tensor).collect::<Result<_>>()?;
+        Ok(Ran { fetches, traces, devices })
+    }
+
+    /// The number of a signature's plan.
+    async fn planned(&self, signature: &Signature) -> Result<u32> {
+        match self.known(signature) {
+            Some(plan) => Ok(plan),
+            None => self.prepare(signature, false).await,
         }
     }
 
@@ -173,7 +192,7 @@ impl Session {
         steps: Steps,
         watched: bool,
         on_event: &mut impl FnMut(StepEvent),
-    ) -> Result<Ran> {
+    ) -> Result<(Vec<Tensor>, Vec<DeviceName>)> {
         let Steps { count, every } = steps;
         let request = Request::Run { session: self.id, plan, steps: count, every, watched };
         let (sender, mut events) = Client::events();
@@ -193,7 +212,7 @@ impl Session {
             on_event(event);
         }
         match result? {
-            (Reply::Ran { devices, .. }, fetches) => Ok(Ran { fetches, devices }),
+            (Reply::Ran { devices, .. }, fetches) => Ok((fetches, devices)),
             (other, _) => Err(unexpected(&other)),
         }
     }
@@ -267,6 +286,15 @@ pub(crate) async fn explain(
     match client.ask(master, request, Vec::new(), None)?.answer().await? {
         (Reply::Explained(plan), _) => Ok(*plan),
         (other, _) => Err(unexpected(&other)),
+    }
+}
+
+fn signature(feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str], mode: Mode) -> Signature {
+    Signature {
+        feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        fetches: fetches.iter().map(|&name| name.to_owned()).collect(),
+        targets: targets.iter().map(|&name| name.to_owned()).collect(),
+        mode,
     }
 }
 

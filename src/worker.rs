@@ -293,6 +293,13 @@ impl Sink for State {
         }
     }
 
+    fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor) {
+        if let Some(master) = self.master(piece.session) {
+            let message = Message::Got { piece, step: step.number, place };
+            self.answer(&master, Envelope { message, tensors: vec![value] });
+        }
+    }
+
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
         if let Some(master) = self.master(piece.session) {
             self.answer(&master, Envelope { message: Message::Done { piece, step: step.number }, tensors: fetches });

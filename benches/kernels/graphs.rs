@@ -71,6 +71,8 @@ pub struct Stepper {
 struct Results(Mutex<Sender<Result<Vec<Tensor>, Failure>>>);
 
 impl Sink for Results {
+    fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
+
     fn push(&self, _: StepId, _: &DeviceName, _: Vec<Pushed>) {}
 
     fn done(&self, _: PieceId, _: StepId, fetches: Vec<Tensor>) {
@@ -94,7 +96,8 @@ impl Stepper {
 
     pub fn piece(&self, graph: &Graph, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> PieceId {
         let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect();
-        let signature = Signature { feeds: names(feeds), fetches: names(fetches), targets: names(targets) };
+        let signature =
+            Signature { feeds: names(feeds), fetches: names(fetches), targets: names(targets), ..Signature::default() };
         let options = PlanOptions { default_device: self.name.clone(), soft_placement: false };
         let plan = plan(graph, std::slice::from_ref(&self.name), &signature, &options).expect("it plans");
         self.pieces.set(self.pieces.get() + 1);

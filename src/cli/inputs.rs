@@ -166,6 +166,7 @@ impl Job {
             feeds: self.feeds.iter().map(|(tensor, _)| tensor.clone()).collect(),
             fetches: self.fetches.clone(),
             targets: self.targets.clone(),
+            ..Signature::default()
         }
     }
 

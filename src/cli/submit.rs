@@ -112,7 +112,7 @@ impl StepArgs {
                 StepEvent::Fetched { step, values } if trouble.is_none() => {
                     trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
                 }
-                StepEvent::Fetched { .. } => {}
+                StepEvent::Fetched { .. } | StepEvent::Part { .. } => {}
             })
             .await;
         progress.finish_and_clear();

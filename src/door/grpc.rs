@@ -175,6 +175,8 @@ impl http_body::Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use http_body::Body as _;
+
     use super::*;
 
     #[test]

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest};
 use super::service::{Seen, milliseconds, panicked};
+use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
-use crate::session::Session;
+use crate::session::{PartialRun, Session};
 use crate::tensor::Tensor;
 
+/// Most partial runs of one session that are under way.
+const MAX_PARTIAL_RUNS: usize = 256;
 /// Most callables of one session.
 const MAX_CALLABLES: usize = 4096;
 
@@ -24,6 +27,7 @@ pub(super) struct DoorSession {
     timeout: Option<Duration>,
     callables: Mutex<HashMap<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
+    partial: Mutex<HashMap<String, Arc<PartialRun>>>,
     seen: Mutex<Seen>,
 }
 
@@ -55,6 +59,7 @@ impl DoorSession {
             timeout,
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
+            partial: Mutex::default(),
             seen: Mutex::new(Seen { at: Instant::now(), connection }),
         }
     }
@@ -97,6 +102,9 @@ impl DoorSession {
     /// Runs a step as a RunStep asks for it.
     pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<Ran> {
         let options = request.options.unwrap_or_default();
+        if !request.partial_run_handle.is_empty() {
+            return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
+        }
         self.step(feeds, &request.fetch, &request.target, &options).await
     }
 
@@ -110,9 +118,13 @@ impl DoorSession {
         let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
         let fetches: Vec<&str> = fetch.iter().map(String::as_str).collect();
         let targets: Vec<&str> = target.iter().map(String::as_str).collect();
-        let run = self.session.run(&feeds, &fetches, &targets);
-        let values = self.within(options, run).await?;
-        Ok(Ran { fetched: fetch.iter().cloned().zip(values).collect(), metadata: None })
+        let named = |values: Vec<Tensor>| fetch.iter().cloned().zip(values).collect();
+        if options.trace_level > 0 {
+            let ran = self.within(options, self.session.trace(&feeds, &fetches, &targets)).await?;
+            return Ok(Ran { fetched: named(ran.fetches), metadata: Some(metadata(ran.traces)) });
+        }
+        let values = self.within(options, self.session.run(&feeds, &fetches, &targets)).await?;
+        Ok(Ran { fetched: named(values), metadata: None })
     }
 
     /// `work`, which is given up when its time is over.
@@ -151,8 +163,42 @@ impl DoorSession {
         lock(&self.callables).remove(&handle).map(|_| ()).ok_or_else(|| no_callable(handle))
     }
 
-    pub async fn partial_setup(&self, _feed: Vec<String>, _fetch: Vec<String>, _target: Vec<String>) -> Result<String> {
-        Err(Failure::new(Code::Unimplemented, "partial runs are not supported"))
+    /// Begins a partial run; its handle.
+    pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
+        let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
+        let mut partial = lock(&self.partial);
+        if partial.len() >= MAX_PARTIAL_RUNS {
+            let why = format!("{MAX_PARTIAL_RUNS} partial runs are under way already");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let handle = format!("{:016x}", crate::random::u64());
+        partial.insert(handle.clone(), Arc::new(run));
+        Ok(handle)
+    }
+
+    async fn go_on(
+        &self,
+        handle: &str,
+        feeds: Vec<(String, Tensor)>,
+        fetch: Vec<String>,
+        options: &RunOptions,
+    ) -> Result<Ran> {
+        let run = lock(&self.partial).get(handle).cloned();
+        let run = run.ok_or_else(|| {
+            Failure::invalid(
+                "Must run 'setup' before performing partial runs: there is no such partial run, or it is over",
+            )
+        })?;
+        let result = self.within(options, run.go_on(feeds, &fetch)).await;
+        let is_over = match &result {
+            Ok(_) => run.is_over().await,
+            // A feed or fetch that was not announced leaves the run as it was.
+            Err(failure) => failure.step.is_some() || failure.code != Code::InvalidArgument,
+        };
+        if is_over {
+            lock(&self.partial).remove(handle);
+        }
+        Ok(Ran { fetched: fetch.into_iter().zip(result?).collect(), metadata: None })
     }
 
     /// Ends the session; what still runs in it ends with Cancelled.

@@ -115,6 +115,8 @@ mod tests {
             self.0.lock().unwrap().push((to.task.index, values.iter().map(|value| value.transfer).collect()));
         }
 
+        fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
+
         fn done(&self, _: PieceId, _: StepId, _: Vec<Tensor>) {}
 
         fn failed(&self, _: StepId, _: Failure) {}

@@ -9,7 +9,7 @@ use super::kernel::{self, HostKernel, KernelNode};
 use super::state::{self, Site, StateOp};
 use crate::failure::{Code as Class, Failure, Result};
 use crate::graph::Attrs;
-use crate::plan::{DeviceName, Piece, PieceNode, PieceOp};
+use crate::plan::{DeviceName, Mode, Piece, PieceNode, PieceOp, late_feed};
 use crate::tensor::DType;
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
@@ -27,6 +27,7 @@ pub(super) struct Code {
     /// The node that receives each transfer.
     pub recvs: HashMap<u32, u32>,
     pub fetches: usize,
+    pub mode: Mode,
     /// No loops, no dead values, nothing that waits: the nodes run in their order.
     pub is_straight: bool,
 }
@@ -155,8 +156,8 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
         acts.push(act(piece, node, site, engine).map_err(|f| f.at_node(&node.name, op_name(&node.op)))?);
-        if let PieceOp::Recv { transfer, .. } = node.op {
-            code.recvs.insert(transfer, i as u32);
+        if let Some(Act::Recv { transfer, .. }) = acts.last() {
+            code.recvs.insert(*transfer, i as u32);
         }
     }
     keep(&code, &mut acts, engine)?;
@@ -290,7 +291,15 @@ fn lay_out(piece: &Piece) -> Code {
         });
         frame.slots += node.inputs.len() as u32;
     }
-    Code { nodes, edges: Vec::new(), frames, recvs: HashMap::new(), fetches: piece.fetches.len(), is_straight: false }
+    Code {
+        nodes,
+        edges: Vec::new(),
+        frames,
+        recvs: HashMap::new(),
+        fetches: piece.fetches.len(),
+        mode: piece.mode,
+        is_straight: false,
+    }
 }
 
 /// Turns the inputs of the consumers into the edges of the producers.
@@ -360,7 +369,10 @@ fn find_starts(piece: &Piece, code: &mut Code) -> Result<()> {
 fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Result<Act> {
     let op = match &node.op {
         PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => {
-            return Ok(Act::Feed { place: *place, is_kept: false });
+            return Ok(match piece.mode {
+                Mode::Partial => Act::Recv { transfer: late_feed(*place), is_kept: false },
+                Mode::Whole | Mode::Traced => Act::Feed { place: *place, is_kept: false },
+            });
         }
         PieceOp::Fetch(place) if (*place as usize) < piece.fetches.len() => return Ok(Act::Fetch(*place)),
         PieceOp::Feed(_) | PieceOp::Fetch(_) => return Err(Failure::invalid("it is not among the piece's own")),

@@ -5,12 +5,15 @@
 //! iterations. The step is done when every node that will ever run has run.
 
 mod frames;
+mod trace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use frames::Frames;
 use smallvec::SmallVec;
+use trace::Trace;
 
 use super::engine::{Engine, Ran, Value, Values};
 use super::kernel::Inputs;
@@ -22,7 +25,8 @@ use super::state::{Call, Outcome};
 use super::token::{Token, Tokens};
 use super::{Pushed, Sink};
 use crate::failure::{Code as Class, Failure, Result};
-use crate::ids::{SessionId, StepId};
+use crate::ids::{PieceId, SessionId, StepId};
+use crate::plan::{DeviceName, Mode};
 use crate::tensor::Tensor;
 
 /// Most nodes that a step runs before others get their turn.
@@ -36,6 +40,9 @@ pub(super) type Parked = HashMap<(u32, Tags), Option<Tensor>>;
 
 /// What a step needs of its device.
 pub(super) struct Surroundings<'a> {
+    pub device: &'a DeviceName,
+    /// The piece whose step it is.
+    pub piece: PieceId,
     pub engine: &'a dyn Engine,
     pub sink: &'a dyn Sink,
     pub mailbox: &'a Mailbox,
@@ -66,6 +73,8 @@ pub(super) struct Step {
     awaited: usize,
     parked: Parked,
     outbox: Outbox,
+    /// Where the step is traced.
+    trace: Option<Trace>,
     /// Ops that wait for a resource, by their ticket's number.
     blocked: HashMap<u64, (Instance, Resource)>,
     tickets: u64,
@@ -93,6 +102,7 @@ impl Step {
             awaited: 0,
             parked: Parked::new(),
             outbox: Outbox::new(code.nodes.len()),
+            trace: None,
             blocked: HashMap::new(),
             tickets: 0,
             next: 0,
@@ -108,6 +118,7 @@ impl Step {
         self.fetches.clear();
         self.fetches.resize(code.fetches, None);
         self.next = 0;
+        self.trace = (code.mode == Mode::Traced).then(Trace::begin);
         self.frames.begin(code, &mut self.ready);
     }
 
@@ -157,6 +168,9 @@ impl Step {
     ) -> Result<()> {
         let Some((at, _)) = self.blocked.remove(&ticket.number) else { return Ok(()) };
         self.current = at.node;
+        if let Some(trace) = &mut self.trace {
+            trace.woke(ticket.number, at.node);
+        }
         let node = &program.code.nodes[at.node as usize];
         let tokens = result.map_err(|failure| node.blamed(failure))?;
         self.finish(program, near, at, Some(tokens))
@@ -223,10 +237,14 @@ impl Step {
                 }
                 act => {
                     let since = self.outbox.before(near.sink, self.id, self.current);
+                    let began = self.trace.is_some().then(Instant::now);
                     let Some(mut tokens) = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?.done()
                     else {
                         return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
                     };
+                    if let (Some(trace), Some(began)) = (&mut self.trace, began) {
+                        trace.ran(self.current, began);
+                    }
                     for edge in &code.edges[node.first_edge as usize..node.control_edges as usize] {
                         let token = &mut tokens[edge.port as usize];
                         slots[edge.slot as usize] = if edge.is_last { token.take() } else { token.clone() };
@@ -236,7 +254,7 @@ impl Step {
             }
             self.next += 1;
         }
-        if self.next < code.nodes.len() { Ok(Progress::Yields) } else { self.done() }
+        if self.next < code.nodes.len() { Ok(Progress::Yields) } else { self.done(&program.code, near) }
     }
 
     fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
@@ -248,7 +266,7 @@ impl Step {
             turn -= 1;
         }
         if self.frames.is_done() {
-            self.done()
+            self.done(&program.code, near)
         } else if !self.ready.is_empty() {
             Ok(Progress::Yields)
         } else if self.awaited > 0 || !self.blocked.is_empty() {
@@ -258,14 +276,20 @@ impl Step {
         }
     }
 
-    fn done(&mut self) -> Result<Progress> {
+    fn done(&mut self, code: &Code, near: &Surroundings) -> Result<Progress> {
         self.feeds.clear();
+        if code.mode == Mode::Partial {
+            return Ok(Progress::Done(Vec::new()));
+        }
         // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
         let host = |token: Option<Token>| match token {
             Some(token) => token.host(),
             None => Err(Failure::new(Class::Internal, "the piece ran without answering a fetch")),
         };
-        let fetches = self.fetches.drain(..).map(host).collect::<Result<_>>()?;
+        let mut fetches = self.fetches.drain(..).map(host).collect::<Result<Vec<Tensor>>>()?;
+        if let Some(trace) = self.trace.take() {
+            fetches.push(trace.finish(code, near.device).to_tensor());
+        }
         Ok(Progress::Done(fetches))
     }
 
@@ -322,12 +346,24 @@ impl Step {
                 Tokens::from_iter([Some(data), Some(Tensor::scalar(index).into())])
             }
             Act::Enter | Act::Exit | Act::NextIteration => Tokens::from_iter([Some(forward(node, inputs, 0)?)]),
+            Act::Fetch(place) if code.mode == Mode::Partial => {
+                let value = forward(node, inputs, 0)?.host()?;
+                near.sink.fetched(near.piece, self.id, *place, value);
+                Tokens::new()
+            }
             act => {
                 let ticket = Ticket { step: self.id, number: self.tickets };
                 let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
                 let since = self.outbox.before(near.sink, self.id, at.node);
+                let began = self.trace.is_some().then(Instant::now);
                 let outcome = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?;
                 self.outbox.ran(at.node, since);
+                if let (Some(trace), Some(began)) = (&mut self.trace, began) {
+                    match &outcome {
+                        Outcome::Done(_) => trace.ran(at.node, began),
+                        Outcome::Waits(_) => trace.waits(ticket.number, began),
+                    }
+                }
                 match outcome {
                     Outcome::Done(tokens) => tokens,
                     Outcome::Waits(resource) => {

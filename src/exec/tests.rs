@@ -101,6 +101,8 @@ struct Hub {
 }
 
 impl Sink for Hub {
+    fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
+
     fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>) {
         if let Some(device) = self.devices.get().and_then(|devices| devices.get(to)) {
             device.arrive(step, values);
@@ -183,6 +185,7 @@ impl Cluster {
             feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),
             fetches: wanted.iter().filter(|name| !name.starts_with('^')).map(|&name| name.to_owned()).collect(),
             targets: wanted.iter().filter_map(|name| name.strip_prefix('^')).map(str::to_owned).collect(),
+            ..Signature::default()
         };
         let options = PlanOptions { default_device: self.names[self.default].clone(), soft_placement: self.soft };
         let plan = plan(graph, &self.names, &signature, &options).map_err(|e| Failure::new(e.code(), e.to_string()))?;

@@ -216,6 +216,8 @@ impl Thread {
             return;
         }
         let near = Surroundings {
+            device: &self.name,
+            piece: id,
             engine: &*self.engine,
             sink: &*self.sink,
             mailbox: &self.mailbox,
@@ -317,6 +319,8 @@ impl Thread {
     fn feed(&mut self, id: PieceId, give: impl FnOnce(&mut Step, &mut Program, &Surroundings) -> Result<()>) {
         let Some(piece) = self.pieces.get_mut(&id) else { return };
         let near = Surroundings {
+            device: &self.name,
+            piece: id,
             engine: &*self.engine,
             sink: &*self.sink,
             mailbox: &self.mailbox,

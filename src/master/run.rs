@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::session::Part;
+use smallvec::SmallVec;
+
+use super::session::{FeedWay, Part, Prepared};
 use super::{Outgoing, State, no_session};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::plan::DeviceName;
-use crate::protocol::{Envelope, Message, Peer, Reply};
+use crate::plan::{DeviceName, Mode};
+use crate::protocol::{Carried, Envelope, Message, Peer, Reply};
 use crate::tensor::Tensor;
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
@@ -29,9 +31,23 @@ pub(super) struct Ask {
     pub feeds: Vec<Tensor>,
 }
 
+/// What a client gives a partial run: these of the signature's feeds.
+pub(super) struct Fed {
+    pub session: SessionId,
+    pub run: RequestId,
+    pub feeds: Vec<u32>,
+    /// The fetches that are then waited for.
+    pub wanted: Vec<u32>,
+    pub tensors: Vec<Tensor>,
+}
+
 /// A client's run under way.
 pub(super) struct Run {
     request: RequestId,
+    plan: u32,
+    mode: Mode,
+    /// The feeds that a partial run has not been given yet.
+    unfed: HashSet<u32>,
     parts: Vec<Part>,
     devices: Vec<DeviceName>,
     /// Each piece's fetches' places in the signature, and how many fetches there are.
@@ -53,6 +69,8 @@ struct Step {
     number: u64,
     waits: HashSet<PieceId>,
     fetched: Vec<Option<Tensor>>,
+    /// What the devices say of what they ran, where the plan is traced.
+    traces: Vec<Tensor>,
 }
 
 impl Run {
@@ -76,16 +94,54 @@ impl Run {
         let first = std::mem::replace(&mut self.next, target);
         for number in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
-            self.open.push_back(Step { number, waits, fetched: vec![None; self.fetches] });
+            self.open.push_back(Step { number, waits, fetched: vec![None; self.fetches], traces: Vec::new() });
         }
         self.parts
             .iter()
             .map(|part| {
                 let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
-                let tensors = part.feeds.iter().map(|&feed| self.feeds[feed as usize].clone()).collect();
+                let tensors = match self.mode {
+                    Mode::Partial => Vec::new(),
+                    Mode::Whole | Mode::Traced => {
+                        part.feeds.iter().map(|&feed| self.feeds[feed as usize].clone()).collect()
+                    }
+                };
                 (part.worker.clone(), Envelope { message, tensors })
             })
             .collect()
+    }
+
+    /// Hands feeds to the pieces that wait for them.
+    fn feed(&mut self, fed: Fed, plan: &Prepared) -> Result<Outgoing> {
+        if fed.feeds.len() != fed.tensors.len() {
+            return Err(Failure::invalid(format!("{} feeds with {} values", fed.feeds.len(), fed.tensors.len())));
+        }
+        for (&feed, tensor) in fed.feeds.iter().zip(&fed.tensors) {
+            plan.check_feed(feed as usize, tensor)?;
+            if !self.unfed.contains(&feed) {
+                let name = &plan.feed_names[feed as usize];
+                return Err(Failure::invalid(format!("the feed {name} has been given to this partial run already")));
+            }
+        }
+        for &fetch in &fed.wanted {
+            let needed = plan.needed_feeds.get(fetch as usize).into_iter().flatten();
+            let mut missing = needed.filter(|feed| self.unfed.contains(feed) && !fed.feeds.contains(feed));
+            if let Some(&feed) = missing.next() {
+                let (feed, fetch) = (&plan.feed_names[feed as usize], &plan.fetch_names[fetch as usize]);
+                return Err(Failure::invalid(format!("{fetch} needs {feed}, which this partial run was not fed yet")));
+            }
+        }
+        let step = StepId { session: fed.session, number: self.first };
+        let mut outgoing = Outgoing::new();
+        for (feed, tensor) in fed.feeds.into_iter().zip(fed.tensors) {
+            self.unfed.remove(&feed);
+            for FeedWay { worker, device, transfer } in &plan.feed_ways[feed as usize] {
+                let carried = Carried { transfer: *transfer, iterations: SmallVec::new(), is_dead: false };
+                let message = Message::Push { step, to: device.clone(), values: vec![carried] };
+                outgoing.push((worker.clone(), Envelope { message, tensors: vec![tensor.clone()] }));
+            }
+        }
+        Ok(outgoing)
     }
 
     fn first_open(&self) -> u64 {
@@ -113,14 +169,18 @@ impl Run {
         if !step.waits.remove(&piece) {
             return (Outgoing::new(), false);
         }
-        for (&place, tensor) in self.piece_fetches.get(&piece).into_iter().flatten().zip(tensors) {
-            step.fetched[place as usize] = Some(tensor);
+        let mut tensors = tensors.into_iter();
+        if self.mode != Mode::Partial {
+            for (&place, tensor) in self.piece_fetches.get(&piece).into_iter().flatten().zip(&mut tensors) {
+                step.fetched[place as usize] = Some(tensor);
+            }
         }
+        step.traces.extend(tensors);
         let mut outgoing = Outgoing::new();
         // Steps end in order for the client, though a later one may be through before an earlier one.
         while self.open.front().is_some_and(|step| step.waits.is_empty()) {
             let Some(step) = self.open.pop_front() else { break };
-            let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().collect();
+            let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
             let so_far = step.number - self.first + 1;
             if step.number + 1 == self.end {
                 let reply = Reply::Ran { steps: so_far, devices: self.devices.clone() };
@@ -145,6 +205,7 @@ impl Run {
 
 impl State {
     pub(super) fn run(&self, client: &Peer, request: RequestId, ask: Ask) {
+        let _order = self.starting.lock().expect("no panic under this lock");
         match self.begin(client, request, ask) {
             Ok(outgoing) => self.send(outgoing),
             Err(failure) => self.reply(client, request, Err(failure)),
@@ -161,10 +222,17 @@ impl State {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let plan = session.plan(ask.plan, &cluster)?;
-        plan.check_feeds(&ask.feeds)?;
+        if plan.mode != Mode::Partial {
+            plan.check_feeds(&ask.feeds)?;
+        } else if ask.steps != 1 || !ask.feeds.is_empty() {
+            return Err(Failure::invalid("a partial run has one step, and its feeds come later"));
+        }
         let first = session.next_step;
         let mut run = Run {
             request,
+            plan: ask.plan,
+            mode: plan.mode,
+            unfed: (0..plan.feed_ways.len() as u32).collect(),
             parts: plan.parts.clone(),
             devices: plan.devices.clone(),
             piece_fetches: Arc::clone(&plan.piece_fetches),
@@ -202,7 +270,44 @@ impl State {
         self.send(outgoing);
     }
 
+    /// Gives a partial run some of its feeds.
+    pub(super) fn feed(&self, client: &Peer, request: RequestId, fed: Fed) {
+        let result = self.hand_out(client, fed);
+        match result {
+            Ok(mut outgoing) => {
+                outgoing.push((client.clone(), Message::Reply { id: request, result: Ok(Reply::Fed) }.into()));
+                self.send(outgoing);
+            }
+            Err(failure) => self.reply(client, request, Err(failure)),
+        }
+    }
+
+    fn hand_out(&self, client: &Peer, fed: Fed) -> Result<Outgoing> {
+        let mut sessions = self.lock();
+        let session =
+            sessions.get_mut(&fed.session).filter(|s| s.client == *client).ok_or_else(|| no_session(fed.session))?;
+        let Some(run) = session.runs.get_mut(&fed.run).filter(|run| run.mode == Mode::Partial) else {
+            return Err(Failure::invalid("there is no such partial run under way; it has ended"));
+        };
+        let plan = session.plans.get(run.plan as usize).ok_or_else(|| no_session(fed.session))?;
+        run.feed(fed, plan)
+    }
+
+    /// A fetch of a partial run.
+    pub(super) fn got(&self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
+        let envelope = {
+            let sessions = self.lock();
+            let Some(session) = sessions.get(&piece.session) else { return };
+            let Some((&id, run)) = session.runs.iter().find(|(_, run)| run.holds(step)) else { return };
+            let fetch = run.piece_fetches.get(&piece).and_then(|fetches| fetches.get(place as usize));
+            let Some(&fetch) = fetch else { return };
+            (session.client.clone(), Envelope { message: Message::Part { id, fetch }, tensors })
+        };
+        self.send(vec![envelope]);
+    }
+
     pub(super) fn done(&self, piece: PieceId, step: u64, tensors: Vec<Tensor>) {
+        let _order = self.starting.lock().expect("no panic under this lock");
         let outgoing = {
             let mut sessions = self.lock();
             let Some(session) = sessions.get_mut(&piece.session) else { return };

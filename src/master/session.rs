@@ -8,7 +8,7 @@ use super::{Outgoing, Registering};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
-use crate::plan::{DeviceName, Plan, Signature, Task};
+use crate::plan::{DeviceName, Mode, Plan, Signature, Task, late_feed, needed_feeds};
 use crate::protocol::{Cluster, Envelope, Message, Peer, SessionOptions};
 use crate::tensor::{DType, PartialShape, Tensor};
 
@@ -19,7 +19,7 @@ pub(super) struct Session {
     pub client: Peer,
     pub graph: Arc<Graph>,
     pub options: SessionOptions,
-    plans: Vec<Prepared>,
+    pub plans: Vec<Prepared>,
     by_signature: HashMap<Signature, u32>,
     pub runs: HashMap<RequestId, Run>,
     /// Number of the next step.
@@ -40,7 +40,21 @@ pub(super) struct Prepared {
     pub devices: Vec<DeviceName>,
     /// Where each piece stands: its fetches' places in the signature.
     pub piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
+    pub mode: Mode,
+    /// Where each feed goes that comes while its step is under way.
+    pub feed_ways: Vec<Vec<FeedWay>>,
+    /// In a partial run: the names of the fetches, and the feeds that each needs.
+    pub fetch_names: Vec<String>,
+    pub needed_feeds: Vec<Vec<u32>>,
     registration: Registration,
+}
+
+/// Who takes a feed of a partial run.
+#[derive(Clone)]
+pub(super) struct FeedWay {
+    pub worker: Peer,
+    pub device: DeviceName,
+    pub transfer: u32,
 }
 
 /// What one worker has of a plan.
@@ -115,6 +129,11 @@ impl Session {
     ) -> Result<Registering> {
         let mut parts: BTreeMap<Task, (Part, Vec<(PieceId, crate::plan::Piece)>)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
+        let needed_feeds = match signature.mode {
+            Mode::Partial => needed_feeds(&self.graph, &signature)?,
+            Mode::Whole | Mode::Traced => Vec::new(),
+        };
+        let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
         let devices = plan.pieces.iter().map(|piece| piece.device.clone()).collect();
         for piece in plan.pieces {
             let task = piece.device.task.clone();
@@ -128,6 +147,13 @@ impl Session {
             let piece_id = PieceId { session: id, number: self.next_piece };
             self.next_piece += 1;
             piece_fetches.insert(piece_id, piece.fetches.clone());
+            for (place, &feed) in piece.feeds.iter().enumerate() {
+                feed_ways[feed as usize].push(FeedWay {
+                    worker: member.peer.clone(),
+                    device: piece.device.clone(),
+                    transfer: late_feed(place as u32),
+                });
+            }
             let (part, pieces) = parts.entry(task.clone()).or_insert_with(|| {
                 let part = Part {
                     task,
@@ -159,6 +185,10 @@ impl Session {
             fetches: signature.fetches.len(),
             devices,
             piece_fetches: Arc::new(piece_fetches),
+            mode: signature.mode,
+            feed_ways,
+            needed_feeds,
+            fetch_names: signature.fetches.clone(),
             registration: if is_empty { Registration::Ready } else { Registration::Waiting { request, workers } },
         };
         let number = self.keep(signature, prepared)?;
@@ -260,15 +290,24 @@ impl Prepared {
             let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
             return Err(Failure::invalid(why));
         }
-        let wanted = self.feed_names.iter().zip(&self.feed_types).zip(&self.feed_shapes);
-        for (((name, &dtype), shape), feed) in wanted.zip(feeds) {
-            if dtype != feed.dtype() {
-                return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
-            }
-            if !shape.admits(feed.shape()) {
-                let why = format!("cannot feed a value of shape {} for {name}, which has shape {shape}", feed.shape());
-                return Err(Failure::invalid(why));
-            }
+        feeds.iter().enumerate().try_for_each(|(place, feed)| self.check_feed(place, feed))
+    }
+
+    /// Whether this value is what one feed takes.
+    ///
+    /// # Errors
+    /// InvalidArgument where there is no such feed, or the dtype or the shape is another.
+    pub fn check_feed(&self, place: usize, feed: &Tensor) -> Result<()> {
+        let Some(name) = self.feed_names.get(place) else {
+            return Err(Failure::invalid(format!("the plan has no feed {place}")));
+        };
+        let (dtype, shape) = (self.feed_types[place], &self.feed_shapes[place]);
+        if dtype != feed.dtype() {
+            return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
+        }
+        if !shape.admits(feed.shape()) {
+            let why = format!("cannot feed a value of shape {} for {name}, which has shape {shape}", feed.shape());
+            return Err(Failure::invalid(why));
         }
         Ok(())
     }

@@ -6,14 +6,14 @@ use super::frame::Loops;
 use super::place::Placed;
 use super::prune::{ItemOp, Step};
 use super::shape::Shapes;
-use super::{Frame, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
+use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
 use crate::graph::{Attrs, OutputType};
 
 /// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
 ///
 /// # Errors
 /// NoCondition.
-pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops) -> Result<Plan, PlanError> {
+pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
     let taking_part = TakingPart::find(step, &placed, loops)?;
     let crossings = crossings(step, &placed, loops, &taking_part);
     let is_split = crossings.iter().any(|crossings| !crossings.is_empty());
@@ -35,7 +35,7 @@ pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops) -> Result<Pl
             builder.transfer(item, crossing);
         }
     }
-    let (pieces, transfers) = builder.finish();
+    let (pieces, transfers) = builder.finish(mode);
     Ok(Plan {
         pieces,
         transfers,
@@ -285,7 +285,7 @@ impl Builder<'_> {
     }
 
     /// The pieces, in the order of their devices' names, and the transfers.
-    fn finish(self) -> (Vec<Piece>, Vec<Transfer>) {
+    fn finish(self, mode: Mode) -> (Vec<Piece>, Vec<Transfer>) {
         let mut pieces = Vec::with_capacity(self.pieces.len());
         for (device, mut piece) in self.pieces {
             for (node, input, item, port) in std::mem::take(&mut piece.back_edges) {
@@ -298,7 +298,7 @@ impl Builder<'_> {
                     condition.and_then(|item| piece.source(item, 0)).map(|(node, _)| node);
             }
             let Building { nodes, frames, feeds, fetches, .. } = piece;
-            pieces.push(Piece { device: self.placed.devices[device].clone(), nodes, frames, feeds, fetches });
+            pieces.push(Piece { device: self.placed.devices[device].clone(), nodes, frames, feeds, fetches, mode });
         }
         (pieces, self.transfers)
     }

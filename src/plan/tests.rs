@@ -63,7 +63,7 @@ fn options(devices: &[DeviceName]) -> PlanOptions {
 
 fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    Signature { feeds: owned(feeds), fetches: owned(fetches), targets: owned(targets) }
+    Signature { feeds: owned(feeds), fetches: owned(fetches), targets: owned(targets), ..Signature::default() }
 }
 
 /// Plans, and holds the plan against every invariant.

@@ -124,6 +124,7 @@ proptest! {
             feeds: feeds.iter().map(|i| format!("n{i}")).collect(),
             fetches: fetches.iter().map(|i| format!("n{i}:0")).collect(),
             targets: vec![format!("n{}", n - 1)],
+            ..Signature::default()
         };
         let tasks = ["/job:local/task:0/cpu:0", "/job:local/task:1/cpu:0", "/job:local/task:2/cpu:0"];
         let devices = devices(&tasks);

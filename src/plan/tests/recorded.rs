@@ -35,6 +35,7 @@ fn check_case(case: &Path, faults: &mut Vec<String>) {
             feeds: names(&step["feeds"]),
             fetches: names(&step["fetches"]),
             targets: names(&step["targets"]),
+            ..Signature::default()
         };
         let refusal = step["error"]["message"]
             .as_str()

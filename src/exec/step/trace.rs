@@ -1,0 +1,70 @@
+//! When each node of a traced step ran.
+
+use std::collections::HashMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::exec::program::{CONTROL, Code};
+use crate::plan::DeviceName;
+use crate::plan::trace::{DeviceTrace, NodeTrace};
+
+/// Most runs of nodes that one step records; a loop may go on without being written down.
+const MOST_RUNS: usize = 1 << 20;
+
+/// The notes of one step.
+pub(super) struct Trace {
+    /// One moment by both clocks.
+    began: (Instant, SystemTime),
+    runs: Vec<(u32, Instant, Instant)>,
+    /// When each op began that waits, by its ticket's number.
+    waiting: HashMap<u64, Instant>,
+}
+
+impl Trace {
+    pub fn begin() -> Trace {
+        Trace { began: (Instant::now(), SystemTime::now()), runs: Vec::new(), waiting: HashMap::new() }
+    }
+
+    /// The node has run.
+    pub fn ran(&mut self, node: u32, since: Instant) {
+        if self.runs.len() < MOST_RUNS {
+            self.runs.push((node, since, Instant::now()));
+        }
+    }
+
+    /// The op behind a ticket waits.
+    pub fn waits(&mut self, ticket: u64, since: Instant) {
+        self.waiting.insert(ticket, since);
+    }
+
+    /// The op behind a ticket has what it waited for.
+    pub fn woke(&mut self, ticket: u64, node: u32) {
+        if let Some(since) = self.waiting.remove(&ticket) {
+            self.ran(node, since);
+        }
+    }
+
+    pub fn finish(self, code: &Code, device: &DeviceName) -> DeviceTrace {
+        let mut inputs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); code.nodes.len()];
+        for (from, node) in code.nodes.iter().enumerate() {
+            for edge in &code.edges[node.first_edge as usize..node.end_edge as usize] {
+                if edge.input != CONTROL {
+                    inputs[edge.to as usize].push((edge.input, from as u32));
+                }
+            }
+        }
+        inputs.iter_mut().for_each(|inputs| inputs.sort_unstable());
+        let (instant, time) = self.began;
+        let began_us = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let run = |(node, from, to): (u32, Instant, Instant)| {
+            let of = &code.nodes[node as usize];
+            NodeTrace {
+                name: of.name.clone(),
+                op: of.op.clone(),
+                inputs: inputs[node as usize].iter().map(|&(_, from)| code.nodes[from as usize].name.clone()).collect(),
+                start_us: began_us + from.saturating_duration_since(instant).as_micros() as u64,
+                took_ns: to.saturating_duration_since(from).as_nanos() as u64,
+            }
+        };
+        DeviceTrace { device: device.clone(), nodes: self.runs.into_iter().map(run).collect() }
+    }
+}

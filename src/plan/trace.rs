@@ -1,0 +1,56 @@
+//! What a device ran in a traced step, and when.
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceName;
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::Tensor;
+
+/// The nodes that one device ran in one step, in the order in which they ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTrace {
+    pub device: DeviceName,
+    pub nodes: Vec<NodeTrace>,
+}
+
+/// One run of a node; in a loop, there is one for each iteration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTrace {
+    pub name: String,
+    pub op: String,
+    /// The names of the nodes that its inputs come from, as this device has them.
+    pub inputs: Vec<String>,
+    /// When it began, in microseconds since 1970 by the clock of its device's machine.
+    pub start_us: u64,
+    /// How long it took, waiting for a queue included.
+    pub took_ns: u64,
+}
+
+impl DeviceTrace {
+    /// As a scalar of dtype string, to travel beside what the device fetched.
+    pub fn to_tensor(&self) -> Tensor {
+        Tensor::scalar(postcard::to_allocvec(self).unwrap_or_default())
+    }
+
+    /// # Errors
+    /// Internal where the tensor is no trace.
+    pub fn from_tensor(tensor: &Tensor) -> Result<DeviceTrace> {
+        let no_trace = |why: String| Failure::new(Code::Internal, format!("a device answered no trace: {why}"));
+        let bytes = tensor.item::<Vec<u8>>().map_err(|failure| no_trace(failure.message))?;
+        postcard::from_bytes(&bytes).map_err(|error| no_trace(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{DeviceKind, Task};
+
+    #[test]
+    fn a_trace_travels_as_a_tensor() {
+        let node = NodeTrace { name: "y".into(), op: "Add".into(), inputs: vec!["x".into()], start_us: 7, took_ns: 9 };
+        let trace = DeviceTrace { device: Task::new("local", 0).device(DeviceKind::Cpu, 0), nodes: vec![node] };
+        assert_eq!(DeviceTrace::from_tensor(&trace.to_tensor()).unwrap(), trace);
+        assert!(DeviceTrace::from_tensor(&Tensor::scalar(1i32)).is_err());
+    }
+}
