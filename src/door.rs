@@ -122,3 +122,6 @@ async fn serve(service: Arc<MasterService>, listener: TcpListener) {
         () = sweep => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -104,7 +104,7 @@ impl Session {
                 on_fetch(step, values);
             }
         };
-        self.run_many(signature(feeds, fetches, targets, Mode::Whole), feeds, steps, false, on_event).await
+        self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, false, on_event).await
     }
 
     /// As [`Session::run_steps`], and `on_event` hears how many steps are through as well, fetched or not.
@@ -119,7 +119,7 @@ impl Session {
         steps: Steps,
         on_event: impl FnMut(StepEvent),
     ) -> Result<Ran> {
-        self.run_many(signature(feeds, fetches, targets, Mode::Whole), feeds, steps, true, on_event).await
+        self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, true, on_event).await
     }
 
     /// Runs one step as [`Session::run`] does, and tells what each device ran when.
@@ -127,29 +127,34 @@ impl Session {
     /// # Errors
     /// As [`Session::run`].
     pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Ran> {
-        let signature = signature(feeds, fetches, targets, Mode::Traced);
+        self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
+    }
+
+    /// Runs one step of a signature. The feeds, in its order, are handed on: where nobody else holds them, a large one is
+    /// not copied on its way into a variable.
+    pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<Ran> {
         self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
     }
 
     async fn run_many(
         &self,
         signature: Signature,
-        feeds: &[(&str, Tensor)],
+        feeds: Vec<Tensor>,
         steps: Steps,
         watched: bool,
         mut on_event: impl FnMut(StepEvent),
     ) -> Result<Ran> {
-        let tensors: Vec<Tensor> = feeds.iter().map(|(_, tensor)| tensor.clone()).collect();
         let count = signature.fetches.len();
         let plan = self.planned(&signature).await?;
-        let ran = match self.run_plan(plan, tensors.clone(), steps, watched, &mut on_event).await {
+        let again = (!self.ends_with_its_tasks).then(|| feeds.clone());
+        let ran = match (self.run_plan(plan, feeds, steps, watched, &mut on_event).await, again) {
             // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
             // without it, or says what is missing.
-            Err(failure) if failure.code == Code::Aborted && failure.step.is_none() && !self.ends_with_its_tasks => {
+            (Err(failure), Some(feeds)) if failure.code == Code::Aborted && failure.step.is_none() => {
                 let plan = self.prepare(&signature, true).await?;
-                self.run_plan(plan, tensors, steps, watched, &mut on_event).await
+                self.run_plan(plan, feeds, steps, watched, &mut on_event).await
             }
-            result => result,
+            (result, _) => result,
         };
         let (mut fetches, devices) = ran?;
         let traces = fetches.split_off(count.min(fetches.len()));
@@ -296,6 +301,10 @@ fn signature(feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str], mode:
         targets: targets.iter().map(|&name| name.to_owned()).collect(),
         mode,
     }
+}
+
+fn values(feeds: &[(&str, Tensor)]) -> Vec<Tensor> {
+    feeds.iter().map(|(_, tensor)| tensor.clone()).collect()
 }
 
 fn unexpected(reply: &Reply) -> Failure {

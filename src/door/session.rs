@@ -11,6 +11,7 @@ use super::service::{Seen, milliseconds, panicked};
 use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
+use crate::plan::{Mode, Signature};
 use crate::session::{PartialRun, Session};
 use crate::tensor::Tensor;
 
@@ -105,26 +106,24 @@ impl DoorSession {
         if !request.partial_run_handle.is_empty() {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
         }
-        self.step(feeds, &request.fetch, &request.target, &options).await
+        let (names, feeds) = feeds.into_iter().unzip();
+        self.step(names, feeds, request.fetch, request.target, &options).await
     }
 
     async fn step(
         &self,
-        feeds: Vec<(String, Tensor)>,
-        fetch: &[String],
-        target: &[String],
+        names: Vec<String>,
+        feeds: Vec<Tensor>,
+        fetches: Vec<String>,
+        targets: Vec<String>,
         options: &RunOptions,
     ) -> Result<Ran> {
-        let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
-        let fetches: Vec<&str> = fetch.iter().map(String::as_str).collect();
-        let targets: Vec<&str> = target.iter().map(String::as_str).collect();
-        let named = |values: Vec<Tensor>| fetch.iter().cloned().zip(values).collect();
-        if options.trace_level > 0 {
-            let ran = self.within(options, self.session.trace(&feeds, &fetches, &targets)).await?;
-            return Ok(Ran { fetched: named(ran.fetches), metadata: Some(metadata(ran.traces)) });
-        }
-        let values = self.within(options, self.session.run(&feeds, &fetches, &targets)).await?;
-        Ok(Ran { fetched: named(values), metadata: None })
+        let is_traced = options.trace_level > 0;
+        let mode = if is_traced { Mode::Traced } else { Mode::Whole };
+        let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
+        let ran = self.within(options, self.session.step(signature, feeds)).await?;
+        let fetched = fetches.into_iter().zip(ran.fetches).collect();
+        Ok(Ran { fetched, metadata: is_traced.then(|| metadata(ran.traces)) })
     }
 
     /// `work`, which is given up when its time is over.
@@ -155,8 +154,8 @@ impl DoorSession {
             let why = format!("the callable takes {} feeds, and {} came", callable.feed.len(), feeds.len());
             return Err(Failure::invalid(why));
         }
-        let feeds = callable.feed.iter().cloned().zip(feeds).collect();
-        self.step(feeds, &callable.fetch, &callable.target, &callable.options).await
+        let Callable { feed, fetch, target, options } = &*callable;
+        self.step(feed.clone(), feeds, fetch.clone(), target.clone(), options).await
     }
 
     pub fn release_callable(&self, handle: i64) -> Result<()> {

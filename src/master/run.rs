@@ -96,19 +96,18 @@ impl Run {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
             self.open.push_back(Step { number, waits, fetched: vec![None; self.fetches], traces: Vec::new() });
         }
-        self.parts
-            .iter()
-            .map(|part| {
-                let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
-                let tensors = match self.mode {
-                    Mode::Partial => Vec::new(),
-                    Mode::Whole | Mode::Traced => {
-                        part.feeds.iter().map(|&feed| self.feeds[feed as usize].clone()).collect()
-                    }
-                };
-                (part.worker.clone(), Envelope { message, tensors })
-            })
-            .collect()
+        let start = |part: &Part| {
+            let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
+            // In a partial run they come later.
+            let tensors = part.feeds.iter().filter_map(|&feed| self.feeds.get(feed as usize).cloned()).collect();
+            (part.worker.clone(), Envelope { message, tensors })
+        };
+        let outgoing = self.parts.iter().map(start).collect();
+        if target == self.end {
+            // Whoever takes a feed last has it alone, and need not copy it.
+            self.feeds.clear();
+        }
+        outgoing
     }
 
     /// Hands feeds to the pieces that wait for them.

@@ -1,0 +1,199 @@
+//! The service without a network in front of it: requests as their bytes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use prost::Message;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+
+use super::grpc::{Answer, Calls};
+use super::message::*;
+use super::*;
+use crate::exec::BackendChoice;
+use crate::failure::Code;
+use crate::graph::GraphBuilder;
+use crate::graph::graphdef::{TensorProto, graph_def, tensor_to_proto};
+use crate::node::NodeConfig;
+use crate::plan::Task;
+use crate::tensor::Tensor;
+
+const LIMIT: usize = 64 << 10;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "2")]
+    tensor: Option<TensorProto>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Feeds {
+    #[prost(message, repeated, tag = "2")]
+    feed: Vec<Named>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Fetched {
+    #[prost(message, repeated, tag = "1")]
+    tensor: Vec<Named>,
+    #[prost(int32, tag = "3")]
+    status_code: i32,
+    #[prost(string, tag = "4")]
+    status_error_message: String,
+}
+
+/// A node that holds local/0, and its service.
+struct House {
+    calls: Calls,
+    _home: tempfile::TempDir,
+}
+
+impl House {
+    async fn new(token: Option<&str>) -> House {
+        let home = tempfile::tempdir().unwrap();
+        let config = NodeConfig {
+            task: Some(Task::new("local", 0)),
+            backend: BackendChoice::Flex,
+            listen: vec!["127.0.0.1:0".into()],
+            home: Some(home.path().to_owned()),
+            mdns: false,
+            ..NodeConfig::default()
+        };
+        let node = Arc::new(Node::start(config).await.unwrap());
+        let service = Arc::new(MasterService::new(node, LIMIT, token.map(str::to_owned)));
+        House { calls: Calls { service }, _home: home }
+    }
+
+    /// Calls a method; its response, or the code and text of its status.
+    async fn ask<M: Message + Default>(&self, method: &str, message: &[u8]) -> Result<M, (Code, String)> {
+        let mut framed = BytesMut::new();
+        framed.put_u8(0);
+        framed.put_u32(message.len() as u32);
+        framed.put_slice(message);
+        self.raw(method, framed.freeze()).await
+    }
+
+    async fn raw<M: Message + Default>(&self, method: &str, body: Bytes) -> Result<M, (Code, String)> {
+        let request = Request::post(format!("/tensorflow.MasterService/{method}"))
+            .body(tonic::body::Body::new(Full::new(body).map_err(|never| match never {})))
+            .unwrap();
+        let response: Response<Answer> = self.calls.clone().call(request).await.unwrap();
+        if let Some(status) = tonic::Status::from_header_map(response.headers()) {
+            let code = Code::from_number(status.code() as i32 as u8).unwrap();
+            return Err((code, status.message().to_owned()));
+        }
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+        Ok(M::decode(&collected.to_bytes()[5..]).unwrap())
+    }
+
+    /// Opens a session of y = x + 1, where x is fed.
+    async fn session(&self) -> String {
+        let mut graph = GraphBuilder::new();
+        let dtype = crate::graph::Attr::Type(crate::tensor::DType::F32);
+        let x = graph.op("Placeholder").name("x").attr("dtype", dtype).build().unwrap();
+        let one = graph.constant("one", 1f32).unwrap();
+        graph.op("AddV2").name("y").input(x).input(one).build().unwrap();
+        let graph = graph_def(&graph.finish().unwrap().to_defs());
+        let request = CreateSessionRequest { graph_def: Some(graph), config: None }.encode_to_vec();
+        self.ask::<CreateSessionResponse>("CreateSession", &request).await.unwrap().session_handle
+    }
+
+    async fn run(&self, request: &RunStepRequest, feeds: &[(&str, Tensor)]) -> Result<Fetched, (Code, String)> {
+        let feed = feeds
+            .iter()
+            .map(|(name, tensor)| Named { name: (*name).to_owned(), tensor: Some(tensor_to_proto(tensor)) })
+            .collect();
+        let mut bytes = Feeds { feed }.encode_to_vec();
+        bytes.extend(request.encode_to_vec());
+        self.ask("RunStep", &bytes).await
+    }
+}
+
+#[tokio::test]
+async fn a_session_runs_and_ends() {
+    let house = House::new(None).await;
+    let handle = house.session().await;
+    let step =
+        RunStepRequest { session_handle: handle.clone(), fetch: vec!["y:0".into()], ..RunStepRequest::default() };
+    let feeds = [("x:0", Tensor::vector(vec![1f32, 2.0]))];
+    let ran = house.run(&step, &feeds).await.unwrap();
+    assert_eq!(ran.tensor[0].name, "y:0");
+    let y = crate::graph::graphdef::tensor_from_proto(ran.tensor[0].tensor.clone().unwrap()).unwrap();
+    assert_eq!(y, Tensor::vector(vec![2f32, 3.0]));
+
+    // What fails is told in the status, or in the body where the client asks for that.
+    assert_eq!(house.run(&step, &[]).await.unwrap_err().0, Code::InvalidArgument);
+    let in_body = RunStepRequest { store_errors_in_response_body: true, ..step.clone() };
+    let told = house.run(&in_body, &[]).await.unwrap();
+    assert_eq!(told.status_code, i32::from(Code::InvalidArgument.number()));
+    assert!(told.status_error_message.contains("feed"), "{}", told.status_error_message);
+
+    let close = CloseSessionRequest { session_handle: handle }.encode_to_vec();
+    house.ask::<Empty>("CloseSession", &close).await.unwrap();
+    assert_eq!(house.run(&step, &feeds).await.unwrap_err().0, Code::Aborted);
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused() {
+    let house = House::new(None).await;
+    let check = async |method: &str, body: &[u8], code: Code| {
+        let refused = house.raw::<Empty>(method, Bytes::copy_from_slice(body)).await.unwrap_err();
+        assert_eq!(refused.0, code, "{method} {body:?}: {}", refused.1);
+    };
+    check("CreateSession", &[], Code::InvalidArgument).await;
+    check("CreateSession", &[0, 0, 0], Code::InvalidArgument).await;
+    check("CreateSession", &[0, 0, 0, 0, 9, 1], Code::InvalidArgument).await;
+    check("CreateSession", &[0, 0, 0, 0, 3, 0xff, 0xff, 0xff], Code::InvalidArgument).await;
+    check("RunStep", &[0, 0, 0, 0, 3, 0x12, 0x7f, 0], Code::InvalidArgument).await;
+    check("RunStep", &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Code::InvalidArgument).await;
+    check("CreateSession", &[1, 0, 0, 0, 0], Code::Unimplemented).await;
+    check("RunGraph", &[0, 0, 0, 0, 0], Code::Unimplemented).await;
+    // It is refused by what it says of itself, before it has come.
+    check("RunStep", &[0, 0x7f, 0, 0, 0], Code::ResourceExhausted).await;
+    check("ListDevices", &[0, 0, 0, 0, 3, 0x0a, 1, b'x'], Code::Aborted).await;
+    assert!(house.ask::<ListDevicesResponse>("ListDevices", &[]).await.unwrap().local_device.len() == 1);
+}
+
+#[tokio::test]
+async fn a_door_with_a_token_asks_for_it() {
+    let house = House::new(Some("0123456789abcdef")).await;
+    let create = |name: &str| {
+        let meta = SessionMetadata { name: name.into() };
+        let experimental = Some(Experimental { session_metadata: Some(meta) });
+        let config = Some(ConfigProto { experimental, ..ConfigProto::default() });
+        CreateSessionRequest { graph_def: None, config }.encode_to_vec()
+    };
+    for wrong in ["", "0123456789abcde", "0123456789abcdef0"] {
+        let refused = house.ask::<CreateSessionResponse>("CreateSession", &create(wrong)).await.unwrap_err();
+        assert_eq!(refused.0, Code::Unauthenticated);
+    }
+    let created = house.ask::<CreateSessionResponse>("CreateSession", &create("0123456789abcdef")).await;
+    assert_eq!(created.unwrap().session_handle.len(), 32);
+    assert_eq!(house.ask::<Empty>("Reset", &[]).await.unwrap_err().0, Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn an_unguarded_door_does_not_open() {
+    let home = tempfile::tempdir().unwrap();
+    let config = NodeConfig {
+        home: Some(home.path().to_owned()),
+        listen: vec!["127.0.0.1:0".into()],
+        mdns: false,
+        ..NodeConfig::default()
+    };
+    let node = Arc::new(Node::start(config).await.unwrap());
+    let open = |ip: Ipv4Addr, token: Option<&str>| {
+        let address = SocketAddr::from((ip, 0));
+        let token = token.map(str::to_owned);
+        Door::open(Arc::clone(&node), DoorConfig { address, token, max_message_bytes: LIMIT })
+    };
+    let refused = open(Ipv4Addr::UNSPECIFIED, None).await.unwrap_err();
+    assert!(matches!(refused, DoorError::Unguarded(_)), "{refused}");
+    let door = open(Ipv4Addr::LOCALHOST, None).await.unwrap();
+    let taken = DoorConfig { address: door.address(), token: None, max_message_bytes: LIMIT };
+    assert!(matches!(Door::open(Arc::clone(&node), taken).await.unwrap_err(), DoorError::Address { .. }));
+}
