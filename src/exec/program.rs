@@ -2,7 +2,11 @@
 //!
 //! Everything that a step would have to look up is settled here, once: names, ops, attributes, kernels, positions.
 
+mod stages;
+
 use std::collections::HashMap;
+
+pub(super) use stages::{Placed, Receive, Stages};
 
 use super::engine::{Engine, EngineKernel, Value};
 use super::kernel::{self, HostKernel, KernelNode};
@@ -28,8 +32,8 @@ pub(super) struct Code {
     pub recvs: HashMap<u32, u32>,
     pub fetches: usize,
     pub mode: Mode,
-    /// No loops, no dead values, nothing that waits: the nodes run in their order.
-    pub is_straight: bool,
+    /// No loops and branches, and only receives wait: the order of the nodes, by what they wait for.
+    pub stages: Option<Stages>,
 }
 
 pub(super) struct Node {
@@ -161,7 +165,11 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         }
     }
     keep(&code, &mut acts, engine)?;
-    code.is_straight = code.frames.len() == 1 && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act));
+    // What a partial run fetches goes out as it comes, and a trace tells of every node: those count.
+    let is_whole = piece.mode == Mode::Whole && code.frames.len() == 1;
+    if is_whole && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act)) {
+        code.stages = stages::stages(piece, &code, &acts);
+    }
     Ok(Program { code, acts })
 }
 
@@ -298,7 +306,7 @@ fn lay_out(piece: &Piece) -> Code {
         recvs: HashMap::new(),
         fetches: piece.fetches.len(),
         mode: piece.mode,
-        is_straight: false,
+        stages: None,
     }
 }
 
@@ -461,10 +469,11 @@ fn unfed(name: &str, attrs: &Attrs) -> Failure {
     Failure::invalid(format!("You must feed a value for placeholder tensor '{name}' with dtype {dtype}{shape}"))
 }
 
-/// Whether a node can wait, or answer dead values, so that a piece with it does not run straight through.
+/// Whether a node can wait for more than a value to arrive, or can tell live from dead, so that a piece with it does not run
+/// by stages.
 fn may_wait(node: &PieceNode, act: &Act) -> bool {
     match act {
-        Act::Recv { .. } | Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration => true,
+        Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration | Act::ControlTrigger => true,
         Act::State(_) => state::may_wait(op_name(&node.op)),
         _ => false,
     }

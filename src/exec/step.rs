@@ -1,10 +1,11 @@
 //! One step of a piece: what is ready runs, what it answers makes others ready, until nothing is left.
 //!
-//! A piece without loops, branches and waits runs straight through its nodes. Any other runs by counting: each node of
-//! each iteration of each frame runs exactly once, on values or, where an input is dead, dead; `frames` keeps the
-//! iterations. The step is done when every node that will ever run has run.
+//! A piece without loops and branches, of which only receives wait, runs by stages (`staged`). Any other runs by counting:
+//! each node of each iteration of each frame runs exactly once, on values or, where an input is dead, dead; `frames` keeps
+//! the iterations. The step is done when every node that will ever run has run.
 
 mod frames;
+mod staged;
 mod trace;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 use frames::Frames;
 use smallvec::SmallVec;
+use staged::Course;
 use trace::Trace;
 
 use super::engine::{Engine, Ran, Value, Values};
@@ -78,8 +80,8 @@ pub(super) struct Step {
     /// Ops that wait for a resource, by their ticket's number.
     blocked: HashMap<u64, (Instance, Resource)>,
     tickets: u64,
-    /// In a straight piece: the next node.
-    next: usize,
+    /// In a piece that runs by stages: how far it is.
+    course: Course,
     /// The node that runs or ran last.
     current: u32,
 }
@@ -105,7 +107,7 @@ impl Step {
             trace: None,
             blocked: HashMap::new(),
             tickets: 0,
-            next: 0,
+            course: Course::default(),
             current: 0,
         }
     }
@@ -117,9 +119,11 @@ impl Step {
         self.parked = parked;
         self.fetches.clear();
         self.fetches.resize(code.fetches, None);
-        self.next = 0;
         self.trace = (code.mode == Mode::Traced).then(Trace::begin);
-        self.frames.begin(code, &mut self.ready);
+        match &code.stages {
+            Some(stages) => self.course.begin(stages),
+            None => self.frames.begin(code, &mut self.ready),
+        }
     }
 
     /// Takes a value that another device pushed, and that is counted as parked; it stays so where nobody asks for it yet.
@@ -135,6 +139,9 @@ impl Step {
         value: Option<Tensor>,
     ) -> Result<()> {
         let code = &program.code;
+        if let Some(stages) = &code.stages {
+            return self.arrive_staged(program, near, stages, transfer, value);
+        }
         let Some(&node) = code.recvs.get(&transfer) else {
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
             return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
@@ -181,8 +188,10 @@ impl Step {
     /// # Errors
     /// What the first node that failed did.
     pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
-        let progress =
-            if program.code.is_straight { self.run_straight(program, near) } else { self.run_ready(program, near) };
+        let progress = match &program.code.stages {
+            Some(stages) => self.unpark(program, near, stages).and_then(|()| self.run_staged(program, near)),
+            None => self.run_ready(program, near),
+        };
         match progress {
             Ok(progress) => {
                 self.outbox.flush(near.sink, self.id);
@@ -214,47 +223,6 @@ impl Step {
         self.feeds.clear();
         self.fetches.clear();
         self.awaited = 0;
-    }
-
-    fn run_straight(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
-        let Program { code, acts } = program;
-        let slots = self.frames.root_slots();
-        let end = code.nodes.len().min(self.next + TURN);
-        while self.next < end {
-            if near.inbox.is_waiting() {
-                return Ok(Progress::Yields);
-            }
-            self.current = self.next as u32;
-            let node = &code.nodes[self.next];
-            let ticket = Ticket { step: self.id, number: 0 };
-            let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
-            let inputs = &mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize];
-            match &mut acts[self.next] {
-                Act::Send { transfer, to } => {
-                    let value = Some(to_send(inputs)?);
-                    let pushed = Pushed { transfer: *transfer, iterations: Tags::new(), value };
-                    self.outbox.push(near.sink, self.id, to, pushed);
-                }
-                act => {
-                    let since = self.outbox.before(near.sink, self.id, self.current);
-                    let began = self.trace.is_some().then(Instant::now);
-                    let Some(mut tokens) = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?.done()
-                    else {
-                        return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
-                    };
-                    if let (Some(trace), Some(began)) = (&mut self.trace, began) {
-                        trace.ran(self.current, began);
-                    }
-                    for edge in &code.edges[node.first_edge as usize..node.control_edges as usize] {
-                        let token = &mut tokens[edge.port as usize];
-                        slots[edge.slot as usize] = if edge.is_last { token.take() } else { token.clone() };
-                    }
-                    self.outbox.ran(self.current, since);
-                }
-            }
-            self.next += 1;
-        }
-        if self.next < code.nodes.len() { Ok(Progress::Yields) } else { self.done(&program.code, near) }
     }
 
     fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
@@ -307,7 +275,7 @@ impl Step {
                     let pushed = Pushed { transfer: *transfer, iterations, value: None };
                     self.outbox.push(near.sink, self.id, to, pushed);
                 }
-                Act::Fetch(_) => return Err(Failure::invalid("the fetch has no value: it is on a branch not taken")),
+                Act::Fetch(_) => return Err(dead_fetch()),
                 _ => {}
             }
             return self.finish(program, near, at, None);
@@ -415,6 +383,10 @@ impl Step {
         self.frames.count(code, at.iteration, &mut self.ready);
         Ok(())
     }
+}
+
+fn dead_fetch() -> Failure {
+    Failure::invalid("the fetch has no value: it is on a branch not taken")
 }
 
 /// What a node on live inputs answers.

@@ -38,7 +38,7 @@ pub type Secured = TlsStream<TcpStream>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// The multiplexed connection with the control stream.
+    /// The connection with the control stream.
     Control = 0,
     /// The dialer sends bulk.
     Send = 1,

@@ -1,7 +1,8 @@
-//! The transport under the swarm: TCP, tuned to notice a dead peer, then [`admission`](super::admission), then yamux.
+//! The transport under the swarm: TCP, tuned to notice a dead peer, then [`admission`](super::admission).
 //!
-//! Bulk sockets come in on the same port. Once admitted they are handed over and never reach the multiplexer, so one open
-//! port is all that a firewall must let through.
+//! A connection carries one stream, so it needs no multiplexer: what is written is one TLS record and one system call.
+//! Bulk sockets come in on the same port. Once admitted they are handed over and never reach the swarm, so one open port is
+//! all that a firewall must let through.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,13 +11,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox, StreamMuxerEvent};
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::transport::{Boxed, Transport as _};
-use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade};
-use libp2p::{PeerId, tcp, yamux};
+use libp2p::{PeerId, tcp};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
@@ -26,8 +26,6 @@ use super::admission::{Gate, HANDSHAKE_LIMIT, Purpose, Secured};
 pub const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(3);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Streams of one connection. One is used; the rest is for versions to come.
-const MAX_STREAMS: usize = 8;
 
 /// An admitted bulk socket that the other side dialled.
 pub struct BulkSocket {
@@ -48,12 +46,9 @@ pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed
         async move {
             let socket = TcpStream::from(socket);
             tune(&socket)?;
-            let mut config = yamux::Config::default();
-            config.set_max_num_streams(MAX_STREAMS);
             if endpoint.is_dialer() {
                 let (peer, stream) = gate.dialled(socket, Purpose::Control, None).await?;
-                let muxer = config.upgrade_outbound(Compat::new(stream), "/yamux/1.0.0").await?;
-                return Ok::<_, io::Error>((peer, StreamMuxerBox::new(muxer)));
+                return Ok::<_, io::Error>((peer, StreamMuxerBox::new(Single::new(stream))));
             }
             let (peer, stream, purpose) = gate.accepted(socket).await?;
             if purpose != Purpose::Control {
@@ -61,8 +56,7 @@ pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed
                 let _ = bulk.try_send(BulkSocket { peer, purpose, stream });
                 return Err(io::Error::other(HandedOver));
             }
-            let muxer = config.upgrade_inbound(Compat::new(stream), "/yamux/1.0.0").await?;
-            Ok((peer, StreamMuxerBox::new(muxer)))
+            Ok((peer, StreamMuxerBox::new(Single::new(stream))))
         }
     });
     TransportTimeout::new(transport, HANDSHAKE_LIMIT).boxed()
@@ -99,37 +93,82 @@ fn tune(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that are gathered before they are encrypted and sent. The multiplexer writes a frame's header and its body one
-/// after the other; each on its own would be a record, a system call and a packet.
-const GATHERED_BYTES: usize = 16 << 10;
+/// A connection with one stream, which is the socket itself: whichever side opens it has it, and the other side has it with
+/// the first byte that comes.
+struct Single {
+    /// Until the stream is opened.
+    stream: Option<Whole>,
+}
 
-/// A tokio stream as the multiplexer takes it, which flushes it whenever it has nothing more to write.
-struct Compat(BufWriter<Secured>);
+/// The one stream of a connection.
+struct Whole {
+    socket: Secured,
+    /// The byte that told that the other side has opened it.
+    first: Option<u8>,
+}
 
-impl Compat {
-    fn new(stream: Secured) -> Self {
-        Compat(BufWriter::with_capacity(GATHERED_BYTES, stream))
+impl Single {
+    fn new(socket: Secured) -> Self {
+        Single { stream: Some(Whole { socket, first: None }) }
     }
 }
 
-impl futures::AsyncRead for Compat {
+impl StreamMuxer for Single {
+    type Substream = Whole;
+    type Error = io::Error;
+
+    fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<Whole>> {
+        let Some(mut stream) = self.stream.take() else { return Poll::Pending };
+        let mut byte = [0];
+        match futures::AsyncRead::poll_read(Pin::new(&mut stream), cx, &mut byte) {
+            Poll::Ready(Ok(1)) => Poll::Ready(Ok(Whole { first: Some(byte[0]), ..stream })),
+            Poll::Ready(Ok(_)) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.stream = Some(stream);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_outbound(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<Whole>> {
+        self.stream.take().map_or(Poll::Pending, |stream| Poll::Ready(Ok(stream)))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A stream that was opened is closed by who has it.
+        self.stream.as_mut().map_or(Poll::Ready(Ok(())), |stream| Pin::new(&mut stream.socket).poll_shutdown(cx))
+    }
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<StreamMuxerEvent>> {
+        Poll::Pending
+    }
+}
+
+impl futures::AsyncRead for Whole {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        if !bytes.is_empty()
+            && let Some(first) = self.first.take()
+        {
+            bytes[0] = first;
+            return Poll::Ready(Ok(1));
+        }
         let mut buffer = ReadBuf::new(bytes);
-        std::task::ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
+        std::task::ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
     }
 }
 
-impl futures::AsyncWrite for Compat {
+impl futures::AsyncWrite for Whole {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

@@ -21,19 +21,15 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         return Ok(None);
     }
     let body: Body<B> = match node.op {
-        "Reshape" => moved(0, |x, rest| {
-            let shape = reshaped(x.shape.elements(), &rest[0])?;
-            (shape.rank() <= B::MAX_RANK).then(|| vec![x.clone().reshape(shape)])
-        }),
-        "ExpandDims" => moved(0, |x, rest| {
-            let axis = axis(one(&rest[0])?, x.shape.rank() + 1)?;
-            let mut dims = x.shape.dims().to_vec();
-            dims.insert(axis, 1);
-            (dims.len() <= B::MAX_RANK).then(|| vec![x.clone().reshape(dims.into())])
+        "Reshape" => reshaping(|shape, sizes| reshaped(shape.elements(), sizes)),
+        "ExpandDims" => reshaping(|shape, at| {
+            let axis = axis(one(at)?, shape.rank() + 1)?;
+            let (before, behind) = shape.dims().split_at(axis);
+            Some(before.iter().chain(&[1]).chain(behind).copied().collect())
         }),
         "Squeeze" => {
             let named = node.attrs.ints("squeeze_dims").or_else(|_| node.attrs.ints("axis"))?.to_vec();
-            moved(0, move |x, _| Some(vec![x.clone().reshape(squeezed(&x.shape, &named)?)]))
+            reshaping(move |shape, _| squeezed(shape, &named))
         }
         "Transpose" => moved(0, |x, rest| {
             let axes = rest[0].iter().map(|&i| axis(i, x.shape.rank())).collect::<Option<Vec<_>>>()?;
@@ -162,6 +158,31 @@ fn moved<B: Backing>(
                 Ok(Ran::Declined(inputs))
             }
         }
+    })
+}
+
+/// A kernel that answers the elements of its first input, all of them and in their order, under the shape that `how` makes
+/// of theirs and of the second input, if there is one: numbers with the host. Declines as [`moved`] does.
+fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 'static) -> Body<B> {
+    Box::new(move |site, mut inputs| {
+        let numbers = match inputs.get(1) {
+            Some(Value::Host(numbers)) if numbers.rank() <= 1 && matches!(numbers.dtype(), DType::I32 | DType::I64) => {
+                numbers.to_i64s()?
+            }
+            Some(_) => return Ok(Ran::Declined(inputs)),
+            None => Vec::new(),
+        };
+        let shape = match &inputs[0] {
+            Value::Device(x) => how(&x.shape, &numbers).filter(|shape| shape.rank() <= B::MAX_RANK),
+            Value::Host(_) => None,
+        };
+        let Some(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        inputs.truncate(1);
+        if *inputs[0].shape() == shape {
+            return Ok(Ran::Done(inputs));
+        }
+        let [x] = super::elementwise::arrays(site, inputs)?;
+        done(x.reshape(shape))
     })
 }
 

@@ -45,7 +45,7 @@ enum Fold {
 }
 
 fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
-    Box::new(move |site, inputs| {
+    Box::new(move |site, mut inputs| {
         let rank = inputs[0].rank();
         let Some(reduced) = axes(&inputs[1], rank)? else { return Ok(Ran::Declined(inputs)) };
         let sizes = inputs[0].shape().dims().iter().zip(&reduced);
@@ -54,6 +54,11 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
         } else {
             sizes.filter(|&(_, &gone)| !gone).map(|(&size, _)| size).collect()
         };
+        if shape == *inputs[0].shape() {
+            // No dimension of more than one element goes, as in the gradient of what did not broadcast.
+            inputs.truncate(1);
+            return Ok(Ran::Done(inputs));
+        }
         let [x] = arrays(site, inputs)?;
         done(fold(x, kind, |axis| reduced[axis], shape))
     })

@@ -71,16 +71,13 @@ impl Frames {
         };
         frames.new_run(code, 0, 0);
         let root = frames.new_iteration(code, 0, 0);
-        if !code.is_straight {
+        if code.stages.is_none() {
             frames.spare_iterations[0].push(root);
         }
         frames
     }
 
     pub fn begin(&mut self, code: &Code, ready: &mut Ready) {
-        if code.is_straight {
-            return;
-        }
         self.is_done = false;
         self.clear(code);
         self.start(code, 0, ready);
@@ -88,7 +85,7 @@ impl Frames {
 
     /// Forgets all values and iterations.
     pub fn clear(&mut self, code: &Code) {
-        if code.is_straight {
+        if code.stages.is_some() {
             self.root_slots().fill(None);
             return;
         }
@@ -108,7 +105,7 @@ impl Frames {
         self.is_done
     }
 
-    /// The slots of a piece that runs straight through.
+    /// The slots of a piece that runs by stages.
     pub fn root_slots(&mut self) -> &mut [Option<Token>] {
         &mut self.iterations[0].slots
     }

@@ -39,6 +39,49 @@ fn a_branch_not_taken_is_dead_as_far_as_its_merge() {
     }
 }
 
+#[test]
+fn a_piece_without_branches_takes_what_is_dead_and_hands_it_back() {
+    let text = "
+        p = Placeholder dtype=bool shape=[]
+        x = Const is=(10)
+        s = Switch x p
+        five = Const is=(5) @1
+        same = Identity s:1 @1
+        t = Add same five @1
+        after = Const is=(7) ^t @1
+        f = Sub s five @1
+        sum = Add t after @1
+        alive = Neg five @1
+        m = Merge f sum
+        y = Add m alive";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(2);
+    for _ in 0..2 {
+        cluster.check(&graph, &[("p", "true")], &[("m", "22"), ("m:1", "1"), ("y", "17")]);
+        cluster.check(&graph, &[("p", "false")], &[("m", "5"), ("m:1", "0"), ("y", "0")]);
+    }
+    let failure = cluster.run(&graph, &[("p", tensor("false"))], &["sum"]).unwrap_err();
+    assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
+    cluster.is_empty();
+}
+
+#[test]
+fn values_go_back_and_forth_between_two_pieces() {
+    // With the longer one, its pieces have too many stages, and count instead.
+    for turns in [3, 300] {
+        let mut text = "x0 = Const is=(1000) @0\none = Const is=(1) @1\nkeep = Const is=(1) @0\n".to_owned();
+        for i in 0..turns {
+            let (from, there, here) = (format!("x{i}"), format!("z{i}"), format!("x{}", i + 1));
+            text += &format!("{there} = Sub {from} one @1\nsame{i} = Identity {there} @1\n");
+            text += &format!("{here} = Sub same{i} keep @0\n");
+        }
+        let last = format!("x{turns}");
+        let mut cluster = Cluster::new(2);
+        cluster.check(&graph(&text), &[], &[(last.as_str(), (1000 - 2 * turns).to_string().as_str())]);
+        cluster.is_empty();
+    }
+}
+
 /// i < n; i + 1, x * 2.
 fn doubling(body: u32) -> Graph {
     graph(

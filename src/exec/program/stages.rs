@@ -1,0 +1,204 @@
+//! The order in which a piece without loops and branches runs: by stages, each of the nodes that wait for the same
+//! receives.
+//!
+//! What has arrived settles what can run, so nothing is counted per node: once all that a stage waits for is there, its
+//! nodes run one after the other. Nodes that do nothing are left out, and those that only hand on are passed by.
+
+use std::collections::HashMap;
+
+use super::{Act, Code};
+use crate::plan::Piece;
+
+/// The stages of a piece.
+pub(in crate::exec) struct Stages {
+    /// A stage comes after those it takes values of.
+    pub stages: Vec<Stage>,
+    /// The nodes that run, stage by stage.
+    pub nodes: Vec<Placed>,
+    pub receives: Vec<Receive>,
+    pub routes: Vec<Route>,
+    /// The place in `receives` of each transfer.
+    pub by_transfer: HashMap<u32, u32>,
+}
+
+pub(in crate::exec) struct Stage {
+    /// Its part of [`Stages::nodes`].
+    pub first: u32,
+    pub end: u32,
+    /// How many receives it waits for.
+    pub waits: u32,
+}
+
+/// A node in its stage.
+pub(in crate::exec) struct Placed {
+    pub node: u32,
+    /// Where its outputs go: its part of [`Stages::routes`], in the order of the ports.
+    pub first_route: u32,
+    pub end_route: u32,
+}
+
+pub(in crate::exec) struct Receive {
+    pub placed: Placed,
+    /// The stages that wait for it, in their order.
+    pub stages: Vec<u32>,
+}
+
+/// One way from an output to an input.
+pub(in crate::exec) struct Route {
+    pub port: u32,
+    pub slot: u32,
+    /// No later route takes the same output, so that the value is handed over, not shared.
+    pub is_last: bool,
+}
+
+/// So many times the nodes of a piece, the receives of all stages together may be; beyond it, counting costs less.
+const MOST_WAITS_PER_NODE: usize = 16;
+
+/// The stages of a piece of which no node but the receives can wait; `None` where they would be too many.
+pub(super) fn stages(piece: &Piece, code: &Code, acts: &[Act]) -> Option<Stages> {
+    let mut sets = Sets::new(MOST_WAITS_PER_NODE * piece.nodes.len() + 1024);
+    let mut receives = Vec::new();
+    let mut by_transfer = HashMap::new();
+    let mut set_of = Vec::with_capacity(piece.nodes.len());
+    for (i, node) in piece.nodes.iter().enumerate() {
+        let before = node.inputs.iter().map(|&(from, _)| from).chain(node.control.iter().copied());
+        let mut set = 0;
+        for from in before {
+            set = sets.union(set, set_of[from as usize])?;
+        }
+        if let Act::Recv { transfer, .. } = acts[i] {
+            if set != 0 || by_transfer.insert(transfer, receives.len() as u32).is_some() {
+                return None;
+            }
+            set = sets.intern(vec![receives.len() as u32])?;
+            receives.push(i as u32);
+        }
+        set_of.push(set);
+    }
+
+    let mut order: Vec<u32> = (0..piece.nodes.len() as u32).filter(|&i| runs(piece, code, acts, i)).collect();
+    let rank = |i: u32| (sets.members[set_of[i as usize] as usize].len(), set_of[i as usize]);
+    order.sort_by_key(|&i| (rank(i), i));
+
+    let mut routes = Routes::of(piece, code, acts);
+    let mut stages: Vec<Stage> = Vec::new();
+    let mut waiting = vec![Vec::new(); receives.len()];
+    let mut last_set = None;
+    let mut nodes = Vec::with_capacity(order.len());
+    for i in order {
+        let set = set_of[i as usize];
+        if last_set.replace(set) != Some(set) {
+            let members = &sets.members[set as usize];
+            members.iter().for_each(|&receive| waiting[receive as usize].push(stages.len() as u32));
+            let at = nodes.len() as u32;
+            stages.push(Stage { first: at, end: at, waits: members.len() as u32 });
+        }
+        nodes.push(routes.place(i));
+        stages.last_mut()?.end += 1;
+    }
+    let placed = receives.into_iter().map(|i| routes.place(i)).zip(waiting);
+    let receives = placed.map(|(placed, stages)| Receive { placed, stages }).collect();
+    Some(Stages { stages, nodes, receives, routes: routes.all, by_transfer })
+}
+
+/// Whether a node takes a turn of its own.
+fn runs(piece: &Piece, code: &Code, acts: &[Act], i: u32) -> bool {
+    match acts[i as usize] {
+        Act::Recv { .. } => false,
+        Act::Nothing => code.nodes[i as usize].inputs > 0,
+        _ => source(piece, code, acts, i).is_none(),
+    }
+}
+
+/// The input that a node hands on as it is. Not where that may be a reference, which is looked at on its way.
+fn source(piece: &Piece, code: &Code, acts: &[Act], i: u32) -> Option<(u32, u32)> {
+    if !matches!(acts[i as usize], Act::Forward) || code.nodes[i as usize].input_refs != 0 {
+        return None;
+    }
+    let (from, port) = *piece.nodes[i as usize].inputs.first()?;
+    let is_value = match acts[from as usize] {
+        Act::Kernel { .. } | Act::Recv { .. } | Act::Feed { .. } | Act::Const(_) => true,
+        Act::Forward => source(piece, code, acts, from).is_some(),
+        _ => false,
+    };
+    is_value.then_some((from, port))
+}
+
+/// Where every node's outputs go.
+struct Routes {
+    /// By node: port and slot, in the order of the ports.
+    of: Vec<Vec<(u32, u32)>>,
+    all: Vec<Route>,
+}
+
+impl Routes {
+    fn of(piece: &Piece, code: &Code, acts: &[Act]) -> Routes {
+        // What a node that is passed by would have answered, as the output of one that runs.
+        let mut origin: Vec<Option<(u32, u32)>> = vec![None; piece.nodes.len()];
+        let mut of = vec![Vec::new(); piece.nodes.len()];
+        for i in 0..piece.nodes.len() {
+            if let Some((from, port)) = source(piece, code, acts, i as u32) {
+                origin[i] = Some(origin[from as usize].unwrap_or((from, port)));
+                continue;
+            }
+            for (input, &(from, port)) in piece.nodes[i].inputs.iter().enumerate() {
+                let (from, port) = origin[from as usize].unwrap_or((from, port));
+                of[from as usize].push((port, code.nodes[i].first_input + input as u32));
+            }
+        }
+        of.iter_mut().for_each(|routes: &mut Vec<(u32, u32)>| routes.sort_by_key(|route| route.0));
+        Routes { of, all: Vec::new() }
+    }
+
+    fn place(&mut self, node: u32) -> Placed {
+        let own = std::mem::take(&mut self.of[node as usize]);
+        let first_route = self.all.len() as u32;
+        self.all.extend(own.iter().enumerate().map(|(k, &(port, slot))| {
+            let is_last = own.get(k + 1).is_none_or(|next| next.0 != port);
+            Route { port, slot, is_last }
+        }));
+        Placed { node, first_route, end_route: self.all.len() as u32 }
+    }
+}
+
+/// Sets of receives, each kept once. Number 0 is the empty one.
+struct Sets {
+    members: Vec<Vec<u32>>,
+    numbers: HashMap<Vec<u32>, u32>,
+    unions: HashMap<(u32, u32), u32>,
+    /// Members that may still be looked at.
+    budget: usize,
+}
+
+impl Sets {
+    fn new(budget: usize) -> Sets {
+        Sets { members: vec![Vec::new()], numbers: HashMap::from([(Vec::new(), 0)]), unions: HashMap::new(), budget }
+    }
+
+    /// The number of a set; `None` once the budget is spent.
+    fn intern(&mut self, members: Vec<u32>) -> Option<u32> {
+        self.budget = self.budget.checked_sub(members.len())?;
+        let next = self.members.len() as u32;
+        let number = *self.numbers.entry(members.clone()).or_insert(next);
+        if number == next {
+            self.members.push(members);
+        }
+        Some(number)
+    }
+
+    fn union(&mut self, a: u32, b: u32) -> Option<u32> {
+        let (a, b) = (a.min(b), a.max(b));
+        if a == b || a == 0 {
+            return Some(b);
+        }
+        if let Some(&union) = self.unions.get(&(a, b)) {
+            return Some(union);
+        }
+        let mut members: Vec<u32> = self.members[a as usize].iter().chain(&self.members[b as usize]).copied().collect();
+        members.sort_unstable();
+        members.dedup();
+        let union = self.intern(members)?;
+        self.unions.insert((a, b), union);
+        Some(union)
+    }
+}
