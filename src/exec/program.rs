@@ -127,6 +127,8 @@ pub(super) enum Act {
     ControlTrigger,
     /// Identity and its kin.
     Forward,
+    /// IdentityN.
+    ForwardAll,
     Switch,
     Merge,
     Enter,
@@ -393,6 +395,7 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
         "NoOp" => Act::Nothing,
         "ControlTrigger" => Act::ControlTrigger,
         "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
+        "IdentityN" => Act::ForwardAll,
         "Switch" | "RefSwitch" => Act::Switch,
         "Merge" | "RefMerge" => Act::Merge,
         "Enter" => Act::Enter,
@@ -450,7 +453,7 @@ fn keep(code: &Code, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
 fn may_go_to_engine(act: &Act) -> bool {
     match act {
         Act::Kernel { engine, .. } => engine.is_some(),
-        Act::Forward | Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration => true,
+        Act::Forward | Act::ForwardAll | Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration => true,
         _ => false,
     }
 }

@@ -1,14 +1,17 @@
-//! The ops that touch state: variables, queues, accumulators, tensor arrays, stacks, checkpoints; and Assert, which only speaks.
+//! The ops that touch state: variables, queues, accumulators, tensor arrays, stacks, checkpoints;
+//! what is no tensor either: lists and optionals; and Assert, which only speaks.
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
 mod assert;
 mod checkpoint;
+mod list;
 mod queue;
 mod stack;
 mod tensor_array;
 mod variable;
+mod variant;
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ pub(super) use accumulator::Accumulator;
 pub(super) use queue::Queue;
 pub(super) use stack::Stack;
 pub(super) use tensor_array::TensorArray;
+pub(super) use variant::Variant;
 
 use super::engine::{Engine, Value};
 use super::kernel::KernelNode;
@@ -75,6 +79,8 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
         accumulator::compile,
         tensor_array::compile,
         stack::compile,
+        list::compile,
+        variant::compile,
         checkpoint::compile,
     ] {
         if let Some(op) = family(node, site, engine)? {
@@ -129,7 +135,9 @@ impl Inputs {
         match self.token(index)? {
             Token::Resource(resource) => Ok(resource),
             Token::Ref(variable) => Ok(Resource::Variable(variable)),
-            Token::Value(_) => Err(Failure::invalid(format!("input {index} is no handle to a resource"))),
+            Token::Value(_) | Token::Variant(_) => {
+                Err(Failure::invalid(format!("input {index} is no handle to a resource")))
+            }
         }
     }
 }

@@ -420,6 +420,10 @@ fn answer(
         }
         Act::Const(value) => one(value.clone().into()),
         Act::Forward => one(forward(node, inputs, 0)?),
+        Act::ForwardAll => {
+            let all = (0..inputs.len()).map(|index| forward(node, inputs, index).map(Some));
+            Ok(Outcome::Done(all.collect::<Result<_>>()?))
+        }
         Act::Nothing | Act::ControlTrigger => {
             inputs.fill(None);
             Ok(Outcome::Done(Tokens::new()))

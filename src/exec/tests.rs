@@ -4,6 +4,7 @@ mod flow;
 mod scattered;
 mod state;
 mod steps;
+mod variants;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{self, Receiver, Sender};

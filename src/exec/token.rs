@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::engine::Value;
 use super::resource::{Resource, Variable};
+use super::state::Variant;
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
@@ -16,6 +17,7 @@ pub(super) enum Token {
     /// A reference: whoever computes with it sees what the variable holds at that time.
     Ref(Arc<Variable>),
     Resource(Resource),
+    Variant(Variant),
 }
 
 /// Inputs or outputs of a node; `None` where an output is dead.
@@ -30,6 +32,7 @@ impl Token {
             Token::Resource(handle) => {
                 Err(Failure::invalid(format!("expected a tensor, got a handle to a {}", handle.kind())))
             }
+            Token::Variant(variant) => Err(Failure::invalid(format!("expected a tensor, got a {}", variant.kind()))),
         }
     }
 

@@ -1,16 +1,21 @@
 //! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
 //!
 //! Both are read into the same messages, and those into [`NodeDef`]s; and back. What a node states and meshtf cannot
-//! hold (a complex dtype, a function) is refused by the name of node and attribute; in attributes that begin with `_`,
-//! which no op of the vocabulary reads, it is dropped.
+//! hold (a complex dtype) is refused by the name of node and attribute; in attributes that begin with `_`, which no op of
+//! the vocabulary reads, it is dropped. Functions are expanded where they are called: see [`Library`].
 
+mod expand;
+mod flow;
+mod function;
+mod library;
 mod proto;
 mod read_json;
 mod tensor;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+pub use library::Library;
 use prost::Message as _;
 pub use proto::{GraphDef, TensorProto, TensorShapeProto};
 
@@ -46,31 +51,12 @@ pub(super) fn from_json_value(text: &str, value: &crate::json::Value) -> Result<
     nodes(read_json::graph(value).map_err(|fault| FormatError::of_json(text, fault))?)
 }
 
-/// The nodes of a GraphDef.
+/// The nodes of a GraphDef that comes whole; of one that comes in pieces, see [`Library`].
 ///
 /// # Errors
-/// Node where a node states something that meshtf cannot hold.
+/// Node where a node states something that meshtf cannot hold, or a call of a function cannot be expanded.
 pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
     Library::default().expand(graph)
-}
-
-/// The functions of a graph that comes in several GraphDefs: a later one may call what an earlier one brought.
-#[derive(Clone, Debug, Default)]
-pub struct Library {
-    functions: HashSet<String>,
-}
-
-impl Library {
-    /// The nodes of a GraphDef; its functions are kept.
-    ///
-    /// # Errors
-    /// Node where a node states something that meshtf cannot hold.
-    pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
-        let functions = graph.library.into_iter().flat_map(|library| library.function);
-        self.functions.extend(functions.filter_map(|function| Some(function.signature?.name)));
-        let mut budget = Budget::new();
-        graph.node.into_iter().map(|node| read_node(node, &self.functions, &mut budget)).collect()
-    }
 }
 
 /// The GraphDef of these nodes.
@@ -114,14 +100,9 @@ fn encode_base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-fn read_node(node: proto::NodeDef, functions: &HashSet<String>, budget: &mut Budget) -> Result<NodeDef, FormatError> {
+fn read_node(node: proto::NodeDef, budget: &mut Budget) -> Result<NodeDef, FormatError> {
     let proto::NodeDef { name, op, input, device, attr } = node;
     let refuse = |why: String| FormatError::Node { node: name.clone(), why };
-    if functions.contains(&op) {
-        return Err(refuse(format!(
-            "calls {op}, a function of the graph's library; meshtf runs no functions: export the graph with them inlined"
-        )));
-    }
     let mut attrs = Attrs::default();
     for (key, value) in attr {
         match read_attr(value, budget) {
@@ -146,7 +127,7 @@ fn read_attr(attr: AttrValue, budget: &mut Budget) -> Result<Option<Attr>, Strin
         Value::Shape(v) => Attr::Shape(tensor::partial_shape(&v)?),
         Value::Tensor(v) => Attr::Tensor(tensor::from_proto(v, budget)?),
         Value::List(list) => read_list(list)?,
-        Value::Func(function) => return Err(format!("is the function {:?}; meshtf runs no functions", function.name)),
+        Value::Func(function) => return Err(function::no_caller(&function.name)),
         Value::Placeholder(name) => {
             return Err(format!("is a placeholder ({name:?}), which only has a value inside a function"));
         }
@@ -167,7 +148,7 @@ fn read_list(list: ListValue) -> Result<Attr, String> {
         () if !r#type.is_empty() => Attr::Types(r#type.into_iter().map(tensor::dtype).collect::<Result<_, _>>()?),
         () if !shape.is_empty() => Attr::Shapes(shape.iter().map(tensor::partial_shape).collect::<Result<_, _>>()?),
         () if !tensor.is_empty() => return Err("is a list of tensors, which no op of the vocabulary takes".into()),
-        () if !func.is_empty() => return Err("is a list of functions; meshtf runs no functions".into()),
+        () if !func.is_empty() => return Err(function::no_caller(&func[0].name)),
         () => Attr::Empty,
     })
 }

@@ -300,7 +300,7 @@ fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanEr
             ports: node.outputs.len(),
         });
     };
-    if ty.dtype == DType::Resource {
+    if ty.dtype.is_handle() {
         let (node, op) = (node.name.clone(), node.op.name.to_owned());
         return Err(PlanError::Handle { role, tensor: tensor.to_owned(), node, op });
     }

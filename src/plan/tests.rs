@@ -103,7 +103,7 @@ fn check_invariants(graph: &Graph, signature: &Signature, plan: &Plan) {
     assert_eq!(recvs, transfers);
     let distinct: BTreeSet<_> = plan.transfers.iter().map(|t| (&t.tensor, &t.to)).collect();
     assert_eq!(distinct.len(), plan.transfers.len(), "one transfer a value and device");
-    assert!(plan.transfers.iter().all(|t| t.from != t.to && t.dtype != Some(DType::Resource)));
+    assert!(plan.transfers.iter().all(|t| t.from != t.to && !t.dtype.is_some_and(DType::is_handle)));
 
     fetched.sort_unstable();
     assert_eq!(fetched, (0..signature.fetches.len() as u32).collect::<Vec<_>>(), "each fetch once");

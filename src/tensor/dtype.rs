@@ -23,10 +23,12 @@ pub enum DType {
     String,
     /// A handle to state on a device; such a value never leaves its device.
     Resource,
+    /// A list of values, or a value or nothing, made and read by ops alone; it never leaves its device either.
+    Variant,
 }
 
 /// dtype, numpy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes an element.
-const TABLE: [(DType, &str, &str, i32, Option<usize>); 15] = [
+const TABLE: [(DType, &str, &str, i32, Option<usize>); 16] = [
     (DType::F16, "float16", "HALF", 19, Some(2)),
     (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
     (DType::F32, "float32", "FLOAT", 1, Some(4)),
@@ -42,6 +44,7 @@ const TABLE: [(DType, &str, &str, i32, Option<usize>); 15] = [
     (DType::Bool, "bool", "BOOL", 10, Some(1)),
     (DType::String, "string", "STRING", 7, None),
     (DType::Resource, "resource", "RESOURCE", 20, None),
+    (DType::Variant, "variant", "VARIANT", 21, None),
 ];
 
 impl DType {
@@ -88,14 +91,19 @@ impl DType {
         TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
     }
 
-    /// Bytes an element; `None` for strings and resources.
+    /// Whether values of it stay on the device where they were made.
+    pub fn is_handle(self) -> bool {
+        matches!(self, DType::Resource | DType::Variant)
+    }
+
+    /// Bytes an element; `None` for strings, resources and variants.
     pub fn size(self) -> Option<usize> {
         match self {
             DType::F64 | DType::I64 | DType::U64 => Some(8),
             DType::F32 | DType::I32 | DType::U32 => Some(4),
             DType::F16 | DType::BF16 | DType::I16 | DType::U16 => Some(2),
             DType::I8 | DType::U8 | DType::Bool => Some(1),
-            DType::String | DType::Resource => None,
+            DType::String | DType::Resource | DType::Variant => None,
         }
     }
 

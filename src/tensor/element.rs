@@ -95,11 +95,11 @@ macro_rules! element {
             /// `n` zeros; false for bool, the empty string for strings.
             ///
             /// # Panics
-            /// For [`DType::Resource`], whose values are never host tensors.
+            /// For [`DType::Resource`] and [`DType::Variant`], whose values are never host tensors.
             pub fn zeros(dtype: DType, n: usize) -> Data {
                 match dtype {
                     $(DType::$variant => Data::$variant(vec![Default::default(); n]),)*
-                    DType::Resource => panic!("a resource is not a host tensor"),
+                    DType::Resource | DType::Variant => panic!("a {dtype} is not a host tensor"),
                 }
             }
         }

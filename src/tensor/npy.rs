@@ -69,7 +69,7 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
         DType::F32 => "<f4",
         DType::F64 => "<f8",
         DType::BF16 => "<V2",
-        DType::String | DType::Resource => unreachable!("they have no bytes"),
+        DType::String | DType::Resource | DType::Variant => unreachable!("they have no bytes"),
     };
     let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
     let dims = if tensor.rank() == 1 { dims.trim_end().to_owned() } else { dims.trim_end_matches(", ").to_owned() };

@@ -101,7 +101,7 @@ pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
         DType::U32 => BurnType::U32,
         DType::U64 => BurnType::U64,
         DType::Bool => BurnType::Bool(BoolStore::Native),
-        DType::String | DType::Resource => return None,
+        DType::String | DType::Resource | DType::Variant => return None,
     })
 }
 
@@ -204,7 +204,7 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
             };
             Tensor::new(shape, Data::Bool(values))
         }
-        DType::String | DType::Resource => unreachable!("no engine keeps strings"),
+        DType::String | DType::Resource | DType::Variant => unreachable!("no engine keeps strings"),
     }
 }
 

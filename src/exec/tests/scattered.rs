@@ -68,8 +68,8 @@ fn scatter(graph: &Graph, devices: &[DeviceName], mut seed: u64) -> Graph {
     let mut bound: BTreeSet<&str> = BTreeSet::new();
     for (_, node) in graph.nodes() {
         let companions = companions(node);
-        let takes_handle = node.inputs.iter().any(|&input| graph.output_type(input).dtype == DType::Resource);
-        if takes_handle || node.outputs.iter().any(|ty| ty.dtype == DType::Resource) || !companions.is_empty() {
+        let takes_handle = node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
+        if takes_handle || node.outputs.iter().any(|ty| ty.dtype.is_handle()) || !companions.is_empty() {
             bound.insert(&node.name);
         }
         bound.extend(companions);

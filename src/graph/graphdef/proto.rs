@@ -25,7 +25,7 @@ pub struct VersionDef {
     pub producer: i32,
 }
 
-/// The functions of a graph; meshtf runs none, and needs their names only to say so.
+/// The functions of a graph.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionDefLibrary {
     #[prost(message, repeated, tag = "1")]
@@ -36,13 +36,50 @@ pub struct FunctionDefLibrary {
 pub struct FunctionDef {
     #[prost(message, optional, tag = "1")]
     pub signature: Option<Signature>,
+    #[prost(message, repeated, tag = "3")]
+    pub node_def: Vec<NodeDef>,
+    /// The tensor of the body that each output is.
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub ret: BTreeMap<String, String>,
+    /// The nodes of the body that run even where no output needs them.
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub control_ret: BTreeMap<String, String>,
 }
 
-/// What is left of a function's OpDef.
+/// A function's OpDef.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signature {
     #[prost(string, tag = "1")]
     pub name: String,
+    #[prost(message, repeated, tag = "2")]
+    pub input_arg: Vec<ArgDef>,
+    #[prost(message, repeated, tag = "3")]
+    pub output_arg: Vec<ArgDef>,
+    #[prost(message, repeated, tag = "4")]
+    pub attr: Vec<AttrDef>,
+}
+
+/// A formal input or output: of one type, of the type that an attribute names, or as many as attributes say.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ArgDef {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(int32, tag = "3")]
+    pub r#type: i32,
+    #[prost(string, tag = "4")]
+    pub type_attr: String,
+    #[prost(string, tag = "5")]
+    pub number_attr: String,
+    #[prost(string, tag = "6")]
+    pub type_list_attr: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AttrDef {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(message, optional, tag = "3")]
+    pub default_value: Option<AttrValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
@@ -127,11 +164,14 @@ pub struct ListValue {
     pub func: Vec<NameAttrList>,
 }
 
-/// A function named by an attribute; what it is given is of no use here.
+/// A function named by an attribute, and what its own attributes are.
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct NameAttrList {
     #[prost(string, tag = "1")]
     pub name: String,
+    #[prost(btree_map = "string, message", tag = "2")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attr: BTreeMap<String, AttrValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
@@ -196,7 +236,7 @@ pub struct TensorProto {
 }
 
 /// The names of `tensorflow.DataType` that meshtf has no dtype for, without their `DT_`.
-const FOREIGN: [(&str, i32); 19] = [
+const FOREIGN: [(&str, i32); 18] = [
     ("INVALID", 0),
     ("COMPLEX64", 8),
     ("QINT8", 11),
@@ -205,7 +245,6 @@ const FOREIGN: [(&str, i32); 19] = [
     ("QINT16", 15),
     ("QUINT16", 16),
     ("COMPLEX128", 18),
-    ("VARIANT", 21),
     ("FLOAT8_E5M2", 24),
     ("FLOAT8_E4M3FN", 25),
     ("FLOAT8_E4M3FNUZ", 26),

@@ -11,10 +11,10 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::proto::{
-    AttrValue, Dim, FunctionDef, FunctionDefLibrary, GraphDef, ListValue, NameAttrList, NodeDef, Signature,
-    TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
+    ArgDef, AttrDef, AttrValue, Dim, FunctionDef, FunctionDefLibrary, GraphDef, ListValue, NameAttrList, NodeDef,
+    Signature, TensorProto, TensorShapeProto, Value as Held, VersionDef, data_type_number,
 };
-use crate::json::{Fault, Kind, Path, Value, is_whole};
+use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
 
 type Read<T> = Result<T, Fault>;
 
@@ -46,37 +46,95 @@ fn versions(value: &Value, path: Path) -> Read<VersionDef> {
     Ok(versions)
 }
 
-/// Only the names of the functions.
 fn library(value: &Value, path: Path) -> Read<FunctionDefLibrary> {
     let mut library = FunctionDefLibrary::default();
     message(value, path, "FunctionDefLibrary", |field, value, path| {
         if field == "function" {
-            library.function = list(value, path, |value, path| {
-                let mut function = FunctionDef::default();
-                message(value, path, "FunctionDef", |field, value, path| {
-                    if field == "signature" {
-                        function.signature = Some(Signature { name: named(value, path, "OpDef")? });
-                    }
-                    Ok(Known::Yes)
-                })?;
-                Ok(function)
-            })?;
+            library.function = list(value, path, function)?;
         }
         Ok(Known::Yes)
     })?;
     Ok(library)
 }
 
-/// The `name` of a message whose other fields do not matter.
-fn named(value: &Value, path: Path, what: &'static str) -> Read<String> {
-    let mut name = String::new();
-    message(value, path, what, |field, value, path| {
-        if field == "name" {
-            name = string(value, path)?;
+/// A function; of its fields those that say how it is called and what it does.
+fn function(value: &Value, path: Path) -> Read<FunctionDef> {
+    let mut function = FunctionDef::default();
+    message(value, path, "FunctionDef", |field, value, path| {
+        match field {
+            "signature" => function.signature = Some(signature(value, path)?),
+            "nodeDef" => function.node_def = list(value, path, node)?,
+            "ret" => function.ret = strings(value, path)?,
+            "controlRet" => function.control_ret = strings(value, path)?,
+            _ => {}
         }
         Ok(Known::Yes)
     })?;
-    Ok(name)
+    Ok(function)
+}
+
+fn signature(value: &Value, path: Path) -> Read<Signature> {
+    let mut signature = Signature::default();
+    message(value, path, "OpDef", |field, value, path| {
+        match field {
+            "name" => signature.name = string(value, path)?,
+            "inputArg" => signature.input_arg = list(value, path, arg_def)?,
+            "outputArg" => signature.output_arg = list(value, path, arg_def)?,
+            "attr" => signature.attr = list(value, path, attr_def)?,
+            _ => {}
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(signature)
+}
+
+fn arg_def(value: &Value, path: Path) -> Read<ArgDef> {
+    let mut arg = ArgDef::default();
+    message(value, path, "OpDef.ArgDef", |field, value, path| {
+        match field {
+            "name" => arg.name = string(value, path)?,
+            "type" => arg.r#type = data_type(value, path)?,
+            "typeAttr" => arg.type_attr = string(value, path)?,
+            "numberAttr" => arg.number_attr = string(value, path)?,
+            "typeListAttr" => arg.type_list_attr = string(value, path)?,
+            _ => {}
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(arg)
+}
+
+fn attr_def(value: &Value, path: Path) -> Read<AttrDef> {
+    let mut def = AttrDef::default();
+    message(value, path, "OpDef.AttrDef", |field, value, path| {
+        match field {
+            "name" => def.name = string(value, path)?,
+            "defaultValue" => def.default_value = Some(AttrValue { value: attr(value, path)? }),
+            _ => {}
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(def)
+}
+
+fn name_attr_list(value: &Value, path: Path) -> Read<NameAttrList> {
+    let mut function = NameAttrList::default();
+    message(value, path, "NameAttrList", |field, value, path| {
+        match field {
+            "name" => function.name = string(value, path)?,
+            "attr" => function.attr = attrs(value, path)?,
+            _ => return unknown(&["name", "attr"]),
+        }
+        Ok(Known::Yes)
+    })?;
+    Ok(function)
+}
+
+/// An object of strings.
+fn strings(value: &Value, path: Path) -> Read<BTreeMap<String, String>> {
+    let Kind::Object(members) = &value.kind else { return Err(expected("an object of strings", value, path)) };
+    let read = |member: &Member| Ok((member.key.to_string(), string(&member.value, path.key(&member.key))?));
+    members.iter().map(read).collect()
 }
 
 fn node(value: &Value, path: Path) -> Read<NodeDef> {
@@ -122,7 +180,7 @@ fn attr(value: &Value, path: Path) -> Read<Option<Held>> {
             "shape" => Held::Shape(shape(value, path)?),
             "tensor" => Held::Tensor(tensor(value, path)?),
             "list" => Held::List(attr_list(value, path)?),
-            "func" => Held::Func(NameAttrList { name: named(value, path, "NameAttrList")? }),
+            "func" => Held::Func(name_attr_list(value, path)?),
             "placeholder" => Held::Placeholder(string(value, path)?),
             _ => return unknown(&["s", "i", "f", "b", "type", "shape", "tensor", "list", "func", "placeholder"]),
         });
@@ -142,10 +200,7 @@ fn attr_list(value: &Value, path: Path) -> Read<ListValue> {
             "type" => all.r#type = list(value, path, data_type)?,
             "shape" => all.shape = list(value, path, shape)?,
             "tensor" => all.tensor = list(value, path, tensor)?,
-            "func" => {
-                all.func =
-                    list(value, path, |value, path| Ok(NameAttrList { name: named(value, path, "NameAttrList")? }))?;
-            }
+            "func" => all.func = list(value, path, name_attr_list)?,
             _ => return unknown(&["s", "i", "f", "b", "type", "shape", "tensor", "func"]),
         }
         Ok(Known::Yes)

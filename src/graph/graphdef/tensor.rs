@@ -68,6 +68,7 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
         DType::U64 => fill(proto.uint64_val, n, budget)?,
         DType::Bool => fill(proto.bool_val, n, budget)?,
         DType::String => fill(proto.string_val, n, budget)?,
+        DType::Variant => return Err("is a DT_VARIANT, which means nothing outside its process".into()),
         DType::Resource => return Err("is a resource handle, which means nothing outside its process".into()),
     };
     Tensor::new(shape, data).map_err(|failure| failure.message)

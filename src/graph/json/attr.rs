@@ -146,7 +146,7 @@ fn dtype(value: &Value, path: Path) -> Read<DType> {
 
 /// A dtype that values are written in: every one but that of handles.
 pub(super) fn dtype_of_value(value: &Value, path: Path) -> Read<DType> {
-    dtype_among(value, path, |dtype| dtype != DType::Resource)
+    dtype_among(value, path, |dtype| !dtype.is_handle())
 }
 
 fn dtype_among(value: &Value, path: Path, is_right: impl Fn(DType) -> bool) -> Read<DType> {

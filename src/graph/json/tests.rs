@@ -1,5 +1,7 @@
 //! Documents that are right, with what they say; and wrong, with where and why.
 
+mod schema;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -11,7 +11,6 @@ use crate::tensor::{DType, Numeric, Shape, Tensor, with_float};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "Identity" | "StopGradient" | "PlaceholderWithDefault" | "PreventGradient" | "Snapshot" => call(|[x]| Ok(x)),
-        "IdentityN" => Box::new(|inputs: Inputs| Ok(inputs.into_iter().collect())),
         "Rank" => call(|[x]| Ok(Tensor::scalar(x.rank() as i32))),
         "Shape" | "ShapeN" => {
             let dtype = output_dtype(node, 0)?;

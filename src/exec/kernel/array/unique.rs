@@ -18,7 +18,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-    if dtype == DType::Resource {
+    if dtype.is_handle() {
         return no_kernel(node);
     }
     Ok(Some(match counts {

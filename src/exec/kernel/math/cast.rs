@@ -13,7 +13,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         return Ok(None);
     }
     let (from, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-    if from != to && [from, to].iter().any(|dtype| matches!(dtype, DType::String | DType::Resource)) {
+    if from != to && [from, to].iter().any(|dtype| dtype.is_handle() || *dtype == DType::String) {
         return no_kernel(node);
     }
     if node.attrs.bool("Truncate")? {

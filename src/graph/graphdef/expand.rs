@@ -1,0 +1,458 @@
+//! Calls of functions become the nodes of their bodies: `caller/node` for each, and one under the caller's own name,
+//! which answers what the call answered.
+//!
+//! Branches and loops are in `flow`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use prost::Message as _;
+
+use super::function::{Body, Call, Functions, control, fill, types};
+use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
+use super::read_node;
+use crate::device::DeviceSpec;
+use crate::graph::op::{self, ArgType};
+use crate::graph::program::Budget;
+use crate::graph::{Attr, Attrs, FormatError, NodeDef};
+use crate::tensor::{DType, Tensor};
+
+/// Most functions within each other.
+const MAX_DEPTH: usize = 64;
+
+/// Most bytes that the nodes which calls become take together, as messages.
+const MAX_BYTES: usize = 1 << 30;
+
+/// What stands in the place of an output that is a handle, under the caller's name. Those who take the handle take it
+/// from where it comes from.
+const HANDLE: &str = "a handle of state, which stays on its device";
+
+/// The calls among some nodes, each behind those whose answers it takes.
+///
+/// # Errors
+/// A call that takes its own answer.
+pub(super) fn order(
+    nodes: &[NodeMessage],
+    calls: &[Option<Call>],
+    source: impl Fn(&str) -> Option<usize>,
+) -> Result<Vec<usize>, usize> {
+    let mut waits = vec![0usize; nodes.len()];
+    let mut consumers: HashMap<usize, Vec<usize>> = HashMap::new();
+    let is_call = |node: &usize| calls[*node].is_some();
+    for to in (0..nodes.len()).filter(is_call) {
+        let data = nodes[to].input.iter().filter(|input| !input.starts_with('^'));
+        for from in data.filter_map(|input| source(input)).filter(is_call) {
+            waits[to] += 1;
+            consumers.entry(from).or_default().push(to);
+        }
+    }
+    let mut order: Vec<usize> = (0..nodes.len()).filter(|node| is_call(node) && waits[*node] == 0).collect();
+    let mut next = 0;
+    while let Some(from) = order.get(next) {
+        for &to in consumers.get(from).into_iter().flatten() {
+            waits[to] -= 1;
+            if waits[to] == 0 {
+                order.push(to);
+            }
+        }
+        next += 1;
+    }
+    match (0..nodes.len()).find(|&node| waits[node] > 0) {
+        Some(node) => Err(node),
+        None => Ok(order),
+    }
+}
+
+pub(super) fn circle() -> String {
+    "takes, through calls alone, what it answers itself".into()
+}
+
+pub(super) fn refuse(node: &str, why: impl Into<String>) -> FormatError {
+    FormatError::Node { node: node.to_owned(), why: why.into() }
+}
+
+/// Whether a tensor of that dtype is a handle (of state, or a list), which never leaves its device.
+pub(super) fn is_handle(ty: i32) -> bool {
+    DType::from_proto(ty).is_some_and(|(dtype, _)| dtype.is_handle())
+}
+
+/// What surrounds a call: control inputs, as `^node`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Around {
+    /// What nodes without inputs wait for, so that they run where, and only where, the call does.
+    pub pivot: Option<String>,
+    /// What everything with an effect waits for.
+    pub before: Option<String>,
+}
+
+/// What a call answers.
+pub(super) struct Answer {
+    pub tensors: Vec<String>,
+    /// Their dtypes, by number.
+    pub types: Vec<i32>,
+    /// Control inputs for who wants the call to have run.
+    pub done: Vec<String>,
+}
+
+/// Makes nodes of calls.
+pub(super) struct Expander<'a> {
+    functions: &'a Functions,
+    names: &'a mut HashSet<String>,
+    /// The functions that are being expanded, each within the one before.
+    active: Vec<String>,
+    made: Vec<NodeDef>,
+    /// Nodes made and calls expanded, and the bytes they took.
+    spent: usize,
+    limit: usize,
+    bytes: usize,
+    /// What the constants of the whole piece may take.
+    pub budget: Budget,
+}
+
+impl<'a> Expander<'a> {
+    pub fn new(functions: &'a Functions, names: &'a mut HashSet<String>, limit: usize) -> Self {
+        let (active, made, budget) = (Vec::new(), Vec::new(), Budget::new());
+        Expander { functions, names, active, made, spent: 0, limit, bytes: 0, budget }
+    }
+
+    /// The nodes that were made since this was last asked.
+    pub fn take_made(&mut self) -> Vec<NodeDef> {
+        std::mem::take(&mut self.made)
+    }
+
+    /// Expands a call; its node is as it stands in the graph: full names, inputs and device.
+    pub fn call(&mut self, node: &NodeMessage, call: &Call, around: &Around) -> Result<Answer, FormatError> {
+        match call {
+            Call::Function(function) => {
+                let (args, mut first) = inputs_of(node);
+                // Whatever waits, waits for what the whole call waits for.
+                let around = if first.is_empty() {
+                    around.clone()
+                } else {
+                    first.extend(around.before.clone());
+                    first.extend(around.pivot.clone());
+                    let gate = self.gate(&node.name, "start", first, &node.device)?;
+                    Around { pivot: gate.clone(), before: gate }
+                };
+                self.inline(node, &node.name, function, args, &around)
+            }
+            Call::If { then, other } => self.choose_if(node, then, other, around),
+            Call::Case(branches) => self.choose_case(node, branches, around),
+            Call::While { cond, body } => self.repeat(node, cond, body, around),
+        }
+    }
+
+    /// The node of the caller's name, which answers what the call answered.
+    pub fn caller(&mut self, node: &NodeMessage, answer: Answer, around: &Around) -> Result<(), FormatError> {
+        let Answer { mut tensors, types, mut done } = answer;
+        done.extend(inputs_of(node).1);
+        if done.is_empty() && tensors.iter().zip(&types).all(|(_, &ty)| is_handle(ty)) {
+            done.extend(around.pivot.clone());
+        }
+        let mut stub = None;
+        for (place, _) in types.iter().enumerate().filter(|(_, ty)| is_handle(**ty)) {
+            if stub.is_none() {
+                let value = Attr::Tensor(Tensor::scalar(HANDLE.as_bytes().to_vec()));
+                let attrs = Attrs::from([("dtype", Attr::Type(DType::String)), ("value", value)]);
+                let name = format!("{}/handle", node.name);
+                stub = Some(self.node(name, "Const", around.pivot.iter().cloned().collect(), &node.device, attrs)?);
+            }
+            tensors[place].clone_from(stub.as_ref().expect("just made"));
+        }
+        let op = match tensors.len() {
+            0 => "NoOp",
+            1 => "Identity",
+            _ => "IdentityN",
+        };
+        tensors.extend(done);
+        let (name, inputs, device) = (node.name.clone(), tensors, node.device.clone());
+        self.push(NodeDef { name, op: op.into(), inputs, device, attrs: Attrs::default() })
+    }
+
+    /// Makes the body of a function nodes named `prefix/node`.
+    pub fn inline(
+        &mut self,
+        caller: &NodeMessage,
+        prefix: &str,
+        call: &NameAttrList,
+        args: Vec<String>,
+        around: &Around,
+    ) -> Result<Answer, FormatError> {
+        let refuse = |why: String| refuse(&caller.name, why);
+        let Some(function) = self.functions.get(&call.name).cloned() else {
+            return Err(refuse(format!("calls {:?}, which is no function of the graph's library", call.name)));
+        };
+        if self.active.contains(&call.name) {
+            let path = self.active.join(" -> ");
+            let why = format!(
+                "calls {0} within {0} ({path}); functions are expanded before they run, so none may call \
+                               itself",
+                call.name
+            );
+            return Err(refuse(why));
+        }
+        if self.active.len() >= MAX_DEPTH {
+            return Err(refuse(format!("calls {}, more than {MAX_DEPTH} functions deep", call.name)));
+        }
+        self.active.push(call.name.clone());
+        let answer = self.body(caller, prefix, &function, call, args, around);
+        self.active.pop();
+        answer
+    }
+
+    fn body(
+        &mut self,
+        caller: &NodeMessage,
+        prefix: &str,
+        function: &FunctionDef,
+        call: &NameAttrList,
+        args: Vec<String>,
+        around: &Around,
+    ) -> Result<Answer, FormatError> {
+        let functions = self.functions;
+        let signature = function.signature.clone().unwrap_or_default();
+        let in_function = |why: String| refuse(&caller.name, format!("function {}: {why}", call.name));
+        let mut attrs = call.attr.clone();
+        for def in &signature.attr {
+            if let (None, Some(default)) = (attrs.get(&def.name), &def.default_value) {
+                attrs.insert(def.name.clone(), default.clone());
+            }
+        }
+
+        // Its arguments, nodes and calls.
+        let formal = types(&signature.input_arg, &attrs).map_err(in_function)?;
+        let wanted: usize = formal.iter().map(Vec::len).sum();
+        if wanted != args.len() {
+            return Err(in_function(format!("it takes {wanted} input(s), got {}", args.len())));
+        }
+        let mut args = args.into_iter();
+        let named = signature.input_arg.iter().zip(formal);
+        let args = named.map(|(arg, types)| (&*arg.name, args.by_ref().take(types.len()).collect())).collect();
+        let mut body = Body {
+            functions,
+            nodes: Vec::with_capacity(function.node_def.len()),
+            calls: Vec::new(),
+            names: Vec::new(),
+            answers: HashMap::new(),
+            by_name: function.node_def.iter().enumerate().map(|(i, node)| (&*node.name, i)).collect(),
+            args,
+        };
+        if body.by_name.len() < function.node_def.len() {
+            return Err(in_function("two of its nodes have one name".into()));
+        }
+        for node in &function.node_def {
+            let name = self.claim(format!("{prefix}/{}", node.name));
+            let filled = NodeMessage {
+                name: node.name.clone(),
+                op: node.op.clone(),
+                input: node.input.clone(),
+                device: device(node, &caller.device),
+                attr: fill(&node.attr, &attrs).map_err(|why| refuse(&name, why))?,
+            };
+            body.calls.push(Call::of(&filled, functions).map_err(|why| refuse(&name, why))?);
+            body.nodes.push(filled);
+            body.names.push(name);
+        }
+
+        // Calls first: what they answer is where they say.
+        let order = order(&body.nodes, &body.calls, |input| body.source(input));
+        let order = order.map_err(|node| refuse(&body.names[node], circle()))?;
+        let wanted_by_name = wanted_by_name(function);
+        for i in order {
+            let Some(inner) = body.calls[i].take() else { continue };
+            let node = self.in_graph(&body, i)?;
+            self.spend(&node.name, node.encoded_len())?;
+            let answer = self.call(&node, &inner, around)?;
+            body.answers.insert(i, answer.tensors.clone());
+            body.calls[i] = Some(inner);
+            if wanted_by_name.contains(&*function.node_def[i].name) {
+                self.caller(&node, answer, around)?;
+            }
+        }
+        for i in (0..body.nodes.len()).filter(|&i| body.calls[i].is_none()) {
+            let mut node = self.in_graph(&body, i)?;
+            if node.input.is_empty() {
+                node.input.extend(around.pivot.clone());
+            } else if op::lookup(&node.op).is_some_and(|op| op.stateful) {
+                node.input.extend(around.before.clone());
+            }
+            node.device = own_device(&node, &function.node_def[i].device);
+            localise(&mut node, prefix, &body);
+            self.bytes += node.encoded_len();
+            let node = read_node(node, &mut self.budget)?;
+            self.push(node)?;
+        }
+
+        let mut answer = Answer { tensors: Vec::new(), types: Vec::new(), done: Vec::new() };
+        for (arg, types) in signature.output_arg.iter().zip(types(&signature.output_arg, &attrs).map_err(in_function)?)
+        {
+            let from = function.ret.get(&arg.name);
+            let from = from.ok_or_else(|| in_function(format!("its output {:?} comes from nowhere", arg.name)))?;
+            let tensors = body.resolve(from).map_err(in_function)?;
+            if tensors.len() != types.len() {
+                let why = format!("its output {:?} is {} tensor(s), not {}", arg.name, types.len(), tensors.len());
+                return Err(in_function(why));
+            }
+            answer.tensors.extend(tensors);
+            answer.types.extend(types);
+        }
+        for node in function.control_ret.values() {
+            answer.done.extend(body.resolve(&format!("^{node}")).map_err(in_function)?);
+        }
+        Ok(answer)
+    }
+
+    /// A node of a body as it stands in the graph.
+    fn in_graph(&self, body: &Body, i: usize) -> Result<NodeMessage, FormatError> {
+        let mut node = body.nodes[i].clone();
+        node.name.clone_from(&body.names[i]);
+        node.input.clear();
+        for input in &body.nodes[i].input {
+            node.input.extend(body.resolve(input).map_err(|why| refuse(&node.name, why))?);
+        }
+        Ok(node)
+    }
+
+    /// One control input for many: none, the only one, or that from a node that waits for all.
+    pub fn gate(
+        &mut self,
+        caller: &str,
+        name: &str,
+        mut before: Vec<String>,
+        device: &str,
+    ) -> Result<Option<String>, FormatError> {
+        before.sort_unstable();
+        before.dedup();
+        if before.len() < 2 {
+            return Ok(before.pop());
+        }
+        let gate = self.node(format!("{caller}/{name}"), "NoOp", before, device, Attrs::default())?;
+        Ok(Some(control(&gate)))
+    }
+
+    /// A node of its own, under that name or the next that is free; answers the name.
+    pub fn node(
+        &mut self,
+        name: String,
+        op: &str,
+        inputs: Vec<String>,
+        device: &str,
+        attrs: Attrs,
+    ) -> Result<String, FormatError> {
+        let name = self.claim(name);
+        self.push(NodeDef { name: name.clone(), op: op.into(), inputs, device: device.into(), attrs })?;
+        Ok(name)
+    }
+
+    /// A node under a name that was claimed before.
+    pub fn named(&mut self, name: String, op: &str, inputs: Vec<String>, device: &str) -> Result<(), FormatError> {
+        self.push(NodeDef { name, op: op.into(), inputs, device: device.into(), attrs: Attrs::default() })
+    }
+
+    pub fn function(&self, call: &NameAttrList) -> Option<&FunctionDef> {
+        self.functions.get(&call.name).map(Arc::as_ref)
+    }
+
+    pub fn signature(&self, call: &NameAttrList) -> Option<&Signature> {
+        self.function(call)?.signature.as_ref()
+    }
+
+    fn push(&mut self, node: NodeDef) -> Result<(), FormatError> {
+        self.spend(&node.name, node.device.len() + node.inputs.iter().map(String::len).sum::<usize>())?;
+        self.made.push(node);
+        Ok(())
+    }
+
+    /// Counts one node more.
+    fn spend(&mut self, node: &str, bytes: usize) -> Result<(), FormatError> {
+        self.spent += 1;
+        self.bytes += node.len() + bytes;
+        if self.spent <= self.limit && self.bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let limit = self.limit;
+        let why = format!("with it, the functions of the graph expand to more than {limit} nodes or {MAX_BYTES} bytes");
+        Err(refuse(node, why))
+    }
+
+    /// Takes a name for a node, or the next like it that is free.
+    pub fn claim(&mut self, wanted: String) -> String {
+        let mut name = wanted.clone();
+        let mut number = 0;
+        while !self.names.insert(name.clone()) {
+            number += 1;
+            name = format!("{wanted}_{number}");
+        }
+        name
+    }
+}
+
+/// The data inputs of a node, and its control inputs.
+pub(super) fn inputs_of(node: &NodeMessage) -> (Vec<String>, Vec<String>) {
+    node.input.iter().cloned().partition(|input| !input.starts_with('^'))
+}
+
+/// The nodes of a body that something names: as a control input, for its place, or to have run.
+fn wanted_by_name(function: &FunctionDef) -> HashSet<&str> {
+    let mut wanted: HashSet<&str> = function.control_ret.values().map(String::as_str).collect();
+    for node in &function.node_def {
+        wanted.extend(node.input.iter().filter_map(|input| input.strip_prefix('^')));
+        wanted.extend(classes(node).into_iter().flatten().filter_map(|class| place_of(class)));
+    }
+    wanted
+}
+
+fn classes(node: &NodeMessage) -> Option<&Vec<Vec<u8>>> {
+    match node.attr.get("_class")?.value.as_ref()? {
+        Value::List(list) => Some(&list.s),
+        _ => None,
+    }
+}
+
+fn place_of(class: &[u8]) -> Option<&str> {
+    std::str::from_utf8(class).ok()?.strip_prefix("loc:@")
+}
+
+/// What a node of a body says of other names: the loop it enters, which is another with each call, and the nodes it
+/// shares a device with, of which those outside of the body do not count.
+fn localise(node: &mut NodeMessage, prefix: &str, body: &Body) {
+    if let Some(Value::S(frame)) = node.attr.get_mut("frame_name").and_then(|attr| attr.value.as_mut()) {
+        *frame = [prefix.as_bytes(), b"/", frame].concat();
+    }
+    if let Some(classes) = classes(node) {
+        let local = classes.iter().filter_map(|class| Some(&body.names[*body.by_name.get(place_of(class)?)?]));
+        let s = local.map(|name| format!("loc:@{name}").into_bytes()).collect();
+        let list = super::proto::ListValue { s, ..Default::default() };
+        node.attr.insert("_class".into(), AttrValue { value: Some(Value::List(list)) });
+    }
+}
+
+/// The device of a node of a body: what it states, and what it leaves open as its caller.
+fn device(node: &NodeMessage, caller: &str) -> String {
+    if node.device.is_empty() || caller.is_empty() {
+        return if node.device.is_empty() { caller.to_owned() } else { node.device.clone() };
+    }
+    let (Ok(mut own), Ok(caller)) = (node.device.parse::<DeviceSpec>(), caller.parse::<DeviceSpec>()) else {
+        return node.device.clone();
+    };
+    if own.job.is_none() && own.task.is_none() {
+        (own.job, own.task) = (caller.job, caller.task);
+    }
+    own.to_string()
+}
+
+/// What takes a handle runs where that is, unless it says otherwise itself.
+fn own_device(node: &NodeMessage, stated: &str) -> String {
+    let is_handle = |attr: &str| {
+        let value = node.attr.get(attr).and_then(|attr| attr.value.as_ref());
+        matches!(value, Some(&Value::Type(ty)) if is_handle(ty))
+    };
+    let takes_handle = op::lookup(&node.op).is_some_and(|op| {
+        op.inputs.iter().any(|input| match input.ty {
+            ArgType::Fixed(dtype) | ArgType::ManyFixed(_, dtype) => dtype.is_handle(),
+            ArgType::Attr(ty) | ArgType::Many(_, ty) => is_handle(ty),
+            ArgType::List(_) => false,
+        })
+    });
+    if takes_handle && stated.is_empty() { String::new() } else { node.device.clone() }
+}

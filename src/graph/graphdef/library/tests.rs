@@ -1,0 +1,312 @@
+//! Small graphs with functions, and the nodes that they stand for, by hand.
+
+use crate::graph::graphdef::{Library, from_json, read_json};
+use crate::graph::{Graph, NodeDef};
+
+/// A GraphDef of these nodes and functions, in JSON.
+fn graph(nodes: &[String], functions: &[String]) -> String {
+    format!(r#"{{"node": [{}], "library": {{"function": [{}]}}}}"#, nodes.join(", "), functions.join(", "))
+}
+
+/// A node: `name = Op input input @device`, and its attributes in JSON.
+fn node(line: &str, attrs: &str) -> String {
+    let (line, device) = line.split_once(" @").unwrap_or((line, ""));
+    let (name, rest) = line.split_once(" = ").expect("a node has an op");
+    let mut words = rest.split(' ');
+    let op = words.next().expect("a node has an op");
+    let inputs: Vec<String> = words.map(|input| format!("{input:?}")).collect();
+    let inputs = inputs.join(", ");
+    format!(r#"{{"name": "{name}", "op": "{op}", "input": [{inputs}], "device": "{device}", "attr": {{{attrs}}}}}"#)
+}
+
+/// A function of floats: `f(a, b) -> x, y`, where `x` and `y` are outputs that `ret` names.
+fn function(signature: &str, nodes: &[String], ret: &str, control_ret: &str) -> String {
+    let (name, rest) = signature.split_once('(').expect("a signature");
+    let (inputs, outputs) = rest.split_once(") -> (").expect("a signature");
+    let args = |list: &str| {
+        let args = list.trim_end_matches(')').split(", ").filter(|arg| !arg.is_empty());
+        let args = args.map(|arg| {
+            let (name, ty) = arg.split_once(": ").unwrap_or((arg, r#""type": "DT_FLOAT""#));
+            format!(r#"{{"name": "{name}", {ty}}}"#)
+        });
+        args.collect::<Vec<_>>().join(", ")
+    };
+    let pairs = |text: &str| {
+        let pairs = text.split_whitespace().map(|pair| pair.split_once('=').expect("a pair"));
+        pairs.map(|(key, value)| format!("{key:?}: {value:?}")).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        r#"{{"signature": {{"name": "{name}", "inputArg": [{}], "outputArg": [{}]}}, "nodeDef": [{}], "ret": {{{}}},
+            "controlRet": {{{}}}}}"#,
+        args(inputs),
+        args(outputs),
+        nodes.join(", "),
+        pairs(ret),
+        pairs(control_ret)
+    )
+}
+
+fn constant(line: &str) -> String {
+    node(line, r#""dtype": {"type": "DT_FLOAT"}, "value": {"tensor": {"dtype": "DT_FLOAT", "floatVal": [1]}}"#)
+}
+
+fn placeholder(name: &str, dtype: &str) -> String {
+    node(&format!("{name} = Placeholder"), &format!(r#""dtype": {{"type": "{dtype}"}}"#))
+}
+
+fn variable(name: &str, device: &str) -> String {
+    node(&format!("{name} = VarHandleOp @{device}"), r#""dtype": {"type": "DT_FLOAT"}, "shape": {"shape": {}}"#)
+}
+
+const FLOAT: &str = r#""T": {"type": "DT_FLOAT"}"#;
+const DTYPE: &str = r#""dtype": {"type": "DT_FLOAT"}"#;
+const HANDLE: &str = r#""type": "DT_RESOURCE""#;
+
+fn func(key: &str, name: &str) -> String {
+    format!(r#""{key}": {{"func": {{"name": "{name}"}}}}"#)
+}
+
+fn lines(nodes: &[NodeDef]) -> Vec<String> {
+    let line = |node: &NodeDef| {
+        let mut line = format!("{} = {}", node.name, node.op);
+        node.inputs.iter().for_each(|input| line += &format!(" {input}"));
+        if node.device.is_empty() { line } else { format!("{line} @{}", node.device) }
+    };
+    nodes.iter().map(line).collect()
+}
+
+/// Expands, and checks that what comes out is a graph.
+fn expanded(nodes: &[String], functions: &[String]) -> Vec<String> {
+    let nodes = from_json(&graph(nodes, functions)).unwrap();
+    Graph::new(nodes.clone()).unwrap();
+    lines(&nodes)
+}
+
+fn refused(nodes: &[String], functions: &[String]) -> String {
+    from_json(&graph(nodes, functions)).unwrap_err().to_string()
+}
+
+fn square() -> String {
+    function("f(a) -> (o)", &[node("m = Mul a a:0", FLOAT)], "o=m:z:0", "")
+}
+
+#[test]
+fn a_call_is_the_nodes_of_its_body_under_the_callers_name() {
+    let nodes = [
+        constant("x = Const"),
+        node("y = PartitionedCall x @/job:w/task:1", &func("f", "f")),
+        node("z = f y:0 ^x", ""),
+        node("u = Neg z", FLOAT),
+    ];
+    let wanted = [
+        "x = Const",
+        "y/m = Mul x x @/job:w/task:1",
+        "y = Identity y/m @/job:w/task:1",
+        "z/m = Mul y:0 y:0",
+        "z = Identity z/m ^x",
+        "u = Neg z",
+    ];
+    assert_eq!(expanded(&nodes, &[square()]), wanted);
+}
+
+#[test]
+fn a_body_names_outputs_by_their_argument_and_states_some_of_its_device() {
+    let split =
+        node("s = Split axis:output:0 a @/device:CPU:0", r#""T": {"placeholder": "T"}, "num_split": {"i": "3"}"#);
+    let axis = node(
+        "axis = Const",
+        r#""dtype": {"type": "DT_INT32"}, "value": {"tensor": {"dtype": "DT_INT32", "intVal": [0]}}"#,
+    );
+    let merged = node(
+        "b = ConcatV2 s:output:2 s:output:0 axis:output",
+        r#""T": {"placeholder": "T"}, "N": {"i": 2}, "Tidx": {"type": "DT_INT32"}"#,
+    );
+    // A list as an output is all that its name stands for.
+    let signature = r#"f(a: "typeAttr": "T") -> (b: "typeAttr": "T", all: "typeAttr": "T","numberAttr": "n")"#;
+    let f = function(signature, &[split, axis, merged], "b=b:output:0 all=s:output", "");
+    let nodes =
+        [constant("x = Const"), node("y = f x @/job:w/task:1", r#""T": {"type": "DT_FLOAT"}, "n": {"i": "3"}"#)];
+    let wanted = [
+        "x = Const",
+        "y/s = Split y/axis x @/job:w/task:1/device:CPU:0",
+        "y/axis = Const @/job:w/task:1",
+        "y/b = ConcatV2 y/s:2 y/s y/axis @/job:w/task:1",
+        "y = IdentityN y/b y/s y/s:1 y/s:2 @/job:w/task:1",
+    ];
+    assert_eq!(expanded(&nodes, &[f]), wanted);
+}
+
+#[test]
+fn effects_wait_for_what_the_call_waits_for_and_the_caller_for_them() {
+    let body = [
+        constant("one = Const"),
+        node("add = AssignAddVariableOp v one:output:0", DTYPE),
+        node("read = ReadVariableOp v ^add", DTYPE),
+        node("inner = g read:value:0 ^add", ""),
+    ];
+    let f = function(&format!("f(v: {HANDLE}) -> (o)"), &body, "o=inner:o:0", "done=add inner=inner");
+    let g = function("g(a) -> (o)", &[], "o=a", "");
+    let nodes = [
+        variable("v", "/job:ps/task:0"),
+        node("a = NoOp", ""),
+        node("b = NoOp", ""),
+        node("y = StatefulPartitionedCall v ^a ^b @/job:w/task:0", &func("f", "f")),
+    ];
+    let wanted = [
+        "v = VarHandleOp @/job:ps/task:0",
+        "a = NoOp",
+        "b = NoOp",
+        "y/start = NoOp ^a ^b @/job:w/task:0",
+        "y/inner/start = NoOp ^y/add ^y/start @/job:w/task:0",
+        "y/inner = Identity y/read ^y/add @/job:w/task:0",
+        "y/one = Const ^y/start @/job:w/task:0",
+        // What takes a handle runs where that is.
+        "y/add = AssignAddVariableOp v y/one ^y/start",
+        "y/read = ReadVariableOp v ^y/add ^y/start",
+        "y = Identity y/read ^y/add ^y/inner ^a ^b @/job:w/task:0",
+    ];
+    assert_eq!(expanded(&nodes, &[f, g]), wanted);
+}
+
+#[test]
+fn a_branch_runs_on_live_values_alone() {
+    let then = function("then(a) -> (o)", &[node("m = Mul a a", FLOAT)], "o=m:z:0", "");
+    let other = function("other(a) -> (o)", &[constant("one = Const")], "o=one:output:0", "");
+    let call = format!("{}, {}", func("then_branch", "then"), func("else_branch", "other"));
+    let nodes = [placeholder("p", "DT_BOOL"), constant("x = Const"), node("y = StatelessIf p x", &call)];
+    let wanted = [
+        "p = Placeholder",
+        "x = Const",
+        "y/switch_pred = Switch p p",
+        "y/switch_t = Identity y/switch_pred:1",
+        "y/switch_f = Identity y/switch_pred",
+        "y/switch_0 = Switch x p",
+        "y/then/m = Mul y/switch_0:1 y/switch_0:1",
+        "y/else/one = Const ^y/switch_f",
+        "y/merge_0 = Merge y/else/one y/then/m",
+        "y = Identity y/merge_0",
+    ];
+    assert_eq!(expanded(&nodes, &[then, other]), wanted);
+}
+
+#[test]
+fn a_loop_goes_round_with_what_changes_and_keeps_what_does_not() {
+    let args = format!("i, v: {HANDLE}");
+    let cond = function(
+        &format!("cond({args}) -> (o: \"type\": \"DT_BOOL\")"),
+        &[constant("ten = Const"), node("l = Less i ten:output:0", FLOAT)],
+        "o=l:z:0",
+        "",
+    );
+    let body = [node("r = ReadVariableOp v", DTYPE), node("n = AddV2 i r:value:0", FLOAT)];
+    let body = function(&format!("body({args}) -> (i1, v1: {HANDLE})"), &body, "i1=n:z:0 v1=v", "");
+    let call = format!("{}, {}", func("cond", "cond"), func("body", "body"));
+    let nodes = [
+        constant("x = Const"),
+        variable("v", "/job:ps/task:0"),
+        node("y = While x v @/job:w/task:0", &call),
+        node("r = ReadVariableOp y:1", DTYPE),
+    ];
+    let wanted = [
+        "x = Const",
+        "v = VarHandleOp @/job:ps/task:0",
+        "y/enter_0 = Enter x @/job:w/task:0",
+        "y/merge_0 = Merge y/enter_0 y/next_iteration_0 @/job:w/task:0",
+        "y/enter_1 = Enter v",
+        "y/cond/ten = Const ^y/merge_0 @/job:w/task:0",
+        "y/cond/l = Less y/merge_0 y/cond/ten @/job:w/task:0",
+        "y/loop_cond = LoopCond y/cond/l @/job:w/task:0",
+        "y/switch_0 = Switch y/merge_0 y/loop_cond @/job:w/task:0",
+        "y/exit_0 = Exit y/switch_0 @/job:w/task:0",
+        "y/round = Identity y/switch_0:1 @/job:w/task:0",
+        "y/fixed_1 = Identity y/enter_1 ^y/round",
+        "y/body/r = ReadVariableOp y/fixed_1",
+        "y/body/n = AddV2 y/switch_0:1 y/body/r @/job:w/task:0",
+        "y/next_iteration_0 = NextIteration y/body/n @/job:w/task:0",
+        "y/handle = Const @/job:w/task:0",
+        "y = IdentityN y/exit_0 y/handle ^y/exit_0 @/job:w/task:0",
+        // A handle comes from where it is, not through the caller.
+        "r = ReadVariableOp v",
+    ];
+    assert_eq!(expanded(&nodes, &[cond, body]), wanted);
+}
+
+#[test]
+fn a_library_grows_with_its_graph() {
+    let mut library = Library::default();
+    let piece = |text: &str| read_json::graph(&crate::json::parse(text).unwrap()).unwrap();
+    let first = graph(&[constant("x = Const"), node("y = f x", "")], &[square()]);
+    assert_eq!(lines(&library.expand(piece(&first)).unwrap()), ["x = Const", "y/m = Mul x x", "y = Identity y/m"]);
+    // The functions come again with each piece; names that were made are taken.
+    let neg = function("neg(a) -> (o)", &[node("m = Neg a", FLOAT), node("q = f m:y:0", "")], "o=q:o:0", "");
+    let second = graph(&[node("y/m_1 = neg y", ""), node("z = f y/m_1", "")], &[square(), neg]);
+    let wanted = [
+        "y/m_1/q/m = Mul y/m_1/m y/m_1/m",
+        "y/m_1/m = Neg y",
+        "y/m_1 = Identity y/m_1/q/m",
+        "z/m = Mul y/m_1 y/m_1",
+        "z = Identity z/m",
+    ];
+    assert_eq!(lines(&library.expand(piece(&second)).unwrap()), wanted);
+    // What differs is refused, and what came with it forgotten.
+    let other = function("f(a) -> (o)", &[], "o=a", "");
+    let new = function("new(a) -> (o)", &[], "o=a", "");
+    let error = library.expand(piece(&graph(&[], &[new, other]))).unwrap_err().to_string();
+    assert_eq!(error, "there are two functions \"f\" that differ");
+    let error = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap_err();
+    assert_eq!(error.to_string(), "node n: calls \"new\", which is no function of the graph's library");
+}
+
+#[test]
+fn what_cannot_be_expanded_is_refused_by_name() {
+    let x = || constant("x = Const");
+    let check = |nodes: &[String], functions: &[String], want: &str| {
+        let error = refused(nodes, functions);
+        assert!(error.contains(want), "{error}\n{want}");
+    };
+    let twice = function("f(a) -> (o)", &[node("n = f a", "")], "o=n:o:0", "");
+    check(&[x(), node("y = f x", "")], &[twice], "node y/n: calls f within f (f); functions are expanded before");
+    check(&[node("y = f", "")], &[square()], "node y: function f: it takes 1 input(s), got 0");
+    let lost = function("f(a) -> (o)", &[node("m = Neg b", FLOAT)], "o=m:y:0", "");
+    check(&[x(), node("y = f x", "")], &[lost], "node y/m: input \"b\" is neither an argument nor an output");
+    let lost = function("f(a) -> (o)", &[], "", "");
+    check(&[x(), node("y = f x", "")], &[lost], "node y: function f: its output \"o\" comes from nowhere");
+    let lost = function("f(a) -> (o)", &[node("m = Neg a", r#""T": {"placeholder": "T"}"#)], "o=m:y:0", "");
+    check(&[x(), node("y = f x", "")], &[lost], "node y/m: attribute \"T\" stands for attribute \"T\" of its function");
+    check(&[x(), node("y = f z", ""), node("z = f y", "")], &[square()], "takes, through calls alone");
+    check(&[node("y = While", r#""cond": {"b": true}"#)], &[], "node y: attribute \"cond\" of While is no function");
+    check(&[node("y = SymbolicGradient", "")], &[square()], "node y: asks for the gradient of a function");
+    let call =
+        format!("{}, {}, \"Tcond\": {{\"type\": \"DT_INT32\"}}", func("then_branch", "f"), func("else_branch", "f"));
+    check(&[x(), node("y = If x x", &call)], &[square()], "node y: the condition is DT_INT32; meshtf takes DT_BOOL");
+    let call = format!("{}, {}", func("cond", "f"), func("body", "f"));
+    check(&[x(), node("y = While x", &call)], &[square()], "node y: its condition f must answer one DT_BOOL");
+    let double = function("g(a) -> (o, p)", &[], "o=a p=a", "");
+    let call = format!("{}, {}", func("then_branch", "f"), func("else_branch", "g"));
+    check(
+        &[placeholder("p", "DT_BOOL"), x(), node("y = If p x", &call)],
+        &[square(), double],
+        "node y: its branches answer different numbers or types of values",
+    );
+}
+
+#[test]
+fn a_few_functions_do_not_become_a_graph_without_end() {
+    // Each calls the next twice.
+    let many = |i: usize| {
+        let calls = ["c", "d"].map(|call| node(&format!("{call} = f{} a", i + 1), ""));
+        function(&format!("f{i}(a) -> (o)"), &calls, "o=c:o:0", "")
+    };
+    let mut functions: Vec<String> = (0..60).map(many).collect();
+    functions.push(function("f60(a) -> (o)", &[], "o=a", ""));
+    let text = graph(&[constant("x = Const"), node("y = f0 x", "")], &functions);
+    let mut library = Library { limit: 1000, ..Library::default() };
+    let piece = read_json::graph(&crate::json::parse(&text).unwrap()).unwrap();
+    let error = library.expand(piece).unwrap_err().to_string();
+    assert!(error.contains("with it, the functions of the graph expand to more than 1000 nodes"), "{error}");
+
+    let mut functions: Vec<String> = (0..80).map(many).collect();
+    functions.push(function("f80(a) -> (o)", &[], "o=a", ""));
+    let error = refused(&[constant("x = Const"), node("y = f0 x", "")], &functions);
+    assert!(error.contains("calls f64, more than 64 functions deep"), "{error}");
+}
