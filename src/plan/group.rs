@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use super::{DeviceKind, DeviceSpec, PlanError};
 use crate::graph::{Attr, Graph, Node, NodeId};
 use crate::nearest::nearest;
-use crate::tensor::DType;
 
 /// The nodes of a graph in groups that share a device: a union-find forest.
 pub(super) struct Groups {
@@ -45,7 +44,7 @@ impl Groups {
         let mut faults: Vec<(NodeId, PlanError)> = Vec::new();
         for (id, node) in graph.nodes() {
             for (&input, &is_ref) in node.inputs.iter().zip(&node.input_refs) {
-                if is_ref || graph.output_type(input).dtype == DType::Resource {
+                if is_ref || graph.output_type(input).dtype.is_handle() {
                     groups.union(id, input.node);
                 }
             }
@@ -65,10 +64,22 @@ impl Groups {
 
     fn merge_requests(&mut self, graph: &Graph, soft_placement: bool) {
         let mut parsed: HashMap<&str, DeviceSpec> = HashMap::new();
-        for (id, node) in graph.nodes() {
+        for (_, node) in graph.nodes() {
             // Graph::new has refused what does not parse.
-            let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default()).clone();
+            let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default());
+            self.requests.push(request.clone());
+        }
+        // Those that make handles first: who takes one follows it, whatever it requests. As in TensorFlow, whose clients
+        // write the device of a worker on what asks a variable elsewhere for its shape.
+        let takes_handle = |node: &Node| node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
+        let (takers, makers): (Vec<_>, Vec<_>) = graph.nodes().partition(|(_, node)| takes_handle(node));
+        let makers = makers.into_iter().map(|(id, node)| (id, node, false));
+        for (id, node, follows) in makers.chain(takers.into_iter().map(|(id, node)| (id, node, true))) {
+            let request = self.requests[id.index()].clone();
             let root = self.find(id);
+            if follows && self.specs[root.index()].spec.merge(&request).is_none() {
+                continue;
+            }
             if let Err(first) = self.specs[root.index()].add(id, &request, soft_placement) {
                 let fault = PlanError::Apart {
                     first: graph.node(first).name.clone(),
@@ -79,7 +90,6 @@ impl Groups {
                 };
                 self.faults.entry(root).or_insert(fault);
             }
-            self.requests.push(request);
         }
     }
 

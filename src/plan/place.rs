@@ -209,8 +209,13 @@ impl Placer<'_> {
             return Err(self.no_such_device(id, &own, &whole));
         };
         let why = if self.groups.is_single(id) || !own.is_open() {
-            match (own.is_open(), is_soft || !self.devices[device].matches(&own)) {
+            let has_own = self.devices[device].matches(&own);
+            // Who takes a handle follows it, to another task even.
+            let follows = !is_soft && !has_own;
+            let follows = follows && !(self.options.soft_placement && self.devices[device].matches(&own.task_only()));
+            match (own.is_open(), is_soft || !has_own) {
                 (true, _) => Why::Default,
+                _ if follows => Why::Colocated { with: whole.decider(graph, id, group) },
                 (false, true) => Why::Soft { requested: own.to_string() },
                 (false, false) if self.choose(&own).is_some_and(|alone| alone.device == device) => Why::Requested,
                 (false, false) => Why::Colocated { with: whole.decider(graph, id, group) },

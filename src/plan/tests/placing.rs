@@ -101,6 +101,21 @@ fn state_and_what_touches_it_share_a_device() {
 }
 
 #[test]
+fn who_takes_a_handle_follows_it_whatever_he_requests() {
+    let graph = graph(
+        "shape = VariableShape handle @/job:local/task:1
+         handle = VarHandleOp dtype=int32 shape=4 @/job:local/task:0
+         free = VarHandleOp dtype=int32 shape=4
+         first = ReadVariableOp free dtype=int32 @/job:local/task:1
+         second = ReadVariableOp free dtype=int32 @/job:local/task:0",
+    );
+    let devices = two_tasks();
+    let plan = checked(&graph, &devices, &signature(&[], &["shape", "second"], &[]), &options(&devices));
+    let wanted = ["shape 0 with handle", "handle 0 requested", "free 1 with first", "second 1 with first"];
+    assert_eq!(placements(&plan), wanted);
+}
+
+#[test]
 fn contradictions_name_both_nodes() {
     let graph = graph(
         "v = VariableV2 dtype=int32 shape=2 @/job:local/task:0/cpu:0
