@@ -187,12 +187,17 @@ impl State {
         graph: &Graph,
         cluster: &Cluster,
         signature: &Signature,
-        options: &SessionOptions,
+        session: &SessionOptions,
     ) -> Result<Plan> {
-        let task = options.default_task.as_ref().unwrap_or(&self.task);
-        let kind = if options.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
-        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement: options.soft_placement };
-        Ok(crate::plan::plan(graph, &cluster.devices(), signature, &options)?)
+        let task = session.default_task.as_ref().unwrap_or(&self.task);
+        let kind = if session.prefers_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu };
+        let options = PlanOptions { default_device: task.device(kind, 0), soft_placement: session.soft_placement };
+        let filters = &session.device_filters;
+        let mut devices = cluster.devices();
+        devices.retain(|device| {
+            filters.is_empty() || device.task == self.task || filters.iter().any(|filter| device.matches(filter))
+        });
+        Ok(crate::plan::plan(graph, &devices, signature, &options)?)
     }
 
     /// Plans a signature and sends the pieces out; answers at once where that stands already.

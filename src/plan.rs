@@ -66,8 +66,16 @@ pub enum Mode {
     Whole,
     /// So too, and each device tells what it ran when: a [`trace::DeviceTrace`] as one more fetch.
     Traced,
-    /// Feeds come, and fetches go, one by one while the step is under way.
-    Partial,
+    /// Feeds come, and fetches go, one by one while the step is under way. Such a step may stay unfinished for long, and the
+    /// steps of one plan run in their order: those that are under way at once have lanes, and so plans, of their own.
+    Partial { lane: u32 },
+}
+
+impl Mode {
+    /// Whether feeds come and fetches go while the step is under way.
+    pub fn is_partial(self) -> bool {
+        matches!(self, Mode::Partial { .. })
+    }
 }
 
 /// The transfer by which a feed comes that is given while its step is under way, by its place among the piece's feeds;

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::failure::Failure;
 use crate::graph::NodeDef;
 pub use crate::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
-use crate::plan::{DeviceName, Piece, Signature, Task};
+use crate::plan::{DeviceName, DeviceSpec, Piece, Signature, Task};
 use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.
@@ -70,6 +70,8 @@ pub struct SessionOptions {
     /// Once a task that the session used was restarted, every step that needs it fails with Aborted: what the session kept
     /// there is gone, and its client is to open another and restore. Otherwise the session goes on with the new one.
     pub ends_with_its_tasks: bool,
+    /// Devices that the session may use; all, where it is empty. The master's own it may always use.
+    pub device_filters: Vec<DeviceSpec>,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
 }

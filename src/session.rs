@@ -6,7 +6,7 @@
 
 mod partial;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +28,8 @@ pub struct Session {
     plans: Mutex<HashMap<Signature, u32>>,
     /// Held while a plan is asked for, so that those who run the same for the first time ask once.
     preparing: tokio::sync::Mutex<()>,
+    /// The lanes of partial runs that are taken.
+    lanes: Arc<Mutex<BTreeSet<u32>>>,
     is_open: AtomicBool,
     ends_with_its_tasks: bool,
 }
@@ -69,6 +71,7 @@ impl Session {
             id,
             plans: Mutex::default(),
             preparing: tokio::sync::Mutex::default(),
+            lanes: Arc::default(),
             is_open: AtomicBool::new(true),
             ends_with_its_tasks,
         })

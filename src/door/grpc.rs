@@ -9,16 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http_body::Frame;
-use http_body_util::BodyExt;
-use prost::Message;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
 use super::connection::Connection;
-use super::rope::{Rope, malformed};
+use super::rope::Rope;
 use super::service::MasterService;
 use super::tensor::Outgoing;
 use crate::failure::{Code, Failure, Result};
@@ -64,51 +62,12 @@ async fn answer(service: &MasterService, request: Request<tonic::body::Body>) ->
         let why = format!("this is TensorFlow's MasterService and has no {}", parts.uri.path());
         return Err(Failure::new(Code::Unimplemented, why));
     };
-    let message = read(body, service.max_message_bytes()).await?;
+    let message = Rope::open(body, service.max_message_bytes()).await?;
     service.call(method, message, &caller).await
 }
 
 fn bearer(headers: &HeaderMap) -> Option<String> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
-}
-
-/// Reads the one message of a request.
-async fn read(mut body: tonic::body::Body, limit: usize) -> Result<Rope> {
-    let mut rope = Rope::default();
-    let mut length = None;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|status| Failure::new(Code::Cancelled, status.message()))?;
-        let Ok(data) = frame.into_data() else { continue };
-        rope.push(data);
-        if length.is_none() && rope.remaining() >= HEADER {
-            length = Some(header(&mut rope, limit)?);
-        }
-        if length.is_some_and(|length| rope.remaining() > length) {
-            return Err(Failure::invalid("the request has more than one message"));
-        }
-    }
-    match length {
-        Some(length) if rope.remaining() == length => Ok(rope),
-        _ => Err(Failure::invalid("the request ends before its message does")),
-    }
-}
-
-/// Takes the header of a message off; its length.
-fn header(rope: &mut Rope, limit: usize) -> Result<usize> {
-    if rope.get_u8() != 0 {
-        return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
-    }
-    let length = rope.get_u32() as usize;
-    if length > limit {
-        let why = format!("the request has {length} bytes, the limit is {limit} (--grpc-limit)");
-        return Err(Failure::new(Code::ResourceExhausted, why));
-    }
-    Ok(length)
-}
-
-/// A message that has no part to be read apart.
-pub(super) fn decode<M: Message + Default>(rope: Rope) -> Result<M> {
-    M::decode(rope).map_err(|error| malformed(&error))
 }
 
 fn respond(result: Result<Outgoing>) -> Response<Answer> {
@@ -122,9 +81,12 @@ fn respond(result: Result<Outgoing>) -> Response<Answer> {
             Response::new(Answer { segments, has_trailers: true })
         }
         Err(failure) => {
+            // TensorFlow's client makes a call again, ten times, that was answered Unavailable, and each could wait for a
+            // task that is not there. To a program the two mean the same: open a new session.
+            let code = if failure.code == Code::Unavailable { Code::Aborted } else { failure.code };
             let mut text = described(&failure);
             text.truncate(text.floor_char_boundary(MAX_STATUS_TEXT));
-            Status::new(tonic::Code::from_i32(failure.code.number().into()), text).into_http()
+            Status::new(tonic::Code::from_i32(code.number().into()), text).into_http()
         }
     };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

@@ -21,6 +21,9 @@ pub struct CreateSessionResponse {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ConfigProto {
+    /// Prefixes of device names; a session sees only the devices that begin with one.
+    #[prost(string, repeated, tag = "4")]
+    pub device_filters: Vec<String>,
     #[prost(bool, tag = "7")]
     pub allow_soft_placement: bool,
     #[prost(bool, tag = "8")]
@@ -86,6 +89,8 @@ pub struct RunOptions {
     pub trace_level: i32,
     #[prost(int64, tag = "2")]
     pub timeout_in_ms: i64,
+    #[prost(bool, tag = "5")]
+    pub output_partition_graphs: bool,
 }
 
 /// A RunStepResponse without its tensors (field 1), which are written apart.
@@ -103,6 +108,9 @@ pub struct RunStepResponse {
 pub struct RunMetadata {
     #[prost(message, optional, tag = "1")]
     pub step_stats: Option<StepStats>,
+    /// What each device ran, as a graph.
+    #[prost(message, repeated, tag = "3")]
+    pub partition_graphs: Vec<GraphDef>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,62 +1,87 @@
-//! The bytes of a message as they came from the network: pieces, each let go of as soon as it has been read.
+//! The bytes of a message as they come from the network: pieces, each let go of as soon as it has been read.
 //!
-//! A message of half a gigabyte is so never in memory twice, once as bytes and once as what it says.
+//! A message of half a gigabyte is so never in memory as bytes: what it says is read while it comes in.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
+use http_body_util::BodyExt;
+use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
+use tonic::body::Body;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 
-/// Bytes in pieces.
-#[derive(Debug, Default)]
+/// The flag and the length before each message.
+const HEADER: usize = 5;
+/// Most bytes of a varint, and so of a key or a length.
+const VARINT: usize = 10;
+
+/// The one message of a request.
 pub(super) struct Rope {
+    body: Body,
     pieces: VecDeque<Bytes>,
-    remaining: usize,
+    /// Bytes in the pieces.
+    here: usize,
+    /// Bytes of the message that were not read yet, here or to come.
+    left: usize,
 }
 
 impl Rope {
-    pub fn push(&mut self, piece: Bytes) {
-        self.remaining += piece.len();
-        if !piece.is_empty() {
-            self.pieces.push_back(piece);
-        }
-    }
-
-    /// Reads the fields of the message that ends `length` bytes from here: gives those of field `tag`, which must be
-    /// messages or bytes, to `take`, and answers all others as they are, as a message of their own.
-    ///
-    /// `take` gets the length of its field and the other fields that came before it. What it leaves is skipped.
+    /// Reads the head of a request's message.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are no message; what `take` fails with.
-    pub fn fields(
-        &mut self,
-        length: usize,
-        tag: u32,
-        mut take: impl FnMut(&mut Rope, usize, &[u8]) -> Result<()>,
-    ) -> Result<Vec<u8>> {
-        let end = self.remaining.checked_sub(length).ok_or_else(cut_off)?;
-        let mut others = Vec::new();
-        while self.remaining > end {
+    /// InvalidArgument where the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
+    /// message is longer than `limit`.
+    pub async fn open(body: Body, limit: usize) -> Result<Rope> {
+        let mut rope = Rope { body, pieces: VecDeque::new(), here: 0, left: usize::MAX };
+        rope.need(HEADER).await?;
+        if rope.get_u8() != 0 {
+            return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
+        }
+        rope.left = rope.get_u32() as usize;
+        if rope.left > limit {
+            let why = format!("the request has {} bytes, the limit is {limit} (--grpc-limit)", rope.left);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        if rope.here > rope.left { Err(more_than_one()) } else { Ok(rope) }
+    }
+
+    /// Bytes of the message that were not read yet.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The whole message.
+    ///
+    /// # Errors
+    /// InvalidArgument where it is cut off or no message of that kind.
+    pub async fn decode<M: Message + Default>(&mut self) -> Result<M> {
+        self.need(self.left).await?;
+        M::decode(&mut *self).map_err(|error| malformed(&error))
+    }
+
+    /// Goes on in the message that ends where `end` bytes are left: to its next field `tag`, which must be a message or
+    /// bytes, and answers the length of that; `None` at the end. Other fields on the way are added to `others` as they are.
+    ///
+    /// # Errors
+    /// InvalidArgument where the bytes are no message.
+    pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>) -> Result<Option<usize>> {
+        while self.left > end {
+            self.need(VARINT.min(self.left - end)).await?;
             let (field, wire) = decode_key(self).map_err(|error| malformed(&error))?;
             if field == tag && wire == WireType::LengthDelimited {
-                let length = self.length(end)?;
-                let after = self.remaining - length;
-                take(self, length, &others)?;
-                self.advance(self.remaining.checked_sub(after).ok_or_else(cut_off)?);
-                continue;
+                return self.length(end).await.map(Some);
             }
-            encode_key(field, wire, &mut others);
+            encode_key(field, wire, others);
             let length = match wire {
                 WireType::Varint => {
-                    encode_varint(decode_varint(self).map_err(|error| malformed(&error))?, &mut others);
+                    encode_varint(self.varint(end).await?, others);
                     continue;
                 }
                 WireType::LengthDelimited => {
-                    let length = self.length(end)?;
-                    encode_varint(length as u64, &mut others);
+                    let length = self.length(end).await?;
+                    encode_varint(length as u64, others);
                     length
                 }
                 WireType::ThirtyTwoBit => 4,
@@ -65,40 +90,62 @@ impl Rope {
                     return Err(Failure::invalid("the request is no protobuf message: it has a group"));
                 }
             };
-            self.copy(length, end, |bytes| others.extend_from_slice(bytes))?;
+            self.copy(length, end, |bytes| others.extend_from_slice(bytes)).await?;
         }
-        if self.remaining == end { Ok(others) } else { Err(cut_off()) }
+        if self.left == end { Ok(None) } else { Err(cut_off()) }
     }
 
-    /// Hands `length` bytes on, piece by piece.
+    /// Hands `length` bytes on, as they come.
     ///
     /// # Errors
-    /// InvalidArgument where they would reach beyond `end`, the number of bytes that lie behind the message.
-    pub fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8])) -> Result<()> {
-        if self.remaining.checked_sub(end).is_none_or(|left| left < length) {
-            return Err(cut_off());
-        }
-        let mut left = length;
-        while left > 0 {
-            let count = self.chunk().len().min(left);
+    /// InvalidArgument where they would reach beyond the message that ends where `end` bytes are left.
+    pub async fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8])) -> Result<()> {
+        let after = self.left.checked_sub(length).filter(|&after| after >= end).ok_or_else(cut_off)?;
+        while self.left > after {
+            self.need(1).await?;
+            let count = self.chunk().len().min(self.left - after);
             to(&self.chunk()[..count]);
             self.advance(count);
-            left -= count;
         }
         Ok(())
     }
 
-    /// The length of a field, which lies before `end`.
-    fn length(&mut self, end: usize) -> Result<usize> {
-        let length = decode_varint(self).map_err(|error| malformed(&error))?;
-        let left = self.remaining.checked_sub(end).ok_or_else(cut_off)?;
-        usize::try_from(length).ok().filter(|&length| length <= left).ok_or_else(cut_off)
+    /// The length of a field, which ends before `end` bytes are left.
+    async fn length(&mut self, end: usize) -> Result<usize> {
+        let length = self.varint(end).await?;
+        let most = self.left.checked_sub(end).ok_or_else(cut_off)?;
+        usize::try_from(length).ok().filter(|&length| length <= most).ok_or_else(cut_off)
+    }
+
+    async fn varint(&mut self, end: usize) -> Result<u64> {
+        self.need(VARINT.min(self.left.saturating_sub(end))).await?;
+        decode_varint(self).map_err(|error| malformed(&error))
+    }
+
+    /// Waits until so many bytes are here.
+    async fn need(&mut self, count: usize) -> Result<()> {
+        while self.here < count {
+            let Some(frame) = self.body.frame().await else {
+                return Err(Failure::invalid("the request ends before its message does"));
+            };
+            let frame = frame.map_err(|status| Failure::new(Code::Cancelled, status.message()))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            self.here += piece.len();
+            if self.here > self.left {
+                return Err(more_than_one());
+            }
+            if !piece.is_empty() {
+                self.pieces.push_back(piece);
+            }
+        }
+        Ok(())
     }
 }
 
+/// What is here of the message.
 impl Buf for Rope {
     fn remaining(&self) -> usize {
-        self.remaining
+        self.here
     }
 
     fn chunk(&self) -> &[u8] {
@@ -107,8 +154,9 @@ impl Buf for Rope {
 
     /// As [`Buf`] has it, this panics past the end; who calls it has asked what remains.
     fn advance(&mut self, mut count: usize) {
-        assert!(count <= self.remaining, "past the end of the message");
-        self.remaining -= count;
+        assert!(count <= self.here, "past what is here of the message");
+        self.here -= count;
+        self.left -= count;
         while count > 0 {
             let Some(piece) = self.pieces.front_mut() else { return };
             if count < piece.len() {
@@ -129,42 +177,50 @@ fn cut_off() -> Failure {
     Failure::invalid("the request is no protobuf message: a field reaches beyond its end")
 }
 
+fn more_than_one() -> Failure {
+    Failure::invalid("the request has more than one message")
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
     use super::*;
 
-    fn rope(bytes: &[u8], piece: usize) -> Rope {
-        let mut rope = Rope::default();
-        bytes.chunks(piece).for_each(|piece| rope.push(Bytes::copy_from_slice(piece)));
-        rope
+    /// The message as it comes in pieces of that length.
+    pub async fn rope(bytes: &[u8], piece: usize) -> Rope {
+        let mut framed = vec![0];
+        framed.extend((bytes.len() as u32).to_be_bytes());
+        framed.extend(bytes);
+        let frames: Vec<Result<_, tonic::Status>> =
+            framed.chunks(piece).map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece)))).collect();
+        Rope::open(Body::new(StreamBody::new(futures::stream::iter(frames))), usize::MAX).await.unwrap()
     }
 
-    #[test]
-    fn fields_are_told_apart_wherever_the_pieces_end() {
+    #[tokio::test]
+    async fn fields_are_told_apart_wherever_the_pieces_end() {
         // 1: "ab", 2: bytes 7 8 9, 3: varint 300, 4: fixed32, 2: bytes 5
         let message = [0x0a, 2, b'a', b'b', 0x12, 3, 7, 8, 9, 0x18, 0xac, 2, 0x25, 1, 2, 3, 4, 0x12, 1, 5];
         for piece in 1..=message.len() {
-            let mut rope = rope(&message, piece);
-            let mut taken = Vec::new();
-            let others = rope
-                .fields(message.len(), 2, |rope, length, before| {
-                    let mut bytes = Vec::new();
-                    rope.copy(length, 0, |part| bytes.extend_from_slice(part))?;
-                    taken.push((bytes, before.len()));
-                    Ok(())
-                })
-                .unwrap();
+            let mut rope = rope(&message, piece).await;
+            let (mut taken, mut others) = (Vec::new(), Vec::new());
+            while let Some(length) = rope.field(0, 2, &mut others).await.unwrap() {
+                let mut bytes = Vec::new();
+                rope.copy(length, 0, |part| bytes.extend_from_slice(part)).await.unwrap();
+                taken.push((bytes, others.len()));
+            }
             assert_eq!(taken, [(vec![7, 8, 9], 4), (vec![5], 12)]);
             assert_eq!(others, [0x0a, 2, b'a', b'b', 0x18, 0xac, 2, 0x25, 1, 2, 3, 4]);
         }
     }
 
-    #[test]
-    fn what_is_cut_off_or_lies_is_refused() {
+    #[tokio::test]
+    async fn what_is_cut_off_or_lies_is_refused() {
         let refused: [&[u8]; 6] = [&[0x0a], &[0x0a, 5, 1], &[0x12, 9, 1], &[0x18], &[0x25, 1], &[0x0b, 0x0c]];
         for bytes in refused {
-            let answer = rope(bytes, 1).fields(bytes.len(), 2, |_, _, _| Ok(()));
-            assert_eq!(answer.unwrap_err().code, crate::failure::Code::InvalidArgument, "{bytes:?}");
+            let answer = rope(bytes, 1).await.field(0, 2, &mut Vec::new()).await;
+            assert_eq!(answer.unwrap_err().code, Code::InvalidArgument, "{bytes:?}");
         }
     }
 }

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
-
 use super::connection::Connection;
-use super::grpc::{Caller, decode, described};
+use super::grpc::{Caller, described};
 use super::message as msg;
 use super::rope::{Rope, malformed};
 use super::session::{Callable, DoorSession};
 use super::tensor::{Outgoing, read, read_named};
+use super::trace::full_name;
 use crate::device::{DeviceSpec, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
@@ -30,9 +29,6 @@ const MAX_SESSIONS: usize = 1024;
 /// How long a session stays after its client's last connection has ended and its last call was made: clients close idle
 /// connections, and come back.
 const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
-/// A message of so many bytes is taken apart beside the threads that serve the network.
-const LARGE: usize = 256 << 10;
-
 /// The field of a RunStepRequest and of a RunCallableRequest that holds feeds, and of their responses that holds tensors.
 const STEP_FEED: u32 = 2;
 const CALLABLE_FEED: u32 = 3;
@@ -61,37 +57,37 @@ impl MasterService {
     }
 
     /// Does what a method is asked; `message` is its request.
-    pub async fn call(&self, method: &str, message: Rope, caller: &Caller) -> Result<Outgoing> {
+    pub async fn call(&self, method: &str, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         match method {
             "CreateSession" => {
-                let request: msg::CreateSessionRequest = beside(message, decode).await?;
+                let request: msg::CreateSessionRequest = message.decode().await?;
                 self.create_session(request, caller).await.map(|m| Outgoing::message(&m))
             }
             "ExtendSession" => {
-                let request: msg::ExtendSessionRequest = beside(message, decode).await?;
+                let request: msg::ExtendSessionRequest = message.decode().await?;
                 self.extend_session(request, caller).await.map(|m| Outgoing::message(&m))
             }
-            "RunStep" => self.run_step(beside(message, read_step).await?, caller).await,
+            "RunStep" => self.run_step(read_step(message).await?, caller).await,
             "PartialRunSetup" => {
-                let request: msg::PartialRunSetupRequest = decode(message)?;
+                let request: msg::PartialRunSetupRequest = message.decode().await?;
                 let session = self.session(&request.session_handle, caller)?;
                 let partial_run_handle = session.partial_setup(request.feed, request.fetch, request.target).await?;
                 Ok(Outgoing::message(&msg::PartialRunSetupResponse { partial_run_handle }))
             }
             "MakeCallable" => {
-                let request: msg::MakeCallableRequest = decode(message)?;
+                let request: msg::MakeCallableRequest = message.decode().await?;
                 let session = self.session(&request.session_handle, caller)?;
                 let handle = session.make_callable(callable(request.options.unwrap_or_default())?)?;
                 Ok(Outgoing::message(&msg::MakeCallableResponse { handle }))
             }
             "RunCallable" => self.run_callable(message, caller).await,
             "ReleaseCallable" => {
-                let request: msg::ReleaseCallableRequest = decode(message)?;
+                let request: msg::ReleaseCallableRequest = message.decode().await?;
                 self.session(&request.session_handle, caller)?.release_callable(request.handle)?;
                 Ok(Outgoing::message(&msg::Empty {}))
             }
             "CloseSession" => {
-                let request: msg::CloseSessionRequest = decode(message)?;
+                let request: msg::CloseSessionRequest = message.decode().await?;
                 self.session(&request.session_handle, caller)?;
                 let session = self.lock().remove(&request.session_handle);
                 if let Some(session) = session {
@@ -100,16 +96,17 @@ impl MasterService {
                 Ok(Outgoing::message(&msg::Empty {}))
             }
             "ListDevices" => {
-                let request: msg::ListDevicesRequest = decode(message)?;
-                if request.session_handle.is_empty() {
+                let request: msg::ListDevicesRequest = message.decode().await?;
+                let filters = if request.session_handle.is_empty() {
                     self.admit(caller, None)?;
+                    Vec::new()
                 } else {
-                    self.session(&request.session_handle, caller)?;
-                }
-                Ok(Outgoing::message(&self.list_devices()))
+                    self.session(&request.session_handle, caller)?.filters().to_vec()
+                };
+                Ok(Outgoing::message(&self.list_devices(&filters)))
             }
             "Reset" => {
-                let request: msg::ResetRequest = decode(message)?;
+                let request: msg::ResetRequest = message.decode().await?;
                 self.admit(caller, None)?;
                 self.reset(&request).await?;
                 Ok(Outgoing::message(&msg::Empty {}))
@@ -138,11 +135,13 @@ impl MasterService {
         let timeout = milliseconds(config.operation_timeout_in_ms);
         let graph_def = request.graph_def.unwrap_or_default();
         let (graph, library) = tokio::task::spawn_blocking(move || graph_of(graph_def)).await.map_err(panicked)??;
-        self.await_tasks(&graph.tasks(), timeout).await?;
+        let filters = parsed(&config.device_filters)?;
+        self.await_tasks(&graph, &filters, timeout).await?;
         let options = SessionOptions {
             soft_placement: config.allow_soft_placement,
             log_placement: config.log_device_placement,
             isolated: config.isolate_session_state,
+            device_filters: filters.clone(),
             // As TensorFlow places what names no device.
             prefers_gpu: true,
             // Its clients restore what was lost, and are told by the session's end that they have to.
@@ -151,7 +150,7 @@ impl MasterService {
         };
         let session = self.node.session(graph, None, options).await?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
-        let session = DoorSession::new(session, library, timeout, caller.connection.clone());
+        let session = DoorSession::new(session, library, timeout, filters, caller.connection.clone());
         self.lock().insert(handle.clone(), Arc::new(session));
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
     }
@@ -194,12 +193,10 @@ impl MasterService {
     }
 
     async fn run_callable(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
-        let mut feeds = Vec::new();
-        let length = message.remaining();
-        let head = message.fields(length, CALLABLE_FEED, |rope, length, _| {
-            feeds.push(read(rope, length)?);
-            Ok(())
-        })?;
+        let (mut feeds, mut head) = (Vec::new(), Vec::new());
+        while let Some(length) = message.field(0, CALLABLE_FEED, &mut head).await? {
+            feeds.push(read(&mut message, length).await?);
+        }
         let head: msg::RunCallableRequest = prost::Message::decode(&*head).map_err(|error| malformed(&error))?;
         let ran = self.session(&head.session_handle, caller)?.run_callable(head.handle, feeds).await?;
         let mut out = Outgoing::default();
@@ -210,45 +207,44 @@ impl MasterService {
         Ok(out)
     }
 
-    /// Waits until the tasks that a graph names are there.
+    /// Waits until the tasks that a graph names are there, but for those that the session's filters hide.
     ///
     /// # Errors
     /// Unavailable where some are still missing, with their names; InvalidArgument where the mesh has none of the jobs.
-    async fn await_tasks(&self, tasks: &[Task], timeout: Option<Duration>) -> Result<()> {
+    async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(TASKS_WAIT);
+        let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();
         let knows = |cluster: &Cluster| tasks.iter().any(|task| cluster.tasks().any(|other| other.job == task.job));
         let first = limit.min(OTHER_CLUSTER_WAIT);
-        if tasks.is_empty() || self.node.wait_for(tasks, first).await {
+        if tasks.is_empty() || self.node.wait_for(&tasks, first).await {
             return Ok(());
         }
-        if knows(&self.node.cluster()) && self.node.wait_for(tasks, limit.saturating_sub(first)).await {
+        if knows(&self.node.cluster()) && self.node.wait_for(&tasks, limit.saturating_sub(first)).await {
             return Ok(());
         }
         let cluster = self.node.cluster();
+        if !knows(&cluster) {
+            return Err(other_cluster(graph, &cluster));
+        }
         let missing: Vec<String> =
             tasks.iter().filter(|task| cluster.member(task).is_none()).map(Task::to_string).collect();
         let there: Vec<String> = cluster.tasks().map(Task::to_string).collect();
-        let (missing, there) = (missing.join(", "), there.join(", "));
-        if knows(&cluster) {
-            let why = format!(
-                "the graph names {missing}, which did not come up within {} s; the tasks there are: {there}",
-                limit.as_secs_f64()
-            );
-            return Err(Failure::new(Code::Unavailable, why));
-        }
         let why = format!(
-            "Cannot assign a device for the operations on {missing}: none of these jobs is in this mesh, whose tasks are: {there}"
+            "the graph names {}, which did not come up within {} s; the tasks there are: {}",
+            missing.join(", "),
+            limit.as_secs_f64(),
+            there.join(", ")
         );
-        Err(Failure::invalid(why))
+        Err(Failure::new(Code::Unavailable, why))
     }
 
-    fn list_devices(&self) -> msg::ListDevicesResponse {
+    fn list_devices(&self, filters: &[DeviceSpec]) -> msg::ListDevicesResponse {
         let mut response = msg::ListDevicesResponse::default();
         for member in self.node.cluster().members() {
             let devices = member.devices.iter().map(|device| attributes(member, &device.name, &device.description));
             if self.node.task() == Some(&member.task) {
                 response.local_device.extend(devices);
-            } else {
+            } else if passes(filters, &member.task) {
                 response.remote_device.extend(devices);
             }
         }
@@ -257,11 +253,7 @@ impl MasterService {
 
     /// Ends every session that came in here, and empties containers on the tasks that the filters leave.
     async fn reset(&self, request: &msg::ResetRequest) -> Result<()> {
-        let filters: Vec<DeviceSpec> = request
-            .device_filters
-            .iter()
-            .map(|filter| filter.parse().map_err(|error| Failure::invalid(format!("device filter: {error}"))))
-            .collect::<Result<_>>()?;
+        let filters = parsed(&request.device_filters)?;
         let mut containers = request.container.clone();
         if containers.is_empty() {
             containers.push(String::new());
@@ -270,13 +262,7 @@ impl MasterService {
         for session in sessions {
             session.end().await?;
         }
-        let passes = |task: &Task| {
-            let is_named = |filter: &DeviceSpec| {
-                filter.job.as_ref().is_none_or(|job| *job == task.job) && filter.task.is_none_or(|i| i == task.index)
-            };
-            filters.is_empty() || filters.iter().any(is_named)
-        };
-        let tasks: Vec<Task> = self.node.cluster().tasks().filter(|task| passes(task)).cloned().collect();
+        let tasks: Vec<Task> = self.node.cluster().tasks().filter(|task| passes(&filters, task)).cloned().collect();
         self.node.clear_containers(&containers, &tasks)
     }
 
@@ -309,13 +295,11 @@ impl MasterService {
     }
 }
 
-fn read_step(mut message: Rope) -> Result<RunStep> {
-    let mut feeds = Vec::new();
-    let length = message.remaining();
-    let head = message.fields(length, STEP_FEED, |rope, length, _| {
-        feeds.push(read_named(rope, length)?);
-        Ok(())
-    })?;
+async fn read_step(mut message: Rope) -> Result<RunStep> {
+    let (mut feeds, mut head) = (Vec::new(), Vec::new());
+    while let Some(length) = message.field(0, STEP_FEED, &mut head).await? {
+        feeds.push(read_named(&mut message, length).await?);
+    }
     let head = prost::Message::decode(&*head).map_err(|error| malformed(&error))?;
     Ok(RunStep { head, feeds })
 }
@@ -335,24 +319,42 @@ fn callable(options: msg::CallableOptions) -> Result<Callable> {
     Ok(Callable { feed, fetch, target, options: run_options.unwrap_or_default() })
 }
 
+fn parsed(filters: &[String]) -> Result<Vec<DeviceSpec>> {
+    let parse = |filter: &String| filter.parse().map_err(|error| Failure::invalid(format!("device filter: {error}")));
+    filters.iter().map(parse).collect()
+}
+
+/// Whether a session with these filters sees a task.
+fn passes(filters: &[DeviceSpec], task: &Task) -> bool {
+    let names = |filter: &DeviceSpec| {
+        filter.job.as_ref().is_none_or(|job| *job == task.job) && filter.task.is_none_or(|index| index == task.index)
+    };
+    filters.is_empty() || filters.iter().any(names)
+}
+
+/// What TensorFlow says of a graph whose jobs are not the cluster's.
+fn other_cluster(graph: &Graph, cluster: &Cluster) -> Failure {
+    let devices: Vec<String> = cluster.devices().iter().map(full_name).collect();
+    let names = |device: &str| device.parse::<DeviceSpec>().is_ok_and(|spec| spec.job.is_some());
+    let node = graph.nodes().map(|(_, node)| node).find(|node| names(&node.device));
+    let (name, device) = node.map_or(("", ""), |node| (node.name.as_str(), node.device.as_str()));
+    let why = format!(
+        "Cannot assign a device for operation {name}: {name} was explicitly assigned to {device} but available devices are [ {} ]. \
+         None of the jobs that the graph names is in this mesh",
+        devices.join(", ")
+    );
+    let failure = Failure::invalid(why);
+    if let Some(node) = node { failure.at_node(name, node.op.name) } else { failure }
+}
+
 /// A device as TensorFlow's clients know devices.
 fn attributes(member: &Member, name: &DeviceName, description: &str) -> msg::DeviceAttributes {
-    let DeviceName { task, kind, index } = name;
-    let kind = kind.name();
     msg::DeviceAttributes {
-        name: format!("/job:{}/replica:0/task:{}/device:{kind}:{index}", task.job, task.index),
-        device_type: kind.to_owned(),
+        name: full_name(name),
+        device_type: name.kind.name().to_owned(),
         incarnation: member.incarnation.0,
         physical_device_desc: description.to_owned(),
     }
-}
-
-/// Does what may take long beside the threads that serve the network, where the message is large.
-async fn beside<T: Send + 'static>(message: Rope, work: fn(Rope) -> Result<T>) -> Result<T> {
-    if message.remaining() < LARGE {
-        return work(message);
-    }
-    tokio::task::spawn_blocking(move || work(message)).await.map_err(panicked)?
 }
 
 pub(super) fn panicked(error: tokio::task::JoinError) -> Failure {

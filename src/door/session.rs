@@ -11,12 +11,10 @@ use super::service::{Seen, milliseconds, panicked};
 use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
-use crate::plan::{Mode, Signature};
+use crate::plan::{DeviceSpec, Mode, Signature};
 use crate::session::{PartialRun, Session};
 use crate::tensor::Tensor;
 
-/// Most partial runs of one session that are under way.
-const MAX_PARTIAL_RUNS: usize = 256;
 /// Most callables of one session.
 const MAX_CALLABLES: usize = 4096;
 
@@ -26,6 +24,8 @@ pub(super) struct DoorSession {
     graph: tokio::sync::Mutex<Growing>,
     /// Most that an operation may take.
     timeout: Option<Duration>,
+    /// The devices it may use; all, where it is empty.
+    filters: Vec<DeviceSpec>,
     callables: Mutex<HashMap<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
     partial: Mutex<HashMap<String, Arc<PartialRun>>>,
@@ -53,16 +53,27 @@ pub(super) struct Ran {
 }
 
 impl DoorSession {
-    pub fn new(session: Session, library: Library, timeout: Option<Duration>, connection: Option<Connection>) -> Self {
+    pub fn new(
+        session: Session,
+        library: Library,
+        timeout: Option<Duration>,
+        filters: Vec<DeviceSpec>,
+        connection: Option<Connection>,
+    ) -> Self {
         DoorSession {
             session,
             graph: tokio::sync::Mutex::new(Growing { library, version: 0 }),
             timeout,
+            filters,
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             partial: Mutex::default(),
             seen: Mutex::new(Seen { at: Instant::now(), connection }),
         }
+    }
+
+    pub fn filters(&self) -> &[DeviceSpec] {
+        &self.filters
     }
 
     /// Notes that the session is used.
@@ -118,12 +129,12 @@ impl DoorSession {
         targets: Vec<String>,
         options: &RunOptions,
     ) -> Result<Ran> {
-        let is_traced = options.trace_level > 0;
+        let is_traced = options.trace_level > 0 || options.output_partition_graphs;
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
         let ran = self.within(options, self.session.step(signature, feeds)).await?;
         let fetched = fetches.into_iter().zip(ran.fetches).collect();
-        Ok(Ran { fetched, metadata: is_traced.then(|| metadata(ran.traces)) })
+        Ok(Ran { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
 
     /// `work`, which is given up when its time is over.
@@ -165,13 +176,8 @@ impl DoorSession {
     /// Begins a partial run; its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
         let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
-        let mut partial = lock(&self.partial);
-        if partial.len() >= MAX_PARTIAL_RUNS {
-            let why = format!("{MAX_PARTIAL_RUNS} partial runs are under way already");
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
         let handle = format!("{:016x}", crate::random::u64());
-        partial.insert(handle.clone(), Arc::new(run));
+        lock(&self.partial).insert(handle.clone(), Arc::new(run));
         Ok(handle)
     }
 

@@ -27,12 +27,13 @@ struct Name {
 }
 
 /// Reads a NamedTensorProto of `length` bytes.
-pub(super) fn read_named(rope: &mut Rope, length: usize) -> Result<(String, Tensor)> {
+pub(super) async fn read_named(rope: &mut Rope, length: usize) -> Result<(String, Tensor)> {
+    let end = rope.left().saturating_sub(length);
     let mut tensor = None;
-    let rest = rope.fields(length, TENSOR, |rope, length, _| {
-        tensor = Some(read(rope, length)?);
-        Ok(())
-    })?;
+    let mut rest = Vec::new();
+    while let Some(length) = rope.field(end, TENSOR, &mut rest).await? {
+        tensor = Some(read(rope, length).await?);
+    }
     let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
     match tensor {
         Some(tensor) => Ok((name, tensor)),
@@ -41,20 +42,20 @@ pub(super) fn read_named(rope: &mut Rope, length: usize) -> Result<(String, Tens
 }
 
 /// Reads a TensorProto of `length` bytes.
-pub(super) fn read(rope: &mut Rope, length: usize) -> Result<Tensor> {
-    let end = bytes::Buf::remaining(rope).saturating_sub(length);
+pub(super) async fn read(rope: &mut Rope, length: usize) -> Result<Tensor> {
+    let end = rope.left().saturating_sub(length);
     let mut filled = None;
     let mut packed = Vec::new();
-    let rest = rope.fields(length, CONTENT, |rope, length, before| {
+    let mut rest = Vec::new();
+    while let Some(length) = rope.field(end, CONTENT, &mut rest).await? {
         // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not, or
         // for strings and bools, whose bytes are not their elements, the content is kept and read at the end.
-        filled = fill(rope, end, length, before)?;
+        filled = fill(rope, end, length, &rest).await?;
         if filled.is_none() {
             packed.clear();
-            rope.copy(length, end, |bytes| packed.extend_from_slice(bytes))?;
+            rope.copy(length, end, |bytes| packed.extend_from_slice(bytes)).await?;
         }
-        Ok(())
-    })?;
+    }
     if let Some(tensor) = filled {
         return Ok(tensor);
     }
@@ -65,7 +66,7 @@ pub(super) fn read(rope: &mut Rope, length: usize) -> Result<Tensor> {
 
 /// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
 /// simply its bytes.
-fn fill(rope: &mut Rope, end: usize, length: usize, before: &[u8]) -> Result<Option<Tensor>> {
+async fn fill(rope: &mut Rope, end: usize, length: usize, before: &[u8]) -> Result<Option<Tensor>> {
     let head = TensorProto::decode(before).map_err(|error| malformed(&error))?;
     let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
     let Some(size) = dtype.size().filter(|_| dtype != DType::Bool) else { return Ok(None) };
@@ -82,7 +83,7 @@ fn fill(rope: &mut Rope, end: usize, length: usize, before: &[u8]) -> Result<Opt
     }
     let mut data = Data::zeros(dtype, count);
     let Some(mut room) = data.bytes_mut() else { return Ok(None) };
-    rope.copy(length, end, |bytes| room.put_slice(bytes))?;
+    rope.copy(length, end, |bytes| room.put_slice(bytes)).await?;
     Tensor::new(shape, data).map(Some)
 }
 
@@ -194,6 +195,7 @@ fn field_len(tag: u32, length: usize) -> usize {
 mod tests {
     use half::{bf16, f16};
 
+    use super::super::rope::tests::rope;
     use super::*;
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -227,12 +229,6 @@ mod tests {
         ]
     }
 
-    fn rope(bytes: &[u8], piece: usize) -> Rope {
-        let mut rope = Rope::default();
-        bytes.chunks(piece).for_each(|piece| rope.push(Bytes::copy_from_slice(piece)));
-        rope
-    }
-
     #[test]
     fn what_is_written_is_what_protobuf_reads() {
         let mut out = Outgoing::default();
@@ -251,23 +247,24 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_feed_is_read_whatever_pieces_it_comes_in() {
+    #[tokio::test]
+    async fn a_feed_is_read_whatever_pieces_it_comes_in() {
         for tensor in tensors() {
             let named = Named { name: "x:0".into(), tensor: Some(tensor_to_proto(&tensor)) };
             let bytes = named.encode_to_vec();
             for piece in [1, 3, 1000, bytes.len()] {
-                let (name, read) = read_named(&mut rope(&bytes, piece), bytes.len()).unwrap();
+                let (name, read) = read_named(&mut rope(&bytes, piece).await, bytes.len()).await.unwrap();
                 assert_eq!((name.as_str(), &read), ("x:0", &tensor));
             }
         }
     }
 
-    #[test]
-    fn content_that_does_not_fit_is_refused() {
+    #[tokio::test]
+    async fn content_that_does_not_fit_is_refused() {
         let mut proto = tensor_to_proto(&Tensor::vector(vec![1f32, 2.0]));
         proto.tensor_content.pop();
         let bytes = proto.encode_to_vec();
-        assert_eq!(read(&mut rope(&bytes, 4), bytes.len()).unwrap_err().code, Code::InvalidArgument);
+        let refused = read(&mut rope(&bytes, 4).await, bytes.len()).await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument);
     }
 }

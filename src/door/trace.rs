@@ -1,24 +1,51 @@
 //! What the devices ran, as the step stats that TensorFlow's `timeline` draws.
 
-use super::message::{DeviceStepStats, NodeExecStats, RunMetadata, StepStats};
+use std::collections::HashSet;
+
+use super::message::{DeviceStepStats, NodeExecStats, RunMetadata, RunOptions, StepStats};
+use crate::graph::NodeDef;
+use crate::graph::graphdef::graph_def;
+use crate::plan::DeviceName;
 use crate::plan::trace::{DeviceTrace, NodeTrace};
 
 /// The metadata of a traced step.
-pub(super) fn metadata(traces: Vec<DeviceTrace>) -> RunMetadata {
-    let dev_stats = traces
-        .into_iter()
-        .map(|DeviceTrace { device, nodes }| DeviceStepStats {
-            device: format!(
-                "/job:{}/replica:0/task:{}/device:{}:{}",
-                device.task.job,
-                device.task.index,
-                device.kind.name(),
-                device.index
-            ),
-            node_stats: nodes.into_iter().map(stats).collect(),
+pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMetadata {
+    let partition_graphs = match options.output_partition_graphs {
+        true => traces.iter().map(|trace| graph_def(&nodes(trace))).collect(),
+        false => Vec::new(),
+    };
+    let step_stats = (options.trace_level > 0).then(|| StepStats {
+        dev_stats: traces
+            .into_iter()
+            .map(|DeviceTrace { device, nodes }| DeviceStepStats {
+                device: full_name(&device),
+                node_stats: nodes.into_iter().map(stats).collect(),
+            })
+            .collect(),
+    });
+    RunMetadata { step_stats, partition_graphs }
+}
+
+/// A device as TensorFlow names devices.
+pub(super) fn full_name(device: &DeviceName) -> String {
+    let DeviceName { task, kind, index } = device;
+    format!("/job:{}/replica:0/task:{}/device:{}:{index}", task.job, task.index, kind.name())
+}
+
+/// The nodes that a device ran, each once.
+fn nodes(trace: &DeviceTrace) -> Vec<NodeDef> {
+    let mut seen = HashSet::new();
+    let device = full_name(&trace.device);
+    let first = trace.nodes.iter().filter(|node| seen.insert(&node.name));
+    first
+        .map(|NodeTrace { name, op, inputs, .. }| NodeDef {
+            name: name.clone(),
+            op: op.clone(),
+            inputs: inputs.clone(),
+            device: device.clone(),
+            ..NodeDef::default()
         })
-        .collect();
-    RunMetadata { step_stats: Some(StepStats { dev_stats }) }
+        .collect()
 }
 
 fn stats(run: NodeTrace) -> NodeExecStats {
@@ -51,7 +78,10 @@ mod tests {
             took_ns: 1_500,
         };
         let trace = DeviceTrace { device: Task::new("worker", 3).device(DeviceKind::Gpu, 1), nodes: vec![node] };
-        let stats = metadata(vec![trace]).step_stats.unwrap().dev_stats.remove(0);
+        let options = RunOptions { trace_level: 3, output_partition_graphs: true, ..RunOptions::default() };
+        let metadata = metadata(vec![trace], &options);
+        assert_eq!(metadata.partition_graphs[0].node[0].name, "y");
+        let stats = metadata.step_stats.unwrap().dev_stats.remove(0);
         assert_eq!(stats.device, "/job:worker/replica:0/task:3/device:GPU:1");
         assert_eq!(stats.node_stats[0].timeline_label, "y = AddV2(x, x)");
         assert_eq!((stats.node_stats[0].all_start_micros, stats.node_stats[0].op_end_rel_micros), (5_000_000, 2));

@@ -380,7 +380,7 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
     let op = match &node.op {
         PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => {
             return Ok(match piece.mode {
-                Mode::Partial => Act::Recv { transfer: late_feed(*place), is_kept: false },
+                Mode::Partial { .. } => Act::Recv { transfer: late_feed(*place), is_kept: false },
                 Mode::Whole | Mode::Traced => Act::Feed { place: *place, is_kept: false },
             });
         }

@@ -67,7 +67,8 @@ pub(super) enum Progress {
 /// The state of one step. Kept from step to step, so that nothing is allocated anew.
 pub(super) struct Step {
     id: StepId,
-    feeds: Vec<Tensor>,
+    /// Each until the node takes it that answers it.
+    feeds: Vec<Option<Tensor>>,
     fetches: Vec<Option<Token>>,
     frames: Frames,
     ready: VecDeque<Instance>,
@@ -115,7 +116,8 @@ impl Step {
     /// Begins a step; the one before must be done or cancelled.
     pub fn begin(&mut self, code: &Code, id: StepId, feeds: Vec<Tensor>, parked: Parked) {
         self.id = id;
-        self.feeds = feeds;
+        self.feeds.clear();
+        self.feeds.extend(feeds.into_iter().map(Some));
         self.parked = parked;
         self.fetches.clear();
         self.fetches.resize(code.fetches, None);
@@ -246,7 +248,7 @@ impl Step {
 
     fn done(&mut self, code: &Code, near: &Surroundings) -> Result<Progress> {
         self.feeds.clear();
-        if code.mode == Mode::Partial {
+        if code.mode.is_partial() {
             return Ok(Progress::Done(Vec::new()));
         }
         // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
@@ -314,7 +316,7 @@ impl Step {
                 Tokens::from_iter([Some(data), Some(Tensor::scalar(index).into())])
             }
             Act::Enter | Act::Exit | Act::NextIteration => Tokens::from_iter([Some(forward(node, inputs, 0)?)]),
-            Act::Fetch(place) if code.mode == Mode::Partial => {
+            Act::Fetch(place) if code.mode.is_partial() => {
                 let value = forward(node, inputs, 0)?.host()?;
                 near.sink.fetched(near.piece, self.id, *place, value);
                 Tokens::new()
@@ -324,7 +326,7 @@ impl Step {
                 let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
                 let since = self.outbox.before(near.sink, self.id, at.node);
                 let began = self.trace.is_some().then(Instant::now);
-                let outcome = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?;
+                let outcome = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?;
                 self.outbox.ran(at.node, since);
                 if let (Some(trace), Some(began)) = (&mut self.trace, began) {
                     match &outcome {
@@ -394,7 +396,7 @@ fn answer(
     act: &mut Act,
     node: &Node,
     inputs: &mut [Option<Token>],
-    feeds: &[Tensor],
+    feeds: &mut [Option<Tensor>],
     fetches: &mut [Option<Token>],
     call: &mut Call,
 ) -> Result<Outcome> {
@@ -433,11 +435,14 @@ fn answer(
             Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
             waits => Ok(waits),
         },
-        Act::Feed { place, is_kept } => match feeds.get(*place as usize) {
-            Some(tensor) if *is_kept => one(call.engine.keep(tensor.clone())?.into()),
-            Some(tensor) => one(tensor.clone().into()),
-            None => Err(Failure::invalid("the step came without a value for this feed")),
-        },
+        Act::Feed { place, is_kept } => {
+            let feed = feeds.get_mut(*place as usize);
+            // In a loop it is needed again.
+            let feed = if node.frame == 0 { feed.and_then(Option::take) } else { feed.and_then(|feed| feed.clone()) };
+            let missing = || Failure::invalid("the step came without a value for this feed");
+            let tensor = feed.ok_or_else(missing)?;
+            one(if *is_kept { call.engine.keep(tensor)?.into() } else { tensor.into() })
+        }
         Act::Fetch(place) => {
             fetches[*place as usize] = Some(forward(node, inputs, 0)?);
             Ok(Outcome::Done(Tokens::new()))

@@ -119,7 +119,7 @@ impl Run {
             plan.check_feed(feed as usize, tensor)?;
             if !self.unfed.contains(&feed) {
                 let name = &plan.feed_names[feed as usize];
-                return Err(Failure::invalid(format!("the feed {name} has been given to this partial run already")));
+                return Err(Failure::invalid(format!("the feed {name} was fed to this partial run already")));
             }
         }
         for &fetch in &fed.wanted {
@@ -169,7 +169,7 @@ impl Run {
             return (Outgoing::new(), false);
         }
         let mut tensors = tensors.into_iter();
-        if self.mode != Mode::Partial {
+        if !self.mode.is_partial() {
             for (&place, tensor) in self.piece_fetches.get(&piece).into_iter().flatten().zip(&mut tensors) {
                 step.fetched[place as usize] = Some(tensor);
             }
@@ -221,7 +221,7 @@ impl State {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let plan = session.plan(ask.plan, &cluster)?;
-        if plan.mode != Mode::Partial {
+        if !plan.mode.is_partial() {
             plan.check_feeds(&ask.feeds)?;
         } else if ask.steps != 1 || !ask.feeds.is_empty() {
             return Err(Failure::invalid("a partial run has one step, and its feeds come later"));
@@ -285,7 +285,7 @@ impl State {
         let mut sessions = self.lock();
         let session =
             sessions.get_mut(&fed.session).filter(|s| s.client == *client).ok_or_else(|| no_session(fed.session))?;
-        let Some(run) = session.runs.get_mut(&fed.run).filter(|run| run.mode == Mode::Partial) else {
+        let Some(run) = session.runs.get_mut(&fed.run).filter(|run| run.mode.is_partial()) else {
             return Err(Failure::invalid("there is no such partial run under way; it has ended"));
         };
         let plan = session.plans.get(run.plan as usize).ok_or_else(|| no_session(fed.session))?;

@@ -130,7 +130,7 @@ impl Session {
         let mut parts: BTreeMap<Task, (Part, Vec<(PieceId, crate::plan::Piece)>)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
         let needed_feeds = match signature.mode {
-            Mode::Partial => needed_feeds(&self.graph, &signature)?,
+            Mode::Partial { .. } => needed_feeds(&self.graph, &signature)?,
             Mode::Whole | Mode::Traced => Vec::new(),
         };
         let mut feed_ways = vec![Vec::new(); signature.feeds.len()];

@@ -1,6 +1,6 @@
 //! A partial run: one step whose feeds come, and whose fetches go, in several calls.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::Session;
 use crate::client::{Client, StepEvent};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{Mode, Signature};
 use crate::protocol::{Peer, Reply, Request};
@@ -21,7 +21,36 @@ pub(crate) struct PartialRun {
     session: SessionId,
     run: RequestId,
     signature: Signature,
+    _lane: Lane,
     progress: Mutex<Progress>,
+}
+
+/// Most partial runs of one session that are under way.
+const MAX_LANES: u32 = 256;
+
+/// A lane that one partial run has to itself while it is under way.
+struct Lane {
+    number: u32,
+    taken: Arc<std::sync::Mutex<BTreeSet<u32>>>,
+}
+
+impl Lane {
+    /// The first that is free, so that plans are used again.
+    fn take(taken: &Arc<std::sync::Mutex<BTreeSet<u32>>>) -> Result<Lane> {
+        let mut lanes = taken.lock().expect("no panic under this lock");
+        let free = (0..MAX_LANES).find(|lane| !lanes.contains(lane));
+        let number = free.ok_or_else(|| {
+            Failure::new(Code::ResourceExhausted, format!("{MAX_LANES} partial runs are under way already"))
+        })?;
+        lanes.insert(number);
+        Ok(Lane { number, taken: Arc::clone(taken) })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.taken.lock().expect("no panic under this lock").remove(&self.number);
+    }
 }
 
 struct Progress {
@@ -45,7 +74,8 @@ impl Session {
         fetches: Vec<String>,
         targets: Vec<String>,
     ) -> Result<PartialRun> {
-        let signature = Signature { feeds, fetches, targets, mode: Mode::Partial };
+        let lane = Lane::take(&self.lanes)?;
+        let signature = Signature { feeds, fetches, targets, mode: Mode::Partial { lane: lane.number } };
         let plan = self.planned(&signature).await?;
         let (sender, events) = mpsc::channel(signature.fetches.len().max(1));
         let request = Request::Run { session: self.id, plan, steps: 1, every: 0, watched: false };
@@ -55,7 +85,7 @@ impl Session {
         let (unfed, unfetched) = (signature.feeds.len(), signature.fetches.len());
         let progress = Progress { events, answer, ended: None, values: HashMap::new(), unfed, unfetched };
         let (client, master, session) = (Arc::clone(&self.client), self.master.clone(), self.id);
-        Ok(PartialRun { client, master, session, run, signature, progress: Mutex::new(progress) })
+        Ok(PartialRun { client, master, session, run, signature, _lane: lane, progress: Mutex::new(progress) })
     }
 }
 
@@ -171,7 +201,6 @@ mod tests {
     use super::*;
     use crate::LocalCluster;
     use crate::exec::BackendChoice;
-    use crate::failure::Code;
     use crate::graph::{Attr, GraphBuilder};
     use crate::plan::Task;
     use crate::protocol::SessionOptions;

@@ -31,9 +31,15 @@ pub(in crate::exec) trait Backing:
     /// The backend's own tensor, or the memory back where it is another backend's.
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory>;
 
-    /// The elements as they lie in the memory of this process, where they do, in their order, and are float32.
-    fn floats(_raw: &Self::Raw) -> Option<&[f32]> {
+    /// The elements as they lie in the memory of this process, where they do, in their order, and are of that type; and
+    /// whether others hold them too, so that they can only be copied.
+    fn elements<E: burn_backend::Element + bytemuck::Pod>(_raw: &Self::Raw) -> Option<(&[E], bool)> {
         None
+    }
+
+    /// As [`Backing::elements`], float32 alone.
+    fn floats(raw: &Self::Raw) -> Option<&[f32]> {
+        Self::elements(raw).map(|(floats, _)| floats)
     }
 }
 
@@ -50,9 +56,9 @@ impl Backing for burn_flex::Flex {
         if let Memory::Flex(raw) = memory { Ok(raw) } else { Err(memory) }
     }
 
-    fn floats(raw: &Self::Raw) -> Option<&[f32]> {
-        let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == BurnType::F32)?;
-        raw.storage::<f32>().get(start..end)
+    fn elements<E: burn_backend::Element + bytemuck::Pod>(raw: &Self::Raw) -> Option<(&[E], bool)> {
+        let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == E::dtype())?;
+        Some((raw.storage::<E>().get(start..end)?, !raw.is_unique()))
     }
 }
 
@@ -172,8 +178,23 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
-    if let Some(floats) = B::floats(&raw).filter(|floats| floats.len() <= COPIED) {
-        return Tensor::new(shape, Data::F32(floats.to_vec()));
+    let copied = match dtype {
+        DType::F16 => copied::<B, half::f16>(&raw),
+        DType::BF16 => copied::<B, half::bf16>(&raw),
+        DType::F32 => copied::<B, f32>(&raw),
+        DType::F64 => copied::<B, f64>(&raw),
+        DType::I8 => copied::<B, i8>(&raw),
+        DType::I16 => copied::<B, i16>(&raw),
+        DType::I32 => copied::<B, i32>(&raw),
+        DType::I64 => copied::<B, i64>(&raw),
+        DType::U8 => copied::<B, u8>(&raw),
+        DType::U16 => copied::<B, u16>(&raw),
+        DType::U32 => copied::<B, u32>(&raw),
+        DType::U64 => copied::<B, u64>(&raw),
+        DType::Bool | DType::String | DType::Resource | DType::Variant => None,
+    };
+    if let Some(data) = copied {
+        return Tensor::new(shape, data);
     }
     let data = match dtype {
         DType::Bool => try_read_sync(B::bool_into_data(raw)),
@@ -206,6 +227,13 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
         }
         DType::String | DType::Resource | DType::Variant => unreachable!("no engine keeps strings"),
     }
+}
+
+/// A copy of elements that are few or that others hold too: the backend would make one as bytes, and those would have to be
+/// copied once more to be elements.
+fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &B::Raw) -> Option<Data> {
+    let (elements, is_shared) = B::elements::<E>(raw)?;
+    (is_shared || elements.len() <= COPIED).then(|| E::into_data(elements.to_vec()))
 }
 
 /// The elements taken over, or copied where the backend allocated them for another alignment.

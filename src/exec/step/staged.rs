@@ -152,7 +152,7 @@ impl Step {
                     let ticket = Ticket { step: self.id, number: 0 };
                     let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
                     let since = self.outbox.before(near.sink, self.id, self.current);
-                    let Some(mut tokens) = answer(act, node, inputs, &self.feeds, &mut self.fetches, call)?.done()
+                    let Some(mut tokens) = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?.done()
                     else {
                         return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
                     };
