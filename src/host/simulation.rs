@@ -44,6 +44,7 @@ impl Draw {
 }
 
 /// What goes from one participant to another.
+#[allow(clippy::large_enum_variant)] // Few are under way, and they are moved once.
 enum Parcel {
     Message(Envelope),
     /// The sender is gone; nothing follows.
