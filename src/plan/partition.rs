@@ -15,8 +15,9 @@ use crate::graph::{Attrs, OutputType};
 /// NoCondition.
 pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
     let taking_part = TakingPart::find(step, &placed, loops)?;
-    let crossings = crossings(step, &placed, loops, &taking_part);
-    let is_split = crossings.iter().any(|crossings| !crossings.is_empty());
+    let late_reads = late_reads(step, &placed, loops);
+    let crossings = crossings(step, &placed, loops, &taking_part, &late_reads);
+    let is_split = crossings.iter().any(|crossings| !crossings.is_empty()) || !late_reads.is_empty();
     let shapes = if is_split { Shapes::infer(step) } else { Shapes::default() };
 
     let mut builder = Builder {
@@ -28,6 +29,9 @@ pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops, mode: Mode) 
         transfers: Vec::new(),
     };
     for (item, crossings) in crossings.iter().enumerate() {
+        for read in late_reads.range(LateRead::all_of(item)) {
+            builder.late_read(read);
+        }
         for &device in &placed.of_item[item] {
             builder.node(item, device);
         }
@@ -85,13 +89,57 @@ struct Crossing {
     to: usize,
 }
 
-/// What crosses from each item.
-fn crossings(step: &Step, placed: &Placed, loops: &Loops, taking_part: &TakingPart) -> Vec<BTreeSet<Crossing>> {
+/// A variable read on another device than its own by an item that waits for others first, which may write it: what is
+/// sent is its value once those have run. A transfer of its own, since others read the same variable at other times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct LateRead {
+    reader: usize,
+    /// The reader's device.
+    to: usize,
+    from: usize,
+    port: u32,
+}
+
+impl LateRead {
+    /// Those of one reader.
+    fn all_of(reader: usize) -> std::ops::RangeInclusive<LateRead> {
+        let end = usize::MAX;
+        LateRead { reader, to: 0, from: 0, port: 0 }..=LateRead { reader, to: end, from: end, port: u32::MAX }
+    }
+}
+
+/// Outside loops, where the same variable may be meant in many iterations.
+fn late_reads(step: &Step, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
+    let mut reads = BTreeSet::new();
+    for (reader, item) in step.items.iter().enumerate() {
+        if item.control.is_empty() || item.control.iter().any(|&before| loops.answers_in[before] != 0) {
+            continue;
+        }
+        for &(from, port) in &item.inputs {
+            let is_variable = step.outputs(from)[port as usize].is_ref && loops.answers_in[from] == 0;
+            for &to in placed.of_item[reader].iter().filter(|to| is_variable && !placed.of_item[from].contains(to)) {
+                reads.insert(LateRead { reader, to, from, port });
+            }
+        }
+    }
+    reads
+}
+
+/// What crosses from each item, late reads apart.
+fn crossings(
+    step: &Step,
+    placed: &Placed,
+    loops: &Loops,
+    taking_part: &TakingPart,
+    late_reads: &BTreeSet<LateRead>,
+) -> Vec<BTreeSet<Crossing>> {
     let mut crossings: Vec<BTreeSet<Crossing>> = vec![BTreeSet::new(); step.items.len()];
     for (to, item) in step.items.iter().enumerate() {
         for &device in &placed.of_item[to] {
             for &(from, port) in item.inputs.iter().filter(|(from, _)| !placed.of_item[*from].contains(&device)) {
-                crossings[from].insert(Crossing { port: Some(port), to: device });
+                if !late_reads.contains(&LateRead { reader: to, to: device, from, port }) {
+                    crossings[from].insert(Crossing { port: Some(port), to: device });
+                }
             }
         }
     }
@@ -106,10 +154,27 @@ fn crossings(step: &Step, placed: &Placed, loops: &Loops, taking_part: &TakingPa
     }
     for (to, item) in step.items.iter().enumerate() {
         for &device in &placed.of_item[to] {
-            for &from in item.control.iter().filter(|&&from| !placed.of_item[from].contains(&device)) {
+            // A late read says by its coming that those on the variable's device have run.
+            let told: Vec<usize> = late_reads
+                .range(LateRead::all_of(to))
+                .filter(|read| read.to == device)
+                .map(|read| placed.of_item[read.from][0])
+                .collect();
+            let is_told = |from: usize| placed.of_item[from].iter().any(|device| told.contains(device));
+            let elsewhere = |from: usize| !placed.of_item[from].contains(&device);
+            for &from in item.control.iter().filter(|&&from| elsewhere(from) && !is_told(from)) {
                 if carrier(step, &crossings[from], from, device).is_none() {
                     crossings[from].insert(Crossing { port: None, to: device });
                 }
+            }
+        }
+    }
+    // The variable's device has to know, too, that those have run whom the reader waits for.
+    for read in late_reads {
+        let device = placed.of_item[read.from][0];
+        for &before in step.items[read.reader].control.iter().filter(|&&item| !placed.of_item[item].contains(&device)) {
+            if carrier(step, &crossings[before], before, device).is_none() {
+                crossings[before].insert(Crossing { port: None, to: device });
             }
         }
     }
@@ -147,6 +212,8 @@ struct Building {
     own: HashMap<usize, u32>,
     /// The Recv of an item's output, or of its having run.
     received: BTreeMap<(usize, Option<u32>), u32>,
+    /// The Recv of a late read.
+    read_late: HashMap<LateRead, u32>,
     /// Places in `frames` by places in `Loops::all`.
     frame_of: BTreeMap<usize, u32>,
     /// Inputs that wait for a later node: node, input, item, port.
@@ -195,7 +262,8 @@ impl Builder<'_> {
         let index = piece.nodes.len() as u32;
         let mut inputs = Vec::with_capacity(it.inputs.len());
         for (input, &(from, port)) in it.inputs.iter().enumerate() {
-            inputs.push(piece.source(from, port).unwrap_or_else(|| {
+            let late = piece.read_late.get(&LateRead { reader: item, to: device, from, port });
+            inputs.push(late.map(|&recv| (recv, 0)).or_else(|| piece.source(from, port)).unwrap_or_else(|| {
                 piece.back_edges.push((index, input, from, port));
                 (index, 0)
             }));
@@ -236,8 +304,22 @@ impl Builder<'_> {
         piece.own.insert(item, index);
     }
 
-    /// Adds the Send of what crosses from an item, and the Recv of it.
+    /// Adds the Send and Recv of what crosses from an item.
     fn transfer(&mut self, item: usize, crossing: Crossing) {
+        let recv = self.send(item, crossing, &[]);
+        let receiver = self.pieces.get_mut(&crossing.to).expect("each device that a value crosses to takes part");
+        receiver.received.insert((item, crossing.port), recv);
+    }
+
+    /// The same for a late read.
+    fn late_read(&mut self, read: &LateRead) {
+        let &LateRead { reader, to, from, port } = read;
+        let recv = self.send(from, Crossing { port: Some(port), to }, &self.step.items[reader].control);
+        self.pieces.get_mut(&to).expect("a reader's device takes part").read_late.insert(*read, recv);
+    }
+
+    /// Adds a Send that waits until `after` have run, and its Recv, which it answers.
+    fn send(&mut self, item: usize, crossing: Crossing, after: &[usize]) -> u32 {
         let devices = &self.placed.devices;
         let (from, to) = (self.placed.of_item[item][0], crossing.to);
         let transfer = self.transfers.len() as u32;
@@ -271,6 +353,9 @@ impl Builder<'_> {
             Some(port) => (send.inputs, send.input_refs) = (vec![(own, port)], vec![false]),
             None => send.control = vec![own],
         }
+        send.control.extend(after.iter().filter_map(|&item| sender.after(item)));
+        send.control.sort_unstable();
+        send.control.dedup();
         sender.push(send);
 
         let receiver = self.pieces.get_mut(&to).expect("each device that a value crosses to takes part");
@@ -278,10 +363,10 @@ impl Builder<'_> {
         let mut recv = node("Recv", recv, receiver.frame_of[&frame]);
         recv.outputs.extend(ty);
         let recv = receiver.push(recv);
-        receiver.received.insert((item, crossing.port), recv);
 
         let (from, to) = (devices[from].clone(), devices[to].clone());
         self.transfers.push(Transfer { tensor, dtype: ty.map(|ty| ty.dtype), from, to, bytes });
+        recv
     }
 
     /// The pieces, in the order of their devices' names, and the transfers.

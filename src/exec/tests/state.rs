@@ -101,6 +101,30 @@ fn what_was_read_of_a_reference_shows_a_later_update_and_what_was_read_of_a_reso
     cluster.check(&graph, &[], &[("late2", "1.0,2.0"), ("before2", "1.0,2.0"), ("after2", "0.0,0.0")]);
 }
 
+/// A variable that is read on another device shows what the reader waited for, as it does on its own.
+#[test]
+fn a_variable_read_elsewhere_shows_what_was_written_before() {
+    let text = "
+        v = VariableV2 dtype=int32 shape=[1]
+        start = Const is=(5,)
+        one = Const is=(1,)
+        init = Assign v start
+        more = AssignAdd v one
+        here = Identity v ^more
+        there = Identity v ^more @1
+        twice = Identity v ^there @1
+        again = AssignAdd v one ^there
+        last = Identity v ^again @1";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(2);
+    cluster.check(&graph, &[], &[("^init", "")]);
+    for step in 0..20 {
+        let want = |more: i32| format!("{},", 5 + step + more);
+        cluster.check(&graph, &[], &[("there", &want(1)), ("here", &want(1)), ("twice", &want(1))]);
+    }
+    cluster.check(&graph, &[], &[("there", "26,"), ("last", "27,")]);
+}
+
 const QUEUE: &str = "
     q = FIFOQueueV2 component_types=<int32> shapes={[]} capacity=3
     x = Placeholder dtype=int32

@@ -36,6 +36,35 @@ fn feeds_cut_the_graph() {
     assert_eq!(run(&["q"], &["far", "parts"], &[]), told("parts far", "q 0→1"));
 }
 
+#[test]
+fn a_variable_that_is_read_elsewhere_after_others_is_sent_after_them() {
+    let graph = graph(
+        "v = VariableV2 dtype=int32 shape=1 @/job:local/task:0
+         zero = 0 @/job:local/task:0
+         there = NoOp @/job:local/task:1
+         add = AssignAdd v zero @/job:local/task:0
+         before = Identity v @/job:local/task:1
+         after = Identity v ^add @/job:local/task:1
+         late = Identity v ^there ^add @/job:local/task:1",
+    );
+    let devices = two_tasks();
+    let plan = checked(&graph, &devices, &signature(&[], &["before", "after", "late"], &[]), &options(&devices));
+    let mut told = transfers(&plan);
+    told.sort();
+    assert_eq!(told, ["^there 1→0", "v 0→1", "v 0→1", "v 0→1"].map(str::to_owned));
+    // The nodes that each Send of the variable waits for.
+    let piece = &plan.pieces[0];
+    let name = |&node: &u32| piece.nodes[node as usize].name.split('/').next().unwrap().to_owned();
+    let mut waits: Vec<Vec<String>> = piece
+        .nodes
+        .iter()
+        .filter(|node| node.name.starts_with("_Send/v/"))
+        .map(|send| send.control.iter().map(name).collect())
+        .collect();
+    waits.sort();
+    assert_eq!(waits, [vec![], vec!["_Recv".to_owned(), "add".to_owned()], vec!["add".to_owned()]]);
+}
+
 /// `while i < limit { i = i + step }` with `step` and the addition on task 1, all else on task 0.
 const LOOP: &str = "
     zero = 0 @/job:local/task:0
