@@ -23,6 +23,7 @@ mod train;
 pub mod update;
 
 pub use math::cast;
+pub use random::Dice;
 use smallvec::SmallVec;
 
 use crate::failure::Result;

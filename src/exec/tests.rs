@@ -1,6 +1,7 @@
 //! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
 
 mod flow;
+mod queues;
 mod scattered;
 mod state;
 mod steps;

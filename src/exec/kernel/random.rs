@@ -8,6 +8,7 @@ mod philox;
 mod stateful;
 mod stateless;
 
+pub use self::stateful::Dice;
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;
 

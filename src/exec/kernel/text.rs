@@ -1,13 +1,16 @@
-//! Strings: joined, cut, measured, hashed, made from numbers and read as numbers; and summaries, which are strings too.
+//! Strings: joined, split, cut, measured, hashed, made from numbers and read as numbers; and summaries, which are strings too.
 //!
 //! A string is bytes. Only what asks for UTF-8 by name looks at characters.
 
 mod cut;
 mod fingerprint;
 mod format;
+mod histogram;
 mod join;
 mod number;
+mod pattern;
 mod print;
+mod split;
 mod summary;
 
 use super::call::kernel as call;
@@ -26,7 +29,9 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "StringLength" | "Substr" => cut::kernel(node)?,
         "Print" => print::kernel(node)?,
         "StringToNumber" => number::kernel(node)?,
-        "ScalarSummary" | "MergeSummary" => summary::kernel(node)?,
+        "RegexFullMatch" | "StaticRegexFullMatch" => pattern::kernel(node)?,
+        "StringSplit" | "StringSplitV2" => split::kernel(node)?,
+        "ScalarSummary" | "HistogramSummary" | "MergeSummary" => summary::kernel(node)?,
         "StringToHashBucketFast" => {
             let buckets = node.attrs.int("num_buckets")?.max(1) as u64;
             call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint::fingerprint64(text) % buckets) as i64))

@@ -1,10 +1,16 @@
-//! First-in first-out queues. An op that finds its queue full or empty waits in it, in order, without holding a thread.
+//! Queues. An op that finds its queue full or empty waits in it, in order, without holding a thread.
+
+mod elements;
+mod rows;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use self::elements::{Element, Elements, Kind, bytes};
+use self::rows::stack_padded;
+pub(super) use self::rows::{row, stack};
 use super::super::engine::Engine;
-use super::super::kernel::KernelNode;
+use super::super::kernel::{Dice, KernelNode};
 use super::super::mailbox::Ticket;
 use super::super::resource::{Resource, lock};
 use super::super::token::{Token, Tokens};
@@ -13,13 +19,14 @@ use super::{
     wrong_kind,
 };
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_type};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most bytes of elements in one queue.
 const MAX_QUEUE_BYTES: usize = 4 << 30;
 
 pub(in crate::exec) struct Queue {
     name: String,
+    kind: Kind,
     types: Vec<DType>,
     /// Empty where the graph states none.
     shapes: Vec<PartialShape>,
@@ -27,13 +34,8 @@ pub(in crate::exec) struct Queue {
     state: Mutex<State>,
 }
 
-/// One element: a tensor for each component.
-type Element = Vec<Tensor>;
-
-#[derive(Default)]
 struct State {
-    elements: VecDeque<Element>,
-    bytes: usize,
+    elements: Elements,
     is_closed: bool,
     /// In the order they came; only the first of each may go on.
     enqueues: VecDeque<Enqueue>,
@@ -77,7 +79,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         return Err(Failure::invalid("Timeout not supported yet."));
     }
     match node.op {
-        "FIFOQueueV2" => handle(node, site),
+        "FIFOQueueV2" | "PaddingFIFOQueueV2" | "RandomShuffleQueueV2" | "PriorityQueueV2" => handle(node, site),
         "QueueEnqueueV2" => waiting(|mut inputs, waiter| {
             let queue = inputs.queue(0)?;
             let element = inputs.rest(1)?;
@@ -111,30 +113,45 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let size = lock(&inputs.queue(0)?.state).elements.len();
             Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
         }),
+        "QueueIsClosedV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(lock(&inputs.queue(0)?.state).is_closed)))),
         _ => Ok(None),
     }
 }
 
 fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
-    let types = node.attrs.dtypes("component_types")?.to_vec();
-    let shapes = node.attrs.shapes("shapes")?.to_vec();
+    let kind = Kind::of(node)?;
+    let mut types = node.attrs.dtypes("component_types")?.to_vec();
+    let mut shapes = node.attrs.shapes("shapes")?.to_vec();
     if !shapes.is_empty() && shapes.len() != types.len() {
         return Err(Failure::invalid(format!("{} component types, but {} shapes", types.len(), shapes.len())));
     }
+    if kind == Kind::Priority {
+        // The priority itself, which the node does not list.
+        types.insert(0, DType::I64);
+        if shapes.is_empty() {
+            shapes = vec![PartialShape::UNKNOWN; types.len() - 1];
+        }
+        shapes.insert(0, PartialShape(Some(Vec::new())));
+    }
     let capacity = usize::try_from(node.attrs.int("capacity")?).unwrap_or(usize::MAX);
+    let dice = matches!(kind, Kind::Shuffle { .. }).then(|| Dice::of(node)).transpose()?;
     let mut named = Named::new(node, site)?;
     simple(move |_, _| {
         let make = |name: &str| {
             let (name, types, shapes) = (name.to_owned(), types.clone(), shapes.clone());
-            Ok(Resource::Queue(Arc::new(Queue { name, types, shapes, capacity, state: Mutex::default() })))
+            let elements = Elements::new(kind, dice.clone());
+            let state =
+                Mutex::new(State { elements, is_closed: false, enqueues: VecDeque::new(), dequeues: VecDeque::new() });
+            Ok(Resource::Queue(Arc::new(Queue { name, kind, types, shapes, capacity, state })))
         };
         let queue = match named.find(make)? {
             Resource::Queue(queue) => queue,
             other => return Err(wrong_kind("queue", &other)),
         };
-        if (&queue.types, &queue.shapes, queue.capacity) != (&types, &shapes, capacity) {
+        if (queue.kind, &queue.types, &queue.shapes, queue.capacity) != (kind, &types, &shapes, capacity) {
             let why = format!(
-                "queue '{}' is shared and has other component types, shapes or capacity than this node says",
+                "queue '{}' is shared and is of another kind or has other component types, shapes or capacity than this \
+                 node says",
                 queue.name
             );
             return Err(Failure::invalid(why));
@@ -149,10 +166,15 @@ fn dequeue_many(how: How) -> Result<Option<StateOp>> {
         let wanted = inputs.host(1)?.to_i64()?;
         let wanted = usize::try_from(wanted)
             .map_err(|_| Failure::invalid(format!("DequeueMany requested {wanted} < 0 elements")))?;
-        if queue.shapes.is_empty() || queue.shapes.iter().any(|shape| shape.known().is_none()) {
-            return Err(Failure::invalid(
-                "FIFOQueue's DequeueMany and DequeueUpTo require the components to have specified shapes.",
-            ));
+        let suffices = |shape: &PartialShape| match queue.kind {
+            Kind::Padding => shape.0.is_some(),
+            _ => shape.known().is_some(),
+        };
+        if queue.shapes.is_empty() || !queue.shapes.iter().all(suffices) {
+            return Err(Failure::invalid(format!(
+                "{}'s DequeueMany and DequeueUpTo require the components to have specified shapes.",
+                queue.kind
+            )));
         }
         let ended = queue.dequeue(waiter, wanted, how)?;
         Ok((queue, ended))
@@ -209,7 +231,7 @@ impl Queue {
         state.enqueues.retain(|enqueue| enqueue.waiter.ticket != ticket);
         let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket);
         if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
-            state.put_back(dequeue.taken);
+            state.elements.put_back(dequeue.taken);
         }
         for (waiter, result) in self.advance(state) {
             waiter.wake(result);
@@ -235,7 +257,7 @@ impl Queue {
                 Ok(nothing())
             }
             Entering::Elements(_) if state.is_closed => {
-                Err(Failure::new(Code::Cancelled, format!("FIFOQueue '{}' is closed.", self.name)))
+                Err(Failure::new(Code::Cancelled, format!("{} '{}' is closed.", self.kind, self.name)))
             }
             Entering::Elements(mut elements) => loop {
                 if state.elements.len() >= self.capacity && !elements.is_empty() {
@@ -243,13 +265,11 @@ impl Queue {
                     return false;
                 }
                 let Some(element) = elements.pop_front() else { break Ok(nothing()) };
-                let bytes = bytes(&element);
-                if state.bytes + bytes > MAX_QUEUE_BYTES {
+                if state.elements.bytes() + bytes(&element) > MAX_QUEUE_BYTES {
                     let why = format!("queue '{}' passes the limit of {MAX_QUEUE_BYTES} bytes", self.name);
                     break Err(Failure::new(Code::ResourceExhausted, why));
                 }
-                state.bytes += bytes;
-                state.elements.push_back(element);
+                state.elements.push(element);
             },
         };
         ended.push((waiter, result));
@@ -261,8 +281,7 @@ impl Queue {
         let Some(mut dequeue) = state.dequeues.pop_front() else { return false };
         let before = dequeue.taken.len();
         while dequeue.taken.len() < dequeue.wanted {
-            let Some(element) = state.elements.pop_front() else { break };
-            state.bytes -= bytes(&element);
+            let Some(element) = state.elements.pop(state.is_closed) else { break };
             dequeue.taken.push(element);
         }
         let took = dequeue.taken.len();
@@ -274,9 +293,10 @@ impl Queue {
         } else if dequeue.how == How::UpTo && took > 0 {
             self.gather(dequeue.taken, dequeue.how)
         } else {
-            state.put_back(dequeue.taken);
+            state.elements.put_back(dequeue.taken);
             let why = format!(
-                "FIFOQueue '{}' is closed and has insufficient elements (requested {}, current size {})",
+                "{} '{}' is closed and has insufficient elements (requested {}, current size {})",
+                self.kind,
                 self.name,
                 dequeue.wanted,
                 state.elements.len()
@@ -294,9 +314,13 @@ impl Queue {
             return Ok(element.into_iter().map(|tensor| Some(tensor.into())).collect());
         }
         let component = |i: usize| {
-            let shape = self.shapes[i].known().unwrap_or_default();
+            let shape: Shape = self.shapes[i].0.iter().flatten().map(|size| size.unwrap_or(0)).collect();
             let rows: Vec<&Tensor> = taken.iter().map(|element| &element[i]).collect();
-            stack(self.types[i], &shape, &rows).map(|tensor| Some(tensor.into()))
+            let stacked = match self.kind {
+                Kind::Padding => stack_padded(self.types[i], &shape, &rows),
+                _ => stack(self.types[i], &shape, &rows),
+            };
+            stacked.map(|tensor| Some(tensor.into()))
         };
         (0..self.types.len()).map(component).collect()
     }
@@ -344,42 +368,7 @@ impl Queue {
     }
 }
 
-impl State {
-    fn put_back(&mut self, taken: Vec<Element>) {
-        for element in taken.into_iter().rev() {
-            self.bytes += bytes(&element);
-            self.elements.push_front(element);
-        }
-    }
-}
-
-fn bytes(element: &Element) -> usize {
-    element.iter().map(Tensor::byte_len).sum()
-}
-
 /// Each row of the components as an element.
 fn split(components: &[Tensor], rows: usize) -> Result<VecDeque<Element>> {
     (0..rows).map(|i| components.iter().map(|tensor| row(tensor, i)).collect()).collect()
-}
-
-/// Row `i` of a tensor.
-pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
-    let shape = Shape::from(&tensor.dims()[1..]);
-    let size = shape.elements().unwrap_or(0);
-    let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
-        tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
-    });
-    Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
-}
-
-/// Tensors of one shape and dtype as the rows of one.
-pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
-    let whole: Shape = std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect();
-    let elements = whole.checked_elements(dtype)?;
-    let data: Option<Result<Data>> = with_type!(dtype, T => {
-        let mut all: Vec<T> = Vec::with_capacity(elements);
-        rows.iter().try_for_each(|row| row.slice::<T>().map(|part| all.extend_from_slice(part)))
-            .map(|()| <T as crate::tensor::Element>::into_data(all))
-    });
-    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
 }

@@ -51,6 +51,7 @@ fn round(bits: Bits, key: [u32; 2]) -> Bits {
 }
 
 /// A Philox that hands out its bits one word at a time.
+#[derive(Clone, Copy)]
 pub struct Words {
     philox: Philox,
     bits: Bits,

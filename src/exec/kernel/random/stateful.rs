@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 use super::distribution::{Distribution, groups, uniform_f64};
-use super::philox::Philox;
+use super::philox::{Philox, Words};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 
@@ -34,6 +34,23 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => with_type!(input_dtype(node, 0)?, T => shuffle::<T>(generator)),
     };
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// Draws one number after the other from a node's seeds, for what is no kernel.
+#[derive(Clone)]
+pub struct Dice(Words);
+
+impl Dice {
+    /// # Errors
+    /// InvalidArgument where the node has no seeds.
+    pub fn of(node: &KernelNode) -> Result<Dice> {
+        Ok(Dice(Generator::of(node)?.0.words()))
+    }
+
+    /// A number below `sides`, which is not 0.
+    pub fn throw(&mut self, sides: usize) -> usize {
+        self.0.draw() as usize % sides
+    }
 }
 
 /// Where the node's random numbers go on.

@@ -1,4 +1,4 @@
-//! ScalarSummary and MergeSummary: what training reports, as serialised `tensorflow.Summary` messages.
+//! ScalarSummary, HistogramSummary and MergeSummary: what training reports, as serialised `tensorflow.Summary` messages.
 
 use std::collections::HashSet;
 
@@ -6,6 +6,7 @@ use prost::Message;
 
 use super::super::call::{kernel as call, one};
 use super::super::{HostKernel, Inputs, KernelNode};
+use super::histogram::Histogram;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -23,11 +24,17 @@ struct Value {
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
+    #[prost(message, optional, tag = "5")]
+    histo: Option<Histogram>,
 }
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     Ok(match node.op {
         "ScalarSummary" => call(|[tags, values]| scalar_summary(&tags, values)),
+        "HistogramSummary" => {
+            let name = node.name.to_owned();
+            call(move |[tag, values]| histogram_summary(&name, &tag, values))
+        }
         _ => Box::new(|inputs: Inputs| merge(&inputs).map(one)),
     })
 }
@@ -45,9 +52,28 @@ fn scalar_summary(tags: &Tensor, values: Tensor) -> Result<Tensor> {
         .slice::<Vec<u8>>()?
         .iter()
         .zip(values.slice::<f32>()?)
-        .map(|(tag, &value)| Value { tag: String::from_utf8_lossy(tag).into_owned(), simple_value: Some(value) })
+        .map(|(tag, &value)| Value {
+            tag: String::from_utf8_lossy(tag).into_owned(),
+            simple_value: Some(value),
+            histo: None,
+        })
         .collect();
     Ok(Tensor::scalar(Summary { value }.encode_to_vec()))
+}
+
+fn histogram_summary(name: &str, tag: &Tensor, values: Tensor) -> Result<Tensor> {
+    let [tag] = tag.slice::<Vec<u8>>()? else {
+        return Err(Failure::invalid(format!("tags must be scalar, got shape {}", tag.shape())));
+    };
+    let values = super::super::math::cast(values, DType::F64)?;
+    let values = values.slice::<f64>()?;
+    if let Some(odd) = values.iter().find(|value| !value.is_finite()) {
+        let what = if odd.is_nan() { "Nan in summary histogram" } else { "Infinity in Histogram" };
+        return Err(Failure::invalid(format!("{what} for: {name}")));
+    }
+    let tag = String::from_utf8_lossy(tag).into_owned();
+    let value = Value { tag, simple_value: None, histo: Some(Histogram::of(values)) };
+    Ok(Tensor::scalar(Summary { value: vec![value] }.encode_to_vec()))
 }
 
 /// All values of all summaries. Messages behind one another are one message with the values of both, so that kinds of

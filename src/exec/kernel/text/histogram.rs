@@ -1,0 +1,60 @@
+//! TensorFlow's histograms: buckets whose limits grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
+
+use std::sync::LazyLock;
+
+use prost::Message;
+
+/// `tensorflow.HistogramProto`. Bucket `i` counts the values below limit `i` that are not below the one before it.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Histogram {
+    #[prost(double, tag = "1")]
+    min: f64,
+    #[prost(double, tag = "2")]
+    max: f64,
+    #[prost(double, tag = "3")]
+    num: f64,
+    #[prost(double, tag = "4")]
+    sum: f64,
+    #[prost(double, tag = "5")]
+    sum_squares: f64,
+    #[prost(double, repeated, tag = "6")]
+    bucket_limit: Vec<f64>,
+    #[prost(double, repeated, tag = "7")]
+    bucket: Vec<f64>,
+}
+
+static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+    let steps = || std::iter::successors(Some(1.0e-12), |limit| Some(limit * 1.1)).take_while(|&limit| limit < 1.0e20);
+    let above: Vec<f64> = steps().chain([f64::MAX]).collect();
+    above.iter().rev().map(|limit| -limit).chain([0.0]).chain(above.iter().copied()).collect()
+});
+
+impl Histogram {
+    /// The histogram of finite values. Buckets without any lie together, as one with the last one's limit.
+    pub fn of(values: &[f64]) -> Histogram {
+        let limits = &*LIMITS;
+        let mut histogram = Histogram { min: f64::MAX, max: -f64::MAX, ..Histogram::default() };
+        let mut counts = vec![0.0; limits.len()];
+        for &value in values {
+            let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
+            counts[bucket] += 1.0;
+            histogram.min = histogram.min.min(value);
+            histogram.max = histogram.max.max(value);
+            histogram.num += 1.0;
+            histogram.sum += value;
+            histogram.sum_squares += value * value;
+        }
+        let mut was_empty = false;
+        for (&limit, count) in limits.iter().zip(counts) {
+            let is_empty = count == 0.0;
+            if is_empty && was_empty {
+                histogram.bucket_limit.pop();
+                histogram.bucket.pop();
+            }
+            histogram.bucket_limit.push(limit);
+            histogram.bucket.push(count);
+            was_empty = is_empty;
+        }
+        histogram
+    }
+}

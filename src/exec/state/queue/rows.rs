@@ -1,0 +1,86 @@
+//! Tensors as the rows of a larger one, and back.
+
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Data, Shape, Tensor, with_type};
+
+/// Row `i` of a tensor.
+pub(in super::super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
+    let shape = Shape::from(&tensor.dims()[1..]);
+    let size = shape.elements().unwrap_or(0);
+    let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
+        tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
+    });
+    Tensor::new(shape, part.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+}
+
+/// Tensors of one shape and dtype as the rows of one.
+pub(in super::super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
+    let whole: Shape = std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect();
+    let elements = whole.checked_elements(dtype)?;
+    let data: Option<Result<Data>> = with_type!(dtype, T => {
+        let mut all: Vec<T> = Vec::with_capacity(elements);
+        rows.iter().try_for_each(|row| row.slice::<T>().map(|part| all.extend_from_slice(part)))
+            .map(|()| <T as crate::tensor::Element>::into_data(all))
+    });
+    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+}
+
+/// The same of tensors of one rank whose sizes differ: each is filled up at the end with zeros or empty strings, to the
+/// largest size of each dimension. `least` is the shape where there is none.
+pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
+    let mut dims = least.dims().to_vec();
+    for row in rows {
+        dims.iter_mut().zip(row.dims()).for_each(|(most, &size)| *most = (*most).max(size));
+    }
+    let shape = Shape::from(&dims[..]);
+    let whole: Shape = std::iter::once(rows.len()).chain(dims.iter().copied()).collect();
+    let elements = whole.checked_elements(dtype)?;
+    let size = shape.elements().unwrap_or(0);
+    let data: Option<Result<Data>> = with_type!(dtype, T => {
+        let mut all = vec![T::default(); elements];
+        rows.iter().enumerate().try_for_each(|(i, row)| {
+            row.slice::<T>().map(|part| place(&mut all[i * size..], &dims, part, row.dims()))
+        })
+        .map(|()| <T as crate::tensor::Element>::into_data(all))
+    });
+    Tensor::new(whole, data.ok_or_else(|| Failure::invalid("a handle is no tensor"))??)
+}
+
+/// Copies a tensor into the corner of a larger one of the same rank.
+fn place<T: Clone>(into: &mut [T], dims: &[usize], from: &[T], from_dims: &[usize]) {
+    let ([_, rest @ ..], [count, from_rest @ ..]) = (dims, from_dims) else {
+        into[..from.len()].clone_from_slice(from);
+        return;
+    };
+    let (stride, from_stride) = (rest.iter().product::<usize>(), from_rest.iter().product::<usize>());
+    for i in 0..*count {
+        place(&mut into[i * stride..], rest, &from[i * from_stride..(i + 1) * from_stride], from_rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_different_sizes_are_filled_up() {
+        let check = |rows: &[Tensor], least: &[usize], want: Tensor| {
+            let rows: Vec<&Tensor> = rows.iter().collect();
+            assert_eq!(stack_padded(want.dtype(), &Shape::from(least), &rows).unwrap(), want);
+        };
+        let ints = |dims: &[usize], values: &[i32]| Tensor::from_vec(Shape::from(dims), values.to_vec());
+        check(&[ints(&[1], &[1]), ints(&[3], &[2, 3, 4])], &[0], ints(&[2, 3], &[1, 0, 0, 2, 3, 4]));
+        check(&[ints(&[0], &[]), ints(&[0], &[])], &[0], ints(&[2, 0], &[]));
+        check(&[], &[0, 2], ints(&[0, 0, 2], &[]));
+        check(&[ints(&[], &[5]), ints(&[], &[6])], &[], ints(&[2], &[5, 6]));
+        check(
+            &[ints(&[2, 1], &[1, 2]), ints(&[1, 3], &[3, 4, 5])],
+            &[0, 0],
+            ints(&[2, 2, 3], &[1, 0, 0, 2, 0, 0, 3, 4, 5, 0, 0, 0]),
+        );
+        let text = |dims: &[usize], values: &[&str]| {
+            Tensor::from_vec(Shape::from(dims), values.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>())
+        };
+        check(&[text(&[1], &["a"]), text(&[2], &["b", "c"])], &[0], text(&[2, 2], &["a", "", "b", "c"]));
+    }
+}
