@@ -46,10 +46,11 @@ test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against 
 # Made once. What goes wrong is said, since without it nothing of this can run.
 $(TF_VENV)/ready: tests/tf/requirements.txt
 	$(call say,TensorFlow into $(TF_VENV): a minute or two and 2 GB the first time)
-	@command -v $(TF_PYTHON) >/dev/null || { echo "there is no $(TF_PYTHON): name a Python 3.10 to 3.13 with TF_PYTHON=…"; exit 1; }
-	@$(TF_PYTHON) -m venv '$(TF_VENV)' || { echo "$(TF_PYTHON) cannot make a virtual environment: its venv module is missing"; exit 1; }
+	@command -v $(TF_PYTHON) >/dev/null || \
+		{ echo "there is no $(TF_PYTHON): name a Python 3.10 to 3.13 with TF_PYTHON=…"; exit 1; }
+	@$(TF_PYTHON) -m venv '$(TF_VENV)' || { echo "$(TF_PYTHON) makes no virtual environment: has it venv?"; exit 1; }
 	@'$(TF_VENV)/bin/pip' install --quiet --retries 2 -r tests/tf/requirements.txt || \
-		{ echo "pip could not install tests/tf/requirements.txt into $(TF_VENV); is there a package index it can reach?"; exit 1; }
+		{ echo "pip cannot install tests/tf/requirements.txt into $(TF_VENV): is there an index it can reach?"; exit 1; }
 	@touch '$@'
 
 check: ## formatting, lints with warnings denied, the shape of the house
@@ -61,13 +62,15 @@ check: ## formatting, lints with warnings denied, the shape of the house
 	$(call say,the shape of the house)
 	@$(CARGO) test --release --no-default-features --test tidy $(JOBS)
 
-bench: ## the figures of the README, as a table
+bench: build ## the figures of the README, as a table
 	$(call say,numpy to be measured beside (in $(VENV)))
 	@$(VENV)/bin/python -c 'import numpy' 2>/dev/null || { python3 -m venv '$(VENV)' && \
 		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
 		echo '  there is no Python or no network here: its column stays empty'
 	$(call say,building the benches)
 	@$(CARGO) bench $(JOBS)
+	@if [ -x '$(TF_VENV)/bin/python' ]; then MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/bench.py; else \
+		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
 
 setup: ## what the GPU tests need: a Vulkan driver (Mesa in software where there is no GPU)
 	@bash .ci/setup

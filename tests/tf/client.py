@@ -1,7 +1,7 @@
 """What the programs share: the cluster they were given, and checks that say what they saw.
 
-The programs are written as for TensorFlow 1, so its behaviour is asked for here: sessions, variables that are references,
-control flow of the first kind. A program that wants otherwise says so.
+The programs are written as for TensorFlow 1, so its behaviour is asked for here: sessions, variables that are
+references, control flow of the first kind. A program that wants otherwise says so.
 """
 
 import contextlib

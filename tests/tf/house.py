@@ -1,8 +1,8 @@
 """Clusters of servers and the programs that use them, as processes that end with the test.
 
-The servers are meshtf nodes that serve TensorFlow's protocol, or TensorFlow's own, so that each program can be held against
-both. This file never opens a session itself: whoever imports it may fork with TensorFlow already loaded, which costs
-milliseconds where a fresh interpreter costs four seconds.
+The servers are meshtf nodes that serve TensorFlow's protocol, or TensorFlow's own, so that each program can be held
+against both. This file never opens a session itself: whoever imports it may fork with TensorFlow already loaded,
+which costs milliseconds where a fresh interpreter costs four seconds.
 """
 
 import contextlib
@@ -102,7 +102,9 @@ class Process:
 class Cluster:
     """Servers, one a task: `jobs` is {"ps": 2, "worker": 2}. Each has a port that the system chose."""
 
-    def __init__(self, kind, jobs, meshtf=None, *, flags=(), folder=None):
+    def __init__(self, kind, jobs, meshtf=None, *, flags=(), folder=None, fresh=False):
+        # Whether TensorFlow's servers are interpreters of their own, as a user starts them, and not copies of this process.
+        self.fresh = fresh
         self.kind, self.jobs, self.meshtf, self.flags = kind, jobs, meshtf, list(flags)
         self.folder = tempfile.mkdtemp(prefix="cluster-", dir=folder)
         # What graphs save to and restore from; every task of a cluster has the same.
@@ -139,27 +141,29 @@ class Cluster:
         environment |= {"MESHTF_HOME": self.folder, "MESHTF_MESH": "tf-" + os.path.basename(self.folder)}
         door = self.addresses.get(task, "127.0.0.1:0")
         command = [self.meshtf, "node", "--name", task, "--listen", "127.0.0.1:0", "--grpc", door, "--data", self.data]
+        return self.spawn(task, log, command + self.flags, environment)
+
+    def spawn(self, task, log, command, environment):
         with open(log, "ab") as errors:
             child = subprocess.Popen(
-                command + self.flags, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
             )
         self.servers[task] = Process(task, child.pid, log)
-        # The process is waited for above; Popen must not wait for it again.
+        # The process is waited for by its descriptor; Popen must not wait for it again.
         child.returncode = 0
         return child.stdout
 
     def launch_tensorflow(self, task, log):
         job, index = task.split("/")
         spec = {job: [self.addresses[f"{job}/{i}"] for i in range(count)] for job, count in self.jobs.items()}
+        if self.fresh:
+            command = [sys.executable, os.path.abspath(__file__), json.dumps(spec), job, index]
+            return self.spawn(task, log, command, dict(os.environ))
         ready, says = os.pipe()
 
         def serve():
-            import tensorflow.compat.v1 as tf
-
             os.close(ready)
-            server = tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
-            os.write(says, b"serves grpc=" + self.addresses[task].encode() + b"\n")
-            server.join()
+            serve_tensorflow(spec, job, int(index), says)
 
         self.servers[task] = Process.fork(task, log, serve)
         os.close(says)
@@ -212,6 +216,15 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def serve_tensorflow(spec, job, index, says):
+    """Is a server of TensorFlow's own until it is ended; writes a line to `says` when it serves."""
+    import tensorflow.compat.v1 as tf
+
+    server = tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=index)
+    os.write(says, b"serves grpc=" + spec[job][index].encode() + b"\n")
+    server.join()
+
+
 def free_addresses(jobs):
     """Addresses for TensorFlow's servers, which must know all of them beforehand."""
     tasks = [f"{job}/{index}" for job, count in jobs.items() for index in range(count)]
@@ -220,3 +233,7 @@ def free_addresses(jobs):
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return {task: f"127.0.0.1:{one.getsockname()[1]}" for task, one in zip(tasks, sockets)}
+
+
+if __name__ == "__main__":
+    serve_tensorflow(json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), 1)

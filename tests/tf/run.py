@@ -5,9 +5,10 @@
     run.py sums errors              those
     run.py --servers tensorflow     the same programs against TensorFlow's own servers
 
-Each program is a small file that says at its top which cluster it needs (`CLUSTER = {"local": 2}`; `None` where it starts its
-own) and in how many seconds it must have ended (`LIMIT_S`). It gets that cluster freshly started, runs as a process of its own
-and fails by a non-zero exit. TensorFlow is loaded once, here, and each program is forked from this process.
+Each program is a small file that says at its top which cluster it needs (`CLUSTER = {"local": 2}`; `None` where it
+starts its own) and in how many seconds it must have ended (`LIMIT_S`). It gets that cluster freshly started, runs
+as a process of its own and fails by a non-zero exit. TensorFlow is loaded once, here, and each program is forked
+from this process.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""The trainer of TensorFlow's guide to distributed training, on handwritten digits: between-graph replication, a client per worker.
+"""The trainer of TensorFlow's guide to distributed training, on handwritten digits: between-graph replication, a
+client per worker.
 
-The parameters lie on the tasks of `ps`, spread by `replica_device_setter`; each worker computes gradients on its own task. Asynchronous
-workers apply each their own; synchronous ones average theirs first. The chief (worker 0) starts the variables, and writes checkpoints
-and summaries. `Worker` runs one as a process and says how far it is.
+The parameters lie on the tasks of `ps`, spread by `replica_device_setter`; each worker computes gradients on its
+own task. Asynchronous workers apply each their own; synchronous ones average theirs first. The chief (worker 0)
+starts the variables, and writes checkpoints and summaries. `Worker` runs one as a process and says how far it is.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""Control flow of the first kind (Switch, Merge, Enter, Exit), and loops whose body runs on another task than their condition."""
+"""Control flow of the first kind (Switch, Merge, Enter, Exit), and loops whose body runs on another task than their
+condition.
+"""
 
 import numpy as np
 
@@ -12,7 +14,8 @@ with tf.Graph().as_default() as graph:
         chosen = tf.cond(x > 0, lambda: x * 2, lambda: x - 10)
         power = tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * x), [tf.constant(0), tf.constant(1.0)])[1]
         slope, steepness = tf.gradients(chosen, x)[0], tf.gradients(power, x)[0]
-        case = tf.case([(x < 0, lambda: tf.constant("below")), (x < 1, lambda: tf.constant("low"))], default=lambda: tf.constant("high"))
+        words = {text: lambda text=text: tf.constant(text) for text in ("below", "low", "high")}
+        case = tf.case([(x < 0, words["below"]), (x < 1, words["low"])], default=words["high"])
     check({"Switch", "Merge", "Enter", "Exit"} <= {node.type for node in graph.get_operations()})
     with tf.Session(target("local/0")) as session:
         for value in [-3.0, 0.5, 2.0]:

@@ -1,4 +1,6 @@
-"""Every dtype fed, fetched, held by a variable and moved between tasks; scalars, empty tensors, many dimensions, special values."""
+"""Every dtype fed, fetched, held by a variable and moved between tasks; scalars, empty tensors, many dimensions,
+special values.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -70,7 +72,11 @@ with tf.Graph().as_default():
 with tf.Graph().as_default():
     with tf.device("/job:local/task:1"):
         initial = [np.array([1, 0], dtype) for dtype in WHOLE + FLOAT + [np.bool_]] + [np.array([b"a", b"bc"], object)]
-        held = [tf.Variable(value, use_resource=kind, name=f"held_{i}_{kind}") for kind in (False, True) for i, value in enumerate(initial)]
+        held = [
+            tf.Variable(value, use_resource=kind, name=f"held_{i}_{kind}")
+            for kind in (False, True)
+            for i, value in enumerate(initial)
+        ]
     with tf.Session(target("local/0")) as session:
         session.run(tf.global_variables_initializer())
         for got, value in zip(session.run(held), initial * 2):
@@ -84,5 +90,6 @@ with tf.Graph().as_default():
             session.run(fed, {fed: [1, 2, 3]})
     open_ended = tf.placeholder(tf.float32)
     with tf.Session(target("local/0")) as session:
-        with raises(tf.errors.InvalidArgumentError, "You must feed a value for placeholder tensor 'Placeholder_1' with dtype float"):
+        unfed = "You must feed a value for placeholder tensor 'Placeholder_1' with dtype float"
+        with raises(tf.errors.InvalidArgumentError, unfed):
             session.run(open_ended + 1)

@@ -1,76 +1,15 @@
-"""y = e^x, learned by one task, by a model cut in two, and by two workers that share parameters: the same curve each time."""
+"""y = e^x, learned by one task, by a model cut in two, and by two workers that share parameters: the same curve
+each time.
+"""
 
 import numpy as np
 
+import network
 from client import check, near, note, target, tf
 
 CLUSTER = {"master": 1, "worker": 2}
 
 STEPS = 300
-BATCH = 100
-RATE = 0.005
-
-
-def initial(shape, seed):
-    return tf.constant_initializer(np.random.RandomState(seed).uniform(0, 1, shape).astype(np.float32))
-
-
-def layer(x, size_in, size_out, number):
-    w = tf.get_variable(f"W{number}", [size_in, size_out], initializer=initial((size_in, size_out), 10 + number))
-    b = tf.get_variable(f"b{number}", [size_out], initializer=initial((size_out,), 20 + number))
-    return tf.matmul(x, w) + b
-
-
-def leaky(x):
-    return tf.maximum(0.1 * x, x)
-
-
-def inputs():
-    return tf.placeholder(tf.float32, [None, 1]), tf.placeholder(tf.float32, [None, 1])
-
-
-def loss_of(out, y):
-    return tf.nn.l2_loss(out - y) * (2.0 / BATCH)
-
-
-def single():
-    with tf.device("/job:master/task:0"):
-        x, y = inputs()
-        out = layer(leaky(layer(leaky(layer(x, 1, 16, 1)), 16, 32, 2)), 32, 1, 3)
-        loss = loss_of(out, y)
-        return [(x, y)], loss, tf.train.AdamOptimizer(RATE).minimize(loss)
-
-
-def model_parallel():
-    with tf.device("/job:worker/task:0"):
-        x, y = inputs()
-        hidden = leaky(layer(x, 1, 16, 1))
-    with tf.device("/job:worker/task:1"):
-        hidden = leaky(layer(hidden, 16, 32, 2))
-    with tf.device("/job:master/task:0"):
-        loss = loss_of(layer(hidden, 32, 1, 3), y)
-        return [(x, y)], loss, tf.train.AdamOptimizer(RATE).minimize(loss)
-
-
-def data_parallel():
-    optimizer = tf.train.AdamOptimizer(RATE)
-    with tf.device("/job:master/task:0"), tf.variable_scope("ps"):
-        layer(tf.zeros([1, 1]), 1, 16, 1), layer(tf.zeros([1, 16]), 16, 32, 2), layer(tf.zeros([1, 32]), 32, 1, 3)
-    for task in range(2):
-        with tf.device(f"/job:worker/task:{task}"), tf.variable_scope("ps", reuse=True):
-            x, y = inputs()
-            out = layer(leaky(layer(leaky(layer(x, 1, 16, 1)), 16, 32, 2)), 32, 1, 3)
-            # Each worker sees half of the batch.
-            loss = loss_of(out, y) * 2
-            tf.add_to_collection("inputs", (x, y))
-            tf.add_to_collection("losses", loss)
-            tf.add_to_collection("gradients", optimizer.compute_gradients(loss, tf.trainable_variables()))
-    with tf.device("/job:master/task:0"):
-        averaged = []
-        for pairs in zip(*tf.get_collection("gradients")):
-            averaged.append((tf.reduce_mean(tf.stack([gradient for gradient, _ in pairs]), 0), pairs[0][1]))
-        loss = tf.add_n(tf.get_collection("losses")) / 2
-        return tf.get_collection("inputs"), loss, optimizer.apply_gradients(averaged)
 
 
 def curve(build):
@@ -83,18 +22,12 @@ def curve(build):
             # Variables outlive a session, and each form has some of its own: all start anew.
             session.run(tf.global_variables_initializer())
             for _ in range(STEPS):
-                x = numbers.uniform(0, 1, (BATCH, 1)).astype(np.float32)
-                y = np.exp(x)
-                share = BATCH // len(places)
-                feed = {}
-                for i, (place_x, place_y) in enumerate(places):
-                    feed[place_x], feed[place_y] = x[i * share : (i + 1) * share], y[i * share : (i + 1) * share]
-                losses.append(session.run([loss, step], feed)[0])
+                losses.append(session.run([loss, step], network.feed(places, numbers))[0])
         return np.array(losses)
 
 
-alone = curve(single)
+alone = curve(network.single)
 note(f"loss {alone[0]:.3f} before, {alone[-1]:.6f} after {STEPS} steps")
 check(alone[-1] < 0.01 * alone[0], alone[-1])
-near(curve(model_parallel), alone, relative=1e-5)
-near(curve(data_parallel), alone, relative=1e-5)
+near(curve(network.model_parallel), alone, relative=1e-5)
+near(curve(network.data_parallel), alone, relative=1e-5)

@@ -1,5 +1,6 @@
-"""The trainer under fire: the server of a ps is killed with -9 and comes back; both clients recover by themselves, from the newest
-checkpoint, and no client process ends."""
+"""The trainer under fire: the server of a ps is killed with -9 and comes back; both clients recover by themselves,
+from the newest checkpoint, and no client process ends.
+"""
 
 import os
 import time

@@ -1,4 +1,6 @@
-"""The trainer under fire: a worker, server and client, is killed with -9 and comes back. Asynchronous, then synchronous."""
+"""The trainer under fire: a worker, server and client, is killed with -9 and comes back. Asynchronous, then
+synchronous.
+"""
 
 import time
 

@@ -13,7 +13,8 @@ with tf.Graph().as_default() as graph:
     with tf.device("/job:local/task:1"):
         chosen = tf.cond(x > 0, lambda: x * 2, lambda: x - 10)
         count, power = tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * x), [tf.constant(0), tf.constant(1.0)])
-        which = tf.switch_case(tf.cast(x, tf.int32), [lambda: tf.constant(10), lambda: tf.constant(20), lambda: tf.constant(30)])
+        tens = [lambda value=value: tf.constant(value) for value in (10, 20, 30)]
+        which = tf.switch_case(tf.cast(x, tf.int32), tens)
         slope = tf.gradients(chosen, x)[0]
         steepness = tf.gradients(power, x)[0]
     types = {node.type for node in graph.get_operations()}

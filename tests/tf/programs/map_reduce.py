@@ -1,4 +1,6 @@
-"""Map and reduce: over tasks, by Python that builds a graph; and inside of one graph, by TensorFlow's own map_fn and foldl."""
+"""Map and reduce: over tasks, by Python that builds a graph; and inside of one graph, by TensorFlow's own map_fn
+and foldl.
+"""
 
 from functools import reduce
 

@@ -1,4 +1,6 @@
-"""The mean of fed numbers: whole, in two halves, in unequal slices, and in slices whose sizes the graph finds out itself."""
+"""The mean of fed numbers: whole, in two halves, in unequal slices, and in slices whose sizes the graph finds out
+itself.
+"""
 
 import numpy as np
 

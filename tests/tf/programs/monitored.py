@@ -1,4 +1,6 @@
-"""MonitoredTrainingSession: it starts the variables, saves every so often by its hook, goes on from there, and stops at its step."""
+"""MonitoredTrainingSession: it starts the variables, saves every so often by its hook, goes on from there, and
+stops at its step.
+"""
 
 import os
 
@@ -10,7 +12,10 @@ CLUSTER = {"ps": 2, "worker": 2}
 
 
 def train(steps, logdir, sync):
-    workers = [trainer.Worker(index, trainer.monitored, steps, logdir, sync) for index in range(2)]
+    # The chief first: it overwrites what the servers hold with what was saved, and that must not be another's newer state.
+    workers = [trainer.Worker(0, trainer.monitored, steps, logdir, sync)]
+    trainer.watch(workers, lambda: workers[0].ready, 60, "the chief begins")
+    workers.append(trainer.Worker(1, trainer.monitored, steps, logdir, sync))
     trainer.finish(workers, 100)
     saved = tf.train.latest_checkpoint(logdir)
     step = tf.train.load_checkpoint(saved).get_tensor("global_step")
@@ -23,7 +28,8 @@ def train(steps, logdir, sync):
 _, step, _ = train(700, data("async"), False)
 # New clients go on from what was saved.
 saved, last, workers = train(1500, data("async"), False)
-check(sum(worker.steps_said for worker in workers) <= last - step + 2, last, step)
+taken = [worker.steps_said for worker in workers]
+check(sum(taken) <= last - step + 2, taken, last, step)
 accuracy = trainer.accuracy_of(saved)
 note(f"asynchronous: accuracy {accuracy:.3f} after {last} steps")
 check(accuracy >= 0.95, accuracy)

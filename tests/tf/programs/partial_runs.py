@@ -35,10 +35,10 @@ with tf.Session(target("local/0")) as session:
     # What was not announced, what is fed twice, what cannot be computed yet.
     handle = session.partial_run_setup([sum_ab, product], [a, b, c])
     check(session.partial_run(handle, sum_ab, {a: 1, b: 1}) == 2)
-    with raises(tf.errors.InvalidArgumentError, "fed"):
+    with raises(tf.errors.InvalidArgumentError, "a:0"):
         session.partial_run(handle, [], {a: 5})
     handle = session.partial_run_setup([sum_ab, product], [a, b, c])
-    with raises(tf.errors.InvalidArgumentError, "fed"):
+    with raises(tf.errors.InvalidArgumentError, "c:0"):
         session.partial_run(handle, product, {a: 1, b: 1})
     with raises(tf.errors.InvalidArgumentError):
         session.partial_run("no such handle", product, {c: 1})

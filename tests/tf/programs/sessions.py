@@ -1,4 +1,6 @@
-"""Sessions: the graph grows between runs, several share a server, containers keep them apart, a reset clears, devices are listed."""
+"""Sessions: the graph grows between runs, several share a server, containers keep them apart, a reset clears,
+devices are listed.
+"""
 
 import numpy as np
 
@@ -111,7 +113,11 @@ with tf.Graph().as_default():
         metadata = tf.RunMetadata()
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
         check(session.run(y, options=options, run_metadata=metadata) == 5)
-        ran = {stats.node_name.split(":")[0]: device.device for device in metadata.step_stats.dev_stats for stats in device.node_stats}
+        ran = {
+            stats.node_name.split(":")[0]: device.device
+            for device in metadata.step_stats.dev_stats
+            for stats in device.node_stats
+        }
         check(ran["add"].startswith("/job:local/replica:0/task:1/device:CPU:0"), ran)
 
 # device_filters: a session that names one task does not know the other.

@@ -16,7 +16,11 @@ for task in ["local/0", "local/1"]:
         same(session.run(y), tf.int32.as_numpy_dtype(238))
 
 # Split by device strings, in both spellings, from either server.
-for first, second in [("/job:local/task:0", "/job:local/task:1"), ("/job:local/replica:0/task:0/device:CPU:0", "/job:local/task:1/cpu:0")]:
+SPELLINGS = [
+    ("/job:local/task:0", "/job:local/task:1"),
+    ("/job:local/replica:0/task:0/device:CPU:0", "/job:local/task:1/cpu:0"),
+]
+for first, second in SPELLINGS:
     with tf.Graph().as_default():
         x = tf.constant(2)
         with tf.device(second):

@@ -1,4 +1,6 @@
-"""What a run says of itself: step statistics of all tasks, which `timeline` turns into a trace for Chrome; partition graphs; costs."""
+"""What a run says of itself: step statistics of all tasks, which `timeline` turns into a trace for Chrome;
+partition graphs; costs.
+"""
 
 import json
 

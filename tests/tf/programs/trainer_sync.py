@@ -1,4 +1,6 @@
-"""The full trainer, synchronous: the gradients of both workers are averaged before they are applied (SyncReplicasOptimizer)."""
+"""The full trainer, synchronous: the gradients of both workers are averaged before they are applied
+(SyncReplicasOptimizer).
+"""
 
 import trainer
 from client import check, data, note
