@@ -62,7 +62,7 @@ async fn answer(service: &MasterService, request: Request<tonic::body::Body>) ->
         let why = format!("this is TensorFlow's MasterService and has no {}", parts.uri.path());
         return Err(Failure::new(Code::Unimplemented, why));
     };
-    let message = Rope::open(body, service.max_message_bytes()).await?;
+    let message = Rope::open(body, service.room()).await?;
     service.call(method, message, &caller).await
 }
 

@@ -3,11 +3,13 @@
 //! A message of half a gigabyte is so never in memory as bytes: what it says is read while it comes in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 
 use crate::failure::{Code, Failure, Result};
@@ -17,6 +19,36 @@ const HEADER: usize = 5;
 /// Most bytes of a varint, and so of a key or a length.
 const VARINT: usize = 10;
 
+/// How much may come in: the longest message, and all that are under way together.
+#[derive(Clone)]
+pub(super) struct Room {
+    longest: usize,
+    together: Arc<Semaphore>,
+}
+
+/// Permits count in so many bytes.
+const GRAIN: usize = 1 << 10;
+
+impl Room {
+    /// Room for `count` messages of the longest kind at once.
+    pub fn new(longest: usize, count: usize) -> Room {
+        let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
+        Room { longest, together: Arc::new(Semaphore::new(grains)) }
+    }
+
+    fn take(&self, length: usize) -> Result<OwnedSemaphorePermit> {
+        if length > self.longest {
+            let why = format!("the request has {length} bytes, the limit is {} (--grpc-limit)", self.longest);
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        // A length is a u32, and so are its grains.
+        self.together.clone().try_acquire_many_owned(length.div_ceil(GRAIN) as u32).map_err(|_| {
+            let why = "so many large requests are under way that there is no room for another; try again";
+            Failure::new(Code::ResourceExhausted, why)
+        })
+    }
+}
+
 /// The one message of a request.
 pub(super) struct Rope {
     body: Body,
@@ -25,6 +57,8 @@ pub(super) struct Rope {
     here: usize,
     /// Bytes of the message that were not read yet, here or to come.
     left: usize,
+    /// Its part of the room.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Rope {
@@ -32,18 +66,15 @@ impl Rope {
     ///
     /// # Errors
     /// InvalidArgument where the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
-    /// message is longer than `limit`.
-    pub async fn open(body: Body, limit: usize) -> Result<Rope> {
-        let mut rope = Rope { body, pieces: VecDeque::new(), here: 0, left: usize::MAX };
+    /// message is longer than there is room for.
+    pub async fn open(body: Body, room: &Room) -> Result<Rope> {
+        let mut rope = Rope { body, pieces: VecDeque::new(), here: 0, left: usize::MAX, _room: None };
         rope.need(HEADER).await?;
         if rope.get_u8() != 0 {
             return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
         }
         rope.left = rope.get_u32() as usize;
-        if rope.left > limit {
-            let why = format!("the request has {} bytes, the limit is {limit} (--grpc-limit)", rope.left);
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
+        rope._room = Some(room.take(rope.left)?);
         if rope.here > rope.left { Err(more_than_one()) } else { Ok(rope) }
     }
 
@@ -195,7 +226,7 @@ pub(super) mod tests {
         framed.extend(bytes);
         let frames: Vec<Result<_, tonic::Status>> =
             framed.chunks(piece).map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece)))).collect();
-        Rope::open(Body::new(StreamBody::new(futures::stream::iter(frames))), usize::MAX).await.unwrap()
+        Rope::open(Body::new(StreamBody::new(futures::stream::iter(frames))), &Room::new(1 << 20, 1)).await.unwrap()
     }
 
     #[tokio::test]
@@ -222,5 +253,15 @@ pub(super) mod tests {
             let answer = rope(bytes, 1).await.field(0, 2, &mut Vec::new()).await;
             assert_eq!(answer.unwrap_err().code, Code::InvalidArgument, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn there_is_room_for_so_much_and_no_more() {
+        let room = Room::new(4 * GRAIN, 2);
+        assert_eq!(room.take(4 * GRAIN + 1).unwrap_err().code, Code::ResourceExhausted);
+        let held = [room.take(4 * GRAIN).unwrap(), room.take(3 * GRAIN + 1).unwrap()];
+        assert_eq!(room.take(1).unwrap_err().code, Code::ResourceExhausted);
+        drop(held);
+        assert!(room.take(1).is_ok());
     }
 }

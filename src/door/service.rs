@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::grpc::{Caller, described};
 use super::message as msg;
-use super::rope::{Rope, malformed};
+use super::rope::{Room, Rope, malformed};
 use super::session::{Callable, DoorSession};
 use super::tensor::{Outgoing, read, read_named};
 use super::trace::full_name;
@@ -29,6 +29,9 @@ const MAX_SESSIONS: usize = 1024;
 /// How long a session stays after its client's last connection has ended and its last call was made: clients close idle
 /// connections, and come back.
 const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
+/// How many of the largest messages may be under way at once, together.
+const MESSAGES_UNDER_WAY: usize = 4;
+
 /// The field of a RunStepRequest and of a RunCallableRequest that holds feeds, and of their responses that holds tensors.
 const STEP_FEED: u32 = 2;
 const CALLABLE_FEED: u32 = 3;
@@ -36,7 +39,7 @@ const FETCHED: u32 = 1;
 
 pub(super) struct MasterService {
     node: Arc<Node>,
-    max_message_bytes: usize,
+    room: Room,
     token: Option<String>,
     sessions: Mutex<HashMap<String, Arc<DoorSession>>>,
 }
@@ -49,11 +52,17 @@ struct RunStep {
 
 impl MasterService {
     pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<String>) -> Self {
-        MasterService { node, max_message_bytes, token, sessions: Mutex::default() }
+        MasterService {
+            node,
+            room: Room::new(max_message_bytes, MESSAGES_UNDER_WAY),
+            token,
+            sessions: Mutex::default(),
+        }
     }
 
-    pub fn max_message_bytes(&self) -> usize {
-        self.max_message_bytes
+    /// The room for messages that come in.
+    pub fn room(&self) -> &Room {
+        &self.room
     }
 
     /// Does what a method is asked; `message` is its request.
