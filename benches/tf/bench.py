@@ -178,12 +178,13 @@ def main():
     if not (meshtf and os.access(meshtf, os.X_OK)):
         sys.exit("the environment variable MESHTF must name the meshtf binary")
     wanted = sys.argv[1:]
+    chosen = [one for one in MEASUREMENTS if not wanted or any(word in one[0] for word in wanted)]
+    if not chosen:
+        sys.exit("there is: " + "; ".join(name for name, *_ in MEASUREMENTS))
     version = run.load_tensorflow()
     print(f"with TensorFlow {version}'s client; the best of {ROUNDS} rounds by turns", flush=True)
     print(f"{'':<44} {'TensorFlow':>10} {'meshtf':>10} {'ratio':>7}  wanted")
-    for name, measure, best, goal in MEASUREMENTS:
-        if wanted and not any(word in name for word in wanted):
-            continue
+    for name, measure, best, goal in chosen:
         figures = {"tensorflow": [], "meshtf": []}
         for _ in range(ROUNDS):
             for kind, list_of in figures.items():
