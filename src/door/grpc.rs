@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -23,6 +24,8 @@ use crate::failure::{Code, Failure, Result};
 
 /// The flag and the length before each message.
 const HEADER: usize = 5;
+/// Most that a call is ended before its client would give it up.
+const EARLY: Duration = Duration::from_millis(50);
 /// Most bytes of an error's text in a header; clients take no more than some thousand bytes of headers.
 const MAX_STATUS_TEXT: usize = 2048;
 
@@ -62,8 +65,34 @@ async fn answer(service: &MasterService, request: Request<tonic::body::Body>) ->
         let why = format!("this is TensorFlow's MasterService and has no {}", parts.uri.path());
         return Err(Failure::new(Code::Unimplemented, why));
     };
-    let message = Rope::open(body, service.room()).await?;
-    service.call(method, message, &caller).await
+    let work = async {
+        let message = Rope::open(body, service.room()).await?;
+        service.call(method, message, &caller).await
+    };
+    let Some(limit) = deadline(&parts.headers) else { return work.await };
+    // A little sooner than the client gives up by itself (or tonic, which calls that Cancelled): it is to learn why.
+    let limit = limit - (limit / 10).min(EARLY);
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let why =
+            format!("the call was not done after {} ms, the client's limit, and was cancelled", limit.as_millis());
+        Err(Failure::new(Code::DeadlineExceeded, why))
+    })
+}
+
+/// How long the client waits: up to eight digits and a unit, as gRPC writes it.
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 60 * 60),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
 }
 
 fn bearer(headers: &HeaderMap) -> Option<String> {
@@ -151,6 +180,22 @@ mod tests {
             "Incompatible shapes: [2,3] vs. [4,5] (op AddV2 on /job:local/task:1/device:CPU:0)\n\t [[{{node tower/add}}]]"
         );
         assert_eq!(described(&Failure::invalid("no")), "no");
+    }
+
+    #[test]
+    fn deadlines_as_grpc_writes_them() {
+        let check = |text: &'static str, limit: Option<Duration>| {
+            let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), HeaderValue::from_static(text))]);
+            assert_eq!(deadline(&headers), limit, "{text}");
+        };
+        check("300m", Some(Duration::from_millis(300)));
+        check("2H", Some(Duration::from_secs(7200)));
+        check("99999999n", Some(Duration::from_nanos(99_999_999)));
+        check("999999999n", None);
+        check("12", None);
+        check("", None);
+        check("-1S", None);
+        assert_eq!(deadline(&HeaderMap::new()), None);
     }
 
     #[test]

@@ -35,7 +35,7 @@ with Cluster(server_kind(), {"ps": 2, "worker": 2}, meshtf_binary()) as servers:
     check(chief.step > saved, chief.step, saved)
     had = other.steps_said
     trainer.watch([chief, other], lambda: other.ended or other.steps_said >= had + 50, 30, "the other goes on beside it")
-    trainer.finish([chief, other], 60)
+    trainer.finish([chief, other], 150)
     accuracy = trainer.accuracy_of(tf.train.latest_checkpoint(logdir))
     note(f"accuracy {accuracy:.3f}")
     check(accuracy >= 0.95, accuracy)

@@ -33,7 +33,7 @@ for lost in ["ps/1", "ps/0"]:
         trainer.watch(both, lambda: all(w.steps_said >= n + 300 for w, n in zip(both, had)), 60, f"both go on without {lost}")
         note(f"{lost}: both clients go on; 300 steps each were taken {time.monotonic() - began:.1f} s after its return")
         check(min(worker.step for worker in both) > saved, saved)
-        trainer.finish(both, 60)
+        trainer.finish(both, 150)
         newest = tf.train.latest_checkpoint(logdir)
         last = tf.train.load_checkpoint(newest).get_tensor("global_step")
         check(STEPS <= last <= STEPS + 2, last)

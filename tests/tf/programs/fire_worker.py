@@ -30,7 +30,7 @@ with Cluster(server_kind(), {"ps": 2, "worker": 2}, meshtf_binary()) as servers:
     came = start(servers, 1, logdir, False, 2500)
     trainer.watch([stays, came], lambda: came.steps_said >= 50, 30, "the worker is back")
     check(came.step > stays.steps_said, "the returned worker began anew")
-    trainer.finish([stays, came], 60)
+    trainer.finish([stays, came], 150)
 
 with Cluster(server_kind(), {"ps": 2, "worker": 2}, meshtf_binary()) as servers:
     servers.start()
@@ -47,4 +47,4 @@ with Cluster(server_kind(), {"ps": 2, "worker": 2}, meshtf_binary()) as servers:
     took = time.monotonic() - began
     note(f"synchronous: goes on {took:.2f} s after the worker's return")
     check(took < 2, took)
-    trainer.finish([stays, came], 60)
+    trainer.finish([stays, came], 150)

@@ -16,7 +16,7 @@ def train(steps, logdir, sync):
     workers = [trainer.Worker(0, trainer.monitored, steps, logdir, sync)]
     trainer.watch(workers, lambda: workers[0].ready, 60, "the chief begins")
     workers.append(trainer.Worker(1, trainer.monitored, steps, logdir, sync))
-    trainer.finish(workers, 100)
+    trainer.finish(workers, 200)
     saved = tf.train.latest_checkpoint(logdir)
     step = tf.train.load_checkpoint(saved).get_tensor("global_step")
     # The hook saves at the end, too; a worker may have been under way when the step was reached.

@@ -13,7 +13,7 @@ STEPS = 2500
 
 logdir = data("async")
 workers = [trainer.Worker(index, trainer.supervised, STEPS, logdir, False) for index in range(2)]
-trainer.finish(workers, 100)
+trainer.finish(workers, 200)
 accuracy = workers[0].said["accuracy"]
 note(f"accuracy {accuracy:.3f} after {STEPS} steps; the workers took {workers[0].steps_said} and {workers[1].steps_said}")
 check(accuracy >= 0.95, accuracy)

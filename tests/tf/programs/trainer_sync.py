@@ -10,7 +10,7 @@ CLUSTER = {"ps": 2, "worker": 2}
 STEPS = 1500
 
 workers = [trainer.Worker(index, trainer.supervised, STEPS, data("sync"), True) for index in range(2)]
-trainer.finish(workers, 110)
+trainer.finish(workers, 200)
 accuracy = workers[0].said["accuracy"]
 note(f"accuracy {accuracy:.3f} after {STEPS} steps; the workers took {workers[0].steps_said} and {workers[1].steps_said}")
 check(accuracy >= 0.95, accuracy)
