@@ -211,7 +211,10 @@ impl State {
             }
             (Arc::clone(&session.graph), session.options.clone())
         };
-        let plan = self.make_plan(&graph, &cluster, &signature, &options)?;
+        let plan = self.make_plan(&graph, &cluster, &signature, &options).map_err(|failure| {
+            // A device that is not there because its task was lost is no mistake of the graph.
+            self.lock().get(&id).and_then(|session| session.lost_to(&cluster)).unwrap_or(failure)
+        })?;
         if options.log_placement {
             log_placement(&plan);
         }

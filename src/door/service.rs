@@ -1,6 +1,6 @@
 //! TensorFlow's `MasterService`: what each of its methods does with the node's sessions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(super) struct MasterService {
     node: Arc<Node>,
     room: Room,
     token: Option<String>,
+    /// The jobs that graphs named and that were there: one that is gone may come back.
+    met: Mutex<HashSet<String>>,
     sessions: Mutex<HashMap<String, Arc<DoorSession>>>,
 }
 
@@ -56,6 +58,7 @@ impl MasterService {
             node,
             room: Room::new(max_message_bytes, MESSAGES_UNDER_WAY),
             token,
+            met: Mutex::default(),
             sessions: Mutex::default(),
         }
     }
@@ -223,12 +226,16 @@ impl MasterService {
     async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(TASKS_WAIT);
         let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();
-        let knows = |cluster: &Cluster| tasks.iter().any(|task| cluster.tasks().any(|other| other.job == task.job));
+        let has_met = |job: &String| self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(job);
+        let knows = |cluster: &Cluster| {
+            tasks.iter().any(|task| has_met(&task.job) || cluster.tasks().any(|other| other.job == task.job))
+        };
         let first = limit.min(OTHER_CLUSTER_WAIT);
-        if tasks.is_empty() || self.node.wait_for(&tasks, first).await {
-            return Ok(());
-        }
-        if knows(&self.node.cluster()) && self.node.wait_for(&tasks, limit.saturating_sub(first)).await {
+        let are_there = tasks.is_empty()
+            || self.node.wait_for(&tasks, first).await
+            || knows(&self.node.cluster()) && self.node.wait_for(&tasks, limit.saturating_sub(first)).await;
+        if are_there {
+            self.met.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().map(|task| task.job));
             return Ok(());
         }
         let cluster = self.node.cluster();

@@ -235,6 +235,12 @@ impl Session {
         Some((request, Ok(number as u32)))
     }
 
+    /// Where the session ends with its tasks and one of them is not up: that.
+    pub fn lost_to(&self, cluster: &Cluster) -> Option<Failure> {
+        let is_gone = |task: &&Task| cluster.member(task).is_none();
+        self.used.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
+    }
+
     /// Every worker that holds a piece of this session.
     pub fn workers(&self) -> BTreeSet<Peer> {
         self.plans.iter().flat_map(|plan| plan.parts.iter().map(|part| part.worker.clone())).collect()

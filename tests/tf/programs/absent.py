@@ -62,3 +62,16 @@ with house.Cluster(server_kind(), {"ps": 1, "worker": 2}, meshtf_binary()) as se
             raise AssertionError("a task that was killed answers")
         except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
             check(time.monotonic() - began < 5, error)
+
+    # The only task of a job may come back as well, where it was met before; the session that used it is over.
+    with tf.Graph().as_default(), session(servers, "worker/0") as one:
+        check(one.run(on("/job:ps/task:0")) == 5)
+        servers.kill("ps/0")
+        for graph in [tf.get_default_graph(), tf.Graph()]:
+            with graph.as_default(), session(servers, "worker/0", graph=graph) as another:
+                for asked in [one] * (graph is one.graph) + [another]:
+                    try:
+                        asked.run(on("/job:ps/task:0"))
+                        raise AssertionError("a task that was killed answers")
+                    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+                        check("/job:ps/task:0" in str(error), error)
