@@ -1,60 +1,16 @@
 #!/usr/bin/env bash
 # Two nodes as separate processes that TensorFlow's own client uses, the answer. `make demo-tf` runs it.
-# The nodes have a home folder and a mesh name of their own, so that a mesh that is already running is left alone.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-meshtf="${MESHTF:-meshtf}"
-python="${PYTHON:-python3}"
-home="$(mktemp -d "${TMPDIR:-/tmp}/meshtf-demo.XXXXXX")"
-export MESHTF_HOME="$home" MESHTF_MESH="demo-$$"
-unset MESHTF_PEERS
-nodes=()
-
-say() { if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' "$*"; else printf '▸ %s\n' "$*"; fi; }
-
-stop() {
-    local result=$?
-    if [ "${#nodes[@]}" -gt 0 ]; then
-        say "stopping the nodes"
-        kill -TERM "${nodes[@]}" 2>/dev/null || true
-        wait "${nodes[@]}" 2>/dev/null || true
-    fi
-    if [ "$result" -ne 0 ]; then
-        for log in "$home"/*.log; do
-            [ -e "$log" ] && { say "$(basename "$log")"; cat "$log"; }
-        done
-    fi
-    rm -rf "$home"
-    exit "$result"
-}
-trap stop EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-start() {
-    local name=$1 log="$home/${1//\//-}.log"
-    "$meshtf" node --name "$name" --listen 127.0.0.1:0 --grpc 127.0.0.1:0 >"$log" 2>&1 &
-    nodes+=($!)
-    # It prints one line when it serves.
-    for _ in $(seq 200); do
-        if grep -q ' serves' "$log"; then
-            say "$(grep -m 1 ' serves' "$log")"
-            return
-        fi
-        kill -0 "${nodes[-1]}" 2>/dev/null || { say "$name ended before it served"; exit 1; }
-        sleep 0.05
-    done
-    say "$name does not serve after 10 s"
-    exit 1
-}
+source "$here/mesh.sh"
 
 say "two nodes, each a process of its own"
-start local/0
-start local/1
+start local/0 --grpc 127.0.0.1:0
+start local/1 --grpc 127.0.0.1:0
 
 door="$(grep -oE -m 1 'grpc=[0-9.:]+' "$home/local-0.log" | cut -d= -f2)"
 say "python examples/client.py grpc://$door"
-answer="$(TF_CPP_MIN_LOG_LEVEL=2 "$python" "$here/client.py" "grpc://$door" 2>"$home/client.log")" || { say "the client failed"; exit 1; }
+answer="$(TF_CPP_MIN_LOG_LEVEL=2 "${PYTHON:-python3}" "$here/client.py" "grpc://$door" 2>"$home/client.log")" || { say "the client failed"; exit 1; }
 printf '%s\n' "$answer"
 [ "$answer" = 238 ] || { say "expected 238"; exit 1; }

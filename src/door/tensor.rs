@@ -192,18 +192,18 @@ fn field_len(tag: u32, length: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use half::{bf16, f16};
 
     use super::super::rope::tests::rope;
     use super::*;
 
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Named {
+    pub struct Named {
         #[prost(string, tag = "1")]
-        name: String,
+        pub name: String,
         #[prost(message, optional, tag = "2")]
-        tensor: Option<TensorProto>,
+        pub tensor: Option<TensorProto>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]

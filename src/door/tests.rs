@@ -10,24 +10,17 @@ use tonic::codegen::http::{Request, Response};
 
 use super::grpc::{Answer, Calls};
 use super::message::*;
+use super::tensor::tests::Named;
 use super::*;
 use crate::exec::BackendChoice;
 use crate::failure::Code;
 use crate::graph::GraphBuilder;
-use crate::graph::graphdef::{TensorProto, graph_def, tensor_to_proto};
+use crate::graph::graphdef::{graph_def, tensor_to_proto};
 use crate::node::NodeConfig;
 use crate::plan::Task;
 use crate::tensor::Tensor;
 
 const LIMIT: usize = 64 << 10;
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Named {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "2")]
-    tensor: Option<TensorProto>,
-}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Feeds {
