@@ -1,17 +1,16 @@
 //! TensorFlow's `MasterService`: what each of its methods does with the node's sessions.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use super::connection::Connection;
 use super::grpc::{Caller, described};
 use super::message as msg;
 use super::rope::{Room, Rope, malformed};
-use super::session::{Callable, DoorSession};
+use super::session::{Callable, DoorSession, lock};
 use super::tensor::{Outgoing, read, read_named};
 use super::trace::full_name;
-use crate::device::{DeviceSpec, Task};
+use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::graph::graphdef::{self, GraphDef};
@@ -226,7 +225,7 @@ impl MasterService {
     async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(TASKS_WAIT);
         let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();
-        let has_met = |job: &String| self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(job);
+        let has_met = |job: &String| lock(&self.met).contains(job);
         let knows = |cluster: &Cluster| {
             tasks.iter().any(|task| has_met(&task.job) || cluster.tasks().any(|other| other.job == task.job))
         };
@@ -235,7 +234,7 @@ impl MasterService {
             || self.node.wait_for(&tasks, first).await
             || knows(&self.node.cluster()) && self.node.wait_for(&tasks, limit.saturating_sub(first)).await;
         if are_there {
-            self.met.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().map(|task| task.job));
+            lock(&self.met).extend(tasks.into_iter().map(|task| task.job));
             return Ok(());
         }
         let cluster = self.node.cluster();
@@ -307,7 +306,7 @@ impl MasterService {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DoorSession>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 }
 
@@ -342,10 +341,8 @@ fn parsed(filters: &[String]) -> Result<Vec<DeviceSpec>> {
 
 /// Whether a session with these filters sees a task.
 fn passes(filters: &[DeviceSpec], task: &Task) -> bool {
-    let names = |filter: &DeviceSpec| {
-        filter.job.as_ref().is_none_or(|job| *job == task.job) && filter.task.is_none_or(|index| index == task.index)
-    };
-    filters.is_empty() || filters.iter().any(names)
+    let device = task.device(DeviceKind::Cpu, 0);
+    filters.is_empty() || filters.iter().any(|filter| device.matches(&filter.task_only()))
 }
 
 /// What TensorFlow says of a graph whose jobs are not the cluster's.
@@ -380,10 +377,4 @@ pub(super) fn panicked(error: tokio::task::JoinError) -> Failure {
 /// A limit as TensorFlow states it; none is 0.
 pub(super) fn milliseconds(limit: i64) -> Option<Duration> {
     u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
-}
-
-/// When a session was last used, and over what.
-pub(super) struct Seen {
-    pub at: Instant,
-    pub connection: Option<Connection>,
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest};
-use super::service::{Seen, milliseconds, panicked};
+use super::service::{milliseconds, panicked};
 use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
@@ -36,6 +36,12 @@ pub(super) struct DoorSession {
 struct Growing {
     library: Library,
     version: i64,
+}
+
+/// When a session was last used, and over what.
+struct Seen {
+    at: Instant,
+    connection: Option<Connection>,
 }
 
 /// Feeds, fetches and targets under a number.
@@ -216,6 +222,6 @@ fn no_callable(handle: i64) -> Failure {
     Failure::invalid(format!("No such callable handle: {handle}"))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -211,8 +211,8 @@ impl Placer<'_> {
         let why = if self.groups.is_single(id) || !own.is_open() {
             let has_own = self.devices[device].matches(&own);
             // Who takes a handle follows it, to another task even.
-            let follows = !is_soft && !has_own;
-            let follows = follows && !(self.options.soft_placement && self.devices[device].matches(&own.task_only()));
+            let is_moved = self.options.soft_placement && self.devices[device].matches(&own.task_only());
+            let follows = !is_soft && !has_own && !is_moved;
             match (own.is_open(), is_soft || !has_own) {
                 (true, _) => Why::Default,
                 _ if follows => Why::Colocated { with: whole.decider(graph, id, group) },

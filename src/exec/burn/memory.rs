@@ -10,7 +10,7 @@ use burn_backend::{
 use super::array::taken;
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Data, Element, Shape, Tensor};
+use crate::tensor::{DType, Data, Element, Shape, Tensor, with_number};
 
 /// A backend whose float, integer and bool tensors are of one type, as all of burn's own are.
 pub(in crate::exec) trait Backing:
@@ -178,21 +178,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
-    let copied = match dtype {
-        DType::F16 => copied::<B, half::f16>(&raw),
-        DType::BF16 => copied::<B, half::bf16>(&raw),
-        DType::F32 => copied::<B, f32>(&raw),
-        DType::F64 => copied::<B, f64>(&raw),
-        DType::I8 => copied::<B, i8>(&raw),
-        DType::I16 => copied::<B, i16>(&raw),
-        DType::I32 => copied::<B, i32>(&raw),
-        DType::I64 => copied::<B, i64>(&raw),
-        DType::U8 => copied::<B, u8>(&raw),
-        DType::U16 => copied::<B, u16>(&raw),
-        DType::U32 => copied::<B, u32>(&raw),
-        DType::U64 => copied::<B, u64>(&raw),
-        DType::Bool | DType::String | DType::Resource | DType::Variant => None,
-    };
+    let copied = with_number!(dtype, T => copied::<B, T>(&raw)).flatten();
     if let Some(data) = copied {
         return Tensor::new(shape, data);
     }
