@@ -1,5 +1,5 @@
-//! A graph made ready to run on a cluster: pruned to what is asked for, placed on devices, split into one piece per
-//! device with a transfer wherever a value crosses.
+//! A graph made ready to run on a cluster: pruned to what is asked for, relieved of what need not be computed for it,
+//! placed on devices, split into one piece per device with a transfer wherever a value crosses.
 //!
 //! Pure and deterministic: the same graph, cluster and signature give the same plan, byte for byte.
 
@@ -10,6 +10,7 @@ mod partition;
 mod place;
 mod prune;
 mod shape;
+mod simplify;
 pub mod trace;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,7 +33,8 @@ pub fn plan(
     signature: &Signature,
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
-    let step = prune::prune(graph, signature)?;
+    let mut step = prune::prune(graph, signature)?;
+    simplify::simplify(&mut step);
     let loops = frame::Loops::find(&step)?;
     let placed = place::place(&step, devices, options)?;
     refuse_unfed(&step, &placed)?;

@@ -15,6 +15,8 @@ pub(super) struct Step<'a> {
     pub graph: &'a Graph,
     /// In topological order but for the back edges of loops; among what is ready, in the graph's order.
     pub items: Vec<Item>,
+    /// The nodes that are to run though nobody may take their value.
+    pub targets: Vec<NodeId>,
     /// dtype of each feed, in the signature's order.
     pub feed_types: Vec<DType>,
     /// dtype of each fetch, in the signature's order.
@@ -102,6 +104,7 @@ pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<Step<
     Ok(Step {
         graph,
         items: reached.in_order(graph, &feeds, &fetches),
+        targets,
         feed_types: feeds.iter().map(dtype).collect(),
         fetch_types: fetches.iter().map(dtype).collect(),
     })

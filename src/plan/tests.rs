@@ -11,6 +11,7 @@ mod crossing;
 mod parts;
 mod placing;
 mod recorded;
+mod simplified;
 
 /// A graph with a node a line: `name = OP INPUT… KEY=VALUE… @DEVICE`, or `name = 2` for a constant.
 fn graph(text: &str) -> Graph {

@@ -7,7 +7,7 @@ fn feeds_cut_the_graph() {
     let graph = graph(
         "p = Placeholder dtype=int32
          q = Placeholder dtype=int32 shape=5 @/job:local/task:0
-         s = Neg p
+         s = RandomShuffle p
          parts = Unpack q num=2 T=int32
          a = Add s parts:0
          after_p = NoOp ^p

@@ -79,7 +79,7 @@ fn state_and_what_touches_it_share_a_device() {
     let graph = graph(
         "v = VariableV2 dtype=int32 shape=2,3
          one = 1
-         init = Assign v one validate_shape=false @/job:local/task:1
+         init = Assign v one @/job:local/task:1
          read = Identity v _class=v
          count = AssignAdd v one
          far = Neg v @/job:local/task:0

@@ -1,0 +1,150 @@
+//! What a step need not compute, though its graph says so.
+//!
+//! A node that provably answers its input as it is (a sum over no axes, a reshape to the shape it has: what gradients are
+//! full of) is passed by. A node that only computes, and whose value nobody takes, is left out: whoever waited for it
+//! waits for what it would have waited for. TensorFlow's own optimiser does both.
+
+use super::prune::{Item, ItemOp, Step};
+use super::shape::Shapes;
+use crate::graph::Node;
+
+/// Leaves out what need not run. Every item that stays computes what it did.
+pub(super) fn simplify(step: &mut Step) {
+    pass_by(step);
+    leave_out(step);
+}
+
+/// Has those who take the answer of an item that only hands on its input take that input.
+fn pass_by(step: &mut Step) {
+    let shapes = Shapes::infer(step);
+    let mut instead: Vec<Option<(usize, u32)>> = vec![None; step.items.len()];
+    for item in 0..step.items.len() {
+        let hands_on = hands_on(step, &shapes, item);
+        let inputs = &mut step.items[item].inputs;
+        inputs.iter_mut().for_each(|input| *input = instead[input.0].filter(|_| input.1 == 0).unwrap_or(*input));
+        instead[item] = inputs.first().copied().filter(|_| hands_on);
+    }
+}
+
+/// Whether the item's one output is its first input as it is, and nothing else would be lost without it.
+fn hands_on(step: &Step, shapes: &Shapes, item: usize) -> bool {
+    let Item { inputs, control, .. } = &step.items[item];
+    let is_same = match step.op(item) {
+        "Reshape" | "BroadcastTo" => shapes.are_same(inputs[0], (item, 0)),
+        "Sum" | "Mean" | "Prod" | "Max" | "Min" | "All" | "Any" => shapes.is_empty_list(inputs[1].0, inputs[1].1),
+        _ => false,
+    };
+    is_same && control.is_empty() && !takes_reference(step, item) && !follows_control_flow(step, item)
+}
+
+/// Leaves out the items that only compute and whose value nobody takes.
+fn leave_out(step: &mut Step) {
+    let stays = staying(step);
+    if stays.iter().all(|&stays| stays) {
+        return;
+    }
+    let edges: usize = step.items.iter().map(|item| item.inputs.len() + item.control.len()).sum();
+    let Some(control) = control_without(step, &stays, 2 * edges + 1024) else { return };
+    let mut count = 0;
+    let place = |&stays: &bool| {
+        count += usize::from(stays);
+        count.saturating_sub(1)
+    };
+    // Of those that stay; nobody asks for another's.
+    let places: Vec<usize> = stays.iter().map(place).collect();
+    let items = std::mem::take(&mut step.items).into_iter().zip(control).zip(&stays).filter(|(_, stays)| **stays);
+    step.items = items
+        .map(|((item, control), _)| Item {
+            op: item.op,
+            inputs: item.inputs.into_iter().map(|(from, port)| (places[from], port)).collect(),
+            control: control.into_iter().map(|before| places[before]).collect(),
+        })
+        .collect();
+}
+
+/// By item: whether it has an effect, was asked for, or is taken by one that stays.
+fn staying(step: &Step) -> Vec<bool> {
+    let mut stays: Vec<bool> = (0..step.items.len()).map(|item| !only_computes(step, item)).collect();
+    for item in (0..step.items.len()).rev().filter(|&item| stays[item]).collect::<Vec<_>>() {
+        let mut todo = vec![item];
+        while let Some(item) = todo.pop() {
+            for &(from, _) in &step.items[item].inputs {
+                if !std::mem::replace(&mut stays[from], true) {
+                    todo.push(from);
+                }
+            }
+        }
+    }
+    stays
+}
+
+/// The control inputs of each item that stays, once the others are left out; `None` where they would be more than `most`
+/// in all, and it costs less to compute what nobody takes.
+fn control_without(step: &Step, stays: &[bool], most: usize) -> Option<Vec<Vec<usize>>> {
+    let mut control: Vec<Vec<usize>> = Vec::with_capacity(step.items.len());
+    let mut count = 0;
+    for (item, &stays_too) in step.items.iter().zip(stays) {
+        // Whoever is left out leaves what it waited for, over values too, in its place.
+        let values = item.inputs.iter().map(|&(from, _)| from).filter(|_| !stays_too);
+        let mut waits = Vec::new();
+        for from in item.control.iter().copied().chain(values) {
+            match stays[from] {
+                true => waits.push(from),
+                false => waits.extend_from_slice(&control[from]),
+            }
+        }
+        waits.sort_unstable();
+        waits.dedup();
+        count += waits.len();
+        if count > most {
+            return None;
+        }
+        control.push(waits);
+    }
+    Some(control)
+}
+
+/// Whether all that the item does is to compute its outputs, of values alone.
+fn only_computes(step: &Step, item: usize) -> bool {
+    let ItemOp::Node(id) = step.items[item].op else { return false };
+    let node = step.graph.node(id);
+    // An unfed Placeholder is an error, and a NoOp keeps together what waits for much and what much waits for.
+    let is_other = matches!(node.op.name, "Placeholder" | "NoOp");
+    !is_other
+        && !step.targets.contains(&id)
+        && !has_effect(node)
+        && !is_control_flow(node.op.name)
+        && !takes_reference(step, item)
+        && !follows_control_flow(step, item)
+}
+
+fn has_effect(node: &Node) -> bool {
+    node.op.stateful || node.op.inputs.iter().chain(&node.op.outputs).any(|arg| arg.is_ref)
+}
+
+/// Whether an input is a variable, which has another value at another time.
+fn takes_reference(step: &Step, item: usize) -> bool {
+    step.items[item].inputs.iter().any(|&(from, port)| step.outputs(from)[port as usize].is_ref)
+}
+
+/// Whether it takes or waits for something where the port, the branch or the iteration matters: an order of execution does
+/// not tell these apart.
+fn follows_control_flow(step: &Step, item: usize) -> bool {
+    let Item { inputs, control, .. } = &step.items[item];
+    inputs.iter().map(|&(from, _)| from).chain(control.iter().copied()).any(|from| is_control_flow(step.op(from)))
+}
+
+fn is_control_flow(op: &str) -> bool {
+    matches!(
+        op,
+        "Switch"
+            | "RefSwitch"
+            | "Merge"
+            | "RefMerge"
+            | "Enter"
+            | "Exit"
+            | "NextIteration"
+            | "LoopCond"
+            | "ControlTrigger"
+    )
+}

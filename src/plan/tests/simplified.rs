@@ -1,0 +1,149 @@
+//! What a step need not compute: what is left out, what is passed by, and what must stay though it looks idle.
+
+use super::*;
+
+/// What runs for the fetches and targets, and for one node what it takes and what it waits for.
+fn runs(text: &str, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> String {
+    let devices = two_tasks();
+    let graph = graph(text);
+    let plan = checked(&graph, &devices, &signature(feeds, fetches, targets), &options(&devices));
+    let names: Vec<&str> = plan.placements.iter().map(|placement| placement.node.as_str()).collect();
+    names.join(" ")
+}
+
+/// The names of what a node takes and, after a bar, of what it waits for.
+fn around(text: &str, node: &str, feeds: &[&str], fetches: &[&str], targets: &[&str]) -> String {
+    let devices = two_tasks();
+    let graph = graph(text);
+    let plan = checked(&graph, &devices, &signature(feeds, fetches, targets), &options(&devices));
+    let piece = plan.pieces.iter().find(|piece| piece.nodes.iter().any(|it| it.name == node)).expect("it runs");
+    let node = piece.nodes.iter().find(|it| it.name == node).expect("it runs");
+    let name = |from: u32| piece.nodes[from as usize].name.clone();
+    let inputs: Vec<String> = node.inputs.iter().map(|input| name(input.0)).collect();
+    let control: Vec<String> = node.control.iter().map(|&from| name(from)).collect();
+    format!("{} | {}", inputs.join(" "), control.join(" "))
+}
+
+/// The gradients of a product of two values of one unknown shape, as TensorFlow writes them, and of one with another.
+const GRADIENTS: &str = "
+    x = Placeholder dtype=float32 shape=?,3
+    y = Placeholder dtype=float32 shape=?,3
+    w = VariableV2 dtype=float32 shape=3,3
+    read = Identity w
+    h = MatMul x read
+    r = Tanh h
+    sh = Shape h
+    sr = Shape r
+    sy = Shape y
+    same = BroadcastGradientArgs sh sr
+    other = BroadcastGradientArgs sh sy
+    d = Mul h r
+    sum = Sum d same
+    one = Reshape sum sh
+    sum_1 = Sum d same:1
+    two = Reshape sum_1 sr
+    sum_2 = Sum d other
+    three = Reshape sum_2 sh
+    out = Neg two
+    out_3 = Neg three";
+
+#[test]
+fn what_was_not_broadcast_is_not_summed() {
+    assert_eq!(runs(GRADIENTS, &["x"], &["one", "out"], &[]), "w read h r d out");
+    assert_eq!(around(GRADIENTS, "out", &["x"], &["one", "out"], &[]), "d | ");
+    // Two batches need not be of one size.
+    let all = "w read h r sh sy other d sum_2 three out_3";
+    assert_eq!(runs(GRADIENTS, &["x", "y"], &["out_3"], &[]), all);
+    // What is fed may have any shape; so may what it is multiplied with.
+    assert_eq!(runs(GRADIENTS, &["x", "r"], &["one"], &[]), "w read h sh sr same d sum one");
+    // What is asked for by its name runs.
+    assert_eq!(runs(GRADIENTS, &["x"], &["out"], &["sum_1"]), "w read h r sh sr same d sum_1 out");
+}
+
+#[test]
+fn sizes_that_are_the_same_are_known_through_shapes() {
+    let text = "
+        x = Placeholder dtype=float32 shape=?,?
+        sx = Shape x
+        nil = 0
+        zero = Cast nil DstT=float32
+        zeros = Fill sx zero
+        sum = AddV2 x zeros
+        back = Reshape sum sx
+        out = Neg back
+        flat = Reshape x minus
+        minus = 5
+        far = Neg flat";
+    assert_eq!(runs(text, &["x"], &["out"], &[]), "sx nil zero zeros sum out");
+    // To other sizes it stays.
+    assert_eq!(runs(text, &["x"], &["far"], &[]), "flat minus far");
+}
+
+#[test]
+fn a_value_that_nobody_takes_is_not_computed() {
+    let text = "
+        a = Placeholder dtype=int32
+        v = VariableV2 dtype=int32 shape=1
+        count = AssignAdd v a
+        neg = Neg a ^count
+        twice = Add neg neg
+        both = NoOp ^twice ^neg
+        set = AssignSub v a ^both
+        plain = AssignSub v a ^twice
+        shuffled = RandomShuffle a
+        after = NoOp ^shuffled
+        read = Identity v
+        after_read = NoOp ^read";
+    // What it waited for is waited for in its place.
+    assert_eq!(runs(text, &["a"], &[], &["set"]), "v count both set");
+    assert_eq!(around(text, "both", &["a"], &[], &["set"]), " | _Feed/a count");
+    assert_eq!(runs(text, &["a"], &[], &["plain"]), "v count plain");
+    assert_eq!(runs(text, &["a"], &["neg"], &["plain"]), "v count neg plain");
+    assert_eq!(runs(text, &["a"], &[], &["plain", "twice"]), "v count neg twice plain");
+    // What has an effect, and a look at a variable, which may have no value.
+    assert_eq!(runs(text, &["a"], &[], &["after"]), "shuffled after");
+    assert_eq!(runs(text, &["a"], &[], &["after_read"]), "v read after_read");
+}
+
+#[test]
+fn a_branch_is_waited_for_as_it_was() {
+    let text = "
+        p = Placeholder dtype=bool
+        a = Placeholder dtype=int32
+        s = Switch a p
+        pivot = Identity s:1
+        neg = Neg pivot
+        v = VariableV2 dtype=int32 shape=1
+        set = AssignSub v a ^neg";
+    assert_eq!(around(text, "set", &["a", "p"], &[], &["set"]), "v _Feed/a | pivot");
+}
+
+#[test]
+fn an_unfed_placeholder_is_an_error_all_the_same() {
+    let graph = graph(
+        "a = Placeholder dtype=int32
+         neg = Neg a
+         b = 1 ^neg",
+    );
+    let devices = two_tasks();
+    let refused = plan(&graph, &devices, &signature(&[], &["b"], &[]), &options(&devices)).unwrap_err();
+    assert!(matches!(refused, PlanError::UnfedPlaceholder { .. }), "{refused}");
+}
+
+/// Where leaving out would make many wait for many, what nobody takes is computed.
+#[test]
+fn what_many_wait_for_is_no_worse_than_it_was() {
+    let many = 400;
+    let mut text = "a = Placeholder dtype=int32\n v = VariableV2 dtype=int32 shape=1\n".to_owned();
+    for i in 0..many {
+        text += &format!("r{i} = Identity v\n n{i} = Neg r{i}\n");
+    }
+    text += &format!("all = AddN {} N={many}\n", (0..many).map(|i| format!("n{i}")).collect::<Vec<_>>().join(" "));
+    for i in 0..many {
+        text += &format!("s{i} = AssignSub v a ^all\n");
+    }
+    let targets: Vec<String> = (0..many).map(|i| format!("s{i}")).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    assert!(runs(&text, &["a"], &[], &targets).contains(" all "));
+    assert!(!runs(&text, &["a"], &[], &targets[..1]).contains(" all "));
+}
