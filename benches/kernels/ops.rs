@@ -190,7 +190,7 @@ pub fn keep(engine: &dyn Engine, inputs: &[Tensor]) -> Values {
 }
 
 pub fn run(kernel: &mut EngineKernel, inputs: Values) -> Values {
-    match kernel(inputs).expect("the kernel runs") {
+    match (kernel.run)(inputs).expect("the kernel runs") {
         Ran::Done(values) => values,
         Ran::Declined(_) => panic!("the engine declined"),
     }

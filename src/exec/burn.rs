@@ -28,6 +28,10 @@ use super::kernel::KernelNode;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Tensor};
 
+/// A tensor of no more elements is small to a CPU: what lies around a kernel of its backend, from the tensor it is given
+/// to the one it answers, takes longer than the host kernel does.
+const SMALL: usize = 1024;
+
 /// A kernel before it knows its device.
 type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<Ran> + Send>;
 
@@ -60,41 +64,62 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>> {
-        let Some(mut body) = body::<B>(node, &self.site)? else { return Ok(None) };
+        let Some((mut body, is_light)) = body::<B>(node, &self.site)? else { return Ok(None) };
         let site = self.site.clone();
         let name = self.name.clone();
-        Ok(Some(Box::new(move |inputs| {
+        let run = move |inputs: Values| {
             if inputs.iter().any(|input| input.dtype().is_float() && (input.is_empty() || input.rank() > B::MAX_RANK)) {
                 return Ok(Ran::Declined(inputs));
             }
-            guarded(&name, || body(&site, inputs))
-        })))
+            match guarded(&name, || body(&site, inputs))? {
+                Ran::Done(values) if !B::REMOTE => {
+                    values.into_iter().map(at_home).collect::<Result<_>>().map(Ran::Done)
+                }
+                ran => Ok(ran),
+            }
+        };
+        let host_up_to = if is_light && !B::REMOTE { SMALL } else { 0 };
+        Ok(Some(EngineKernel { run: Box::new(run), host_up_to }))
     }
 
-    fn keep(&self, tensor: Tensor) -> Result<Value> {
-        // A single number is worth more with the host: a kernel takes it without a tensor.
-        if tensor.len() <= 1 || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
+    fn small(&self) -> usize {
+        // A single number is worth more with the host even to a GPU: a kernel takes it without a tensor.
+        if B::REMOTE { 1 } else { SMALL }
+    }
+
+    fn upload(&self, tensor: Tensor) -> Result<Value> {
+        if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
             return Ok(Value::Host(tensor));
         }
         guarded(&self.name, || Ok(self.site.array(Value::Host(tensor))?.value()))
     }
 }
 
-/// The kernel of a node; `None` where the host kernel has to do.
-fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<Body<B>>> {
+/// What a kernel of a CPU's backend answers, with the host where it is small.
+fn at_home(value: Value) -> Result<Value> {
+    if value.len() <= SMALL { value.into_host().map(Value::Host) } else { Ok(value) }
+}
+
+/// The kernel of a node, and whether it is light: no product. `None` where the host kernel has to do.
+fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_float() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
         return Ok(None);
     }
     if let Some(body) = layout::body(node)? {
-        return Ok(Some(body));
+        return Ok(Some((body, true)));
     }
     if !node.inputs.iter().any(|dtype| dtype.is_float()) {
-        return Ok(elementwise::logical(node));
+        return Ok(elementwise::logical(node).map(|body| (body, true)));
     }
-    for family in [elementwise::body, matmul::body, reduce::body, conv::body, train::body] {
+    for family in [elementwise::body, reduce::body, train::body] {
         if let Some(body) = family(node)? {
-            return Ok(Some(body));
+            return Ok(Some((body, true)));
+        }
+    }
+    for family in [matmul::body, conv::body] {
+        if let Some(body) = family(node)? {
+            return Ok(Some((body, false)));
         }
     }
     Ok(None)

@@ -57,11 +57,15 @@ pub enum Ran {
     Declined(Values),
 }
 
-/// A kernel compiled for one node. Its inputs are its own: a value that nobody else holds is computed on in place.
-///
-/// # Errors
-/// As the host kernel of the op.
-pub type EngineKernel = Box<dyn FnMut(Values) -> Result<Ran> + Send>;
+/// A kernel compiled for one node.
+pub struct EngineKernel {
+    /// Runs it. Its inputs are its own: a value that nobody else holds is computed on in place. Fails as the host kernel of
+    /// the op does.
+    pub run: Box<dyn FnMut(Values) -> Result<Ran> + Send>,
+    /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
+    /// with them before an engine has them. 0: no inputs are.
+    pub host_up_to: usize,
+}
 
 /// A backend on one device of this machine.
 pub trait Engine: Send {
@@ -75,13 +79,24 @@ pub trait Engine: Send {
     /// InvalidArgument where the attributes are such that no input could be right.
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
 
-    /// The tensor in the engine's memory, or as it is where the engine does not keep such tensors: whole numbers and
-    /// strings, which describe shapes and names, and dtypes it lacks. For constants and variables; a kernel takes what
-    /// lies with the host as it comes.
+    /// The tensor in the engine's memory, or as it is where the engine does not take such tensors: whole numbers and
+    /// strings, which describe shapes and names, and dtypes it lacks.
     ///
     /// # Errors
     /// ResourceExhausted or Internal where the engine fails.
-    fn keep(&self, tensor: Tensor) -> Result<Value>;
+    fn upload(&self, tensor: Tensor) -> Result<Value>;
+
+    /// A tensor of no more elements than this is better off with the host.
+    fn small(&self) -> usize;
+
+    /// The tensor where it is best kept: for constants, variables and what comes from elsewhere. A kernel takes what lies
+    /// with the host as it comes.
+    ///
+    /// # Errors
+    /// As [`Engine::upload`].
+    fn keep(&self, tensor: Tensor) -> Result<Value> {
+        if tensor.len() <= self.small() { Ok(Value::Host(tensor)) } else { self.upload(tensor) }
+    }
 }
 
 impl Value {
@@ -110,6 +125,11 @@ impl Value {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether it lies with the host and has no more than `most` elements.
+    pub fn is_small_on_host(&self, most: usize) -> bool {
+        matches!(self, Value::Host(tensor) if tensor.len() <= most)
     }
 
     /// The tensor in the memory of this process; waits for the engine where that still computes it. Free where it lies

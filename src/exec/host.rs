@@ -17,7 +17,11 @@ impl Engine for HostEngine {
         Ok(None)
     }
 
-    fn keep(&self, tensor: Tensor) -> Result<Value> {
+    fn upload(&self, tensor: Tensor) -> Result<Value> {
         Ok(Value::Host(tensor))
+    }
+
+    fn small(&self) -> usize {
+        usize::MAX
     }
 }

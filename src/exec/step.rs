@@ -404,11 +404,13 @@ fn answer(
     match act {
         Act::Kernel { engine, host } => {
             let declined = match engine {
-                Some(kernel) => match kernel(values(inputs)?)? {
-                    Ran::Done(values) => return complete(node, values),
-                    Ran::Declined(values) => Some(values),
-                },
-                None => None,
+                Some(kernel) if host.is_none() || !are_small(inputs, kernel.host_up_to) => {
+                    match (kernel.run)(values(inputs)?)? {
+                        Ran::Done(values) => return complete(node, values),
+                        Ran::Declined(values) => Some(values),
+                    }
+                }
+                _ => None,
             };
             let Some(kernel) = host else {
                 let why = format!("{} has no kernel for these inputs", node.op);
@@ -456,6 +458,12 @@ fn answer(
         | Act::Exit
         | Act::NextIteration => Err(Failure::new(Class::Internal, "control flow in a piece that has none")),
     }
+}
+
+/// Whether all inputs lie with the host and have no more than so many elements each.
+fn are_small(inputs: &[Option<Token>], most: usize) -> bool {
+    let is_small = |slot: &Option<Token>| matches!(slot, Some(Token::Value(value)) if value.is_small_on_host(most));
+    inputs.iter().all(is_small)
 }
 
 /// The inputs of an engine's kernel. A loop, because a value moves through it a few times less than through adapters.

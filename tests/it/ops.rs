@@ -23,8 +23,9 @@ ops`), never by hand; the test fails where it is out of date.
 
 - **host**: plain Rust on the CPU, for every dtype that TensorFlow's CPU kernels take.
 - **flex**, **ndarray**: the two CPU backends of burn. A device asks its engine first, and takes the host kernel where the
-  engine has none, or declines these inputs: tensors without elements or of more dimensions than it holds, shapes that do not
-  fit (the host says so in TensorFlow's words), windows that it would compute otherwise than TensorFlow.
+  engine has none, where no input has more than 1024 elements (but for products and windows: the host is done sooner), or
+  where the engine declines: tensors without elements or of more dimensions than it holds, shapes that do not fit (the host
+  says so in TensorFlow's words), windows that it would compute otherwise than TensorFlow.
 - **wgpu**: a GPU, in float32; in float16 too where the adapter has it, and never in float64. What it has no kernel for is
   computed on the host beside it.
 

@@ -6,10 +6,13 @@ use super::Body;
 use super::array::{Array, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
-use crate::exec::engine::Ran;
+use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, Tensor};
+
+/// Most multiplications of a product that is not handed to the backend.
+const MOST_ALONE: usize = 1 << 18;
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let (transpose_left, transpose_right, batches) = match node.op {
@@ -21,6 +24,12 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
         let Some(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        if !B::REMOTE
+            && let [Value::Host(x), Value::Host(y)] = inputs.as_slice()
+            && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
+        {
+            return Ok(Ran::Done(Values::from_iter([Value::Host(answer)])));
+        }
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
         let (x, y) = (transposed(x.lifted(rank), transpose_left), transposed(y.lifted(rank), transpose_right));
@@ -52,6 +61,50 @@ fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: 
     }
     let batch = Shape::from(x_batch).broadcast(&Shape::from(y_batch)).ok()?;
     Some(batch.dims().iter().chain([rows, columns]).copied().collect())
+}
+
+/// The product of two matrices of float32 that lie with the host, straight from and to their elements; `None` where it is
+/// of another dtype, or large enough for the backend to spread over threads.
+fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
+    let (&[m, n], &[x0, x1]) = (shape.dims(), x.dims()) else { return None };
+    let k = if transpose_x { x0 } else { x1 };
+    if m * n * k > MOST_ALONE {
+        return None;
+    }
+    let (xs, ys) = (x.slice::<f32>().ok()?, y.slice::<f32>().ok()?);
+    assert!(xs.len() == m * k && ys.len() == k * n, "the matrices are of their sizes");
+    // How far it is to the next column, and to the next row.
+    let steps = |columns: usize, rows: usize, transpose: bool| if transpose { (rows, 1) } else { (1, columns) };
+    let ((x_column, x_row), (y_column, y_row)) = (steps(k, m, transpose_x), steps(n, k, transpose_y));
+    let step = |step: usize| step as isize;
+    let mut answer = vec![0f32; m * n];
+    let (to, alone) = (answer.as_mut_ptr(), gemm::Parallelism::None);
+    // SAFETY: each matrix is whole rows (columns where it is transposed) of its sizes, as the lengths above say; the answer is
+    // new and so overlaps neither.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            to,
+            1,
+            step(n),
+            false,
+            xs.as_ptr(),
+            step(x_column),
+            step(x_row),
+            ys.as_ptr(),
+            step(y_column),
+            step(y_row),
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            alone,
+        );
+    }
+    Some(Tensor::from_vec(shape.clone(), answer))
 }
 
 fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {

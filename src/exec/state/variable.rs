@@ -212,9 +212,13 @@ fn change(
     if let Some(i) = places.iter().position(|place| place.is_none()) {
         return Err(variables[i].uninitialized());
     }
-    if let Some(kernel) = fast {
+    let held = places.iter().filter_map(|place| place.as_ref());
+    let are_small = |most: usize| held.chain(&rest).all(|value| value.is_small_on_host(most));
+    if let Some(kernel) = fast
+        && !are_small(kernel.host_up_to)
+    {
         let values = places.iter().filter_map(|place| (**place).clone()).chain(rest).collect();
-        match kernel(values)? {
+        match (kernel.run)(values)? {
             Ran::Done(values) => {
                 for (place, value) in places.iter_mut().zip(values) {
                     **place = Some(value);

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::engine::{Engine, EngineKernel, Ran, Value};
+use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::super::kernel::KernelNode;
 use super::super::{Holds, Pushed};
 use super::*;
@@ -98,7 +98,8 @@ fn release_forgets_a_session_whatever_it_does() {
     }
 }
 
-/// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for nothing else.
+/// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for Square, which squares nothing and is not asked
+/// for what has up to two elements.
 struct Odd;
 
 impl Engine for Odd {
@@ -107,20 +108,27 @@ impl Engine for Odd {
     }
 
     fn compile(&self, node: &KernelNode) -> crate::Result<Option<EngineKernel>> {
-        Ok((node.op == "Neg").then(|| -> EngineKernel {
-            Box::new(|mut values| match values[0].clone().into_host()?.to_i64()? {
-                13 => panic!("thirteen"),
-                0 => Ok(Ran::Declined(values)),
-                x => {
-                    values[0] = Value::Host(Tensor::scalar(1000 - x as i32));
-                    Ok(Ran::Done(values))
-                }
-            })
-        }))
+        let run = |mut values: Values| match values[0].clone().into_host()?.to_i64()? {
+            13 => panic!("thirteen"),
+            0 => Ok(Ran::Declined(values)),
+            x => {
+                values[0] = Value::Host(Tensor::scalar(1000 - x as i32));
+                Ok(Ran::Done(values))
+            }
+        };
+        Ok(match node.op {
+            "Neg" => Some(EngineKernel { run: Box::new(run), host_up_to: 0 }),
+            "Square" => Some(EngineKernel { run: Box::new(|values| Ok(Ran::Done(values))), host_up_to: 2 }),
+            _ => None,
+        })
     }
 
-    fn keep(&self, tensor: Tensor) -> crate::Result<Value> {
+    fn upload(&self, tensor: Tensor) -> crate::Result<Value> {
         Ok(Value::Host(tensor))
+    }
+
+    fn small(&self) -> usize {
+        usize::MAX
     }
 }
 
@@ -134,6 +142,15 @@ fn an_engine_comes_first_and_its_panic_fails_the_step_only() {
     assert_eq!((failure.code, failure.node.as_deref()), (Code::Internal, Some("y")), "{failure}");
     assert!(failure.message.contains("thirteen"), "{failure}");
     cluster.check(&graph, &[("x", "5")], &[("z", "995")]);
+    cluster.is_empty();
+}
+
+#[test]
+fn an_engine_is_not_asked_for_what_is_small() {
+    let graph = graph("x = Placeholder dtype=int32\n y = Square x");
+    let mut cluster = Cluster::with(&[Task::new("local", 0)], || Box::new(Odd));
+    cluster.check(&graph, &[("x", "2,3")], &[("y", "4,9")]);
+    cluster.check(&graph, &[("x", "2,3,4")], &[("y", "2,3,4")]);
     cluster.is_empty();
 }
 
