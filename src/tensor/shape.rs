@@ -51,6 +51,11 @@ impl Shape {
         )
     }
 
+    /// Whether a `dtype` tensor of this shape may be made: see [`Shape::checked_elements`].
+    pub fn is_allowed(&self, dtype: DType) -> bool {
+        self.checked_elements(dtype).is_ok()
+    }
+
     /// A shape from signed sizes, as shape tensors hold them.
     ///
     /// # Errors

@@ -90,17 +90,18 @@ impl Window {
     /// Padding before and behind, and the size of the answer, for height and width; `None` where nothing is left.
     fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<(Sides, [usize; 2])> {
         let along = |i: usize| {
-            let extent = (window[i].checked_sub(1)?) * self.dilation[i] + 1;
+            let extent = window[i].checked_sub(1)?.checked_mul(self.dilation[i])?.checked_add(1)?;
             let (before, behind) = match &self.padding {
                 Padding::Valid => (0, 0),
                 Padding::Same => {
                     let answer = image[i].div_ceil(self.stride[i]);
-                    let all = ((answer - 1) * self.stride[i] + extent).saturating_sub(image[i]);
+                    let all = ((answer - 1) * self.stride[i]).saturating_add(extent).saturating_sub(image[i]);
                     (all / 2, all - all / 2)
                 }
                 Padding::Explicit(sides) => sides[i],
             };
-            let answer = (image[i] + before + behind).checked_sub(extent)? / self.stride[i] + 1;
+            let padded = image[i].checked_add(before)?.checked_add(behind)?;
+            let answer = padded.checked_sub(extent)? / self.stride[i] + 1;
             Some(((before, behind), answer))
         };
         let (height, width) = (along(0)?, along(1)?);
@@ -153,7 +154,7 @@ struct Fit {
     answer: Shape,
 }
 
-fn fit(window: &Window, image: &Shape, filter: &Shape) -> Option<Fit> {
+fn fit(window: &Window, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
     let (batch, space, channels) = window.image(image)?;
     let &[height, width, taken, made] = filter.dims() else { return None };
     if [batch, channels, taken, made, height, width].contains(&0) || channels % taken != 0 {
@@ -164,12 +165,13 @@ fn fit(window: &Window, image: &Shape, filter: &Shape) -> Option<Fit> {
     if made % groups != 0 || answer.contains(&0) || space.contains(&0) {
         return None;
     }
-    Some(Fit {
+    let fit = Fit {
         options: ConvOptions::new_with_padding(window.stride, padding, window.dilation, groups),
         image: [batch, channels, space[0], space[1]].into(),
         filter: [made, taken, height, width].into(),
         answer: window.shape(batch, answer, made),
-    })
+    };
+    [&fit.image, &fit.filter, &fit.answer].iter().all(|shape| shape.is_allowed(dtype)).then_some(fit)
 }
 
 const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
@@ -187,7 +189,7 @@ impl Fit {
 }
 
 fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let fit = fit(window, inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
+    let fit = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
     let Some(fit) = fit else { return Ok(Ran::Declined(inputs)) };
     let [image, filter] = arrays(site, inputs)?;
     if let (Some(convolution), Some(pixels), Some(weights)) =
@@ -225,7 +227,8 @@ fn patches(window: &Window, fit: &Fit, image: &Shape, filter: &Shape) -> Option<
 }
 
 fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
-    let fit = sizes(&inputs[0], inputs[2].shape()).and_then(|image| fit(window, &image, inputs[1].shape()));
+    let fit = sizes(&inputs[0], inputs[2].shape())
+        .and_then(|image| fit(window, inputs[2].dtype(), &image, inputs[1].shape()));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
         return Ok(Ran::Declined(inputs));
     };
@@ -240,7 +243,8 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
 }
 
 fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
-    let fit = sizes(&inputs[1], inputs[2].shape()).and_then(|filter| fit(window, inputs[0].shape(), &filter));
+    let fit = sizes(&inputs[1], inputs[2].shape())
+        .and_then(|filter| fit(window, inputs[2].dtype(), inputs[0].shape(), &filter));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
         return Ok(Ran::Declined(inputs));
     };

@@ -12,7 +12,7 @@ use super::memory::Backing;
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::{Failure, Result};
-use crate::tensor::DType;
+use crate::tensor::{DType, Shape};
 
 type Unary<B> = fn(Raw<B>) -> Raw<B>;
 type Binary<B> = fn(Raw<B>, Raw<B>) -> Raw<B>;
@@ -177,6 +177,13 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
     }
 }
 
+/// The shape that all inputs are broadcast to; `None` where they do not go together or that is too large, which the host says.
+fn broadcast(inputs: &Values) -> Option<Shape> {
+    let (first, rest) = inputs.split_first()?;
+    let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;
+    shape.is_allowed(inputs.last()?.dtype()).then_some(shape)
+}
+
 fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
     Box::new(move |site, inputs| {
         let [x] = arrays(site, inputs)?;
@@ -186,7 +193,7 @@ fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
 
 fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Ok(shape) = inputs[0].shape().broadcast(inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
         // A number that lies with the host needs no tensor, and leaves the other operand to be written in place.
         for (function, tensor, number) in [(right, 0, 1), (left, 1, 0)] {
             if let Some(function) = function
@@ -206,7 +213,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
 
 fn comparison<B: Backing>(compare: Compare<B>) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Ok(shape) = inputs[0].shape().broadcast(inputs[1].shape()) else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
         done(Array::<B> { raw: compare(x.raw, y.raw, site.bools), dtype: DType::Bool, shape, home: x.home })
@@ -264,8 +271,7 @@ fn leaky_relu_grad<B: Backing>(slope: f32) -> Body<B> {
 /// SelectV2: all three broadcast.
 fn select<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
-        let shape = inputs[1].shape().broadcast(inputs[2].shape()).and_then(|both| both.broadcast(inputs[0].shape()));
-        let Ok(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
         if inputs[0].is_empty() {
             return Ok(Ran::Declined(inputs));
         }

@@ -76,7 +76,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "BroadcastTo" => moved(0, |x, rest| {
             let shape = Shape::from_i64s(&rest[0]).ok()?;
             let fits = shape.rank() <= B::MAX_RANK && x.shape.broadcast(&shape).ok()? == shape && !empty(&shape);
-            fits.then(|| vec![x.clone().expand(&shape)])
+            (fits && shape.is_allowed(x.dtype)).then(|| vec![x.clone().expand(&shape)])
         }),
         "Tile" => moved(0, |x, rest| tiled(x, &rest[0])),
         "ReverseV2" => moved(0, |x, rest| {
@@ -300,6 +300,11 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Vec<Array<B>>> {
     if multiples.len() != x.shape.rank() || multiples.iter().any(|&times| times < 1) {
         return None;
     }
+    let sizes = x.shape.dims().iter().zip(multiples);
+    let shape: Shape = sizes.map(|(size, &times)| size.checked_mul(times as usize)).collect::<Option<_>>()?;
+    if !shape.is_allowed(x.dtype) {
+        return None;
+    }
     let tiled = multiples
         .iter()
         .enumerate()
@@ -326,7 +331,10 @@ fn concat<B: Backing>() -> Body<B> {
         let Some(along) = along.filter(|&along| values.iter().all(|value| agree(along, value.shape()))) else {
             return Ok(Ran::Declined(inputs));
         };
-        if all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
+        let mut dims = first.dims().to_vec();
+        dims[along] = values.iter().map(|value| value.shape().dims()[along]).sum();
+        let is_allowed = Shape::from(dims).is_allowed(inputs[0].dtype());
+        if !is_allowed || all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
             return Ok(Ran::Declined(inputs));
         }
         inputs.pop();
@@ -342,7 +350,11 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
         let same = inputs.iter().all(|input| *input.shape() == shape);
         let Some(along) = along.filter(|_| same && !all_host(&inputs, 0)) else { return Ok(Ran::Declined(inputs)) };
         let mut dims = shape.dims().to_vec();
-        dims.insert(along, 1);
+        dims.insert(along, inputs.len());
+        if !Shape::from(dims.as_slice()).is_allowed(inputs[0].dtype()) {
+            return Ok(Ran::Declined(inputs));
+        }
+        dims[along] = 1;
         let arrays = inputs
             .into_iter()
             .map(|value| Ok(site.array(value)?.reshape(dims.clone().into())))
@@ -391,7 +403,9 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
             .map(|row| i32::try_from(row).ok().filter(|&row| row >= 0 && (row as usize) < size))
             .collect();
         let shape: Shape = before.iter().chain(indices.dims()).chain(behind).copied().collect();
-        let Some(rows) = rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK) else {
+        let Some(rows) =
+            rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK && shape.is_allowed(x.dtype))
+        else {
             return Ok(Ran::Declined(inputs));
         };
         inputs.truncate(1);

@@ -23,7 +23,9 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     };
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
-        let Some(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = shape.filter(|shape| shape.is_allowed(inputs[0].dtype())) else {
+            return Ok(Ran::Declined(inputs));
+        };
         if !B::REMOTE
             && let [Value::Host(x), Value::Host(y)] = inputs.as_slice()
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)

@@ -8,7 +8,7 @@ use crate::exec::adapters::{self, BackendChoice};
 use crate::exec::engine::{Engine, Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::kernel::tests::{cases, list, same, tensor, with_node};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Tensor};
 
 /// How often an op is tried on a GPU.
@@ -35,8 +35,11 @@ fn run(
     uploaded: bool,
 ) -> Result<Option<Vec<Tensor>>> {
     let Some(mut kernel) = with_node(case, inputs, |node| engine.compile(node))? else { return Ok(None) };
+    // A GPU never has a single number in its own memory.
+    let least = usize::from(engine.small() == 1);
     let place = |input: &Tensor| {
-        if uploaded && input.len() > 1 { engine.upload(input.clone()) } else { Ok(Value::Host(input.clone())) }
+        let is_uploaded = uploaded && input.len() > least;
+        if is_uploaded { engine.upload(input.clone()) } else { Ok(Value::Host(input.clone())) }
     };
     let inputs = inputs.iter().map(place).collect::<Result<Values>>()?;
     // Again with the same inputs, lest the first call wrote over what it did not own.
@@ -108,6 +111,45 @@ fn loosened(case: &serde_json::Value, slack: f64, wanted: &[Tensor]) -> serde_js
     case["rtol"] = (rtol * slack).into();
     case["atol"] = (atol * slack).into();
     case
+}
+
+#[test]
+fn what_would_be_too_large_is_left_to_the_host_which_refuses_it() {
+    // Two vectors whose product passes the limit of a tensor, while each is small.
+    let long = 23_200;
+    let zeros = |dims: &[usize]| Tensor::zeros(DType::F32, dims).unwrap();
+    let ints = |values: &[i32]| Tensor::vector(values.to_vec());
+    let (column, row) = (zeros(&[long, 1]), zeros(&[1, long]));
+    let wide = [1, 1000, 1000, 600];
+    let cases = [
+        ("Add", vec![column.clone(), row.clone()]),
+        ("Mul", vec![row.clone(), column.clone()]),
+        ("Maximum", vec![column.clone(), row.clone()]),
+        ("GreaterEqual", vec![column.clone(), row.clone()]),
+        ("SelectV2", vec![Tensor::from_vec([long, 1], vec![true; long]), column.clone(), row.clone()]),
+        ("MatMul", vec![column.clone(), row.clone()]),
+        ("BatchMatMulV2", vec![zeros(&[long, 1, 1, 1]), zeros(&[1, long, 1, 1])]),
+        ("BroadcastTo", vec![column.clone(), ints(&[long as i32, long as i32])]),
+        ("Tile", vec![column.clone(), ints(&[1, long as i32])]),
+        ("Pad", vec![column.clone(), Tensor::from_vec([2, 2], vec![0, 0, 0, long as i32])]),
+        ("GatherV2", vec![row, Tensor::vector(vec![0; long]), Tensor::scalar(0)]),
+        ("Conv2D", vec![zeros(&[1, 1000, 1000, 1]), zeros(&[1, 1, 1, 600])]),
+        ("Conv2DBackpropInput", vec![ints(&wide), zeros(&[1, 1, 600, 1]), zeros(&[1, 1000, 1000, 1])]),
+    ];
+    for (engine, _) in engines() {
+        for (op, inputs) in &cases {
+            let case = serde_json::json!({ "op": op, "attrs": match *op {
+                "Conv2D" | "Conv2DBackpropInput" => serde_json::json!({ "strides": [1, 1, 1, 1], "padding": "VALID" }),
+                _ => serde_json::json!({}),
+            }});
+            match run(&*engine, &case, inputs, true) {
+                Ok(None) => {}
+                Err(failure) if failure.code == Code::ResourceExhausted => {}
+                Err(failure) => panic!("{} {op}: {failure}", engine.name()),
+                Ok(Some(outputs)) => panic!("{} {op}: answered {}", engine.name(), outputs[0].shape()),
+            }
+        }
+    }
 }
 
 #[test]
