@@ -63,8 +63,16 @@ pub struct EngineKernel {
     /// the op does.
     pub run: Box<dyn FnMut(Values) -> Result<Ran> + Send>,
     /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
-    /// with them before an engine has them. 0: no inputs are.
+    /// with them before an engine has them. 0 where only empty ones are.
     pub host_up_to: usize,
+}
+
+impl EngineKernel {
+    /// Whether these inputs are better left to the host kernel. `None` stands for what is no value.
+    pub fn leaves<'a>(&self, inputs: impl IntoIterator<Item = Option<&'a Value>>) -> bool {
+        let most = self.host_up_to;
+        inputs.into_iter().all(|input| matches!(input, Some(Value::Host(tensor)) if tensor.len() <= most))
+    }
 }
 
 /// A backend on one device of this machine.
@@ -125,11 +133,6 @@ impl Value {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Whether it lies with the host and has no more than `most` elements.
-    pub fn is_small_on_host(&self, most: usize) -> bool {
-        matches!(self, Value::Host(tensor) if tensor.len() <= most)
     }
 
     /// The tensor in the memory of this process; waits for the engine where that still computes it. Free where it lies

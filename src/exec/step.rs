@@ -404,7 +404,7 @@ fn answer(
     match act {
         Act::Kernel { engine, host } => {
             let declined = match engine {
-                Some(kernel) if host.is_none() || !are_small(inputs, kernel.host_up_to) => {
+                Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
                     match (kernel.run)(values(inputs)?)? {
                         Ran::Done(values) => return complete(node, values),
                         Ran::Declined(values) => Some(values),
@@ -460,10 +460,12 @@ fn answer(
     }
 }
 
-/// Whether all inputs lie with the host and have no more than so many elements each.
-fn are_small(inputs: &[Option<Token>], most: usize) -> bool {
-    let is_small = |slot: &Option<Token>| matches!(slot, Some(Token::Value(value)) if value.is_small_on_host(most));
-    inputs.iter().all(is_small)
+/// The value in a slot, where it is one and no reference.
+fn value(slot: &Option<Token>) -> Option<&Value> {
+    match slot {
+        Some(Token::Value(value)) => Some(value),
+        _ => None,
+    }
 }
 
 /// The inputs of an engine's kernel. A loop, because a value moves through it a few times less than through adapters.

@@ -1,14 +1,14 @@
 //! Shapes as far as they are known without running: constants, variables, placeholders, and what the commoner ops make of
-//! them. A rank may be known though a size is not, and two sizes may be known to be the same though neither is. For the
-//! bytes of transfers and for what a step need not compute; what is not known here is `None`, never a guess.
+//! them. A rank may be known though a size is not, and two sizes may be known to be the same though neither is. What is
+//! not known here is `None`: for the bytes of transfers never a guess but what variables say of themselves, and for what a
+//! step need not compute not even that, see [`Trust`].
 
 mod rules;
 
 use std::cell::Cell;
-use std::collections::HashSet;
 
 use super::prune::{ItemOp, Step};
-use crate::graph::{Graph, Node, NodeId};
+use crate::graph::{Graph, Node};
 use crate::tensor::{PartialShape, Shape};
 
 /// A size along one axis.
@@ -34,8 +34,18 @@ enum Element {
 #[derive(Clone, Debug, Default)]
 struct Fact {
     dims: Option<Dims>,
-    /// The elements, where that is a small integer tensor.
+    /// The elements in their order, whatever the rank, where that is a small integer tensor.
     elements: Option<Vec<Element>>,
+}
+
+/// Whether a variable has the shape that its node states: programs may assign it another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// It is taken at its word, for what people are told.
+    #[default]
+    Word,
+    /// Only where it is held to it ([`is_held_to_its_shape`]), for what an answer depends on.
+    Held,
 }
 
 /// The shapes of a step's values, as far as they are known.
@@ -44,13 +54,15 @@ pub(super) struct Shapes {
     /// By item and port; shorter where the rest is unknown.
     facts: Vec<Vec<Fact>>,
     unknown: Cell<u32>,
+    trust: Trust,
+    /// No node of the graph assigns a shape unlooked at.
+    all_look: bool,
 }
 
 impl Shapes {
     /// Infers what can be inferred. Every item is looked at once, in order.
-    pub fn infer(step: &Step) -> Shapes {
-        let reshaped = reshaped_variables(step.graph);
-        let mut known = Shapes::default();
+    pub fn infer(step: &Step, trust: Trust) -> Shapes {
+        let mut known = Shapes { trust, all_look: all_assigns_look(step.graph), ..Shapes::default() };
         for item in 0..step.items.len() {
             let facts = match step.items[item].op {
                 ItemOp::Feed(_, tensor) => {
@@ -58,7 +70,6 @@ impl Shapes {
                     let stated = if node.op.name == "Placeholder" { known.stated(node) } else { None };
                     vec![Fact { dims: stated, elements: None }]
                 }
-                ItemOp::Node(id) if reshaped.contains(&id) => Vec::new(),
                 ItemOp::Node(id) => {
                     let node = step.graph.node(id);
                     let view = Inputs { known: &known, from: &step.items[item].inputs };
@@ -111,6 +122,12 @@ impl Shapes {
         )
     }
 
+    /// The shape of a variable.
+    fn variable(&self, node: &Node) -> Option<Dims> {
+        let is_trusted = self.trust == Trust::Word || is_held_to_its_shape(node, self.all_look);
+        self.stated(node).filter(|_| is_trusted)
+    }
+
     /// What a node's attribute `shape` says.
     fn stated(&self, node: &Node) -> Option<Dims> {
         let PartialShape(dims) = node.attrs.shape("shape").ok()?;
@@ -127,11 +144,17 @@ impl Size {
     }
 }
 
-/// The variables that are assigned values of any shape, whatever their own says.
-fn reshaped_variables(graph: &Graph) -> HashSet<NodeId> {
-    let assigns = graph.nodes().filter(|(_, node)| node.op.name == "Assign");
-    let any = assigns.filter(|(_, node)| !node.attrs.bool("validate_shape").unwrap_or(true));
-    any.map(|(_, node)| node.inputs[0].node).collect()
+/// Whether every Assign of the graph looks at the shape of what it assigns. One that does not may change the shape of any
+/// variable: by references of references, or a shared name.
+pub(super) fn all_assigns_look(graph: &Graph) -> bool {
+    let looks = |node: &Node| node.attrs.bool("validate_shape").unwrap_or(true);
+    graph.nodes().all(|(_, node)| node.op.name != "Assign" || looks(node))
+}
+
+/// Whether a variable is sure to have the shape it states, in a graph whose Assigns all look: it states it in full, and fails
+/// a step that finds it with another, which only another graph can have given it. A handle's AssignVariableOp never looks.
+pub(super) fn is_held_to_its_shape(node: &Node, all_assigns_look: bool) -> bool {
+    all_assigns_look && node.op.name == "VariableV2" && node.attrs.shape("shape").is_ok_and(|s| s.known().is_some())
 }
 
 /// What is known of a node's inputs.
@@ -146,7 +169,7 @@ impl Inputs<'_> {
         self.known.dims(item, port).cloned()
     }
 
-    /// The shape of inputs that all have the same: of the one that is known best.
+    /// The shape of inputs that all have the same, because the op refuses others: of the one that is known best.
     fn any(&self, inputs: impl IntoIterator<Item = usize>) -> Option<Dims> {
         let known = inputs.into_iter().filter_map(|input| self.dims(input));
         known.min_by_key(|dims| dims.iter().filter(|size| size.known().is_none()).count())
@@ -155,6 +178,12 @@ impl Inputs<'_> {
     fn elements(&self, input: usize) -> Option<&[Element]> {
         let &(item, port) = self.from.get(input)?;
         self.known.fact(item, port)?.elements.as_deref()
+    }
+
+    fn elements_of_rank(&self, rank: usize, input: usize) -> Option<&[Element]> {
+        let &(item, port) = self.from.get(input)?;
+        self.known.dims(item, port).filter(|dims| dims.len() == rank)?;
+        self.elements(input)
     }
 
     /// The elements of a small integer input, where all are known.

@@ -4,8 +4,10 @@
 //! full of) is passed by. A node that only computes, and whose value nobody takes, is left out: whoever waited for it
 //! waits for what it would have waited for. TensorFlow's own optimiser does both.
 
+use std::collections::{HashSet, VecDeque};
+
 use super::prune::{Item, ItemOp, Step};
-use super::shape::Shapes;
+use super::shape::{Shapes, Trust};
 use crate::graph::Node;
 
 /// Leaves out what need not run. Every item that stays computes what it did.
@@ -16,7 +18,7 @@ pub(super) fn simplify(step: &mut Step) {
 
 /// Has those who take the answer of an item that only hands on its input take that input.
 fn pass_by(step: &mut Step) {
-    let shapes = Shapes::infer(step);
+    let shapes = Shapes::infer(step, Trust::Held);
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; step.items.len()];
     for item in 0..step.items.len() {
         let hands_on = hands_on(step, &shapes, item);
@@ -26,7 +28,7 @@ fn pass_by(step: &mut Step) {
     }
 }
 
-/// Whether the item's one output is its first input as it is, and nothing else would be lost without it.
+/// Whether the item's one output is its first input as it is, and comes no later, nor from another branch.
 fn hands_on(step: &Step, shapes: &Shapes, item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
     let is_same = match step.op(item) {
@@ -34,7 +36,44 @@ fn hands_on(step: &Step, shapes: &Shapes, item: usize) -> bool {
         "Sum" | "Mean" | "Prod" | "Max" | "Min" | "All" | "Any" => shapes.is_empty_list(inputs[1].0, inputs[1].1),
         _ => false,
     };
-    is_same && control.is_empty() && !takes_reference(step, item) && !follows_control_flow(step, item)
+    is_same
+        && control.is_empty()
+        && !takes_reference(step, item)
+        && !follows_control_flow(step, item)
+        && adds_no_wait(step, inputs[1].0, inputs[0].0)
+}
+
+/// Most items that are looked at to find out what a value waits for.
+const MOST_LOOKED_AT: usize = 256;
+
+/// Whether whoever waits for `value` has waited for all that `other` waits for: what is asked, where `other` (a shape, axes)
+/// is no longer taken. An effect may come before it, or a branch not taken, by a control input of a constant even.
+fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
+    let before = |item: usize| {
+        let Item { inputs, control, .. } = &step.items[item];
+        inputs.iter().map(|&(from, _)| from).chain(control.iter().copied())
+    };
+    // What comes before the value, with nothing of control flow between.
+    let mut waited_for = HashSet::from([value]);
+    let mut open = VecDeque::from([value]);
+    while let Some(item) = open.pop_front().filter(|_| waited_for.len() < MOST_LOOKED_AT) {
+        if !is_control_flow(step.op(item)) {
+            open.extend(before(item).filter(|&from| waited_for.insert(from)));
+        }
+    }
+    let mut seen = HashSet::from([other]);
+    let mut open = vec![other];
+    while let Some(item) = open.pop() {
+        if waited_for.contains(&item) && !is_control_flow(step.op(item)) {
+            continue;
+        }
+        let is_feed = matches!(step.items[item].op, ItemOp::Feed(..));
+        if !(is_feed || only_computes(step, item)) || seen.len() > MOST_LOOKED_AT {
+            return false;
+        }
+        open.extend(before(item).filter(|&from| seen.insert(from)));
+    }
+    true
 }
 
 /// Leaves out the items that only compute and whose value nobody takes.
@@ -127,8 +166,8 @@ fn takes_reference(step: &Step, item: usize) -> bool {
     step.items[item].inputs.iter().any(|&(from, port)| step.outputs(from)[port as usize].is_ref)
 }
 
-/// Whether it takes or waits for something where the port, the branch or the iteration matters: an order of execution does
-/// not tell these apart.
+/// Whether it takes or waits for an answer of control flow: which port that comes from, or which iteration, says whether the
+/// item runs at all, and a control input in its place would not.
 fn follows_control_flow(step: &Step, item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
     inputs.iter().map(|&(from, _)| from).chain(control.iter().copied()).any(|from| is_control_flow(step.op(from)))

@@ -178,13 +178,13 @@ const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
 const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
 
 /// Fewer products than this take the host no longer than burn takes to lay the tensors out, and the host sums in double.
-const SMALL: usize = 1 << 19;
+const FEWEST_PRODUCTS: usize = 1 << 19;
 
 impl Fit {
     /// Whether burn is to do it.
     fn pays<B: Backing>(&self) -> bool {
         let patch: usize = self.filter.dims()[1..].iter().product();
-        B::REMOTE || self.answer.elements().is_none_or(|answers| answers.saturating_mul(patch) >= SMALL)
+        B::REMOTE || self.answer.elements().is_none_or(|answers| answers.saturating_mul(patch) >= FEWEST_PRODUCTS)
     }
 }
 
@@ -272,13 +272,15 @@ fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Sha
 }
 
 /// A pool whose shapes fit: its padding, and the answer's shape.
-fn pooled(window: &Window, image: &Shape) -> Option<(Sides, Shape)> {
+fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
         return None;
     }
     let (padding, answer) = window.over(space, window.size)?;
-    Some((padding, window.shape(batch, answer, channels)))
+    let padded = [0, 1].map(|i| space[i].saturating_add(padding[i].0).saturating_add(padding[i].1));
+    let (padded, answer) = (window.shape(batch, padded, channels), window.shape(batch, answer, channels));
+    (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
 }
 
 /// The padding, where it is as much before as behind.
@@ -287,7 +289,9 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
 }
 
 fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let Some((padding, answer)) = pooled(window, inputs[0].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+        return Ok(Ran::Declined(inputs));
+    };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let (image, padding) = evened(site, window.enter(image), padding);
@@ -304,7 +308,9 @@ fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> (Array
 }
 
 fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let Some((padding, answer)) = pooled(window, inputs[0].shape()) else { return Ok(Ran::Declined(inputs)) };
+    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+        return Ok(Ran::Declined(inputs));
+    };
     if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
         return Ok(Ran::Declined(inputs));
     }
@@ -328,7 +334,8 @@ fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) ->
 }
 
 fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let fit = pooled(window, inputs[0].shape()).and_then(|(padding, answer)| Some((even(padding)?, answer)));
+    let fit = pooled(window, inputs[0].dtype(), inputs[0].shape())
+        .and_then(|(padding, answer)| Some((even(padding)?, answer)));
     let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
@@ -339,7 +346,7 @@ fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
 fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
     let image = sizes(&inputs[0], inputs[1].shape());
     let fit = image.and_then(|image| {
-        let (padding, answer) = pooled(window, &image)?;
+        let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
         let (batch, space, channels) = window.image(&image)?;
         (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
     });

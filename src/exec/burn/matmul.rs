@@ -74,39 +74,31 @@ fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], sh
         return None;
     }
     let (xs, ys) = (x.slice::<f32>().ok()?, y.slice::<f32>().ok()?);
-    assert!(xs.len() == m * k && ys.len() == k * n, "the matrices are of their sizes");
-    // How far it is to the next column, and to the next row.
-    let steps = |columns: usize, rows: usize, transpose: bool| if transpose { (rows, 1) } else { (1, columns) };
-    let ((x_column, x_row), (y_column, y_row)) = (steps(k, m, transpose_x), steps(n, k, transpose_y));
-    let step = |step: usize| step as isize;
     let mut answer = vec![0f32; m * n];
-    let (to, alone) = (answer.as_mut_ptr(), gemm::Parallelism::None);
-    // SAFETY: each matrix is whole rows (columns where it is transposed) of its sizes, as the lengths above say; the answer is
-    // new and so overlaps neither.
+    multiply([m, k, n], (xs, transpose_x), (ys, transpose_y), &mut answer);
+    Some(Tensor::from_vec(shape.clone(), answer))
+}
+
+/// The product of `x` (`m` by `k`) and `y` (`k` by `n`), on this thread, over what `to` holds. Every matrix lies row by row,
+/// or where it says that it is transposed, column by column.
+pub(super) fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mut [f32]) {
+    let ((xs, transpose_x), (ys, transpose_y)) = (x, y);
+    assert!(xs.len() == m * k && ys.len() == k * n && to.len() == m * n, "the matrices are of their sizes");
+    // How far it is to the next column, and to the next row.
+    let steps = |rows: usize, columns: usize, transpose: bool| {
+        let (column, row) = if transpose { (rows, 1) } else { (1, columns) };
+        (column as isize, row as isize)
+    };
+    let ((x_column, x_row), (y_column, y_row)) = (steps(m, k, transpose_x), steps(k, n, transpose_y));
+    let (to, x, y, alone) = (to.as_mut_ptr(), xs.as_ptr(), ys.as_ptr(), gemm::Parallelism::None);
+    let n_step = n as isize;
+    // SAFETY: the lengths above are those of matrices of these sizes, whichever way they lie, and `to`, which nobody else
+    // has, overlaps neither of the others.
     unsafe {
         gemm::gemm(
-            m,
-            n,
-            k,
-            to,
-            1,
-            step(n),
-            false,
-            xs.as_ptr(),
-            step(x_column),
-            step(x_row),
-            ys.as_ptr(),
-            step(y_column),
-            step(y_row),
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            alone,
+            m, n, k, to, 1, n_step, false, x, x_column, x_row, y, y_column, y_row, 0.0, 1.0, false, false, false, alone,
         );
     }
-    Some(Tensor::from_vec(shape.clone(), answer))
 }
 
 fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {

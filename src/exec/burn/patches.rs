@@ -4,6 +4,8 @@
 
 use rayon::prelude::*;
 
+use super::matmul::multiply;
+
 /// Floats of the patches that are gathered at once: half a megabyte, which stays in a core's cache until it is multiplied.
 const GATHERED: usize = 128 << 10;
 /// Fewest patches that are gathered at once: the filter is packed anew for each lot.
@@ -42,7 +44,7 @@ impl Convolution {
             for patch in i * lot..i * lot + count {
                 self.gather(image, patch, gathered);
             }
-            multiply([count, depth, self.made], gathered, filter, answer);
+            multiply([count, depth, self.made], (gathered, false), (filter, false), answer);
         });
         answer
     }
@@ -78,18 +80,6 @@ impl Convolution {
                 }
             }
         }
-    }
-}
-
-/// The product of `x` (`m` by `k`) and `y` (`k` by `n`), row by row, over what `to` holds.
-fn multiply([m, k, n]: [usize; 3], x: &[f32], y: &[f32], to: &mut [f32]) {
-    assert!(x.len() == m * k && y.len() == k * n && to.len() == m * n, "the matrices are of their sizes");
-    let (k_step, n_step) = (k as isize, n as isize);
-    let alone = gemm::Parallelism::None;
-    let (to, x, y) = (to.as_mut_ptr(), x.as_ptr(), y.as_ptr());
-    // SAFETY: each matrix is whole rows of its sizes, as the lengths above say; the answer overlaps neither input.
-    unsafe {
-        gemm::gemm(m, n, k, to, 1, n_step, false, x, 1, k_step, y, 1, n_step, 0.0, 1.0, false, false, false, alone);
     }
 }
 

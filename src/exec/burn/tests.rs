@@ -134,11 +134,20 @@ fn what_would_be_too_large_is_left_to_the_host_which_refuses_it() {
         ("Pad", vec![column.clone(), Tensor::from_vec([2, 2], vec![0, 0, 0, long as i32])]),
         ("GatherV2", vec![row, Tensor::vector(vec![0; long]), Tensor::scalar(0)]),
         ("Conv2D", vec![zeros(&[1, 1000, 1000, 1]), zeros(&[1, 1, 1, 600])]),
+        ("MaxPool", vec![zeros(&[1, 2, 2, 1])]),
+        ("AvgPoolGrad", vec![ints(&[1, 200_000, 200_000, 1]), zeros(&[1, 2, 2, 1])]),
         ("Conv2DBackpropInput", vec![ints(&wide), zeros(&[1, 1, 600, 1]), zeros(&[1, 1000, 1000, 1])]),
     ];
     for (engine, _) in engines() {
         for (op, inputs) in &cases {
             let case = serde_json::json!({ "op": op, "attrs": match *op {
+                "MaxPool" => {
+                    serde_json::json!({ "ksize": [1, 100_000, 100_000, 1], "strides": [1, 1, 1, 1], "padding": "SAME" })
+                }
+                "AvgPoolGrad" => {
+                    let strides = [1, 100_000, 100_000, 1];
+                    serde_json::json!({ "ksize": [1, 1, 1, 1], "strides": strides, "padding": "SAME" })
+                }
                 "Conv2D" | "Conv2DBackpropInput" => serde_json::json!({ "strides": [1, 1, 1, 1], "padding": "VALID" }),
                 _ => serde_json::json!({}),
             }});

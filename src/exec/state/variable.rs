@@ -14,6 +14,7 @@ use super::super::token::Token;
 use super::{Inputs, Named, Site, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
+use crate::plan::HELD_TO_ITS_SHAPE;
 use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
@@ -56,6 +57,7 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let is_ref = node.op == "VariableV2";
     let dtype = node.attrs.dtype("dtype")?;
     let shape = node.attrs.shape("shape")?.clone();
+    let is_held = node.attrs.get(HELD_TO_ITS_SHAPE).is_some();
     let mut named = Named::new(node, site)?;
     simple(move |_, _| {
         let make = |name: &str| Ok(Resource::Variable(Arc::new(Variable::new(name.to_owned(), dtype, shape.clone()))));
@@ -69,6 +71,14 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
                 variable.name, variable.dtype
             );
             return Err(Failure::invalid(why));
+        }
+        if is_held && let Some(other) = variable.hold().as_ref().map(Value::shape).filter(|found| !shape.admits(found))
+        {
+            let why = format!(
+                "variable {} has shape {other}, which a graph that shares it has given it, but this node says {shape}",
+                variable.name
+            );
+            return Err(Failure::new(Code::FailedPrecondition, why));
         }
         Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(Resource::Variable(variable)) }))
     })
@@ -212,10 +222,8 @@ fn change(
     if let Some(i) = places.iter().position(|place| place.is_none()) {
         return Err(variables[i].uninitialized());
     }
-    let held = places.iter().filter_map(|place| place.as_ref());
-    let are_small = |most: usize| held.chain(&rest).all(|value| value.is_small_on_host(most));
     if let Some(kernel) = fast
-        && !are_small(kernel.host_up_to)
+        && !kernel.leaves(places.iter().map(|place| place.as_ref()).chain(rest.iter().map(Some)))
     {
         let values = places.iter().filter_map(|place| (**place).clone()).chain(rest).collect();
         match (kernel.run)(values)? {
@@ -230,21 +238,27 @@ fn change(
         }
     }
     let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;
-    // The values are moved out, so that they can be written where nobody else holds them, and back whatever comes.
+    // The values are moved out, so that they can be written where nobody else holds them, and back whatever comes: but for
+    // one that the engine fails to hand over or to take.
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());
     for place in &mut places {
-        match place.take().map(Value::into_host) {
-            Some(Ok(tensor)) => values.push(tensor),
-            Some(Err(failure)) => result = Err(failure),
-            None => {}
+        match place.take().map(Value::into_host).transpose() {
+            Ok(tensor) => values.extend(tensor),
+            Err(failure) => {
+                result = Err(failure);
+                break;
+            }
         }
     }
     if result.is_ok() {
         result = apply(&mut values, &rest);
     }
     for (place, tensor) in places.iter_mut().zip(values) {
-        **place = Some(engine.keep(tensor)?);
+        match engine.keep(tensor) {
+            Ok(value) => **place = Some(value),
+            Err(failure) => result = result.and(Err(failure)),
+        }
     }
     drop(places);
     result.map(|()| answer(variables, is_ref))

@@ -13,9 +13,7 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
     match node.op.name {
         "Const" => one(known(node.attrs.tensor("value").ok()?.dims())),
         // A handle has its variable's shape here, for the ops that read it.
-        "VariableV2" | "VarHandleOp" => one(inputs.known.stated(node)?),
-        "Assign" if node.attrs.bool("validate_shape").ok()? => one(inputs.any([0, 1])?),
-        "Assign" => one(inputs.dims(1)?),
+        "VariableV2" | "VarHandleOp" => one(inputs.known.variable(node)?),
 
         "Identity"
         | "StopGradient"
@@ -36,6 +34,7 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
         | "RandomShuffle"
         | "AsString"
         | "StringUpper"
+        | "Assign"
         | "AssignAdd"
         | "AssignSub"
         | "ScatterAdd"
@@ -51,12 +50,15 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
         | "LeakyRelu" | "Lgamma" | "Log" | "Log1p" | "LogSoftmax" | "LogicalNot" | "Neg" | "Reciprocal" | "Relu"
         | "Relu6" | "Rint" | "Round" | "Rsqrt" | "Selu" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softmax"
         | "Softplus" | "Softsign" | "Sqrt" | "Square" | "Tan" | "Tanh" => one(inputs.dims(0)?),
+        // Not every kernel of these refuses two shapes.
         "EluGrad" | "LeakyReluGrad" | "ReluGrad" | "RsqrtGrad" | "SigmoidGrad" | "SqrtGrad" | "TanhGrad" => {
-            one(inputs.any([0, 1])?)
+            one(inputs.dims(0).filter(|dims| inputs.dims(1).as_ref() == Some(dims))?)
         }
         "AddN" => one(inputs.any(0..inputs.from.len())?),
         op if op.starts_with("Apply") => one(inputs.dims(0)?),
 
+        // With this attribute off, shapes that do not fit are an answer: one false.
+        "Equal" | "NotEqual" if !node.attrs.bool("incompatible_shape_error").unwrap_or(true) => None,
         "Add" | "AddV2" | "Atan2" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "DivNoNan" | "Equal" | "FloorDiv"
         | "FloorMod" | "Greater" | "GreaterEqual" | "LeftShift" | "Less" | "LessEqual" | "LogicalAnd" | "LogicalOr"
         | "Maximum" | "Minimum" | "Mul" | "NotEqual" | "Pow" | "RealDiv" | "SquaredDifference" | "Sub"
@@ -197,11 +199,10 @@ pub(super) fn elements(node: &Node, inputs: &Inputs) -> Vec<Vec<Element>> {
             _ => None,
         },
         "Pack" if inputs.from.len() <= MAX_VALUES => {
-            let one = |input: usize| inputs.elements(input).and_then(|elements| <[_; 1]>::try_from(elements).ok());
-            (0..inputs.from.len()).map(|input| one(input).map(|[element]| element)).collect()
+            (0..inputs.from.len()).map(|input| Some(*inputs.elements_of_rank(0, input)?.first()?)).collect()
         }
         "ConcatV2" => {
-            let parts = (0..inputs.last()).map(|input| inputs.elements(input));
+            let parts = (0..inputs.last()).map(|input| inputs.elements_of_rank(1, input));
             parts.collect::<Option<Vec<_>>>().map(|parts| parts.concat()).filter(|all| all.len() <= MAX_VALUES)
         }
         _ => None,

@@ -79,6 +79,55 @@ fn sizes_that_are_the_same_are_known_through_shapes() {
     assert_eq!(runs(text, &["x"], &["far"], &[]), "flat minus far");
 }
 
+/// What comes before a shape, or decides whether there is one, holds for what is shaped.
+#[test]
+fn what_only_a_shape_waits_for_is_waited_for() {
+    let text = "
+        p = Placeholder dtype=bool
+        x = Placeholder dtype=int32 shape=2
+        v = VariableV2 dtype=int32 shape=2
+        inc = AssignAdd v x
+        two = 2
+        free = Pack two N=1
+        bound = Pack two N=1 ^inc
+        early = Reshape x free
+        late = Reshape x bound
+        out = Neg early
+        out_late = Neg late
+        twice = Add out_late out_late
+        again = Reshape twice bound
+        out_again = Neg again
+        sw = Switch p p
+        pivot = Identity sw:1
+        there = Pack two N=1 ^pivot
+        branch = Reshape x there
+        taken = Neg branch";
+    assert_eq!(runs(text, &["x"], &["out"], &[]), "out");
+    assert_eq!(runs(text, &["x"], &["out_late"], &[]), "v inc two bound late out_late");
+    // What has waited for it once need not again.
+    let all = "v inc two bound late out_late twice out_again";
+    assert_eq!(runs(text, &["x"], &["out_again"], &[]), all);
+    assert_eq!(runs(text, &["x", "p"], &["taken"], &[]), "two sw pivot there branch taken");
+}
+
+/// A variable's shape is only relied on where it cannot be another when it is read.
+#[test]
+fn a_variable_may_be_given_another_shape() {
+    let held = "
+        v = VariableV2 dtype=int32 shape=2,3
+        read = Identity v
+        two = 2
+        three = 3
+        sizes = Pack two three N=2
+        again = Reshape read sizes
+        out = Neg again";
+    assert_eq!(runs(held, &[], &["out"], &[]), "v read out");
+    let reshaped = format!("{held}\n x = Placeholder dtype=int32\n set = Assign v x validate_shape=false");
+    assert_eq!(runs(&reshaped, &[], &["out"], &[]), "v read two three sizes again out");
+    let handle = held.replace("VariableV2", "VarHandleOp").replace("Identity v", "ReadVariableOp v dtype=int32");
+    assert_eq!(runs(&handle, &[], &["out"], &[]), "v read two three sizes again out");
+}
+
 #[test]
 fn a_value_that_nobody_takes_is_not_computed() {
     let text = "
