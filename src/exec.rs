@@ -52,6 +52,8 @@ pub trait Sink: Send + Sync {
     /// The step failed here; called once, and nothing more of that step follows, nor of the later steps of its
     /// [`Device::start`].
     fn failed(&self, step: StepId, failure: Failure);
+    /// What was handed over is to leave now; before this, it may wait for more that goes the same way.
+    fn flush(&self) {}
 }
 
 /// A value on its way to another device.

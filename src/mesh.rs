@@ -21,6 +21,7 @@ mod registry;
 mod roster;
 mod transfer;
 mod transport;
+mod wire;
 
 #[cfg(test)]
 mod speed;
@@ -41,7 +42,7 @@ pub use libp2p::identity::Keypair;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::driver::{Command, Driver};
-use self::roster::{Roster, lock};
+use self::roster::{Link, Roster, lock};
 use crate::plan::Task;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
 
@@ -156,6 +157,8 @@ pub struct Mesh {
     commands: mpsc::Sender<Command>,
     local: mpsc::Sender<Envelope>,
     attempts: Arc<Mutex<Vec<Attempt>>>,
+    /// The links with something that waits for a flush.
+    unflushed: Arc<Mutex<Vec<Arc<Link>>>>,
 }
 
 impl Mesh {
@@ -196,7 +199,14 @@ impl Mesh {
                 own.deliver_local(envelope);
             }
         });
-        let mesh = Mesh { roster, runtime: tokio::runtime::Handle::current(), commands, local, attempts };
+        let mesh = Mesh {
+            roster,
+            runtime: tokio::runtime::Handle::current(),
+            commands,
+            local,
+            attempts,
+            unflushed: Arc::default(),
+        };
         let _ = everybody.await;
         let lost = mesh.roster.lost().borrow().clone();
         if let Some((task, holder)) = lost {
@@ -232,12 +242,22 @@ impl Mesh {
         self.roster.has_met_all()
     }
 
-    /// Sends a message; it is queued when this returns, and lost only together with the peer. Never blocks, and may be
+    /// Sends a message; it is on its way or queued when this returns, and lost only together with the peer. Never blocks, and may be
     /// called from any thread. To this participant itself, it comes to the inbox on a task of its own.
     ///
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
     pub fn send(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
+        self.send_soon(to, envelope)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// As [`Mesh::send`], but the message may wait for the next [`Mesh::flush`], so that several leave together.
+    ///
+    /// # Errors
+    /// As [`Mesh::send`].
+    pub fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
         if *to == self.roster.me {
             return self.local.try_send(envelope).map_err(|_| MeshError::QueueFull {
                 peer: to.clone(),
@@ -246,7 +266,18 @@ impl Mesh {
             });
         }
         let link = self.roster.link(to).ok_or_else(|| MeshError::NotConnected { peer: to.clone() })?;
-        transfer::send(&self.roster, &self.runtime, &link, envelope)
+        transfer::send(&self.roster, &self.runtime, &link, envelope)?;
+        let mut unflushed = lock(&self.unflushed);
+        if !unflushed.iter().any(|other| Arc::ptr_eq(other, &link)) {
+            unflushed.push(link);
+        }
+        Ok(())
+    }
+
+    /// Sends what waits for it.
+    pub fn flush(&self) {
+        let links = std::mem::take(&mut *lock(&self.unflushed));
+        links.iter().for_each(|link| link.wire.flush());
     }
 
     /// Changes this node's devices and tells everybody.

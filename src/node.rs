@@ -95,17 +95,35 @@ struct MeshPost {
     unconfirmed: Mutex<Option<(PathBuf, String)>>,
 }
 
+impl MeshPost {
+    fn mesh(&self) -> Result<&Mesh> {
+        self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))
+    }
+}
+
 impl Post for MeshPost {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
-        let mesh = self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))?;
+        self.send_soon(to, envelope)?;
+        self.flush();
+        Ok(())
+    }
+
+    fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        let mesh = self.mesh()?;
         if to != mesh.peer() {
-            return Ok(mesh.send(to, envelope)?);
+            return Ok(mesh.send_soon(to, envelope)?);
         }
         // To itself without the network, on the caller's thread.
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
             host.deliver(to, envelope);
         }
         Ok(())
+    }
+
+    fn flush(&self) {
+        if let Some(mesh) = self.mesh.get() {
+            mesh.flush();
+        }
     }
 
     fn cluster(&self) -> Arc<Cluster> {

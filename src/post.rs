@@ -13,6 +13,17 @@ pub trait Post: Send + Sync {
     /// Unavailable where the peer is not connected, ResourceExhausted where its queue is full.
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()>;
 
+    /// As [`Post::send`], but the message may wait for the next [`Post::flush`], so that several leave together.
+    ///
+    /// # Errors
+    /// As [`Post::send`].
+    fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        self.send(to, envelope)
+    }
+
+    /// Sends what waits for it.
+    fn flush(&self) {}
+
     /// Who is there now.
     fn cluster(&self) -> Arc<Cluster>;
 }

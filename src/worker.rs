@@ -263,6 +263,13 @@ impl State {
         let _gone = self.post.send(master, message.into());
     }
 
+    /// So too, for the master of a session and with what else a device's turn sends.
+    fn report(&self, session: SessionId, message: impl Into<Envelope>) {
+        if let Some(master) = self.master(session) {
+            let _gone = self.post.send_soon(&master, message.into());
+        }
+    }
+
     fn master(&self, session: SessionId) -> Option<Peer> {
         self.sessions().get(&session).map(|s| s.master.clone())
     }
@@ -285,7 +292,7 @@ impl Sink for State {
         let values = values.into_iter().map(carry).collect();
         let envelope = Envelope { message: Message::Push { step, to: to.clone(), values }, tensors };
         let sent = match self.post.cluster().member(&to.task) {
-            Some(member) => self.post.send(&member.peer, envelope),
+            Some(member) => self.post.send_soon(&member.peer, envelope),
             None => Err(Failure::new(Code::Unavailable, format!("task {} is not there to take a value", to.task))),
         };
         if let Err(failure) = sent {
@@ -294,21 +301,20 @@ impl Sink for State {
     }
 
     fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor) {
-        if let Some(master) = self.master(piece.session) {
-            let message = Message::Got { piece, step: step.number, place };
-            self.answer(&master, Envelope { message, tensors: vec![value] });
-        }
+        let message = Message::Got { piece, step: step.number, place };
+        self.report(piece.session, Envelope { message, tensors: vec![value] });
     }
 
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
-        if let Some(master) = self.master(piece.session) {
-            self.answer(&master, Envelope { message: Message::Done { piece, step: step.number }, tensors: fetches });
-        }
+        let message = Message::Done { piece, step: step.number };
+        self.report(piece.session, Envelope { message, tensors: fetches });
     }
 
     fn failed(&self, step: StepId, failure: Failure) {
-        if let Some(master) = self.master(step.session) {
-            self.answer(&master, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
-        }
+        self.report(step.session, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
+    }
+
+    fn flush(&self) {
+        self.post.flush();
     }
 }

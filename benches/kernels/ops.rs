@@ -101,9 +101,6 @@ impl Table {
             direct_inputs: [numbers(&large)],
         };
         self.compare::<B, 1>(choice, name, case, |[x]| B::float_sum(x));
-        let name = "add 8 floats";
-        let case = || Case::new(name, "AddV2", [numbers(&[8]), numbers(&[8])]);
-        self.compare::<B, 2>(choice, name, case, |[x, y]| B::float_add(x, y));
     }
 
     /// An op on inputs that others hold too, so that it makes a new output.

@@ -42,11 +42,13 @@ impl Outbox {
     pub fn push(&mut self, sink: &dyn Sink, step: StepId, to: &DeviceName, value: Pushed) {
         let bytes = value.value.as_ref().map_or(0, |tensor| tensor.byte_len());
         if bytes > MOST_BYTES {
-            return sink.push(step, to, vec![value]);
+            sink.push(step, to, vec![value]);
+            return sink.flush();
         }
         if let Some(parcel) = self.parcels.iter_mut().find(|parcel| parcel.to == *to) {
             if parcel.bytes + bytes > MOST_BYTES {
                 sink.push(step, to, std::mem::take(&mut parcel.values));
+                sink.flush();
                 parcel.bytes = 0;
             }
             parcel.bytes += bytes;
@@ -54,7 +56,8 @@ impl Outbox {
             return;
         }
         if self.parcels.len() == MOST_DEVICES {
-            self.flush(sink, step);
+            self.hand_over(sink, step);
+            sink.flush();
         }
         self.parcels.push(Parcel { to: to.clone(), values: vec![value], bytes });
     }
@@ -67,7 +70,8 @@ impl Outbox {
         }
         let now = Instant::now();
         if !self.is_quick[node as usize] || now - *self.since.get_or_insert(now) > PATIENCE {
-            self.flush(sink, step);
+            self.hand_over(sink, step);
+            sink.flush();
         }
         Some(now)
     }
@@ -79,8 +83,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits.
-    pub fn flush(&mut self, sink: &dyn Sink, step: StepId) {
+    /// Hands over what waits, to leave when the sink is told.
+    pub fn hand_over(&mut self, sink: &dyn Sink, step: StepId) {
         self.since = None;
         for parcel in self.parcels.drain(..) {
             sink.push(step, &parcel.to, parcel.values);
@@ -131,7 +135,7 @@ mod tests {
     }
 
     fn check(outbox: &mut Outbox, sent: &Sent, expected: &[(u32, &[u32])]) {
-        outbox.flush(sent, STEP);
+        outbox.hand_over(sent, STEP);
         let expected: Vec<(u32, Vec<u32>)> = expected.iter().map(|(to, values)| (*to, values.to_vec())).collect();
         assert_eq!(std::mem::take(&mut *sent.0.lock().unwrap()), expected);
     }

@@ -196,7 +196,7 @@ impl Step {
         };
         match progress {
             Ok(progress) => {
-                self.outbox.flush(near.sink, self.id);
+                self.outbox.hand_over(near.sink, self.id);
                 Ok(progress)
             }
             Err(failure) => Err(self.place(program, failure)),
@@ -319,6 +319,7 @@ impl Step {
             Act::Fetch(place) if code.mode.is_partial() => {
                 let value = forward(node, inputs, 0)?.host()?;
                 near.sink.fetched(near.piece, self.id, *place, value);
+                near.sink.flush();
                 Tokens::new()
             }
             act => {

@@ -100,6 +100,8 @@ pub(super) fn run(
         parked,
     };
     loop {
+        // The values of a turn and the word that its step is done go out together.
+        thread.sink.flush();
         if thread.runnable.is_empty() {
             match thread.inbox.wait() {
                 None | Some(Message::Close) => break,

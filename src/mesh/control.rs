@@ -1,33 +1,28 @@
 //! The control stream: one per peer, long-lived, for everything small.
 //!
-//! A sender appends to the peer's [`Wire`] and wakes the connection; the connection's own task writes what has gathered in
-//! one go, reads what has come, and calls the inbox, with no other task in between. The participant with the lower PeerId
+//! A sender pushes to the peer's [`Wire`](super::wire::Wire), which writes at once where it can; the connection's own task
+//! writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with the lower PeerId
 //! opens the stream, on one connection of those there are, so both always speak on the same one.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::task::AtomicWaker;
-use futures::{AsyncRead, AsyncWrite, Future};
+use futures::Future;
 use libp2p::core::upgrade::ReadyUpgrade;
 use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound, FullyNegotiatedOutbound};
 use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, SubstreamProtocol};
 use libp2p::{Stream, StreamProtocol};
 use tokio::time::{Instant, Sleep};
 
-use super::error::MeshError;
 use super::frame::{self, Kind, MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, Refusal};
-use super::roster::{Link, Roster, encode_small, lock};
-use crate::protocol::{Envelope, Hello, Message, Peer};
+use super::roster::{Link, Roster, encode_small};
+use crate::protocol::{Envelope, Hello, Message};
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/meshtf/control/1");
-/// Most bytes that wait to be written to one peer.
-pub const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// How often a sign of life is sent where nothing else is.
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a peer may be silent. Its kernel answers for a stopped process, so only its own pings count.
@@ -38,61 +33,6 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// Frames handled before other tasks get their turn.
 const FRAMES_A_TURN: usize = 256;
 const READ_BYTES: usize = 16 << 10;
-
-/// What is to be written to one peer.
-#[derive(Default)]
-pub struct Wire {
-    queue: Mutex<Queue>,
-    waker: AtomicWaker,
-}
-
-#[derive(Default)]
-struct Queue {
-    bytes: Vec<u8>,
-    /// Frames pushed so far.
-    frames: u64,
-    closed: bool,
-}
-
-impl Wire {
-    /// Appends a frame. Frames are written in the order they were pushed.
-    ///
-    /// # Errors
-    /// [`MeshError::QueueFull`] where more than [`MAX_QUEUED_BYTES`] wait, [`MeshError::NotConnected`] after a close.
-    pub fn push(&self, peer: &Peer, frame: &[u8]) -> Result<(), MeshError> {
-        let mut queue = lock(&self.queue);
-        if queue.closed {
-            return Err(MeshError::NotConnected { peer: peer.clone() });
-        }
-        if queue.bytes.len() + frame.len() > MAX_QUEUED_BYTES {
-            return Err(MeshError::QueueFull { peer: peer.clone(), what: "bytes that wait", limit: MAX_QUEUED_BYTES });
-        }
-        let first = queue.bytes.is_empty();
-        queue.bytes.extend_from_slice(frame);
-        queue.frames += 1;
-        drop(queue);
-        if first {
-            self.waker.wake();
-        }
-        Ok(())
-    }
-
-    /// Frames pushed so far.
-    pub fn frames(&self) -> u64 {
-        lock(&self.queue).frames
-    }
-
-    /// Takes no more; what waits is still written, then the connection closes.
-    pub fn close(&self) {
-        lock(&self.queue).closed = true;
-        self.waker.wake();
-    }
-
-    /// Has the connection look again.
-    pub fn wake(&self) {
-        self.waker.wake();
-    }
-}
 
 /// Why a control stream is over.
 #[derive(Debug)]
@@ -140,13 +80,17 @@ impl Control {
         let said = self.roster.hello_for(self.link.loopback);
         let frame = encode_small(&Message::Hello(Box::new(said.clone())).into());
         match frame.and_then(|frame| self.link.wire.push(&self.link.peer, &frame)) {
-            Ok(()) => self.channel = Some(Channel::new(stream, said)),
+            Ok(()) => {
+                self.link.wire.connect(stream);
+                self.channel = Some(Channel::new(said));
+            }
             Err(error) => self.over(End::Peer(error.to_string())),
         }
     }
 
     fn over(&mut self, end: End) {
         self.channel = None;
+        self.link.wire.hang_up();
         let why = match &end {
             End::Left(reason) => format!("it left: {reason}"),
             End::Peer(why) => why.clone(),
@@ -160,6 +104,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        self.link.wire.hang_up();
         self.roster.end(&self.link, "its connection broke without a goodbye");
     }
 }
@@ -203,7 +148,7 @@ impl ConnectionHandler for Control {
         if let Some(event) = self.events.pop_front() {
             return Poll::Ready(event);
         }
-        self.link.wire.waker.register(cx.waker());
+        self.link.wire.register(cx.waker());
         if let Some(channel) = &mut self.channel
             && let Poll::Ready(end) = channel.poll(cx, &self.roster, &self.link)
         {
@@ -214,9 +159,8 @@ impl ConnectionHandler for Control {
     }
 }
 
-/// The stream of a connection with what is half read and half written.
+/// What a connection's task knows of its stream, and what is half read of it.
 struct Channel {
-    stream: Stream,
     /// What this side said of itself on this stream.
     said: Hello,
     greeted: bool,
@@ -226,37 +170,25 @@ struct Channel {
     /// The part of `input` that is filled and not yet taken.
     start: usize,
     end: usize,
-    output: Vec<u8>,
-    written: usize,
-    unflushed: bool,
-    /// This side of the stream is closed.
-    finished: bool,
     begun: Instant,
     heard: Instant,
-    sent: Instant,
     tick: Pin<Box<Sleep>>,
     /// When the stream must be drained, once it is closing.
     closing: Option<Instant>,
 }
 
 impl Channel {
-    fn new(stream: Stream, said: Hello) -> Self {
+    fn new(said: Hello) -> Self {
         let now = Instant::now();
         Channel {
-            stream,
             said,
             greeted: false,
             held: None,
             input: vec![0; READ_BYTES],
             start: 0,
             end: 0,
-            output: Vec::new(),
-            written: 0,
-            unflushed: false,
-            finished: false,
             begun: now,
             heard: now,
-            sent: now,
             tick: Box::pin(tokio::time::sleep(PING_INTERVAL)),
             closing: None,
         }
@@ -267,7 +199,7 @@ impl Channel {
             return Poll::Ready(end);
         }
         // Written after reading, so that what the inbox answered at once goes out in this turn.
-        if let Poll::Ready(Err(error)) = self.write(cx, link) {
+        if let Poll::Ready(Err(error)) = link.wire.poll_write(cx) {
             return Poll::Ready(End::Peer(broken(&error)));
         }
         self.watch(cx, link)
@@ -302,8 +234,7 @@ impl Channel {
                 Err(why) => return Poll::Ready(End::Peer(why)),
             };
             self.make_room(wanted);
-            let Channel { stream, input, end, .. } = self;
-            match Pin::new(stream).poll_read(cx, &mut input[*end..]) {
+            match link.wire.poll_read(cx, &mut self.input[self.end..]) {
                 Poll::Ready(Ok(0)) => {
                     return Poll::Ready(End::Peer("its connection ended without a goodbye".to_owned()));
                 }
@@ -317,8 +248,7 @@ impl Channel {
         }
         // Nothing more is taken in, but the peer hangs up first: a connection that closes right behind its last words
         // takes them with it.
-        let Channel { stream, input, .. } = self;
-        while let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, input) {
+        while let Poll::Ready(read) = link.wire.poll_read(cx, &mut self.input) {
             if !matches!(read, Ok(1..)) {
                 return Poll::Ready(End::Closed);
             }
@@ -397,46 +327,9 @@ impl Channel {
         roster.took_frame(link).map_err(|error| End::Peer(error.to_string()))
     }
 
-    /// Writes what waits, and closes this side of the stream behind the last of it. Ready where it broke.
-    fn write(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<io::Result<Infallible>> {
-        loop {
-            if self.written == self.output.len() {
-                self.output.clear();
-                self.written = 0;
-                let mut queue = lock(&link.wire.queue);
-                if queue.bytes.is_empty() {
-                    let closed = queue.closed;
-                    drop(queue);
-                    if self.unflushed {
-                        std::task::ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-                        self.unflushed = false;
-                    }
-                    if closed && !self.finished {
-                        std::task::ready!(Pin::new(&mut self.stream).poll_close(cx))?;
-                        self.finished = true;
-                    }
-                    return Poll::Pending;
-                }
-                std::mem::swap(&mut queue.bytes, &mut self.output);
-                // What a burst made large is not kept for ever.
-                if queue.bytes.capacity() > MAX_CONTROL_FRAME_BYTES {
-                    queue.bytes = Vec::new();
-                }
-            }
-            let Channel { stream, output, written, .. } = self;
-            let n = std::task::ready!(Pin::new(stream).poll_write(cx, &output[*written..]))?;
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += n;
-            self.unflushed = true;
-            self.sent = Instant::now();
-        }
-    }
-
     /// Sends a sign of life where it is time, and notices that none came.
     fn watch(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<End> {
-        if lock(&link.wire.queue).closed {
+        if link.wire.is_closed() {
             let limit = *self.closing.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT);
             if self.tick.deadline() != limit {
                 self.tick.as_mut().reset(limit);
@@ -460,9 +353,9 @@ impl Channel {
             if !self.greeted && now.duration_since(self.begun) >= HELLO_LIMIT {
                 return Poll::Ready(End::Peer("it did not say Hello".to_owned()));
             }
-            if now.duration_since(self.sent) >= PING_INTERVAL / 2 {
+            if link.wire.sent().is_none_or(|sent| now.duration_since(sent) >= PING_INTERVAL / 2) {
                 let _ = link.wire.push(&link.peer, &frame::empty_frame(Kind::Ping));
-                if let Poll::Ready(Err(error)) = self.write(cx, link) {
+                if let Poll::Ready(Err(error)) = link.wire.poll_write(cx) {
                     return Poll::Ready(End::Peer(broken(&error)));
                 }
             }

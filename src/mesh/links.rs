@@ -18,8 +18,9 @@ use libp2p::swarm::{
 };
 
 use super::address::is_loopback;
-use super::control::{Control, End, Ended, Open, Wire};
+use super::control::{Control, End, Ended, Open};
 use super::roster::{Link, Roster};
+use super::wire::Wire;
 use crate::protocol::Peer;
 
 /// A control stream was over.

@@ -1,7 +1,7 @@
 //! Who is up: the links to peers, what the peers said of themselves, and who holds which task.
 //!
 //! Every link is greeted once and ended once, and the [`Inbox`] hears of both in that order. Nothing here touches a
-//! socket: a link's frames go into its [`Wire`](super::control::Wire) and its parcels into its
+//! socket: a link's frames go into its [`Wire`](super::wire::Wire) and its parcels into its
 //! [`Outbound`](super::transfer::Outbound).
 
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use tokio::sync::{Notify, watch};
 
 use super::address::reachable_from;
 use super::admission::Gate;
-use super::control::Wire;
 use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, Prefix, Refusal};
 use super::order::Order;
 use super::transfer::Outbound;
+use super::wire::Wire;
 use super::{Inbox, Mesh};
 use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};

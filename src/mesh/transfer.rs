@@ -113,7 +113,7 @@ pub fn send(
             frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
         }
         envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|bytes| frame.extend_from_slice(bytes));
-        return link.wire.push(&link.peer, &frame);
+        return link.wire.push_soon(&link.peer, &frame);
     }
 
     let full = |what, limit| MeshError::QueueFull { peer: link.peer.clone(), what, limit };

@@ -1,0 +1,234 @@
+//! What is to be written to one peer, and the stream that it is written to.
+//!
+//! Frames go out on the thread that sends them, where the stream is free and takes them: so what a device's thread made
+//! leaves without another thread being woken for it. Whatever cannot go at once waits in the queue, and the
+//! connection's own task is woken to write it. Frames leave in the order they were pushed, whoever writes them.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, TryLockError};
+use std::task::{Context, Poll, Waker, ready};
+
+use futures::task::AtomicWaker;
+use futures::{AsyncRead, AsyncWrite};
+use libp2p::Stream;
+use tokio::time::Instant;
+
+use super::error::MeshError;
+use super::frame::MAX_CONTROL_FRAME_BYTES;
+use super::roster::lock;
+use crate::protocol::Peer;
+
+/// Most bytes that wait to be written to one peer.
+pub const MAX_QUEUED_BYTES: usize = 64 << 20;
+
+/// The way to one peer. Whoever holds `line` may take `queue` for a moment, never the other way round.
+#[derive(Default)]
+pub struct Wire {
+    queue: Mutex<Queue>,
+    line: Mutex<Option<Line>>,
+    /// Wakes the connection's task.
+    waker: AtomicWaker,
+}
+
+/// Frames that nobody has begun to write.
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Frames pushed so far.
+    frames: u64,
+    /// Somebody is about to write them.
+    promised: bool,
+    closed: bool,
+}
+
+/// The stream, and what is being written to it.
+struct Line {
+    stream: Stream,
+    output: Vec<u8>,
+    written: usize,
+    unflushed: bool,
+    /// This side of the stream is closed.
+    finished: bool,
+    /// It takes nothing more for now, or is broken: the connection's task, which is told when that changes, is to go on.
+    stuck: bool,
+    /// Why it broke, until the connection's task has been told.
+    error: Option<io::Error>,
+    /// When something was last written.
+    sent: Instant,
+}
+
+impl Wire {
+    /// Sends a frame. Frames are written in the order they were pushed.
+    ///
+    /// # Errors
+    /// [`MeshError::QueueFull`] where more than [`MAX_QUEUED_BYTES`] wait, [`MeshError::NotConnected`] after a close.
+    pub fn push(&self, peer: &Peer, frame: &[u8]) -> Result<(), MeshError> {
+        self.push_soon(peer, frame)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// As [`Wire::push`], but it waits for the next [`Wire::flush`].
+    ///
+    /// # Errors
+    /// As [`Wire::push`].
+    pub fn push_soon(&self, peer: &Peer, frame: &[u8]) -> Result<(), MeshError> {
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return Err(MeshError::NotConnected { peer: peer.clone() });
+        }
+        if queue.bytes.len() + frame.len() > MAX_QUEUED_BYTES {
+            return Err(MeshError::QueueFull { peer: peer.clone(), what: "bytes that wait", limit: MAX_QUEUED_BYTES });
+        }
+        queue.bytes.extend_from_slice(frame);
+        queue.frames += 1;
+        Ok(())
+    }
+
+    /// Sends what waits.
+    pub fn flush(&self) {
+        let mut queue = lock(&self.queue);
+        if queue.bytes.is_empty() || std::mem::replace(&mut queue.promised, true) {
+            return;
+        }
+        drop(queue);
+        if !self.write_now() {
+            self.waker.wake();
+        }
+    }
+
+    /// Frames pushed so far.
+    pub fn frames(&self) -> u64 {
+        lock(&self.queue).frames
+    }
+
+    /// Takes no more; what waits is still written, then the connection closes.
+    pub fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.waker.wake();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        lock(&self.queue).closed
+    }
+
+    /// Has the connection look again.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// The connection's task is to be woken by this one from now on.
+    pub fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// From now on frames go to this stream.
+    pub fn connect(&self, stream: Stream) {
+        *lock(&self.line) = Some(Line {
+            stream,
+            output: Vec::new(),
+            written: 0,
+            unflushed: false,
+            finished: false,
+            stuck: false,
+            error: None,
+            sent: Instant::now(),
+        });
+    }
+
+    /// Lets go of the stream, which ends it.
+    pub fn hang_up(&self) {
+        *lock(&self.line) = None;
+    }
+
+    /// When something was last written.
+    pub fn sent(&self) -> Option<Instant> {
+        lock(&self.line).as_ref().map(|line| line.sent)
+    }
+
+    /// Reads what the peer sent.
+    ///
+    /// # Errors
+    /// Where the stream broke.
+    pub fn poll_read(&self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut *lock(&self.line) {
+            Some(line) => Pin::new(&mut line.stream).poll_read(cx, bytes),
+            None => Poll::Ready(Ok(0)),
+        }
+    }
+
+    /// Writes what waits, and closes this side of the stream behind the last of it. Ready where it broke.
+    pub fn poll_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<Infallible>> {
+        let mut line = lock(&self.line);
+        let Some(line) = &mut *line else { return Poll::Pending };
+        if let Some(error) = line.error.take() {
+            return Poll::Ready(Err(error));
+        }
+        let written = line.write(&self.queue, cx);
+        line.stuck = written.is_pending();
+        ready!(written)?;
+        if self.is_closed() && !line.finished {
+            ready!(Pin::new(&mut line.stream).poll_close(cx))?;
+            line.finished = true;
+        }
+        Poll::Pending
+    }
+
+    /// Writes what waits on this thread; answers whether all of it went, or whoever is to write it knows.
+    fn write_now(&self) -> bool {
+        let mut line = match self.line.try_lock() {
+            Ok(line) => line,
+            // Whoever has it may have looked into the queue already.
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        let Some(line) = &mut *line else { return false };
+        if line.stuck {
+            return true;
+        }
+        // Nobody is woken by this: the connection's task is, and looks itself.
+        match line.write(&self.queue, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => return true,
+            Poll::Ready(Err(error)) => line.error = Some(error),
+            Poll::Pending => {}
+        }
+        line.stuck = true;
+        false
+    }
+}
+
+impl Line {
+    /// Writes and flushes all that waits; pending where the stream takes no more for now.
+    fn write(&mut self, queue: &Mutex<Queue>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.written = 0;
+                let mut queue = lock(queue);
+                if queue.bytes.is_empty() {
+                    break;
+                }
+                queue.promised = false;
+                std::mem::swap(&mut queue.bytes, &mut self.output);
+                // What a burst made large is not kept for ever.
+                if queue.bytes.capacity() > MAX_CONTROL_FRAME_BYTES {
+                    queue.bytes = Vec::new();
+                }
+            }
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.output[self.written..]))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += written;
+            self.unflushed = true;
+            self.sent = Instant::now();
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
