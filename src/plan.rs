@@ -86,9 +86,6 @@ pub const fn late_feed(place: u32) -> u32 {
     u32::MAX - place
 }
 
-/// The attribute that a plan gives a VariableV2 whose stated shape it relied on: a step that finds it with another fails.
-pub const HELD_TO_ITS_SHAPE: &str = "_held_to_its_shape";
-
 /// For each fetch, the feeds that it cannot be computed without, by their places in the signature.
 ///
 /// # Errors

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::frame::Loops;
 use super::place::Placed;
 use super::prune::{ItemOp, Step};
-use super::shape::{Shapes, Trust, all_assigns_look, is_held_to_its_shape};
-use super::{Frame, HELD_TO_ITS_SHAPE, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
-use crate::graph::{Attr, Attrs, Node, OutputType};
+use super::shape::Shapes;
+use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
+use crate::graph::{Attrs, OutputType};
 
 /// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
 ///
@@ -18,14 +18,13 @@ pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops, mode: Mode) 
     let late_reads = late_reads(step, &placed, loops);
     let crossings = crossings(step, &placed, loops, &taking_part, &late_reads);
     let is_split = crossings.iter().any(|crossings| !crossings.is_empty()) || !late_reads.is_empty();
-    let shapes = if is_split { Shapes::infer(step, Trust::Word) } else { Shapes::default() };
+    let shapes = if is_split { Shapes::infer(step, &[]) } else { Shapes::default() };
 
     let mut builder = Builder {
         step,
         placed: &placed,
         loops,
         shapes,
-        all_assigns_look: all_assigns_look(step.graph),
         pieces: taking_part.frames.iter().map(|(&device, frames)| (device, Building::new(loops, frames))).collect(),
         transfers: Vec::new(),
     };
@@ -197,7 +196,6 @@ struct Builder<'a> {
     placed: &'a Placed,
     loops: &'a Loops,
     shapes: Shapes,
-    all_assigns_look: bool,
     /// By device, as a place in `placed.devices`.
     pieces: BTreeMap<usize, Building>,
     transfers: Vec<Transfer>,
@@ -256,15 +254,6 @@ impl Building {
     }
 }
 
-/// A node's attributes, and that a variable is held to its shape where planning may have relied on that.
-fn attributes(node: &Node, all_assigns_look: bool) -> Attrs {
-    let mut attrs = node.attrs.clone();
-    if is_held_to_its_shape(node, all_assigns_look) {
-        attrs.set(HELD_TO_ITS_SHAPE, Attr::Bool(true));
-    }
-    attrs
-}
-
 impl Builder<'_> {
     /// Adds an item to its piece.
     fn node(&mut self, item: usize, device: usize) {
@@ -308,7 +297,7 @@ impl Builder<'_> {
             inputs,
             control,
             outputs: self.step.outputs(item),
-            attrs: node.map_or_else(Attrs::default, |node| attributes(node, self.all_assigns_look)),
+            attrs: node.map_or_else(Attrs::default, |node| node.attrs.clone()),
             frame,
             output_frame,
         });

@@ -1,14 +1,13 @@
 //! Shapes as far as they are known without running: constants, variables, placeholders, and what the commoner ops make of
-//! them. A rank may be known though a size is not, and two sizes may be known to be the same though neither is. What is
-//! not known here is `None`: for the bytes of transfers never a guess but what variables say of themselves, and for what a
-//! step need not compute not even that, see [`Trust`].
+//! them. A rank may be known though a size is not, and two sizes, or two whole shapes, may be known to be the same though
+//! neither is. For the bytes of transfers and for what a step need not compute; what is not known here is `None`.
 
 mod rules;
 
 use std::cell::Cell;
 
 use super::prune::{ItemOp, Step};
-use crate::graph::{Graph, Node};
+use crate::graph::Node;
 use crate::tensor::{PartialShape, Shape};
 
 /// A size along one axis.
@@ -36,16 +35,10 @@ struct Fact {
     dims: Option<Dims>,
     /// The elements in their order, whatever the rank, where that is a small integer tensor.
     elements: Option<Vec<Element>>,
-}
-
-/// Whether a variable has the shape that its node states: programs may assign it another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// It is taken at its word, for what people are told.
-    #[default]
-    Word,
-    /// Only where it is held to it ([`is_held_to_its_shape`]), for what an answer depends on.
-    Held,
+    /// The number of its shape, which others that certainly have the same share.
+    like: Option<u32>,
+    /// It is itself a shape, written as a list: the one of this number.
+    shape_of: Option<u32>,
 }
 
 /// The shapes of a step's values, as far as they are known.
@@ -54,27 +47,35 @@ pub(super) struct Shapes {
     /// By item and port; shorter where the rest is unknown.
     facts: Vec<Vec<Fact>>,
     unknown: Cell<u32>,
-    trust: Trust,
-    /// No node of the graph assigns a shape unlooked at.
-    all_look: bool,
 }
 
 impl Shapes {
-    /// Infers what can be inferred. Every item is looked at once, in order.
-    pub fn infer(step: &Step, trust: Trust) -> Shapes {
-        let mut known = Shapes { trust, all_look: all_assigns_look(step.graph), ..Shapes::default() };
+    /// Infers what can be inferred. Every item is looked at once, in order. Nothing is said of those that are `doubted`, by
+    /// item: variables, for those who must be sure, since a program may assign them another shape than they state.
+    pub fn infer(step: &Step, doubted: &[bool]) -> Shapes {
+        let mut known = Shapes::default();
         for item in 0..step.items.len() {
             let facts = match step.items[item].op {
+                _ if doubted.get(item).is_some_and(|&doubted| doubted) => Vec::new(),
                 ItemOp::Feed(_, tensor) => {
                     let node = step.graph.node(tensor.node);
                     let stated = if node.op.name == "Placeholder" { known.stated(node) } else { None };
-                    vec![Fact { dims: stated, elements: None }]
+                    vec![Fact { dims: stated, ..known.unlike_others() }]
                 }
                 ItemOp::Node(id) => {
                     let node = step.graph.node(id);
                     let view = Inputs { known: &known, from: &step.items[item].inputs };
                     let dims = rules::outputs(node, &view).unwrap_or_default();
-                    let mut facts: Vec<_> = dims.into_iter().map(|dims| Fact { dims, elements: None }).collect();
+                    let mut facts: Vec<_> =
+                        dims.into_iter().map(|dims| Fact { dims, ..known.unlike_others() }).collect();
+                    let ports = if doubted.is_empty() { 0 } else { node.outputs.len() };
+                    facts.resize_with(facts.len().max(ports), || known.unlike_others());
+                    if let (Some(first), Some(like)) = (facts.first_mut(), rules::like(node, &view)) {
+                        first.like = Some(like);
+                    }
+                    if let (Some(first), Some(of)) = (facts.first_mut(), rules::shape_of(node, &view)) {
+                        first.shape_of = Some(of);
+                    }
                     for (port, elements) in rules::elements(node, &view).into_iter().enumerate() {
                         facts.resize(facts.len().max(port + 1), Fact::default());
                         facts[port].elements = Some(elements);
@@ -95,7 +96,9 @@ impl Shapes {
 
     /// Whether two outputs have the same shape, whatever it turns out to be.
     pub fn are_same(&self, a: (usize, u32), b: (usize, u32)) -> bool {
+        let like = |at: (usize, u32)| self.fact(at.0, at.1)?.like;
         self.dims(a.0, a.1).is_some_and(|dims| Some(dims) == self.dims(b.0, b.1))
+            || like(a).is_some_and(|number| Some(number) == like(b))
     }
 
     /// Whether an output is known to have no elements.
@@ -111,6 +114,12 @@ impl Shapes {
         self.fact(item, port)?.dims.as_ref()
     }
 
+    /// An output of which nothing is known but that it has a shape.
+    fn unlike_others(&self) -> Fact {
+        self.unknown.set(self.unknown.get() + 1);
+        Fact { like: Some(self.unknown.get()), ..Fact::default() }
+    }
+
     /// A size: an unknown one of its own where it is not known.
     fn size(&self, known: Option<usize>) -> Size {
         known.map_or_else(
@@ -120,12 +129,6 @@ impl Shapes {
             },
             Size::Known,
         )
-    }
-
-    /// The shape of a variable.
-    fn variable(&self, node: &Node) -> Option<Dims> {
-        let is_trusted = self.trust == Trust::Word || is_held_to_its_shape(node, self.all_look);
-        self.stated(node).filter(|_| is_trusted)
     }
 
     /// What a node's attribute `shape` says.
@@ -142,19 +145,6 @@ impl Size {
             Size::Unknown(_) => None,
         }
     }
-}
-
-/// Whether every Assign of the graph looks at the shape of what it assigns. One that does not may change the shape of any
-/// variable: by references of references, or a shared name.
-pub(super) fn all_assigns_look(graph: &Graph) -> bool {
-    let looks = |node: &Node| node.attrs.bool("validate_shape").unwrap_or(true);
-    graph.nodes().all(|(_, node)| node.op.name != "Assign" || looks(node))
-}
-
-/// Whether a variable is sure to have the shape it states, in a graph whose Assigns all look: it states it in full, and fails
-/// a step that finds it with another, which only another graph can have given it. A handle's AssignVariableOp never looks.
-pub(super) fn is_held_to_its_shape(node: &Node, all_assigns_look: bool) -> bool {
-    all_assigns_look && node.op.name == "VariableV2" && node.attrs.shape("shape").is_ok_and(|s| s.known().is_some())
 }
 
 /// What is known of a node's inputs.
@@ -178,6 +168,18 @@ impl Inputs<'_> {
     fn elements(&self, input: usize) -> Option<&[Element]> {
         let &(item, port) = self.from.get(input)?;
         self.known.fact(item, port)?.elements.as_deref()
+    }
+
+    /// The number of an input's shape.
+    fn like(&self, input: usize) -> Option<u32> {
+        let &(item, port) = self.from.get(input)?;
+        self.known.fact(item, port)?.like
+    }
+
+    /// The number of the shape that an input is, written as a list.
+    fn shape_of(&self, input: usize) -> Option<u32> {
+        let &(item, port) = self.from.get(input)?;
+        self.known.fact(item, port)?.shape_of
     }
 
     fn elements_of_rank(&self, rank: usize, input: usize) -> Option<&[Element]> {

@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::prune::{Item, ItemOp, Step};
-use super::shape::{Shapes, Trust};
+use super::shape::Shapes;
 use crate::graph::Node;
 
 /// Leaves out what need not run. Every item that stays computes what it did.
@@ -18,14 +18,31 @@ pub(super) fn simplify(step: &mut Step) {
 
 /// Has those who take the answer of an item that only hands on its input take that input.
 fn pass_by(step: &mut Step) {
-    let shapes = Shapes::infer(step, Trust::Held);
+    let references = references(step);
+    let shapes = Shapes::infer(step, &references);
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; step.items.len()];
     for item in 0..step.items.len() {
-        let hands_on = hands_on(step, &shapes, item);
+        let hands_on = hands_on(step, &shapes, item) && !references[step.items[item].inputs[0].0];
         let inputs = &mut step.items[item].inputs;
         inputs.iter_mut().for_each(|input| *input = instead[input.0].filter(|_| input.1 == 0).unwrap_or(*input));
         instead[item] = inputs.first().copied().filter(|_| hands_on);
     }
+}
+
+/// By item: whether an answer may be a variable and not a value. What only hands on a reference hands on that: who takes it
+/// sees what the variable holds then, whatever its shape is then.
+fn references(step: &Step) -> Vec<bool> {
+    let mut references: Vec<bool> = Vec::with_capacity(step.items.len());
+    for item in 0..step.items.len() {
+        let op = step.op(item);
+        let only_hands_on =
+            is_control_flow(op) || matches!(op, "Identity" | "IdentityN" | "StopGradient" | "PlaceholderWithDefault");
+        // What comes round a loop is not known yet.
+        let takes = step.items[item].inputs.iter().any(|&(from, _)| references.get(from).is_none_or(|&it| it));
+        let answers = step.outputs(item).iter().any(|output| output.is_ref || output.dtype.is_handle());
+        references.push(answers || (only_hands_on && takes));
+    }
+    references
 }
 
 /// Whether the item's one output is its first input as it is, and comes no later, nor from another branch.

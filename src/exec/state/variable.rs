@@ -14,7 +14,6 @@ use super::super::token::Token;
 use super::{Inputs, Named, Site, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
-use crate::plan::HELD_TO_ITS_SHAPE;
 use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
@@ -57,7 +56,6 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     let is_ref = node.op == "VariableV2";
     let dtype = node.attrs.dtype("dtype")?;
     let shape = node.attrs.shape("shape")?.clone();
-    let is_held = node.attrs.get(HELD_TO_ITS_SHAPE).is_some();
     let mut named = Named::new(node, site)?;
     simple(move |_, _| {
         let make = |name: &str| Ok(Resource::Variable(Arc::new(Variable::new(name.to_owned(), dtype, shape.clone()))));
@@ -71,14 +69,6 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
                 variable.name, variable.dtype
             );
             return Err(Failure::invalid(why));
-        }
-        if is_held && let Some(other) = variable.hold().as_ref().map(Value::shape).filter(|found| !shape.admits(found))
-        {
-            let why = format!(
-                "variable {} has shape {other}, which a graph that shares it has given it, but this node says {shape}",
-                variable.name
-            );
-            return Err(Failure::new(Code::FailedPrecondition, why));
         }
         Ok(one(if is_ref { Token::Ref(variable) } else { Token::Resource(Resource::Variable(variable)) }))
     })

@@ -40,29 +40,6 @@ fn sessions_share_what_they_name_alike_unless_they_are_isolated() {
     assert_eq!(cluster.run(&graph, &[], &["read"]).unwrap_err().code, Code::FailedPrecondition);
 }
 
-/// Where a plan has relied on what a variable states of itself.
-#[test]
-fn a_variable_that_another_graph_reshaped_fails_the_step() {
-    let honest = "
-        v = VariableV2 dtype=int32 shape=[2]
-        two = Const is=(1,2)
-        set = Assign v two
-        read = Identity v";
-    let reshaping = "
-        v = VariableV2 dtype=int32 shape=[2]
-        three = Const is=(1,2,3)
-        forced = Assign v three validate_shape=false
-        read = Identity v";
-    let (honest, reshaping) = (graph(honest), graph(reshaping));
-    let mut cluster = Cluster::new(1);
-    cluster.check(&honest, &[], &[("set", "1,2")]);
-    cluster.check(&honest, &[], &[("read", "1,2")]);
-    cluster.check(&reshaping, &[], &[("forced", "1,2,3")]);
-    cluster.check(&reshaping, &[], &[("read", "1,2,3")]);
-    let message = "variable v has shape [3], which a graph that shares it has given it, but this node says [2]";
-    cluster.fails(&honest, &["read"], Code::FailedPrecondition, message, "v");
-}
-
 #[test]
 fn assigning_checks_the_shape() {
     let text = "

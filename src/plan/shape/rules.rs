@@ -13,7 +13,7 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
     match node.op.name {
         "Const" => one(known(node.attrs.tensor("value").ok()?.dims())),
         // A handle has its variable's shape here, for the ops that read it.
-        "VariableV2" | "VarHandleOp" => one(inputs.known.variable(node)?),
+        "VariableV2" | "VarHandleOp" => one(inputs.known.stated(node)?),
 
         "Identity"
         | "StopGradient"
@@ -196,6 +196,7 @@ pub(super) fn elements(node: &Node, inputs: &Inputs) -> Vec<Vec<Element>> {
         // Between equal shapes nothing was broadcast.
         "BroadcastGradientArgs" => match (inputs.elements(0), inputs.elements(1)) {
             (Some(a), Some(b)) if a == b => return vec![Vec::new(); 2],
+            _ if inputs.shape_of(0).is_some_and(|of| Some(of) == inputs.shape_of(1)) => return vec![Vec::new(); 2],
             _ => None,
         },
         "Pack" if inputs.from.len() <= MAX_VALUES => {
@@ -208,6 +209,39 @@ pub(super) fn elements(node: &Node, inputs: &Inputs) -> Vec<Vec<Element>> {
         _ => None,
     };
     one.into_iter().collect()
+}
+
+/// The number of the shape of a node's first output, where it is that of an input.
+pub(super) fn like(node: &Node, inputs: &Inputs) -> Option<u32> {
+    let is_scalar = |input: usize| inputs.dims(input).is_some_and(|dims| dims.is_empty());
+    match node.op.name {
+        "Identity" | "StopGradient" | "Cast" | "ZerosLike" | "Abs" | "Exp" | "Log" | "LogSoftmax" | "LogicalNot"
+        | "Neg" | "Reciprocal" | "Relu" | "Relu6" | "LeakyRelu" | "Elu" | "Selu" | "Sigmoid" | "Sign" | "Softmax"
+        | "Softplus" | "Softsign" | "Sqrt" | "Rsqrt" | "Square" | "Sin" | "Cos" | "Tanh" | "Floor" | "Ceil"
+        | "Round" => inputs.like(0),
+        "Add" | "AddV2" | "Sub" | "Mul" | "RealDiv" | "Maximum" | "Minimum" | "Pow" | "Greater" | "GreaterEqual"
+        | "Less" | "LessEqual" | "SquaredDifference" => match (inputs.like(0), inputs.like(1)) {
+            (a, b) if a == b => a,
+            (_, b) if is_scalar(0) => b,
+            (a, _) if is_scalar(1) => a,
+            _ => None,
+        },
+        "SelectV2" => inputs.like(0).filter(|_| (1..3).all(|input| inputs.like(input) == inputs.like(0))),
+        // All inputs must have one shape.
+        "AddN" => inputs.like(0),
+        "Reshape" | "BroadcastTo" => inputs.shape_of(1),
+        "Fill" => inputs.shape_of(0),
+        _ => None,
+    }
+}
+
+/// The number of the shape that a node's first output is, written as a list.
+pub(super) fn shape_of(node: &Node, inputs: &Inputs) -> Option<u32> {
+    match node.op.name {
+        "Shape" => inputs.like(0),
+        "Identity" => inputs.shape_of(0),
+        _ => None,
+    }
 }
 
 fn known(sizes: &[usize]) -> Dims {
@@ -264,7 +298,7 @@ fn reduced(node: &Node, inputs: &Inputs) -> Option<Dims> {
 }
 
 fn reshaped(inputs: &Inputs) -> Option<Dims> {
-    let wanted = inputs.elements(1)?;
+    let wanted = inputs.elements_of_rank(1, 1)?;
     let missing = || {
         let known = |&element: &Element| match element {
             Element::Known(-1) => None,

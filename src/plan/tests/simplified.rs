@@ -110,22 +110,30 @@ fn what_only_a_shape_waits_for_is_waited_for() {
     assert_eq!(runs(text, &["x", "p"], &["taken"], &[]), "two sw pivot there branch taken");
 }
 
-/// A variable's shape is only relied on where it cannot be another when it is read.
+/// What a variable says of itself is not relied on, and what looks at it looks when it did.
 #[test]
-fn a_variable_may_be_given_another_shape() {
-    let held = "
-        v = VariableV2 dtype=int32 shape=2,3
-        read = Identity v
+fn a_variable_may_be_given_another_shape_and_another_value() {
+    let text = "
+        v = VariableV2 dtype=int32 shape=2
+        x = Placeholder dtype=int32 shape=2
         two = 2
-        three = 3
-        sizes = Pack two three N=2
+        sizes = Pack two N=1
+        read = Identity v
         again = Reshape read sizes
-        out = Neg again";
-    assert_eq!(runs(held, &[], &["out"], &[]), "v read out");
-    let reshaped = format!("{held}\n x = Placeholder dtype=int32\n set = Assign v x validate_shape=false");
-    assert_eq!(runs(&reshaped, &[], &["out"], &[]), "v read two three sizes again out");
-    let handle = held.replace("VariableV2", "VarHandleOp").replace("Identity v", "ReadVariableOp v dtype=int32");
-    assert_eq!(runs(&handle, &[], &["out"], &[]), "v read two three sizes again out");
+        out = Neg again
+        inc = AssignAdd v x ^again
+        after = Neg again ^inc
+        shape = Shape read
+        whole = Reshape read shape
+        out_whole = Neg whole";
+    assert_eq!(runs(text, &[], &["out"], &[]), "v two sizes read again out");
+    assert_eq!(runs(text, &["x"], &["after"], &[]), "v two sizes read again inc after");
+    assert_eq!(runs(text, &[], &["out_whole"], &[]), "v read shape whole out_whole");
+    let handle = text.replace("VariableV2", "VarHandleOp").replace("Identity v", "ReadVariableOp v dtype=int32");
+    let handle = handle.replace("AssignAdd", "AssignAddVariableOp");
+    assert_eq!(runs(&handle, &[], &["out"], &[]), "v two sizes read again out");
+    // What was read of a handle stays what it was.
+    assert_eq!(runs(&handle, &[], &["out_whole"], &[]), "v read out_whole");
 }
 
 #[test]
