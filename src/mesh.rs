@@ -248,8 +248,9 @@ impl Mesh {
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
     pub fn send(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
-        self.send_soon(to, envelope)?;
-        self.flush();
+        if let Some(link) = self.queue(to, envelope)? {
+            link.wire.flush();
+        }
         Ok(())
     }
 
@@ -258,8 +259,19 @@ impl Mesh {
     /// # Errors
     /// As [`Mesh::send`].
     pub fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
+        if let Some(link) = self.queue(to, envelope)? {
+            let mut unflushed = lock(&self.unflushed);
+            if !unflushed.iter().any(|other| Arc::ptr_eq(other, &link)) {
+                unflushed.push(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a message; answers the link that is to be flushed, but for one to this participant itself.
+    fn queue(&self, to: &Peer, envelope: Envelope) -> Result<Option<Arc<Link>>, MeshError> {
         if *to == self.roster.me {
-            return self.local.try_send(envelope).map_err(|_| MeshError::QueueFull {
+            return self.local.try_send(envelope).map(|()| None).map_err(|_| MeshError::QueueFull {
                 peer: to.clone(),
                 what: "messages to itself that wait",
                 limit: MAX_LOCAL,
@@ -267,11 +279,7 @@ impl Mesh {
         }
         let link = self.roster.link(to).ok_or_else(|| MeshError::NotConnected { peer: to.clone() })?;
         transfer::send(&self.roster, &self.runtime, &link, envelope)?;
-        let mut unflushed = lock(&self.unflushed);
-        if !unflushed.iter().any(|other| Arc::ptr_eq(other, &link)) {
-            unflushed.push(link);
-        }
-        Ok(())
+        Ok(Some(link))
     }
 
     /// Sends what waits for it.

@@ -96,28 +96,31 @@ struct MeshPost {
 }
 
 impl MeshPost {
-    fn mesh(&self) -> Result<&Mesh> {
-        self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))
-    }
-}
-
-impl Post for MeshPost {
-    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
-        self.send_soon(to, envelope)?;
-        self.flush();
-        Ok(())
-    }
-
-    fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
-        let mesh = self.mesh()?;
+    fn send_by(
+        &self,
+        to: &Peer,
+        envelope: Envelope,
+        send: impl FnOnce(&Mesh, &Peer, Envelope) -> std::result::Result<(), MeshError>,
+    ) -> Result<()> {
+        let mesh = self.mesh.get().ok_or_else(|| Failure::new(Code::Unavailable, "this node is still joining"))?;
         if to != mesh.peer() {
-            return Ok(mesh.send_soon(to, envelope)?);
+            return Ok(send(mesh, to, envelope)?);
         }
         // To itself without the network, on the caller's thread.
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
             host.deliver(to, envelope);
         }
         Ok(())
+    }
+}
+
+impl Post for MeshPost {
+    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        self.send_by(to, envelope, Mesh::send)
+    }
+
+    fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        self.send_by(to, envelope, Mesh::send_soon)
     }
 
     fn flush(&self) {

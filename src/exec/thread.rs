@@ -110,6 +110,7 @@ pub(super) fn run(
         }
         while let Some(message) = thread.inbox.take() {
             if matches!(message, Message::Close) {
+                thread.sink.flush();
                 thread.close();
                 return;
             }
@@ -254,6 +255,7 @@ impl Thread {
 
     fn report(&self, step: StepId, failure: Failure) {
         self.sink.failed(step, failure.on_device(&self.name.to_string()).in_step(step.number));
+        self.sink.flush();
     }
 
     /// Forgets the step under way of a piece.

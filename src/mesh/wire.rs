@@ -166,10 +166,10 @@ impl Wire {
         if let Some(error) = line.error.take() {
             return Poll::Ready(Err(error));
         }
-        let written = line.write(&self.queue, cx);
+        let written = line.write_all(&self.queue, cx);
         line.stuck = written.is_pending();
-        ready!(written)?;
-        if self.is_closed() && !line.finished {
+        let closed = ready!(written)?;
+        if closed && !line.finished {
             ready!(Pin::new(&mut line.stream).poll_close(cx))?;
             line.finished = true;
         }
@@ -188,8 +188,10 @@ impl Wire {
         if line.stuck {
             return true;
         }
-        // Nobody is woken by this: the connection's task is, and looks itself.
-        match line.write(&self.queue, &mut Context::from_waker(Waker::noop())) {
+        // Nobody is woken by this: the connection's task is, and looks itself. What is pushed meanwhile is not waited for: who
+        // pushes it finds the line taken, and wakes that task.
+        line.take(&self.queue);
+        match line.write(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => return true,
             Poll::Ready(Err(error)) => line.error = Some(error),
             Poll::Pending => {}
@@ -200,23 +202,30 @@ impl Wire {
 }
 
 impl Line {
-    /// Writes and flushes all that waits; pending where the stream takes no more for now.
-    fn write(&mut self, queue: &Mutex<Queue>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.output.len() {
-                self.output.clear();
-                self.written = 0;
-                let mut queue = lock(queue);
-                if queue.bytes.is_empty() {
-                    break;
-                }
-                queue.promised = false;
-                std::mem::swap(&mut queue.bytes, &mut self.output);
-                // What a burst made large is not kept for ever.
-                if queue.bytes.capacity() > MAX_CONTROL_FRAME_BYTES {
-                    queue.bytes = Vec::new();
-                }
-            }
+    /// Takes what waits in the queue, once all that was taken before is written; answers whether there was none, and whether
+    /// none will come.
+    fn take(&mut self, queue: &Mutex<Queue>) -> Option<Empty> {
+        if self.written < self.output.len() {
+            return None;
+        }
+        self.output.clear();
+        self.written = 0;
+        let mut queue = lock(queue);
+        if queue.bytes.is_empty() {
+            return Some(Empty { closed: queue.closed });
+        }
+        queue.promised = false;
+        std::mem::swap(&mut queue.bytes, &mut self.output);
+        // What a burst made large is not kept for ever.
+        if queue.bytes.capacity() > MAX_CONTROL_FRAME_BYTES {
+            queue.bytes = Vec::new();
+        }
+        None
+    }
+
+    /// Writes and flushes what was taken; pending where the stream takes no more for now.
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.output.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.output[self.written..]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -231,4 +240,20 @@ impl Line {
         }
         Poll::Ready(Ok(()))
     }
+
+    /// Writes all that waits; answers whether nothing more will come.
+    fn write_all(&mut self, queue: &Mutex<Queue>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        loop {
+            let empty = self.take(queue);
+            ready!(self.write(cx))?;
+            if let Some(Empty { closed }) = empty {
+                return Poll::Ready(Ok(closed));
+            }
+        }
+    }
+}
+
+/// Nothing waits in a queue, which may be closed.
+struct Empty {
+    closed: bool,
 }
