@@ -44,7 +44,7 @@ struct Fact {
 /// The shapes of a step's values, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
-    /// By item and port; shorter where the rest is unknown.
+    /// By item and port; none of an item of which nothing is known.
     facts: Vec<Vec<Fact>>,
     unknown: Cell<u32>,
 }
@@ -65,20 +65,15 @@ impl Shapes {
                 ItemOp::Node(id) => {
                     let node = step.graph.node(id);
                     let view = Inputs { known: &known, from: &step.items[item].inputs };
-                    let dims = rules::outputs(node, &view).unwrap_or_default();
-                    let mut facts: Vec<_> =
-                        dims.into_iter().map(|dims| Fact { dims, ..known.unlike_others() }).collect();
-                    let ports = if doubted.is_empty() { 0 } else { node.outputs.len() };
-                    facts.resize_with(facts.len().max(ports), || known.unlike_others());
-                    if let (Some(first), Some(like)) = (facts.first_mut(), rules::like(node, &view)) {
-                        first.like = Some(like);
+                    let mut dims = rules::outputs(node, &view).unwrap_or_default().into_iter();
+                    let fact = |_| Fact { dims: dims.next().flatten(), ..known.unlike_others() };
+                    let mut facts: Vec<Fact> = node.outputs.iter().map(fact).collect();
+                    for (fact, elements) in facts.iter_mut().zip(rules::elements(node, &view)) {
+                        fact.elements = Some(elements);
                     }
-                    if let (Some(first), Some(of)) = (facts.first_mut(), rules::shape_of(node, &view)) {
-                        first.shape_of = Some(of);
-                    }
-                    for (port, elements) in rules::elements(node, &view).into_iter().enumerate() {
-                        facts.resize(facts.len().max(port + 1), Fact::default());
-                        facts[port].elements = Some(elements);
+                    if let Some(first) = facts.first_mut() {
+                        first.like = rules::like(node, &view).or(first.like);
+                        first.shape_of = rules::shape_of(node, &view);
                     }
                     facts
                 }
