@@ -1,0 +1,142 @@
+//! What a node answers once its inputs are there: by its kernel, on the engine or on the host, or by handing on.
+
+use super::super::engine::{Ran, Value, Values};
+use super::super::kernel::Inputs;
+use super::super::program::{Act, Node};
+use super::super::state::{Call, Outcome};
+use super::super::token::{Token, Tokens};
+use crate::failure::{Code as Class, Failure, Result};
+use crate::tensor::Tensor;
+
+/// What a node on live inputs answers.
+pub(super) fn answer(
+    act: &mut Act,
+    node: &Node,
+    inputs: &mut [Option<Token>],
+    feeds: &mut [Option<Tensor>],
+    fetches: &mut [Option<Token>],
+    call: &mut Call,
+) -> Result<Outcome> {
+    let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
+    match act {
+        Act::Kernel { engine, host } => {
+            let declined = match engine {
+                Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
+                    match (kernel.run)(values(inputs)?)? {
+                        Ran::Done(values) => return complete(node, values),
+                        Ran::Declined(values) => Some(values),
+                    }
+                }
+                _ => None,
+            };
+            let Some(kernel) = host else {
+                let why = format!("{} has no kernel for these inputs", node.op);
+                return Err(Failure::new(Class::Unimplemented, why));
+            };
+            let inputs = match declined {
+                Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
+                None => tensors(inputs)?,
+            };
+            complete(node, kernel(inputs)?)
+        }
+        Act::Const(value) => one(value.clone().into()),
+        Act::Forward => one(forward(node, inputs, 0)?),
+        Act::ForwardAll => {
+            let all = (0..inputs.len()).map(|index| forward(node, inputs, index).map(Some));
+            Ok(Outcome::Done(all.collect::<Result<_>>()?))
+        }
+        Act::Nothing | Act::ControlTrigger => {
+            inputs.fill(None);
+            Ok(Outcome::Done(Tokens::new()))
+        }
+        Act::State(op) => match op(inputs.iter_mut().map(Option::take).collect(), call)? {
+            Outcome::Done(tokens) if tokens.len() == node.outputs as usize => Ok(Outcome::Done(tokens)),
+            Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
+            waits => Ok(waits),
+        },
+        Act::Feed { place, is_kept } => {
+            let feed = feeds.get_mut(*place as usize);
+            // In a loop it is needed again.
+            let feed = if node.frame == 0 { feed.and_then(Option::take) } else { feed.and_then(|feed| feed.clone()) };
+            let missing = || Failure::invalid("the step came without a value for this feed");
+            let tensor = feed.ok_or_else(missing)?;
+            one(if *is_kept { call.engine.keep(tensor)?.into() } else { tensor.into() })
+        }
+        Act::Fetch(place) => {
+            fetches[*place as usize] = Some(forward(node, inputs, 0)?);
+            Ok(Outcome::Done(Tokens::new()))
+        }
+        Act::Unfed(failure) => Err(failure.clone()),
+        Act::Send { .. }
+        | Act::Recv { .. }
+        | Act::Switch
+        | Act::Merge
+        | Act::Enter
+        | Act::Exit
+        | Act::NextIteration => Err(Failure::new(Class::Internal, "control flow in a piece that has none")),
+    }
+}
+
+/// The value in a slot, where it is one and no reference.
+fn value(slot: &Option<Token>) -> Option<&Value> {
+    match slot {
+        Some(Token::Value(value)) => Some(value),
+        _ => None,
+    }
+}
+
+/// The inputs of an engine's kernel. A loop, because a value moves through it a few times less than through adapters.
+fn values(inputs: &mut [Option<Token>]) -> Result<Values> {
+    let mut values = Values::new();
+    for slot in inputs {
+        match slot.take() {
+            Some(Token::Value(value)) => values.push(value),
+            other => values.push(missing(other)?.value()?),
+        }
+    }
+    Ok(values)
+}
+
+/// The inputs of a host kernel.
+fn tensors(inputs: &mut [Option<Token>]) -> Result<Inputs> {
+    let mut tensors = Inputs::new();
+    for slot in inputs {
+        match slot.take() {
+            Some(Token::Value(Value::Host(tensor))) => tensors.push(tensor),
+            other => tensors.push(missing(other)?.host()?),
+        }
+    }
+    Ok(tensors)
+}
+
+/// What a kernel answered, held against the number of outputs.
+fn complete<T: Into<Token>>(node: &Node, answers: impl IntoIterator<Item = T>) -> Result<Outcome> {
+    let mut tokens = Tokens::new();
+    for answer in answers {
+        tokens.push(Some(answer.into()));
+    }
+    if tokens.len() == node.outputs as usize { Ok(Outcome::Done(tokens)) } else { Err(miscounted(node, tokens.len())) }
+}
+
+fn miscounted(node: &Node, answers: usize) -> Failure {
+    Failure::new(Class::Internal, format!("the kernel answered {answers} of {} outputs", node.outputs))
+}
+
+pub(super) fn take(inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
+    missing(inputs.get_mut(index).and_then(Option::take))
+}
+
+fn missing(token: Option<Token>) -> Result<Token> {
+    token.ok_or_else(|| Failure::new(Class::Internal, "an input is missing"))
+}
+
+/// The input as it goes on. A node that takes a reference takes a variable that has no value yet, too.
+pub(super) fn forward(node: &Node, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
+    let token = take(inputs, index)?;
+    if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.handed_on() }
+}
+
+/// The value that a Send pushes; where only the order crosses, one that means nothing.
+pub(super) fn to_send(inputs: &mut [Option<Token>]) -> Result<Tensor> {
+    if inputs.is_empty() { Ok(Tensor::scalar(true)) } else { take(inputs, 0)?.host() }
+}
