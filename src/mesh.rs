@@ -242,8 +242,8 @@ impl Mesh {
         self.roster.has_met_all()
     }
 
-    /// Sends a message; it is on its way or queued when this returns, and lost only together with the peer. Never blocks, and may be
-    /// called from any thread. To this participant itself, it comes to the inbox on a task of its own.
+    /// Sends a message; it is on its way or queued when this returns, and lost only together with the peer. Never blocks, and
+    /// may be called from any thread. To this participant itself, it comes to the inbox on a task of its own.
     ///
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.

@@ -56,8 +56,7 @@ impl Outbox {
             return;
         }
         if self.parcels.len() == MOST_DEVICES {
-            self.hand_over(sink, step);
-            sink.flush();
+            self.send(sink, step);
         }
         self.parcels.push(Parcel { to: to.clone(), values: vec![value], bytes });
     }
@@ -70,8 +69,7 @@ impl Outbox {
         }
         let now = Instant::now();
         if !self.is_quick[node as usize] || now - *self.since.get_or_insert(now) > PATIENCE {
-            self.hand_over(sink, step);
-            sink.flush();
+            self.send(sink, step);
         }
         Some(now)
     }
@@ -81,6 +79,12 @@ impl Outbox {
         if let Some(since) = since {
             self.is_quick[node as usize] = since.elapsed() < QUICK;
         }
+    }
+
+    /// Sends what waits.
+    fn send(&mut self, sink: &dyn Sink, step: StepId) {
+        self.hand_over(sink, step);
+        sink.flush();
     }
 
     /// Hands over what waits, to leave when the sink is told.

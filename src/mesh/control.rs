@@ -1,8 +1,8 @@
 //! The control stream: one per peer, long-lived, for everything small.
 //!
 //! A sender pushes to the peer's [`Wire`](super::wire::Wire), which writes at once where it can; the connection's own task
-//! writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with the lower PeerId
-//! opens the stream, on one connection of those there are, so both always speak on the same one.
+//! writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with the
+//! lower PeerId opens the stream, on one connection of those there are, so both always speak on the same one.
 
 use std::collections::VecDeque;
 use std::io;

@@ -33,6 +33,13 @@ pub(super) struct Item {
     pub control: Vec<usize>,
 }
 
+impl Item {
+    /// The items whose answers it takes, and those it only waits for.
+    pub fn before(&self) -> impl Iterator<Item = usize> {
+        self.inputs.iter().map(|&(from, _)| from).chain(self.control.iter().copied())
+    }
+}
+
 /// What stands in the pruned graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemOp {
@@ -245,14 +252,7 @@ fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
         ItemOp::Feed(..) | ItemOp::Fetch(..) => "",
     };
     let is_back = |from: usize, to: usize| is_back_edge(op(&items[from]), op(&items[to]));
-    let sources = |to: usize| {
-        let item = &items[to];
-        item.inputs
-            .iter()
-            .map(|&(from, _)| from)
-            .chain(item.control.iter().copied())
-            .filter(move |&from| !is_back(from, to))
-    };
+    let sources = |to: usize| items[to].before().filter(move |&from| !is_back(from, to));
     let mut waits = vec![0usize; items.len()];
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); items.len()];
     for (to, waits) in waits.iter_mut().enumerate() {

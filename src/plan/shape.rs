@@ -111,19 +111,18 @@ impl Shapes {
 
     /// An output of which nothing is known but that it has a shape.
     fn unlike_others(&self) -> Fact {
+        Fact { like: Some(self.number()), ..Fact::default() }
+    }
+
+    /// A number that stands for nothing else in the step.
+    fn number(&self) -> u32 {
         self.unknown.set(self.unknown.get() + 1);
-        Fact { like: Some(self.unknown.get()), ..Fact::default() }
+        self.unknown.get()
     }
 
     /// A size: an unknown one of its own where it is not known.
     fn size(&self, known: Option<usize>) -> Size {
-        known.map_or_else(
-            || {
-                self.unknown.set(self.unknown.get() + 1);
-                Size::Unknown(self.unknown.get())
-            },
-            Size::Known,
-        )
+        known.map_or_else(|| Size::Unknown(self.number()), Size::Known)
     }
 
     /// What a node's attribute `shape` says.
@@ -149,9 +148,13 @@ struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    fn dims(&self, input: usize) -> Option<Dims> {
+    fn fact(&self, input: usize) -> Option<&Fact> {
         let &(item, port) = self.from.get(input)?;
-        self.known.dims(item, port).cloned()
+        self.known.fact(item, port)
+    }
+
+    fn dims(&self, input: usize) -> Option<Dims> {
+        self.fact(input)?.dims.clone()
     }
 
     /// The shape of inputs that all have the same, because the op refuses others: of the one that is known best.
@@ -161,26 +164,23 @@ impl Inputs<'_> {
     }
 
     fn elements(&self, input: usize) -> Option<&[Element]> {
-        let &(item, port) = self.from.get(input)?;
-        self.known.fact(item, port)?.elements.as_deref()
+        self.fact(input)?.elements.as_deref()
     }
 
     /// The number of an input's shape.
     fn like(&self, input: usize) -> Option<u32> {
-        let &(item, port) = self.from.get(input)?;
-        self.known.fact(item, port)?.like
+        self.fact(input)?.like
     }
 
     /// The number of the shape that an input is, written as a list.
     fn shape_of(&self, input: usize) -> Option<u32> {
-        let &(item, port) = self.from.get(input)?;
-        self.known.fact(item, port)?.shape_of
+        self.fact(input)?.shape_of
     }
 
     fn elements_of_rank(&self, rank: usize, input: usize) -> Option<&[Element]> {
-        let &(item, port) = self.from.get(input)?;
-        self.known.dims(item, port).filter(|dims| dims.len() == rank)?;
-        self.elements(input)
+        let fact = self.fact(input)?;
+        fact.dims.as_ref().filter(|dims| dims.len() == rank)?;
+        fact.elements.as_deref()
     }
 
     /// The elements of a small integer input, where all are known.

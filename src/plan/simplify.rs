@@ -22,7 +22,7 @@ fn pass_by(step: &mut Step) {
     let shapes = Shapes::infer(step, &references);
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; step.items.len()];
     for item in 0..step.items.len() {
-        let hands_on = hands_on(step, &shapes, item) && !references[step.items[item].inputs[0].0];
+        let hands_on = hands_on(step, &shapes, &references, item);
         let inputs = &mut step.items[item].inputs;
         inputs.iter_mut().for_each(|input| *input = instead[input.0].filter(|_| input.1 == 0).unwrap_or(*input));
         instead[item] = inputs.first().copied().filter(|_| hands_on);
@@ -46,7 +46,7 @@ fn references(step: &Step) -> Vec<bool> {
 }
 
 /// Whether the item's one output is its first input as it is, and comes no later, nor from another branch.
-fn hands_on(step: &Step, shapes: &Shapes, item: usize) -> bool {
+fn hands_on(step: &Step, shapes: &Shapes, references: &[bool], item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
     let is_same = match step.op(item) {
         "Reshape" | "BroadcastTo" => shapes.are_same(inputs[0], (item, 0)),
@@ -55,7 +55,7 @@ fn hands_on(step: &Step, shapes: &Shapes, item: usize) -> bool {
     };
     is_same
         && control.is_empty()
-        && !takes_reference(step, item)
+        && !references[inputs[0].0]
         && !follows_control_flow(step, item)
         && adds_no_wait(step, inputs[1].0, inputs[0].0)
 }
@@ -66,10 +66,7 @@ const MOST_LOOKED_AT: usize = 256;
 /// Whether whoever waits for `value` has waited for all that `other` waits for: what is asked, where `other` (a shape, axes)
 /// is no longer taken. An effect may come before it, or a branch not taken, by a control input of a constant even.
 fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
-    let before = |item: usize| {
-        let Item { inputs, control, .. } = &step.items[item];
-        inputs.iter().map(|&(from, _)| from).chain(control.iter().copied())
-    };
+    let before = |item: usize| step.items[item].before();
     // What comes before the value, with nothing of control flow between.
     let mut waited_for = HashSet::from([value]);
     let mut open = VecDeque::from([value]);
@@ -99,7 +96,7 @@ fn leave_out(step: &mut Step) {
     if stays.iter().all(|&stays| stays) {
         return;
     }
-    let edges: usize = step.items.iter().map(|item| item.inputs.len() + item.control.len()).sum();
+    let edges: usize = step.items.iter().map(|item| item.before().count()).sum();
     let Some(control) = control_without(step, &stays, 2 * edges + 1024) else { return };
     let mut count = 0;
     let place = |&stays: &bool| {
@@ -121,14 +118,10 @@ fn leave_out(step: &mut Step) {
 /// By item: whether it has an effect, was asked for, or is taken by one that stays.
 fn staying(step: &Step) -> Vec<bool> {
     let mut stays: Vec<bool> = (0..step.items.len()).map(|item| !only_computes(step, item)).collect();
-    for item in (0..step.items.len()).rev().filter(|&item| stays[item]).collect::<Vec<_>>() {
-        let mut todo = vec![item];
-        while let Some(item) = todo.pop() {
-            for &(from, _) in &step.items[item].inputs {
-                if !std::mem::replace(&mut stays[from], true) {
-                    todo.push(from);
-                }
-            }
+    // Those who take come after what they take, but round a loop, where all stay.
+    for item in (0..step.items.len()).rev() {
+        if stays[item] {
+            step.items[item].inputs.iter().for_each(|&(from, _)| stays[from] = true);
         }
     }
     stays
@@ -186,8 +179,7 @@ fn takes_reference(step: &Step, item: usize) -> bool {
 /// Whether it takes or waits for an answer of control flow: which port that comes from, or which iteration, says whether the
 /// item runs at all, and a control input in its place would not.
 fn follows_control_flow(step: &Step, item: usize) -> bool {
-    let Item { inputs, control, .. } = &step.items[item];
-    inputs.iter().map(|&(from, _)| from).chain(control.iter().copied()).any(|from| is_control_flow(step.op(from)))
+    step.items[item].before().any(|from| is_control_flow(step.op(from)))
 }
 
 fn is_control_flow(op: &str) -> bool {

@@ -46,10 +46,7 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
         | "MatrixInverse"
         | "Cholesky"
         | "LRN" => one(inputs.dims(0)?),
-        "Abs" | "Atan" | "Ceil" | "Cos" | "Cosh" | "Elu" | "Erf" | "Exp" | "Expm1" | "Floor" | "IsFinite" | "IsNan"
-        | "LeakyRelu" | "Lgamma" | "Log" | "Log1p" | "LogSoftmax" | "LogicalNot" | "Neg" | "Reciprocal" | "Relu"
-        | "Relu6" | "Rint" | "Round" | "Rsqrt" | "Selu" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softmax"
-        | "Softplus" | "Softsign" | "Sqrt" | "Square" | "Tan" | "Tanh" => one(inputs.dims(0)?),
+        op if is_of_one(op) => one(inputs.dims(0)?),
         // Not every kernel of these refuses two shapes.
         "EluGrad" | "LeakyReluGrad" | "ReluGrad" | "RsqrtGrad" | "SigmoidGrad" | "SqrtGrad" | "TanhGrad" => {
             one(inputs.dims(0).filter(|dims| inputs.dims(1).as_ref() == Some(dims))?)
@@ -59,10 +56,7 @@ pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>>
 
         // With this attribute off, shapes that do not fit are an answer: one false.
         "Equal" | "NotEqual" if !node.attrs.bool("incompatible_shape_error").unwrap_or(true) => None,
-        "Add" | "AddV2" | "Atan2" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "DivNoNan" | "Equal" | "FloorDiv"
-        | "FloorMod" | "Greater" | "GreaterEqual" | "LeftShift" | "Less" | "LessEqual" | "LogicalAnd" | "LogicalOr"
-        | "Maximum" | "Minimum" | "Mul" | "NotEqual" | "Pow" | "RealDiv" | "SquaredDifference" | "Sub"
-        | "TruncateDiv" | "TruncateMod" | "Xdivy" => one(broadcast(inputs, &inputs.dims(0)?, &inputs.dims(1)?)?),
+        op if is_of_two(op) => one(broadcast(inputs, &inputs.dims(0)?, &inputs.dims(1)?)?),
         "Select" => one(inputs.any([1, 2])?),
         "SelectV2" => {
             let branches = broadcast(inputs, &inputs.dims(1)?, &inputs.dims(2)?)?;
@@ -215,12 +209,9 @@ pub(super) fn elements(node: &Node, inputs: &Inputs) -> Vec<Vec<Element>> {
 pub(super) fn like(node: &Node, inputs: &Inputs) -> Option<u32> {
     let is_scalar = |input: usize| inputs.dims(input).is_some_and(|dims| dims.is_empty());
     match node.op.name {
-        "Identity" | "StopGradient" | "Cast" | "ZerosLike" | "Abs" | "Exp" | "Log" | "LogSoftmax" | "LogicalNot"
-        | "Neg" | "Reciprocal" | "Relu" | "Relu6" | "LeakyRelu" | "Elu" | "Selu" | "Sigmoid" | "Sign" | "Softmax"
-        | "Softplus" | "Softsign" | "Sqrt" | "Rsqrt" | "Square" | "Sin" | "Cos" | "Tanh" | "Floor" | "Ceil"
-        | "Round" => inputs.like(0),
-        "Add" | "AddV2" | "Sub" | "Mul" | "RealDiv" | "Maximum" | "Minimum" | "Pow" | "Greater" | "GreaterEqual"
-        | "Less" | "LessEqual" | "SquaredDifference" => match (inputs.like(0), inputs.like(1)) {
+        "Identity" | "StopGradient" | "Cast" | "ZerosLike" => inputs.like(0),
+        op if is_of_one(op) => inputs.like(0),
+        op if is_of_two(op) => match (inputs.like(0), inputs.like(1)) {
             (a, b) if a == b => a,
             (_, b) if is_scalar(0) => b,
             (a, _) if is_scalar(1) => a,
@@ -242,6 +233,85 @@ pub(super) fn shape_of(node: &Node, inputs: &Inputs) -> Option<u32> {
         "Identity" => inputs.shape_of(0),
         _ => None,
     }
+}
+
+/// Whether each element of the answer is a function of one of the input, or of those along an axis.
+fn is_of_one(op: &str) -> bool {
+    matches!(
+        op,
+        "Abs"
+            | "Atan"
+            | "Ceil"
+            | "Cos"
+            | "Cosh"
+            | "Elu"
+            | "Erf"
+            | "Exp"
+            | "Expm1"
+            | "Floor"
+            | "IsFinite"
+            | "IsNan"
+            | "LeakyRelu"
+            | "Lgamma"
+            | "Log"
+            | "Log1p"
+            | "LogSoftmax"
+            | "LogicalNot"
+            | "Neg"
+            | "Reciprocal"
+            | "Relu"
+            | "Relu6"
+            | "Rint"
+            | "Round"
+            | "Rsqrt"
+            | "Selu"
+            | "Sigmoid"
+            | "Sign"
+            | "Sin"
+            | "Sinh"
+            | "Softmax"
+            | "Softplus"
+            | "Softsign"
+            | "Sqrt"
+            | "Square"
+            | "Tan"
+            | "Tanh"
+    )
+}
+
+/// Whether each element of the answer is a function of one of each input, broadcast together.
+fn is_of_two(op: &str) -> bool {
+    matches!(
+        op,
+        "Add"
+            | "AddV2"
+            | "Atan2"
+            | "BitwiseAnd"
+            | "BitwiseOr"
+            | "BitwiseXor"
+            | "DivNoNan"
+            | "Equal"
+            | "FloorDiv"
+            | "FloorMod"
+            | "Greater"
+            | "GreaterEqual"
+            | "LeftShift"
+            | "Less"
+            | "LessEqual"
+            | "LogicalAnd"
+            | "LogicalOr"
+            | "Maximum"
+            | "Minimum"
+            | "Mul"
+            | "NotEqual"
+            | "Pow"
+            | "RealDiv"
+            | "SquaredDifference"
+            | "Sub"
+            | "TruncateDiv"
+            | "TruncateMod"
+            | "Xdivy"
+    )
 }
 
 fn known(sizes: &[usize]) -> Dims {
