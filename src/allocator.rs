@@ -3,10 +3,13 @@
 //! mimalloc, which keeps what large tensors leave for the next ones where the system's allocator would give it back and
 //! fault it in again page by page; and large tensors lie on large pages where the system has them to give. A matrix product
 //! jumps from row to row: on pages of 4 KiB each jump is another page, whose place the processor has to look up.
+//! It counts what it hands out, for the process's [memory budget](crate::memory).
 
 use std::alloc::{GlobalAlloc, Layout};
 
 use mimalloc::MiMalloc;
+
+use crate::memory;
 
 /// For a program's `#[global_allocator]`. A library decides nothing about its program's memory, so it is one only where
 /// a program says so; `meshtf`, the benches and nobody else do.
@@ -21,21 +24,22 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
-        let block = unsafe { MiMalloc.alloc(layout) };
-        advise(block, layout.size());
+        let block = unsafe { again(|| MiMalloc.alloc(layout)) };
+        took(block, layout.size());
         block
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
-        let block = unsafe { MiMalloc.alloc_zeroed(layout) };
-        advise(block, layout.size());
+        let block = unsafe { again(|| MiMalloc.alloc_zeroed(layout)) };
+        took(block, layout.size());
         block
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        memory::gave(layout.size());
         // SAFETY: the caller's promises are handed on.
         unsafe { MiMalloc.dealloc(block, layout) }
     }
@@ -43,10 +47,43 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promises are handed on.
-        let block = unsafe { MiMalloc.realloc(block, layout, size) };
-        advise(block, size);
+        let block = unsafe { again(|| MiMalloc.realloc(block, layout, size)) };
+        if !block.is_null() {
+            memory::gave(layout.size());
+        }
+        took(block, size);
         block
     }
+}
+
+/// A block; where the system has none to give, what lies idle is given back to it, and then it is asked once more.
+#[inline]
+fn again(mut ask: impl FnMut() -> *mut u8) -> *mut u8 {
+    let block = ask();
+    if block.is_null() {
+        give_back();
+        return ask();
+    }
+    block
+}
+
+#[cold]
+fn give_back() {
+    unsafe extern "C" {
+        /// mimalloc's own, which its crate declares only together with much else.
+        fn mi_collect(force: bool);
+    }
+    // SAFETY: it may be called at any time, by any thread.
+    unsafe { mi_collect(true) };
+}
+
+/// Counts a block that was handed out, where it was.
+#[inline]
+fn took(block: *mut u8, size: usize) {
+    if !block.is_null() {
+        memory::took(size);
+    }
+    advise(block, size);
 }
 
 /// Asks for large pages for a large block that has not been written to yet. The large pages at its ends may hold

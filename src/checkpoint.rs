@@ -8,6 +8,8 @@
 mod bundle;
 mod crc32c;
 mod folder;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod merge;
 mod read;
 mod slice;

@@ -14,8 +14,10 @@ macro_rules! eprintln {
 
 mod completions;
 mod failure;
+mod init;
 mod inputs;
 mod join;
+mod memory;
 mod node;
 mod output;
 mod plan;
@@ -50,14 +52,15 @@ Exit codes:
   0  all went well
   1  verify: a case differs
   2  bad input: the command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written
-  3  the graph failed while it ran
-  4  the mesh: no node up, a task lost, a refused key, a name that is taken
+  3  the graph failed while it ran, or some of its variables have no value
+  4  the mesh: no node up, a task down or lost, a node that is full, a refused key, a name that is taken
   5  out of time
 
 Environment:
   MESHTF_HOME    folder of the mesh key and of the registry of this machine's nodes
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
+  MESHTF_MEMORY  memory of a process that runs graphs (--memory)
   MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace";
 
 /// TensorFlow 1's distributed runtime as one binary: named nodes that find each other, a graph split over them by its
@@ -106,6 +109,9 @@ pub fn main() -> ExitCode {
         }
     };
     log_to_stderr(cli.verbose);
+    if let Err(error) = crate::descriptors::raise() {
+        tracing::debug!("the limit of open files stays {}: {error}", crate::descriptors::limit());
+    }
     match dispatch(cli.command) {
         Ok(exit) => exit.into(),
         Err(trouble) => {
@@ -135,6 +141,7 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
         .enable_all()
+        .on_thread_stop(crate::memory::tell_all)
         .build()
         .map_err(|error| Trouble::mesh(format!("the async runtime does not start: {error}")))?;
     let outcome = runtime.block_on(work);
@@ -199,6 +206,10 @@ mod tests {
         check("meshtf node --name /job:local/task:0 --peer /ip4/10.0.0.1/tcp/4001", true);
         check("meshtf node --name local", false);
         check("meshtf node", false);
+        check("meshtf node --name local/0 --memory 4GB", true);
+        check("meshtf run graph.json --memory 50%", true);
+        check("meshtf run graph.json --memory lots", false);
+        check("meshtf submit graph.json --memory 4GB", false);
         check("meshtf submit graph.json --fetch y --feed x=2.5 --target local/1 --steps 3 --json", true);
         check("meshtf submit graph.json --steps 0", false);
         check("meshtf submit graph.json --feed x", false);

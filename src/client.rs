@@ -36,15 +36,18 @@ pub(crate) struct Client {
 
 struct Pending {
     master: Peer,
-    answer: oneshot::Sender<Result<(Reply, Vec<Tensor>)>>,
+    answer: oneshot::Sender<Answer>,
     events: Option<mpsc::Sender<StepEvent>>,
 }
+
+/// What a master answers, and the tensors that go with it: with a failure, the feeds that it gives back.
+type Answer = (Result<Reply>, Vec<Tensor>);
 
 /// A request under way. Dropping it forgets the answer.
 pub(crate) struct Asked {
     pub id: RequestId,
     client: Arc<Client>,
-    answer: oneshot::Receiver<Result<(Reply, Vec<Tensor>)>>,
+    answer: oneshot::Receiver<Answer>,
 }
 
 impl Client {
@@ -81,7 +84,7 @@ impl Client {
         match message {
             Message::Reply { id, result } => {
                 if let Some(pending) = self.take(id, from) {
-                    let _forgotten = pending.answer.send(result.map(|reply| (reply, tensors)));
+                    let _forgotten = pending.answer.send((result, tensors));
                 }
             }
             Message::Fetched { id, step } => {
@@ -90,7 +93,8 @@ impl Client {
                 if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send(event) {
                     let why = format!("{EVENTS} fetched steps wait for the client; fetch less often");
                     if let Some(pending) = self.take(id, from) {
-                        let _forgotten = pending.answer.send(Err(Failure::new(Code::ResourceExhausted, why)));
+                        let failure = Failure::new(Code::ResourceExhausted, why);
+                        let _forgotten = pending.answer.send((Err(failure), Vec::new()));
                     }
                 }
             }
@@ -125,7 +129,7 @@ impl Client {
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
         for pending in owed {
             let failure = Failure::new(Code::Unavailable, format!("the master {name} is gone: {why}")).on_task(&name);
-            let _forgotten = pending.answer.send(Err(failure));
+            let _forgotten = pending.answer.send((Err(failure), Vec::new()));
         }
     }
 
@@ -146,8 +150,15 @@ impl Asked {
     ///
     /// # Errors
     /// What the master answers; Unavailable where it is gone.
-    pub async fn answer(mut self) -> Result<(Reply, Vec<Tensor>)> {
-        (&mut self.answer).await.unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "this node is closing")))
+    pub async fn answer(self) -> Result<(Reply, Vec<Tensor>)> {
+        let (result, tensors) = self.answer_with_feeds().await;
+        result.map(|reply| (reply, tensors))
+    }
+
+    /// The answer, and the feeds that a master gives back with a failure.
+    pub async fn answer_with_feeds(mut self) -> Answer {
+        let closing = |_| (Err(Failure::new(Code::Unavailable, "this node is closing")), Vec::new());
+        (&mut self.answer).await.unwrap_or_else(closing)
     }
 }
 

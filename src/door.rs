@@ -5,11 +5,19 @@
 //! machine alone, and to others only with a token.
 
 mod connection;
+mod feed;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod grpc;
 mod message;
+mod pieces;
+mod readers;
+mod recent;
+mod room;
 mod rope;
 mod service;
 mod session;
+mod sessions;
 mod tensor;
 mod trace;
 
@@ -20,7 +28,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::connection::Incoming;
+use self::connection::{Connections, Incoming};
 use self::grpc::Calls;
 use self::service::MasterService;
 use crate::node::Node;
@@ -35,8 +43,15 @@ const CONNECTION_WINDOW: u32 = 32 << 20;
 const FRAME: u32 = 1 << 20;
 /// Most calls that one client has under way: each thread of a program that waits for a queue is one.
 const MAX_CALLS: u32 = 4096;
-/// How often sessions are looked for whose clients went away.
-const SWEEPS: Duration = Duration::from_secs(60);
+/// Most calls of one connection that were taken back before they were looked at; with more the connection ends.
+const MAX_TAKEN_BACK_UNSEEN: usize = 20;
+/// Most bytes of a call's headers.
+const MAX_HEADERS: u32 = 8 << 10;
+/// How often a client is asked whether it is still there, and how long it may take to say so: what it runs ends with it.
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+const ALIVE_WITHIN: Duration = Duration::from_secs(20);
+/// How often sessions and connections are looked for whose clients went away.
+const SWEEPS: Duration = Duration::from_secs(10);
 
 /// Where the door is and who may pass.
 #[derive(Clone, Debug)]
@@ -82,8 +97,9 @@ impl Door {
         let cannot = |source| DoorError::Address { address, source };
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let service = Arc::new(MasterService::new(node, max_message_bytes, token));
-        let serving = tokio::spawn(serve(service, listener));
+        let connections = Connections::new(token.is_none());
+        let service = Arc::new(MasterService::new(node, max_message_bytes, token.as_deref()));
+        let serving = tokio::spawn(serve(service, listener, connections));
         Ok(Door { address, serving })
     }
 
@@ -99,18 +115,23 @@ impl Drop for Door {
     }
 }
 
-async fn serve(service: Arc<MasterService>, listener: TcpListener) {
+async fn serve(service: Arc<MasterService>, listener: TcpListener, connections: Connections) {
     let server = tonic::transport::Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME)
         .max_concurrent_streams(MAX_CALLS)
-        .serve_with_incoming(Calls { service: Arc::clone(&service) }, Incoming(listener));
+        .http2_max_pending_accept_reset_streams(Some(MAX_TAKEN_BACK_UNSEEN))
+        .http2_max_header_list_size(MAX_HEADERS)
+        .http2_keepalive_interval(Some(ALIVE_EVERY))
+        .http2_keepalive_timeout(Some(ALIVE_WITHIN))
+        .serve_with_incoming(Calls { service: Arc::clone(&service) }, Incoming::new(listener, connections.clone()));
     let sweep = async {
         let mut turns = tokio::time::interval(SWEEPS);
         loop {
             turns.tick().await;
             service.sweep();
+            connections.sweep();
         }
     };
     tokio::select! {

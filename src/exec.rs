@@ -1,14 +1,18 @@
-//! Running pieces: a device is a thread that runs compiled pieces, step after step, on one backend.
+//! Running pieces: a device has a thread or a few that run compiled pieces, step after step, on one backend.
 //!
 //! Never async, and a stranger to the network: what leaves a device goes through its [`Sink`].
 //!
-//! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `engine` is what
-//! a backend must do, `resource` and `state` hold what outlives a step.
+//! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
+//! hears that its step was given up, `engine` is what a backend must do, `resource` and `state` hold what outlives a step.
 
 pub mod adapters;
 #[cfg(feature = "exec")]
 mod burn;
+mod denormals;
 pub mod engine;
+#[cfg(all(feature = "exec", any(test, feature = "fuzzing")))]
+pub(crate) mod fuzz;
+mod held;
 mod host;
 pub mod kernel;
 mod mailbox;
@@ -19,29 +23,35 @@ mod state;
 mod step;
 mod thread;
 mod token;
+mod turn;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
 pub use adapters::{BackendChoice, Offer, cpu, gpus};
 use engine::Engine;
 pub use host::HostEngine;
-use mailbox::{Mailbox, Message};
+pub use mailbox::MAX_MESSAGES;
+use mailbox::Message;
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
-pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
+use state::Site;
+use step::Body;
+use thread::{Claim, Place, Threads};
+pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS, MAX_THREADS};
 
 use smallvec::SmallVec;
 
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
+use crate::memory;
 use crate::plan::{DeviceName, Piece};
 use crate::tensor::Tensor;
 
-/// Where a device hands what it makes. Called on the device's thread; must not block.
+/// Where a device hands what it makes. Called on the device's threads, or on one that asks it for something; must not block.
 pub trait Sink: Send + Sync {
     /// Values for another device: those that the step made for it in one go.
     fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>);
@@ -67,16 +77,14 @@ pub struct Pushed {
     pub value: Option<Tensor>,
 }
 
-/// A device: the handle of its thread. Dropping it ends the thread once the op under way has run.
+/// A device: the handle of its threads. Dropping it ends them, once the ops under way have ended.
 pub struct Device {
-    mailbox: Mailbox,
-    /// Bytes of the values that arrived and that no node has taken yet.
-    parked: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
+    place: Arc<Place>,
+    threads: Arc<Threads>,
 }
 
 impl Device {
-    /// Starts the thread of a device. `resources` are its task's, shared by the task's devices.
+    /// Starts the threads of a device. `resources` are its task's, shared by the task's devices.
     ///
     /// # Errors
     /// ResourceExhausted where the machine gives no thread.
@@ -87,58 +95,130 @@ impl Device {
         sink: Arc<dyn Sink>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
-        let own = mailbox.clone();
-        let parked = Arc::new(AtomicUsize::new(0));
-        let counted = parked.clone();
-        let title = format!("{}:{}", name.kind.name(), name.index);
-        let thread = std::thread::Builder::new()
-            .name(title)
-            .spawn(move || thread::run(name, engine, resources, sink, own, inbox, counted))
-            .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no thread for a device: {error}")))?;
-        Ok(Device { mailbox, parked, thread: Some(thread) })
+        let place = Arc::new(Place {
+            name,
+            engine,
+            resources,
+            sink,
+            mailbox,
+            parked: AtomicUsize::new(0),
+            generators: Mutex::default(),
+        });
+        let threads = Threads::start(Arc::clone(&place), inbox)?;
+        Ok(Device { place, threads })
     }
 
-    /// Compiles a piece and holds it until its session is released. Waits for the device's thread.
+    /// Compiles a piece, on the caller's thread, and holds it until it is forgotten or its session released. Waits for the
+    /// device.
     ///
     /// # Errors
-    /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken.
+    /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken, ResourceExhausted
+    /// where the device holds [`MAX_PIECES`].
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
-        let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        self.mailbox.send(Message::Register { id, piece: Box::new(piece), reply });
-        answer.recv().unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "the device is closed")))
+        let Place { name, engine, resources, mailbox, .. } = &*self.place;
+        let site = Site {
+            session: id.session,
+            device: (name.kind, name.index),
+            resources: Arc::clone(resources),
+            generators: resource::lock(&self.place.generators).entry(id.session).or_default().clone(),
+        };
+        let compile = || program::compile(&piece, &site, &**engine).map(Body::new);
+        let compiled = catch_unwind(AssertUnwindSafe(compile))
+            .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
+        let result = compiled.and_then(|body| {
+            let (reply, answer) = std::sync::mpsc::sync_channel(1);
+            mailbox.send(Message::Register { id, body: Box::new(body), reply });
+            answer.recv().unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "the device is closed")))
+        });
+        let largest = || {
+            let (reply, answer) = std::sync::mpsc::sync_channel(1);
+            mailbox.send(Message::Largest { reply });
+            answer.recv().ok().flatten()
+        };
+        result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
     }
 
     /// Runs the piece for the steps `first..first + count`, each when the one before it has run here. `feeds` come in
-    /// the piece's order and are the same for each.
+    /// the piece's order and are the same for each. Where more than [`MAX_PARKED_BYTES`] of them and of other values would
+    /// wait, the step fails with ResourceExhausted.
     pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
-        self.mailbox.send(Message::Start { id, first, count, feeds });
+        let step = StepId { session: id.session, number: first };
+        let bytes = feeds.iter().map(Tensor::byte_len).sum();
+        match Claim::of(&self.place, bytes) {
+            Some(claim) => {
+                self.ask(step, Message::Start { id, first, count, feeds, claim });
+            }
+            None => self.refuse(step, self.too_much()),
+        }
     }
 
     /// Values that another device pushed. May come before their step has started. Where more than [`MAX_PARKED_BYTES`]
-    /// would wait for the nodes that take them, the step fails with ResourceExhausted.
+    /// would wait for the nodes that take them, or what waits fills the memory budget, the step fails with
+    /// ResourceExhausted.
     pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
+        let parked = &self.place.parked;
         let cost = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
-        if self.parked.fetch_add(cost, Ordering::Relaxed) + cost > MAX_PARKED_BYTES {
-            self.parked.fetch_sub(cost, Ordering::Relaxed);
-            return self.mailbox.send(Message::Overflow { step });
+        let waiting = parked.fetch_add(cost, Ordering::Relaxed) + cost;
+        let failure = if waiting > MAX_PARKED_BYTES {
+            self.too_much()
+        } else if memory::is_crowded_by(waiting) {
+            memory::refusal()
+        } else {
+            if !self.ask(step, Message::Arrive { step, values }) {
+                parked.fetch_sub(cost, Ordering::Relaxed);
+            }
+            return;
+        };
+        parked.fetch_sub(cost, Ordering::Relaxed);
+        self.refuse(step, failure);
+    }
+
+    /// Fails a step, begun or not, whose values cannot be taken.
+    pub fn refuse(&self, step: StepId, failure: Failure) {
+        self.ask(step, Message::Overflow { step, failure });
+    }
+
+    fn too_much(&self) -> Failure {
+        let why = format!(
+            "more than {MAX_PARKED_BYTES} bytes of values (MAX_PARKED_BYTES) wait on {} for the nodes that take them",
+            self.place.name
+        );
+        Failure::new(Code::ResourceExhausted, why)
+    }
+
+    /// Asks something for a step, which fails where the device is closed or has [`MAX_MESSAGES`] to see to.
+    fn ask(&self, step: StepId, message: Message) -> bool {
+        let Place { name, sink, mailbox, .. } = &*self.place;
+        let asked = mailbox.offer(message);
+        let is_asked = asked.is_ok();
+        if let Err(failure) = asked {
+            sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));
+            sink.flush();
         }
-        self.mailbox.send(Message::Arrive { step, values });
+        is_asked
     }
 
     /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.
     pub fn abort(&self, step: StepId) {
-        self.mailbox.send(Message::Abort { step });
+        self.place.mailbox.send(Message::Abort { step });
+    }
+
+    /// Forgets these pieces and the steps of theirs, without a word to the sink.
+    pub fn forget(&self, pieces: Vec<PieceId>) {
+        self.place.mailbox.send(Message::Forget { pieces });
     }
 
     /// Forgets the session's pieces, steps, parked values and private resources.
     pub fn release(&self, session: SessionId) {
-        self.mailbox.send(Message::Release { session });
+        // At once, as pieces are compiled: what is registered from now on draws anew.
+        resource::lock(&self.place.generators).remove(&session);
+        self.place.mailbox.send(Message::Release { session });
     }
 
-    /// What the device holds, after everything it was told before. Waits for its thread; zero when that has ended.
+    /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
     pub fn holds(&self) -> Holds {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        self.mailbox.send(Message::Count { reply });
+        self.place.mailbox.send(Message::Count { reply });
         answer.recv().unwrap_or_default()
     }
 }
@@ -156,10 +236,7 @@ pub struct Holds {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.mailbox.send(Message::Close);
-        // A sink may hold the device that it serves; then the last handle dies on the device's own thread.
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
+        self.place.mailbox.send(Message::Close);
+        self.threads.join();
     }
 }

@@ -3,6 +3,7 @@
 //! A [`Failure`] is the one error that crosses a boundary of the mesh: planning, a kernel, a worker and
 //! the master all answer with it. It never holds a backtrace or an address of this process.
 
+use std::any::Any;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,16 @@ impl Code {
     }
 }
 
+/// What the class leaves open and somebody acts on: a client that tries again, a command that chooses its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reason {
+    /// A task that is named is not up; its name is no slip of the pen for one that is.
+    TaskDown,
+    /// The plan that was to run is not kept any more, or a task of it is another process now: it is to be prepared again.
+    /// No step has begun, and the feeds come back with the answer.
+    PlanGone,
+}
+
 /// A failed request: its class, a message for a person, and where it happened, as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -98,6 +109,23 @@ pub struct Failure {
     pub task: Option<String>,
     /// The step, counted from 1: to a client, of its run; between nodes, of its session.
     pub step: Option<u64>,
+    /// Why, for a program; the message says it to a person.
+    pub reason: Option<Reason>,
+    /// The memory budget of this process refused it, and it does not say yet who holds the most. Stays in this process.
+    #[serde(skip)]
+    pub(crate) refusal: Option<Refusal>,
+}
+
+/// What is known of a refusal where it happens: the largest of what was being worked on there, if that is large.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refusal(pub Option<Held>);
+
+/// Something that holds memory, and the bytes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// In words: what it is, and whose.
+    pub what: String,
+    pub bytes: usize,
 }
 
 /// The result of everything that can fail with a [`Failure`].
@@ -106,7 +134,23 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// A failure of class `code` that does not know its place yet.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Failure { code, message: message.into(), node: None, op: None, device: None, task: None, step: None }
+        Failure {
+            code,
+            message: message.into(),
+            node: None,
+            op: None,
+            device: None,
+            task: None,
+            step: None,
+            reason: None,
+            refusal: None,
+        }
+    }
+
+    /// What a panic of `who` says, caught with `catch_unwind`.
+    pub(crate) fn panicked(who: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Failure::new(Code::Internal, format!("{who} panicked: {}", text.unwrap_or("no message")))
     }
 
     /// Shorthand for the commonest class: the caller's graph, feed or argument is wrong.
@@ -135,6 +179,13 @@ impl Failure {
     #[must_use]
     pub fn on_task(mut self, task: &str) -> Self {
         self.task.get_or_insert_with(|| task.to_owned());
+        self
+    }
+
+    /// Says why, for a program.
+    #[must_use]
+    pub fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
         self
     }
 

@@ -12,19 +12,25 @@ pub mod graphdef;
 pub mod json;
 pub mod op;
 mod program;
+mod refused;
 
 use std::collections::{HashMap, HashSet};
 
-pub use attr::{Attr, Attrs};
+pub use attr::{Attr, Attrs, Filled};
 pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
 pub use json::read_literal;
 pub use op::OpDef;
 pub use program::{Program, place_of, read};
+pub use refused::Refused;
 use serde::{Deserialize, Serialize};
 
 use crate::device::{DeviceSpec, Task};
 use crate::tensor::DType;
+
+/// An attribute of an op that names files: a relative name begins in the folder where its node of the mesh was started, as
+/// TensorFlow has it, and not in that node's data folder.
+pub const FROM_WORKING_FOLDER: &str = "_from_working_folder";
 
 /// Most nodes a graph may have.
 pub const MAX_NODES: usize = 1 << 20;
@@ -39,6 +45,8 @@ pub struct NodeDef {
     /// Device string; empty where none is requested.
     pub device: String,
     pub attrs: Attrs,
+    /// Why no step can run it, where its reader found what meshtf cannot hold; that is left out of `attrs`.
+    pub refused: Option<String>,
 }
 
 /// A node of a [`Graph`], by its place in it.
@@ -89,6 +97,9 @@ pub struct Node {
     /// Whether each input is taken as a reference to a variable.
     pub input_refs: Vec<bool>,
     pub outputs: Vec<OutputType>,
+    /// Where no step can run it: what it stated. Its `op` stands for any then, its attributes are as stated, and its outputs
+    /// are typed by who takes them.
+    pub refused: Option<Box<Refused>>,
 }
 
 /// A checked graph. The order of its nodes is the order they were stated in.
@@ -100,6 +111,8 @@ pub struct Graph {
 
 impl Graph {
     /// Checks `defs` and links them.
+    ///
+    /// A node of an op that meshtf does not have, or that its reader refused, is kept: see [`Graph::refusal`].
     ///
     /// # Errors
     /// The first thing that is wrong: see [`GraphError`].
@@ -113,7 +126,7 @@ impl Graph {
             .iter()
             .map(|node| NodeDef {
                 name: node.name.clone(),
-                op: node.op.name.to_owned(),
+                op: node.refused.as_ref().map_or(node.op.name, |refused| &refused.op).to_owned(),
                 inputs: node
                     .inputs
                     .iter()
@@ -122,6 +135,7 @@ impl Graph {
                     .collect(),
                 device: node.device.clone(),
                 attrs: node.attrs.clone(),
+                refused: node.refused.as_ref().and_then(|refused| refused.why.clone()),
             })
             .collect()
     }
@@ -159,19 +173,34 @@ impl Graph {
     /// The output that `name` or `name:port` means.
     ///
     /// # Errors
-    /// NoSuchNode or NoSuchPort.
+    /// NoSuchNode or NoSuchPort; UnknownOp or CannotRun for what only a node answers that no step can run.
     pub fn output(&self, tensor: &str) -> Result<Output, GraphError> {
         let (name, port) = split_tensor_name(tensor);
         let node = self.find_or_nearest(name)?;
         let ports = self.node(node).outputs.len();
+        if let (true, Some(error)) = (port as usize >= ports, self.refusal(node)) {
+            return Err(error);
+        }
         if port as usize >= ports {
             return Err(GraphError::NoSuchPort { tensor: tensor.to_owned(), op: self.node(node).op.name, ports });
         }
         Ok(Output { node, port })
     }
 
+    /// The type of an output. What only a node takes that no step can run may be of any; it is said to be a variant.
     pub fn output_type(&self, output: Output) -> OutputType {
-        self.node(output.node).outputs[output.port as usize]
+        self.node(output.node).outputs.get(output.port as usize).copied().unwrap_or(refused::UNTYPED)
+    }
+
+    /// Why no step can run a node; `None` where one can.
+    pub fn refusal(&self, id: NodeId) -> Option<GraphError> {
+        let node = self.node(id);
+        Some(node.refused.as_ref()?.error(&node.name))
+    }
+
+    /// Whether there are nodes that no step can run.
+    pub fn has_refused(&self) -> bool {
+        self.nodes.iter().any(|node| node.refused.is_some())
     }
 
     /// `name` for port 0, `name:port` for the others.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::client::Client;
 use crate::exec::{Device, Offer, Resources};
-use crate::failure::Result;
-use crate::master::Master;
+use crate::failure::{Failure, Result};
+use crate::ids::StepId;
+use crate::master::{Limits, Master};
 use crate::plan::Task;
 use crate::post::Post;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer};
@@ -16,6 +17,8 @@ use crate::worker::Worker;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
+    task: Option<Task>,
+    post: Arc<dyn Post>,
     resources: Arc<Resources>,
     worker: Option<Worker>,
     master: Option<Master>,
@@ -24,11 +27,18 @@ pub(crate) struct Host {
 impl Host {
     /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
     pub fn new(task: Option<&Task>, post: &Arc<dyn Post>, resources: Resources) -> Self {
-        let resources = Arc::new(resources);
+        Host::with_limits(task, post, resources, Limits::default())
+    }
+
+    /// So too, with a master of other limits.
+    fn with_limits(task: Option<&Task>, post: &Arc<dyn Post>, resources: Resources, limits: Limits) -> Self {
+        let resources = resources.watched();
         Host {
+            task: task.cloned(),
+            post: Arc::clone(post),
             client: Client::new(Arc::clone(post)),
             worker: task.map(|task| Worker::new(task.clone(), Arc::clone(post), Arc::clone(&resources))),
-            master: task.map(|task| Master::new(task.clone(), Arc::clone(post))),
+            master: task.map(|task| Master::new(task.clone(), Arc::clone(post), limits)),
             resources,
         }
     }
@@ -57,7 +67,8 @@ impl Host {
             | Message::Registered { .. }
             | Message::Got { .. }
             | Message::Done { .. }
-            | Message::Failed { .. } => {
+            | Message::Failed { .. }
+            | Message::Parted { .. } => {
                 if let Some(master) = &self.master {
                     master.deliver(from, envelope);
                 }
@@ -66,6 +77,7 @@ impl Host {
             | Message::Start { .. }
             | Message::Push { .. }
             | Message::Abort { .. }
+            | Message::Forget { .. }
             | Message::Release { .. }
             | Message::Clear { .. } => {
                 if let Some(worker) = &self.worker {
@@ -73,18 +85,68 @@ impl Host {
                 }
             }
             Message::Hello(_) | Message::Goodbye { .. } => {}
+            Message::Refused { .. } => {
+                if let Message::Refused { message, failure } = envelope.message {
+                    self.refuse(from, *message, failure);
+                }
+            }
+        }
+    }
+
+    /// Tells whoever waits for it what became of a message for which there was no memory here.
+    fn refuse(&self, from: &Peer, message: Message, failure: Failure) {
+        let failure = match &self.task {
+            Some(task) => failure.on_task(&task.to_string()),
+            None => failure,
+        };
+        if let Message::Push { step, to, .. } = message {
+            // Only the device knows what waits there.
+            return self.worker.iter().for_each(|worker| worker.refuse(step, &to, failure.clone()));
+        }
+        let failure = failure.with_holder();
+        match message {
+            Message::Request { id, .. } => {
+                let _gone = self.post.send(from, Message::Reply { id, result: Err(failure) }.into());
+            }
+            Message::Reply { id, .. } | Message::Fetched { id, .. } | Message::Part { id, .. } => {
+                self.client.deliver(from, Message::Reply { id, result: Err(failure) }.into());
+            }
+            Message::Got { piece, step, .. } | Message::Done { piece, step } => {
+                let step = StepId { session: piece.session, number: step };
+                self.deliver(from, Message::Failed { step, failure }.into());
+            }
+            Message::Start { pieces, first, .. } => {
+                if let Some(piece) = pieces.first() {
+                    let step = StepId { session: piece.session, number: first };
+                    let _gone = self.post.send(from, Message::Failed { step, failure }.into());
+                }
+            }
+            // What a registration is refused with; see `frame::stand_in`.
+            Message::Registered { session, pieces, .. } => {
+                let _gone = self.post.send(from, Message::Registered { session, pieces, result: Err(failure) }.into());
+            }
+            // Those come without tensors.
+            _ => {}
         }
     }
 
     /// What is not over yet, for people; empty when nothing is.
     #[cfg(test)]
-    fn holds(&self) -> String {
+    pub fn holds(&self) -> String {
         let mut held = Vec::new();
         held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
         let sessions = self.master.as_ref().map_or(0, Master::sessions);
-        held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master")));
+        let runs = self.master.as_ref().map_or(0, Master::runs);
+        held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master with {runs} runs")));
         held.extend(self.worker.as_ref().and_then(Worker::holds));
         held.join(", ")
+    }
+
+    /// A while after a task's peer went down: whoever else lost it knows by now.
+    pub fn parted(&self, peer: &Peer, why: &str) {
+        if let Some(worker) = &self.worker {
+            worker.parted(peer, why);
+        }
     }
 
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {

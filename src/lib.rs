@@ -15,12 +15,14 @@
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `worker`, `master` | the two halves of a node, strangers to each other |
 //! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Strangers too |
+//! | `strangers`, `descriptors` | how many sockets may wait at a port before they have proven anything; how many there can be |
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`graph`] | a program as data, checked against the vocabulary of ops |
 //! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
 //! | [`device`] | names: tasks, devices, the device string of a node |
 //! | [`tensor`] | dtype, shape, elements |
+//! | [`memory`] | the memory budget of this process |
 //!
 //! From [`protocol`] down everything is pure: no runtime, no network, no backend, no clock, no thread. That core builds and is
 //! tested alone with `--no-default-features`.
@@ -39,11 +41,16 @@ pub mod checkpoint;
 pub mod cli;
 #[cfg(feature = "node")]
 mod client;
+#[cfg(feature = "node")]
+mod descriptors;
 pub mod device;
 #[cfg(feature = "node")]
 pub mod door;
 pub mod exec;
 mod failure;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod graph;
 #[cfg(feature = "node")]
 mod host;
@@ -53,6 +60,7 @@ mod json;
 mod local;
 #[cfg(feature = "node")]
 mod master;
+pub mod memory;
 #[cfg(feature = "node")]
 pub mod mesh;
 mod nearest;
@@ -66,6 +74,8 @@ pub mod protocol;
 mod random;
 #[cfg(feature = "node")]
 mod session;
+#[cfg(feature = "node")]
+mod strangers;
 pub mod tensor;
 pub mod verify;
 #[cfg(feature = "node")]
@@ -75,7 +85,7 @@ mod worker;
 pub use allocator::Allocator;
 #[cfg(feature = "node")]
 pub use client::StepEvent;
-pub use failure::{Code, Failure, Result};
+pub use failure::{Code, Failure, Reason, Result};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;
 #[cfg(feature = "node")]

@@ -186,4 +186,90 @@ mod tests {
         // The session goes on to other runs.
         assert_eq!(session.run(&[], &["x"], &[]).await.unwrap(), [Tensor::scalar(2i32)]);
     }
+
+    #[tokio::test]
+    async fn more_sets_of_fetches_than_plans_are_kept_run_all_the_same() {
+        // Sums of subsets of 13 numbers: more sets than a master keeps plans of one session.
+        let mut graph = GraphBuilder::new();
+        let names: Vec<String> = (0..13).map(|n| format!("n{n}")).collect();
+        for (n, name) in names.iter().enumerate() {
+            graph.constant(name, 1 << n).unwrap();
+        }
+        let task = Task::new("local", 0);
+        let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+        let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
+        let limit = crate::master::Limits::default().plans as i32;
+        // The first sets are asked for again at the end, when they have gone for others.
+        for set in (1..limit + 100).chain(1..100) {
+            let fetches: Vec<&str> = (0..13).filter(|n| set >> n & 1 == 1).map(|n| names[n].as_str()).collect();
+            let sum: i32 = session
+                .run(&[], &fetches, &[])
+                .await
+                .unwrap_or_else(|failure| panic!("set {set}: {failure}"))
+                .iter()
+                .map(|value| value.item::<i32>().unwrap())
+                .sum();
+            assert_eq!(sum, set);
+        }
+        let held = cluster.host(&task).unwrap().holds();
+        assert!(held.contains(&format!("pieces: {limit},")), "{held}");
+        session.close().await.unwrap();
+        // What the device is told is taken in by its own thread; asking it comes behind that.
+        assert_eq!(cluster.host(&task).unwrap().holds(), "");
+    }
+
+    /// Waits until what a task holds is like that.
+    async fn comes_to_hold(cluster: &LocalCluster, task: &Task, what: impl Fn(&str) -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while let held = cluster.host(task).unwrap().holds()
+            && !what(&held)
+        {
+            assert!(std::time::Instant::now() < deadline, "{held}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_opening_that_is_given_up_leaves_no_session() {
+        let mut graph = GraphBuilder::new();
+        graph.constant("x", 2).unwrap();
+        let graph = graph.finish().unwrap();
+        let task = Task::new("local", 0);
+        let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+        for patience in 0..40 {
+            let given_up = async {
+                for _ in 0..patience {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                opened = cluster.session(graph.clone(), &task, SessionOptions::default()) => drop(opened.unwrap()),
+                () = given_up => {}
+            }
+        }
+        comes_to_hold(&cluster, &task, str::is_empty).await;
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_steps_are_not_taken_is_given_up() {
+        let mut graph = GraphBuilder::new();
+        graph.constant("x", 2).unwrap();
+        let task = Task::new("local", 0);
+        let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+        let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
+        let host = cluster.host(&task).unwrap();
+        // The first of endless fetches is held until there is no room for more.
+        let full = |_, _| {
+            while host.client.waits() > 0 {
+                std::thread::yield_now();
+            }
+        };
+        let steps = Steps { count: u64::MAX / 2, every: 1 };
+        let failure = session.run_steps(&[], &["x"], &[], steps, full).await.unwrap_err();
+        assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+        comes_to_hold(&cluster, &task, |held| held.contains("with 0 runs")).await;
+        session.close().await.unwrap();
+        comes_to_hold(&cluster, &task, str::is_empty).await;
+    }
 }

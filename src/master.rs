@@ -2,103 +2,156 @@
 //! workers and drives their steps.
 //!
 //! Values never pass through it but feeds and fetches. It never blocks the thread that delivers a message: planning
-//! happens on a thread of its own, and what must be sent is sent after the lock is let go.
+//! happens on threads of its own, and no lock is held while anything is sent.
 
+mod owed;
+mod planner;
+mod plans;
 mod run;
 mod session;
+mod sessions;
 
-use std::collections::HashMap;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
+use std::sync::Arc;
+use std::time::Duration;
 
+use self::owed::Owed;
+use self::planner::{Job, Planner, Work};
 use self::session::Session;
+use self::sessions::{Handle, Sessions};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
-use crate::ids::{PieceId, RequestId, SessionId};
+use crate::ids::{RequestId, SessionId};
 use crate::plan::{DeviceKind, PieceOp, Plan, PlanOptions, Signature, Task};
 use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
 
-/// Most sessions that are open at once on one master.
-const MAX_SESSIONS: usize = 4096;
-/// Most requests that wait to be planned.
-const PLANNING: usize = 1024;
+/// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most sessions that are open at once.
+    pub sessions: usize,
+    /// How long a session is kept that nobody uses, whoever else wants to open one.
+    pub idle_kept: Duration,
+    /// Most plans of one session: sets of feeds, fetches and targets.
+    pub plans: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { sessions: 4096, idle_kept: Duration::from_secs(60), plans: 4096 }
+    }
+}
 
 /// The master of one node.
 pub struct Master {
     state: Arc<State>,
-    /// To the thread that plans.
-    planner: SyncSender<(Peer, RequestId, Request)>,
+    planner: Planner,
 }
 
-/// What the planning thread shares with the threads that deliver.
+/// What the planning threads share with the threads that deliver.
 struct State {
     task: Task,
     post: Arc<dyn Post>,
-    sessions: Mutex<HashMap<SessionId, Session>>,
-    /// Held from deciding on steps to having sent them: two runs of one plan start in the same order everywhere, or each
-    /// could wait for the other.
-    starting: Mutex<()>,
+    limits: Limits,
+    sessions: Sessions,
+    owed: Owed,
 }
 
-/// What is to be sent once the lock is let go.
+/// What is to be sent.
 type Outgoing = Vec<(Peer, Envelope)>;
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
-    pub fn new(task: Task, post: Arc<dyn Post>) -> Self {
-        let state = Arc::new(State { task, post, sessions: Mutex::default(), starting: Mutex::default() });
-        let (planner, requests) = sync_channel::<(Peer, RequestId, Request)>(PLANNING);
-        let shared = Arc::clone(&state);
-        thread::Builder::new()
-            .name("meshtf-plan".into())
-            .spawn(move || requests.iter().for_each(|(client, id, request)| shared.plan(&client, id, request)))
-            .expect("a thread at start");
-        Master { state, planner }
+    pub fn new(task: Task, post: Arc<dyn Post>, limits: Limits) -> Self {
+        let state = Arc::new(State { task, post, limits, sessions: Sessions::new(limits), owed: Owed::default() });
+        let work: Arc<dyn Work> = state.clone();
+        Master { state, planner: Planner::start(work) }
     }
 
     /// Takes a message that a client or a worker sent.
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         let Envelope { message, tensors } = envelope;
+        self.state.owed.pay(from, &*self.state.post);
         match message {
             Message::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {
-                    self.state.run(from, id, run::Ask { session, plan, steps, every, watched, feeds: tensors });
+                    let cluster = self.state.post.cluster();
+                    let ask = run::Ask { plan, steps, every, watched, feeds: tensors };
+                    self.state.asked(from, id, session, |session| session.begin(id, ask, &cluster));
                 }
                 Request::Feed { session, run, feeds, wanted } => {
-                    self.state.feed(from, id, run::Fed { session, run, feeds, wanted, tensors });
+                    let fed = run::Fed { run, feeds, wanted, tensors };
+                    self.state.asked(from, id, session, |session| session.feed(id, fed));
                 }
-                Request::Cancel { session, run } => self.state.cancel(from, id, session, run),
-                other => {
-                    if let Err(TrySendError::Full(_)) = self.planner.try_send((from.clone(), id, other)) {
-                        let why = format!("{PLANNING} requests wait to be planned already");
-                        self.state.reply(from, id, Err(Failure::new(Code::ResourceExhausted, why)));
+                Request::Cancel { session, run } => {
+                    if let Ok(handle) = self.state.sessions.of(from, session) {
+                        let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
+                        self.state.on(&handle, |session| session.cancel(run, &failure));
+                    }
+                    self.state.reply(from, id, Ok(Reply::Cancelled));
+                }
+                Request::Close { session } => self.close(from, id, session),
+                request => {
+                    if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request }) {
+                        let failure = failure.on_task(&self.state.task.to_string());
+                        self.state.reply(from, id, Err(failure));
                     }
                 }
             },
-            Message::Registered { session, pieces, result } => self.state.registered(from, session, &pieces, result),
-            Message::Got { piece, step, place } => self.state.got(piece, step, place, tensors),
-            Message::Done { piece, step } => self.state.done(piece, step, tensors),
-            Message::Failed { step, failure } => self.state.failed(step, failure),
+            Message::Registered { session, pieces, result } => {
+                self.state.told(session, |session| session.registered(from, &pieces, result));
+            }
+            Message::Got { piece, step, place } => {
+                self.state.told(piece.session, |session| session.got(piece, step, place, tensors));
+            }
+            Message::Done { piece, step } => {
+                self.state.told(piece.session, |session| session.done(piece, step, tensors));
+            }
+            Message::Failed { step, failure } => {
+                self.state.told(step.session, |session| session.failed(step.number, failure));
+            }
+            Message::Parted { session, until, peer, why } => {
+                self.state.told(session, |session| session.parted(from, until, &peer, &why));
+            }
             _ => {}
+        }
+    }
+
+    /// Ends a session at once, whatever of it is being planned.
+    fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
+        let closed = Failure::new(Code::Cancelled, "the session was closed");
+        self.state.close(client, session, &closed);
+        let job = Job { client: client.clone(), id, request: Request::Close { session } };
+        let (given_up, nothing_under_way) = self.planner.end(job);
+        for job in given_up {
+            self.state.reply(client, job.id, Err(closed.clone()));
+        }
+        if nothing_under_way.is_some() {
+            self.state.reply(client, id, Ok(Reply::Closed));
         }
     }
 
     /// How many sessions are open.
     #[cfg(test)]
     pub fn sessions(&self) -> usize {
-        self.state.lock().len()
+        self.state.sessions.all().len()
+    }
+
+    /// How many runs are under way.
+    #[cfg(test)]
+    pub fn runs(&self) -> usize {
+        self.state.sessions.all().iter().map(|handle| handle.lock().runs.len()).sum()
     }
 
     /// A peer is gone: its own sessions end, and steps that need its task fail.
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
-        let orphans: Vec<SessionId> = {
-            let sessions = self.state.lock();
-            sessions.iter().filter(|(_, session)| session.client == *peer).map(|(&id, _)| id).collect()
-        };
-        for session in orphans {
-            self.state.close(session);
+        self.planner.forget(peer);
+        self.state.owed.forget(peer);
+        let closed = Failure::new(Code::Cancelled, "the session's client is gone");
+        for handle in self.state.sessions.all() {
+            if handle.client == *peer {
+                self.state.close(peer, handle.id, &closed);
+            }
         }
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
         let failure = Failure::new(Code::Unavailable, format!("task {name} is gone: {why}")).on_task(&name);
@@ -107,74 +160,142 @@ impl Master {
 }
 
 impl State {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
-        self.sessions.lock().expect("no panic under this lock")
-    }
-
     fn reply(&self, client: &Peer, id: RequestId, result: Result<Reply>) {
-        self.send(vec![(client.clone(), Message::Reply { id, result }.into())]);
+        if let Err(failure) = self.post.send(client, Message::Reply { id, result }.into())
+            && failure.code != Code::Unavailable
+        {
+            // An answer that is too large, or one too much. A client that is gone by now waits for nothing.
+            let _gone = self.post.send(client, Message::Reply { id, result: Err(failure) }.into());
+        }
     }
 
-    /// Sends; a client that is gone by now is no concern, a worker that is gone fails its steps.
-    fn send(&self, outgoing: Outgoing) {
-        for (to, envelope) in outgoing {
-            let is_work = matches!(envelope.message, Message::Start { .. } | Message::Register { .. });
-            if let Err(failure) = self.post.send(&to, envelope)
-                && is_work
+    /// Changes a session and sends what it then wants sent.
+    ///
+    /// What a session decides leaves in the order in which it was decided, whichever threads it was decided on: so two runs
+    /// of one plan start in the same order everywhere (or each could wait for the other), and no Abort overtakes the Start
+    /// that it is about. One thread at a time sends for a session, and holds nothing meanwhile: a slow way to one worker
+    /// or client holds up no other session.
+    fn on<T>(&self, handle: &Arc<Handle>, change: impl FnOnce(&mut Session) -> T) -> T {
+        let (answer, sends) = {
+            let mut session = handle.lock();
+            let answer = change(&mut session);
+            let sends = !session.outbox.is_empty() && !std::mem::replace(&mut session.is_sending, true);
+            (answer, sends)
+        };
+        if sends {
+            self.empty(handle);
+        }
+        answer
+    }
+
+    fn empty(&self, handle: &Arc<Handle>) {
+        /// Lets the next one send, where this one panicked.
+        struct Turn<'a>(&'a Handle);
+        impl Drop for Turn<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    let mut session = self.0.lock();
+                    (session.is_sending, session.is_damaged) = (false, true);
+                }
+            }
+        }
+        let _turn = Turn(handle);
+        let mut outgoing = Outgoing::new();
+        loop {
             {
-                self.lose(&to, &failure);
+                let mut session = handle.lock();
+                std::mem::swap(&mut outgoing, &mut session.outbox);
+                if outgoing.is_empty() {
+                    session.is_sending = false;
+                    return;
+                }
+            }
+            for (to, envelope) in outgoing.drain(..) {
+                let about = About::of(&envelope.message);
+                self.owed.pay(&to, &*self.post);
+                if let Err(failure) = self.post.send(&to, envelope) {
+                    self.unsent(handle, about, &to, &failure);
+                }
             }
         }
     }
 
-    /// Does what takes long: everything but running.
-    fn plan(&self, client: &Peer, id: RequestId, request: Request) {
-        let result = match request {
-            Request::Open { session, graph, options } => {
-                self.open(client, session, graph, options).map(|()| Reply::Opened)
-            }
-            Request::Extend { session, nodes } => self.extend(client, session, nodes).map(|()| Reply::Extended),
-            Request::Prepare { session, signature } => match self.prepare(client, id, session, signature) {
-                Ok(Some(plan)) => Ok(Reply::Prepared { plan }),
-                Ok(None) => return,
-                Err(failure) => Err(failure),
-            },
-            Request::Close { session } => {
-                if self.lock().get(&session).is_some_and(|s| s.client == *client) {
-                    self.close(session);
+    /// What could not be sent is made good.
+    fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
+        let mut session = handle.lock();
+        match about {
+            About::Work => session.lose(to, failure),
+            // The peer is gone; its sessions end, and it has let go of everything.
+            _ if failure.code == Code::Unavailable => {}
+            About::Answer(id) => session.answer(id, Err(failure.clone())),
+            About::Part(id) => session.cancel(id, failure),
+            About::Word(message) => self.owed.keep(to, message),
+            About::Nothing => {}
+        }
+    }
+
+    /// Does for a client what it asks of its session.
+    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, change: impl FnOnce(&mut Session)) {
+        let found = self.sessions.of(client, session).and_then(|handle| {
+            let is_done = self.on(&handle, |session| {
+                let is_open = !session.is_over;
+                if is_open {
+                    change(session);
                 }
-                Ok(Reply::Closed)
+                is_open
+            });
+            if is_done { Ok(()) } else { Err(self.sessions.no_session(session)) }
+        });
+        if let Err(failure) = found {
+            self.reply(client, id, Err(failure));
+        }
+    }
+
+    /// Takes in what a worker tells of a session.
+    fn told(&self, session: SessionId, change: impl FnOnce(&mut Session)) {
+        if let Some(handle) = self.sessions.find(session) {
+            self.on(&handle, change);
+        }
+    }
+
+    /// Does what takes long; `None` where the answer comes later.
+    fn plan(&self, client: &Peer, id: RequestId, request: Request) -> Result<Option<Reply>> {
+        match request {
+            Request::Open { session, graph, options } => {
+                self.open(client, session, graph, options).map(|()| Some(Reply::Opened))
+            }
+            Request::Extend { session, nodes } => self.extend(client, session, nodes).map(|()| Some(Reply::Extended)),
+            Request::Prepare { session, signature } => self.prepare(client, id, session, signature).map(|()| None),
+            // What was under way when the client closed it may have been its opening.
+            Request::Close { session } => {
+                self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
+                Ok(Some(Reply::Closed))
             }
             Request::Explain { graph, signature, options } => {
-                self.explain(graph, &signature, &options).map(|plan| Reply::Explained(Box::new(plan)))
+                self.explain(graph, &signature, &options).map(|plan| Some(Reply::Explained(Box::new(plan))))
             }
-            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } => return,
-        };
-        self.reply(client, id, result);
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } => Ok(None),
+        }
     }
 
     fn open(&self, client: &Peer, id: SessionId, graph: Vec<NodeDef>, options: SessionOptions) -> Result<()> {
         let graph = Graph::new(graph)?;
-        let mut sessions = self.lock();
-        if sessions.len() >= MAX_SESSIONS {
-            let why = format!("{MAX_SESSIONS} sessions are open on {} already", self.task);
-            return Err(Failure::new(Code::ResourceExhausted, why));
+        let session = Session::new(id, client.clone(), graph, options, self.limits);
+        let evicted = self.sessions.insert(Handle::new(session));
+        if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
+            let failure = self.sessions.no_session(handle.id);
+            self.on(&handle, |session| session.end(&failure));
         }
-        if sessions.contains_key(&id) {
-            return Err(Failure::new(Code::AlreadyExists, format!("session {id} is open already")));
-        }
-        sessions.insert(id, Session::new(client.clone(), graph, options));
         Ok(())
     }
 
     fn extend(&self, client: &Peer, id: SessionId, nodes: Vec<NodeDef>) -> Result<()> {
-        let old = self.lock().get_mut(&id).filter(|s| s.client == *client).ok_or_else(|| no_session(id))?.graph.clone();
+        let handle = self.sessions.of(client, id)?;
+        let old = Arc::clone(&handle.lock().graph);
         let mut defs = old.to_defs();
         defs.extend(nodes);
         let graph = Arc::new(Graph::new(defs)?);
-        if let Some(session) = self.lock().get_mut(&id) {
-            session.graph = graph;
-        }
+        handle.lock().graph = graph;
         Ok(())
     }
 
@@ -200,71 +321,101 @@ impl State {
         Ok(crate::plan::plan(graph, &devices, signature, &options)?)
     }
 
-    /// Plans a signature and sends the pieces out; answers at once where that stands already.
-    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) -> Result<Option<u32>> {
+    /// Plans a signature and sends the pieces out, and answers when they are registered; at once where that stands already.
+    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) -> Result<()> {
         let cluster = self.post.cluster();
-        let (graph, options) = {
-            let mut sessions = self.lock();
-            let session = sessions.get_mut(&id).filter(|s| s.client == *client).ok_or_else(|| no_session(id))?;
-            if let Some(number) = session.ready(&signature, &cluster) {
-                return Ok(Some(number));
+        let handle = self.sessions.of(client, id)?;
+        let missing = self.on(&handle, |session| {
+            if session.is_over {
+                return Err(self.sessions.no_session(id));
             }
-            (Arc::clone(&session.graph), session.options.clone())
-        };
+            let is_missing = session.ask(request, &signature, &cluster);
+            Ok(is_missing.then(|| (Arc::clone(&session.graph), session.options.clone())))
+        });
+        let Some((graph, options)) = missing? else { return Ok(()) };
         let plan = self.make_plan(&graph, &cluster, &signature, &options).map_err(|failure| {
             // A device that is not there because its task was lost is no mistake of the graph.
-            self.lock().get(&id).and_then(|session| session.lost_to(&cluster)).unwrap_or(failure)
+            handle.lock().lost_to(&cluster).unwrap_or(failure)
         })?;
         if options.log_placement {
             log_placement(&plan);
         }
-        let registering = {
-            let mut sessions = self.lock();
-            let session = sessions.get_mut(&id).ok_or_else(|| no_session(id))?;
-            session.register(id, request, signature, plan, &cluster)?
-        };
-        match registering {
-            Registering::Nothing(number) => Ok(Some(number)),
-            Registering::Sent(outgoing) => {
-                self.send(outgoing);
-                Ok(None)
-            }
-        }
+        self.on(&handle, |session| match session.is_over {
+            true => Err(self.sessions.no_session(id)),
+            false => session.register(request, signature, plan, &cluster),
+        })
     }
 
-    /// A worker has compiled its pieces of a plan, or refused them.
-    fn registered(&self, worker: &Peer, id: SessionId, pieces: &[PieceId], result: Result<()>) {
-        let answer = {
-            let mut sessions = self.lock();
-            let Some(session) = sessions.get_mut(&id) else { return };
-            session
-                .registered(worker, pieces, result)
-                .map(|(request, result)| (session.client.clone(), request, result))
-        };
-        if let Some((client, request, result)) = answer {
-            self.reply(&client, request, result.map(|plan| Reply::Prepared { plan }));
+    /// Ends a session of a client's, if there is such a one.
+    fn close(&self, client: &Peer, id: SessionId, failure: &Failure) {
+        if let Ok(handle) = self.sessions.of(client, id) {
+            self.sessions.remove(id);
+            self.on(&handle, |session| session.end(failure));
         }
-    }
-
-    fn close(&self, id: SessionId) {
-        let Some(session) = self.lock().remove(&id) else { return };
-        let mut outgoing: Outgoing =
-            session.workers().into_iter().map(|worker| (worker, Message::Release { session: id }.into())).collect();
-        let failure = Failure::new(Code::Cancelled, "the session was closed");
-        for request in session.open_requests() {
-            let result = Err(failure.clone());
-            outgoing.push((session.client.clone(), Message::Reply { id: request, result }.into()));
-        }
-        self.send(outgoing);
     }
 
     /// Steps and registrations that wait for `peer` wait in vain.
     fn lose(&self, peer: &Peer, failure: &Failure) {
-        let outgoing: Outgoing = {
-            let mut sessions = self.lock();
-            sessions.iter_mut().flat_map(|(&id, session)| session.lose(id, peer, failure)).collect()
-        };
-        self.send(outgoing);
+        for handle in self.sessions.all() {
+            self.on(&handle, |session| session.lose(peer, failure));
+        }
+    }
+}
+
+impl Work for State {
+    fn nodes(&self, request: &Request) -> usize {
+        let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().graph.len());
+        match request {
+            Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
+            Request::Extend { session, nodes } => known(session) + nodes.len(),
+            Request::Prepare { session, .. } => known(session),
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Close { .. } => 0,
+        }
+    }
+
+    fn work(&self, Job { client, id, request }: Job) {
+        match self.plan(&client, id, request) {
+            Ok(Some(reply)) => self.reply(&client, id, Ok(reply)),
+            Ok(None) => {}
+            Err(failure) => self.reply(&client, id, Err(failure)),
+        }
+    }
+
+    /// The request is answered; a session that the panic may have left half changed ends.
+    fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure) {
+        let failure = failure.on_task(&self.task.to_string());
+        tracing::error!("{failure}");
+        let damaged = session.and_then(|id| self.sessions.find(id)).filter(|handle| handle.is_damaged());
+        if let Some(handle) = damaged {
+            self.close(client, handle.id, &failure);
+        }
+        self.reply(client, id, Err(failure));
+    }
+}
+
+/// What a message is about, for when it cannot be sent.
+enum About {
+    /// The worker's part in runs and plans.
+    Work,
+    /// What answers a request.
+    Answer(RequestId),
+    /// What a run tells its client while it is under way.
+    Part(RequestId),
+    /// The word to let go of something.
+    Word(Message),
+    /// What may be lost.
+    Nothing,
+}
+
+impl About {
+    fn of(message: &Message) -> About {
+        match message {
+            Message::Start { .. } | Message::Register { .. } | Message::Push { .. } => About::Work,
+            Message::Reply { id, result: Ok(_) } => About::Answer(*id),
+            Message::Fetched { id, .. } | Message::Part { id, .. } => About::Part(*id),
+            Message::Abort { .. } | Message::Forget { .. } | Message::Release { .. } => About::Word(message.clone()),
+            _ => About::Nothing,
+        }
     }
 }
 
@@ -279,13 +430,5 @@ fn log_placement(plan: &Plan) {
     }
 }
 
-/// What became of a request to register a plan.
-enum Registering {
-    /// It has no pieces: nothing was asked for. It is ready.
-    Nothing(u32),
-    Sent(Outgoing),
-}
-
-fn no_session(id: SessionId) -> Failure {
-    Failure::new(Code::Aborted, format!("session {id} is not open here; it ended, or this node was restarted"))
-}
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,32 @@
 //! The mesh: how nodes and clients find, admit and reach each other.
 //!
 //! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an
-//! [`Inbox`] takes what they send. Small messages go over one long-lived stream per peer ([`control`]), large ones over
-//! sockets of their own ([`transfer`]), all of it after the proof of the mesh key ([`admission`]). What a message means is
-//! nobody's business here.
+//! [`Inbox`] takes what they send. Small messages go over one stream per peer ([`control`]), large ones over sockets of
+//! their own ([`transfer`]), all of it after the proof of the mesh key ([`admission`]). Connections may break; the [`link`]
+//! between two participants goes on over the next. What a message means is nobody's business here.
 
 mod address;
 mod admission;
 mod cause;
+mod certificate;
 mod control;
 mod discovery;
 mod driver;
+mod entry;
 mod error;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
+mod health;
 mod incoming;
 mod key;
+mod link;
 mod links;
 mod order;
+mod parcels;
 mod registry;
 mod roster;
+mod sent;
 mod transfer;
 mod transport;
 mod wire;
@@ -35,14 +43,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use address::is_loopback;
 pub use discovery::Attempt;
+use discovery::Search;
 pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
-pub use key::{Accepted, MeshKey, Ticket, check_mesh_name, home, remembered_addresses};
+pub use key::{Accepted, MeshKey, Ticket, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::driver::{Command, Driver};
-use self::roster::{Link, Roster, lock};
+use self::link::Link;
+use self::roster::{Roster, lock};
 use crate::plan::Task;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
 
@@ -66,7 +76,12 @@ pub trait Inbox: Send + Sync {
     fn up(&self, peer: &Peer, hello: &Hello);
 
     /// The peer is gone, once for every `up`; `task` is the one it held. What was sent to it and has not arrived is lost.
+    /// A connection that breaks is not that: what was on it comes over the next.
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str);
+
+    /// A while after `down` of a peer that held a task: whoever else lost it has noticed by now. Whoever did not can reach
+    /// it, though this participant could not; it may be up here again, too.
+    fn parted(&self, _peer: &Peer, _task: &Task, _why: &str) {}
 }
 
 /// Who is admitted.
@@ -94,6 +109,8 @@ pub struct MeshConfig {
     pub listen: Vec<String>,
     /// Peers to dial whatever discovery finds, `host:port` or multiaddrs; names are resolved anew at every try.
     pub peers: Vec<String>,
+    /// As `peers`, but brought by a ticket some time ago: who is there now may be somebody else.
+    pub remembered: Vec<String>,
     /// Fixed addresses, of a cluster file: a node listens on its own and dials the others.
     pub fixed: BTreeMap<Task, String>,
     /// Folder where the processes of one machine find each other.
@@ -118,17 +135,18 @@ impl MeshConfig {
             devices: Vec::new(),
             listen: Vec::new(),
             peers: Vec::new(),
+            remembered: Vec::new(),
             fixed: BTreeMap::new(),
             registry: None,
             mdns: false,
         }
     }
 
-    /// A client of this user's `mesh` that finds it by every means: the key, made now where there is none, the addresses
-    /// that tickets brought, the registry folder and mDNS. `open` runs without the key.
+    /// A client of this user's `mesh` that finds it by every means: the key, the addresses that tickets brought, the
+    /// registry folder and mDNS. `open` runs without the key.
     ///
     /// # Errors
-    /// [`MeshError::Key`] where the name is none or the user's folder cannot be used.
+    /// [`MeshError::Key`] where the name is none, there is no key, or the user's folder cannot be used.
     pub fn of_user(mesh: &str, open: bool) -> Result<Self, MeshError> {
         MeshConfig::at_home(&home()?, mesh, open)
     }
@@ -136,12 +154,12 @@ impl MeshConfig {
     /// As [`MeshConfig::of_user`], with another folder for keys, addresses and the registry than the user's own.
     ///
     /// # Errors
-    /// [`MeshError::Key`] where the name is none or the folder cannot be used.
+    /// As [`MeshConfig::of_user`].
     pub fn at_home(home: &Path, mesh: &str, open: bool) -> Result<Self, MeshError> {
         check_mesh_name(mesh)?;
-        let admission = if open { Admission::Open } else { Admission::Key(MeshKey::load_or_create(home, mesh)?) };
+        let admission = if open { Admission::Open } else { Admission::Key(MeshKey::load(home, mesh)?) };
         Ok(MeshConfig {
-            peers: remembered_addresses(home, mesh)?,
+            remembered: remembered_addresses(home, mesh)?,
             registry: Some(home.join("run")),
             mdns: true,
             ..MeshConfig::new(mesh, admission)
@@ -156,7 +174,7 @@ pub struct Mesh {
     runtime: tokio::runtime::Handle,
     commands: mpsc::Sender<Command>,
     local: mpsc::Sender<Envelope>,
-    attempts: Arc<Mutex<Vec<Attempt>>>,
+    search: Arc<Mutex<Search>>,
     /// The links with something that waits for a flush.
     unflushed: Arc<Mutex<Vec<Arc<Link>>>>,
 }
@@ -182,13 +200,14 @@ impl Mesh {
             claims_since_unix_ms: unix_ms(),
             settled: false,
             peers: Vec::new(),
+            out_of_reach: Vec::new(),
         };
         let gate = Arc::new(admission::Gate::new(&config.identity, &config.mesh, config.admission.clone())?);
         let me = Peer::new(config.identity.public().to_peer_id().to_string());
         let roster = Arc::new(Roster::new(hello, me, inbox, gate));
-        let attempts = Arc::new(Mutex::new(Vec::new()));
+        let search = Arc::new(Mutex::new(Search::default()));
         let (commands, received) = mpsc::channel(16);
-        let driver = Driver::start(config, roster.clone(), received, attempts.clone()).await?;
+        let driver = Driver::start(config, roster.clone(), received, search.clone()).await?;
         let (met, everybody) = oneshot::channel();
         tokio::spawn(driver.run(met));
 
@@ -204,7 +223,7 @@ impl Mesh {
             runtime: tokio::runtime::Handle::current(),
             commands,
             local,
-            attempts,
+            search,
             unflushed: Arc::default(),
         };
         let _ = everybody.await;
@@ -237,19 +256,36 @@ impl Mesh {
         self.roster.cluster()
     }
 
-    /// Whether every node that one of the connected peers tells of is connected too.
+    /// Whether every node that one of the connected peers tells of, and where to reach it, is connected too.
     pub fn has_met_all(&self) -> bool {
         self.roster.has_met_all()
     }
 
-    /// Sends a message; it is on its way or queued when this returns, and lost only together with the peer. Never blocks, and
+    /// Whether the node `peer`, which is connected, can reach the node of `task`, as far as it has told.
+    pub fn is_met_by(&self, task: &Task, peer: &Peer) -> bool {
+        self.roster.is_met_by(task, peer)
+    }
+
+    /// Whether one of the connected peers tells of a node that holds `task`, be it reachable from here or not.
+    pub fn is_told_of(&self, task: &Task) -> bool {
+        self.roster.is_told_of(task)
+    }
+
+    /// Whether there is no use in waiting: everybody who is known of turns this participant away, and among them is
+    /// somebody whose address was given.
+    pub fn is_turned_away(&self) -> bool {
+        lock(&self.search).turned_away
+    }
+
+    /// Sends a message; it is on its way or queued when this returns, comes once, and is lost only together with the link to
+    /// the peer, of which [`Inbox::down`] tells: connections that break on the way are replaced. Never blocks, and
     /// may be called from any thread. To this participant itself, it comes to the inbox on a task of its own.
     ///
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
     pub fn send(&self, to: &Peer, envelope: Envelope) -> Result<(), MeshError> {
         if let Some(link) = self.queue(to, envelope)? {
-            link.wire.flush();
+            link.flush();
         }
         Ok(())
     }
@@ -285,7 +321,7 @@ impl Mesh {
     /// Sends what waits for it.
     pub fn flush(&self) {
         let links = std::mem::take(&mut *lock(&self.unflushed));
-        links.iter().for_each(|link| link.wire.flush());
+        links.iter().for_each(|link| link.flush());
     }
 
     /// Changes this node's devices and tells everybody.
@@ -300,7 +336,7 @@ impl Mesh {
 
     /// What finding peers has tried so far.
     pub fn tried(&self) -> Vec<Attempt> {
-        lock(&self.attempts).clone()
+        lock(&self.search).attempts.clone()
     }
 
     /// Returns when another node turns out to hold this one's task, which can be after `join`: two parts of a network

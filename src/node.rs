@@ -12,14 +12,17 @@ pub use spec::ClusterSpec;
 
 use crate::checkpoint::DataDir;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::host::Host;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
-use crate::plan::{DeviceKind, Plan, Signature, Task};
+use crate::plan::{DeviceKind, DeviceSpec, Plan, Signature, Task, meant};
 use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Message, Peer, SessionOptions};
 use crate::session::{Session, explain};
+
+/// How often [`Node::wait_until`] looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Name of the mesh where none is given.
 pub const DEFAULT_MESH: &str = "meshtf";
@@ -157,6 +160,12 @@ impl Inbox for MeshPost {
             host.down(peer, task, why);
         }
     }
+
+    fn parted(&self, peer: &Peer, _task: &Task, why: &str) {
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.parted(peer, why);
+        }
+    }
 }
 
 impl Drop for Node {
@@ -169,7 +178,8 @@ impl Node {
     /// Joins the mesh; with a task, serves it from then on. GPUs are looked for beside, and advertised when found.
     ///
     /// # Errors
-    /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made.
+    /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client's key
+    /// is not made: a node or a ticket brings it.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
@@ -233,6 +243,21 @@ impl Node {
         matches!(tokio::time::timeout(limit, complete).await, Ok(Ok(_)))
     }
 
+    /// Whether a node holds `task`: one that is here, or one that somebody who is here tells of.
+    pub fn is_up(&self, task: &Task) -> bool {
+        self.mesh.cluster().member(task).is_some() || self.mesh.is_told_of(task)
+    }
+
+    /// Waits until `holds`; whether it came to hold within `limit`.
+    pub async fn wait_until(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+        let looked = async {
+            while !holds() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::time::timeout(limit, looked).await.is_ok()
+    }
+
     /// Waits until all the nodes are there that those who are there tell of, `limit` at most. What is the first task then
     /// is no accident of who answered first.
     pub async fn wait_for_all(&self, limit: Duration) {
@@ -245,7 +270,7 @@ impl Node {
     /// Opens a session whose master is `target`, or this node itself, or the first task there is by name.
     ///
     /// # Errors
-    /// Unavailable where `target` is not there, with what is; InvalidArgument where the graph is wrong.
+    /// Unavailable where `target` is not there, with what is, or NotFound where its name is a slip of the pen; InvalidArgument where the graph is wrong.
     pub async fn session(&self, graph: Graph, target: Option<&Task>, options: SessionOptions) -> Result<Session> {
         let master = self.master(target)?;
         Session::open(Arc::clone(&self.host.client), master, &graph, options).await
@@ -283,7 +308,11 @@ impl Node {
         self.mesh.clone().leave().await;
     }
 
-    fn master(&self, target: Option<&Task>) -> Result<Peer> {
+    /// Who drives the sessions that are opened for `target`, or for no task.
+    ///
+    /// # Errors
+    /// Unavailable where it is not there, with what is.
+    pub fn master(&self, target: Option<&Task>) -> Result<Peer> {
         let cluster = self.mesh.cluster();
         let wanted = target.or(self.task.as_ref());
         let member = match wanted {
@@ -297,14 +326,17 @@ impl Node {
     }
 }
 
-/// `there is no task /job:local/task:7; there are …; did you mean …?`
+/// `No node is up as /job:local/task:7; those that are: local/0.` NotFound where the name is a slip of the pen.
 fn no_task(task: &Task, cluster: &Cluster) -> Failure {
+    let meant = meant(&DeviceSpec::from(&task.device(DeviceKind::Cpu, 0)).task_only(), cluster.tasks());
+    if !meant.is_empty() {
+        let why = format!("No node is up as {task}; did you mean {}?", meant.join(" or "));
+        return Failure::new(Code::NotFound, why);
+    }
     let known: Vec<String> = cluster.tasks().map(Task::short).collect();
-    let wanted = task.short();
-    let near = crate::nearest::nearest(&wanted, known.iter().map(String::as_str));
-    let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
     let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    Failure::new(Code::Unavailable, format!("no node holds {task}; the tasks there are: {there}{hint}"))
+    let why = format!("No node is up as {task}; those that are: {there}.");
+    Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
 }
 
 /// What the task's graphs keep, and the folder they may touch: made where it is not there.
@@ -315,7 +347,11 @@ fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     DataDir::new(&folder).map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
 }
 
+/// Only a node makes the key of a mesh: a client that made one would look for others with it, and none have it.
 fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
+    if config.task.is_some() && !config.open {
+        MeshKey::load_or_create(home, &config.mesh)?;
+    }
     let mut mesh = MeshConfig::at_home(home, &config.mesh, config.open)?;
     mesh.task = config.task.clone();
     mesh.devices = devices;
@@ -331,6 +367,9 @@ fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {
         let found = gpus(backend);
+        if found.is_empty() && backend == BackendChoice::Wgpu {
+            tracing::warn!("--backend wgpu, and there is no GPU that Vulkan, Metal or DirectX 12 reaches");
+        }
         let Some(host) = host.upgrade() else { return };
         for gpu in found {
             match host.serve(&task, gpu) {

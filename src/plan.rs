@@ -11,12 +11,15 @@ mod place;
 mod prune;
 mod shape;
 mod simplify;
+mod summary;
 pub mod trace;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use error::{PlanError, Role};
+pub use place::meant;
 use serde::{Deserialize, Serialize};
+pub use summary::{DeviceSummary, Summary};
 
 pub use crate::device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
 use crate::graph::{Attrs, Graph, GraphError, Output, OutputType};
@@ -26,7 +29,7 @@ use crate::tensor::{DType, PartialShape};
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a
-/// device, a placeholder that is needed and not fed, loops that do not hang together.
+/// device, a placeholder that is needed and not fed, a node that no step can run, loops that do not hang together.
 pub fn plan(
     graph: &Graph,
     devices: &[DeviceName],
@@ -39,6 +42,14 @@ pub fn plan(
     let placed = place::place(&step, devices, options)?;
     refuse_unfed(&step, &placed)?;
     partition::partition(&step, placed, &loops, signature.mode)
+}
+
+/// Whether a step of this signature has all it needs of the graph, whatever the devices.
+///
+/// # Errors
+/// [`PlanError`]: a name that the graph does not have, a node that no step can run.
+pub fn check(graph: &Graph, signature: &Signature) -> Result<(), PlanError> {
+    prune::prune(graph, signature).map(drop)
 }
 
 /// How to place what requests no device, or one that is not there.

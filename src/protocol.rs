@@ -14,11 +14,11 @@ use smallvec::SmallVec;
 use crate::failure::Failure;
 use crate::graph::NodeDef;
 pub use crate::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
-use crate::plan::{DeviceName, DeviceSpec, Piece, Signature, Task};
+use crate::plan::{DeviceName, DeviceSpec, Piece, Signature, Summary, Task};
 use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Most bytes one message with all its tensors may have. A tensor ends at 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -99,7 +99,8 @@ pub enum Message {
 
     /// Client to master.
     Request { id: RequestId, request: Request },
-    /// Master to client, once per request; `Run` is answered after its last step.
+    /// Master to client, once per request; `Run` is answered after its last step. A run that is refused because its plan is
+    /// gone ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
     Reply { id: RequestId, result: Result<Reply, Failure> },
     /// Master to client: what a step of a `Run` fetched; the tensors are the fetches, in order.
     Fetched { id: RequestId, step: u64 },
@@ -108,7 +109,7 @@ pub enum Message {
     /// Master to client, now and then: so many steps of a watched `Run` are through.
     Through { id: RequestId, steps: u64 },
 
-    /// Master to worker: hold these pieces until the session ends.
+    /// Master to worker: hold these pieces until they are forgotten or the session ends.
     Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
     /// Worker to master: registered, or why not.
     Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
@@ -122,8 +123,13 @@ pub enum Message {
     Done { piece: PieceId, step: u64 },
     /// Worker to master: the step failed there.
     Failed { step: StepId, failure: Failure },
+    /// Worker to master: its link with `peer` ended a while ago, and what was under way on it is lost, of the session's steps
+    /// up to `until`. A step later than that was not begun then.
+    Parted { session: SessionId, until: u64, peer: Peer, why: String },
     /// Master to worker: give the step up and forget it.
     Abort { step: StepId, failure: Failure },
+    /// Master to worker: no step will run these pieces any more, registered or on their way to be; forget them.
+    Forget { pieces: Vec<PieceId> },
     /// Master to worker: the session is over; forget its pieces and its own resources.
     Release { session: SessionId },
     /// Anybody to worker: forget every resource of these containers.
@@ -131,6 +137,10 @@ pub enum Message {
 
     /// Worker to worker: values of a step for one device; the tensors are those that are not dead, in order.
     Push { step: StepId, to: DeviceName, values: Vec<Carried> },
+
+    /// In place of a message for whose tensors the receiver has no memory; never sent.
+    #[serde(skip)]
+    Refused { message: Box<Message>, failure: Failure },
 }
 
 /// One value of a [`Message::Push`].
@@ -198,13 +208,14 @@ pub enum Request {
 pub enum Reply {
     Opened,
     Extended,
+    /// What `Run` names, and where it runs, for those who show it.
     Prepared {
         plan: u32,
+        summary: Summary,
     },
-    /// All steps ran; the tensors are the fetches and, where the plan is traced, the devices' traces. Where each device's part of one step ran, for those who show it.
+    /// All steps ran; the tensors are the fetches and, where the plan is traced, the devices' traces.
     Ran {
         steps: u64,
-        devices: Vec<DeviceName>,
     },
     Fed,
     Cancelled,

@@ -8,14 +8,14 @@ mod partial;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::client::{Client, StepEvent};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::trace::DeviceTrace;
-use crate::plan::{DeviceName, Mode, Plan, Signature};
+use crate::plan::{Mode, Plan, Signature, Summary};
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::tensor::Tensor;
 pub(crate) use partial::PartialRun;
@@ -25,13 +25,24 @@ pub struct Session {
     client: Arc<Client>,
     master: Peer,
     id: SessionId,
-    plans: Mutex<HashMap<Signature, u32>>,
+    plans: Mutex<HashMap<Signature, Planned>>,
     /// Held while a plan is asked for, so that those who run the same for the first time ask once.
     preparing: tokio::sync::Mutex<()>,
     /// The lanes of partial runs that are taken.
     lanes: Arc<Mutex<BTreeSet<u32>>>,
     is_open: AtomicBool,
-    ends_with_its_tasks: bool,
+}
+
+/// Most plans whose numbers a session remembers. One that it forgot is asked for again, which costs a message.
+const MAX_KNOWN_PLANS: usize = 4096;
+/// How often a run has its plan prepared again where the master does not keep it any more.
+const MAX_PREPARED_AGAIN: usize = 3;
+
+/// A plan that the master has made.
+#[derive(Clone)]
+struct Planned {
+    number: u32,
+    summary: Arc<Summary>,
 }
 
 /// What one run is to do; see [`Session::run_steps`].
@@ -50,8 +61,8 @@ pub struct Ran {
     pub fetches: Vec<Tensor>,
     /// What each device ran when, after [`Session::trace`]; else empty.
     pub traces: Vec<DeviceTrace>,
-    /// The devices that took part.
-    pub devices: Vec<DeviceName>,
+    /// The plan that ran, in short: which devices took part, and what travelled.
+    pub summary: Arc<Summary>,
 }
 
 impl Session {
@@ -62,10 +73,8 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Session> {
         let id = SessionId(crate::random::u64());
-        let ends_with_its_tasks = options.ends_with_its_tasks;
-        let request = Request::Open { session: id, graph: graph.to_defs(), options };
-        client.ask(&master, request, Vec::new(), None)?.answer().await?;
-        Ok(Session {
+        // Made before the master is asked: a client that loses patience meanwhile closes what it opened.
+        let mut session = Session {
             client,
             master,
             id,
@@ -73,8 +82,17 @@ impl Session {
             preparing: tokio::sync::Mutex::default(),
             lanes: Arc::default(),
             is_open: AtomicBool::new(true),
-            ends_with_its_tasks,
-        })
+        };
+        let request = Request::Open { session: id, graph: graph.to_defs(), options };
+        let opened = match session.client.ask(&session.master, request, Vec::new(), None) {
+            Ok(asked) => asked.answer().await,
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = opened {
+            *session.is_open.get_mut() = false;
+            return Err(failure);
+        }
+        Ok(session)
     }
 
     /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and answers the fetched values in order.
@@ -148,51 +166,78 @@ impl Session {
         mut on_event: impl FnMut(StepEvent),
     ) -> Result<Ran> {
         let count = signature.fetches.len();
-        let plan = self.planned(&signature).await?;
-        let again = (!self.ends_with_its_tasks).then(|| feeds.clone());
-        let ran = match (self.run_plan(plan, feeds, steps, watched, &mut on_event).await, again) {
-            // A task went or was restarted since the plan was registered, and no step has begun: the next plan does
-            // without it, or says what is missing.
-            (Err(failure), Some(feeds)) if failure.code == Code::Aborted && failure.step.is_none() => {
-                let plan = self.prepare(&signature, true).await?;
-                self.run_plan(plan, feeds, steps, watched, &mut on_event).await
+        let (mut feeds, mut again) = (feeds, 0);
+        let (mut fetches, summary) = loop {
+            let plan = self.planned(&signature).await?;
+            match self.run_plan(plan.number, feeds, steps, watched, &mut on_event).await {
+                (Ok(fetches), _) => break (fetches, plan.summary),
+                // The master has let go of it for others that are used more, or a task of it was restarted; no step has begun.
+                // The next plan does without that task, or says what is missing.
+                (Err(failure), back)
+                    if failure.reason == Some(Reason::PlanGone)
+                        && back.len() == signature.feeds.len()
+                        && again < MAX_PREPARED_AGAIN =>
+                {
+                    again += 1;
+                    feeds = back;
+                    self.forget(&signature, plan.number);
+                }
+                (Err(failure), _) => return Err(failure),
             }
-            (result, _) => result,
         };
-        let (mut fetches, devices) = ran?;
         let traces = fetches.split_off(count.min(fetches.len()));
         let traces = traces.iter().map(DeviceTrace::from_tensor).collect::<Result<_>>()?;
-        Ok(Ran { fetches, traces, devices })
+        Ok(Ran { fetches, traces, summary })
     }
 
-    /// The number of a signature's plan.
-    async fn planned(&self, signature: &Signature) -> Result<u32> {
+    /// A signature's plan.
+    async fn planned(&self, signature: &Signature) -> Result<Planned> {
         match self.known(signature) {
             Some(plan) => Ok(plan),
-            None => self.prepare(signature, false).await,
+            None => {
+                let _turn = self.preparing.lock().await;
+                match self.known(signature) {
+                    Some(plan) => Ok(plan),
+                    None => self.prepare(signature).await,
+                }
+            }
         }
     }
 
-    fn known(&self, signature: &Signature) -> Option<u32> {
-        self.plans.lock().expect("no panic under this lock").get(signature).copied()
+    fn plans(&self) -> MutexGuard<'_, HashMap<Signature, Planned>> {
+        self.plans.lock().expect("no panic under this lock")
     }
 
-    /// The number of a signature's plan; asks the master where none is known, or `anew` because that does not run any more.
-    async fn prepare(&self, signature: &Signature, anew: bool) -> Result<u32> {
-        let _turn = self.preparing.lock().await;
-        if let Some(plan) = self.known(signature).filter(|_| !anew) {
-            return Ok(plan);
+    fn known(&self, signature: &Signature) -> Option<Planned> {
+        self.plans().get(signature).cloned()
+    }
+
+    /// A plan of that number does not run any more.
+    fn forget(&self, signature: &Signature, number: u32) {
+        let mut plans = self.plans();
+        if plans.get(signature).is_some_and(|plan| plan.number == number) {
+            plans.remove(signature);
         }
+    }
+
+    /// Asks the master for a signature's plan.
+    async fn prepare(&self, signature: &Signature) -> Result<Planned> {
         let request = Request::Prepare { session: self.id, signature: signature.clone() };
         match self.client.ask(&self.master, request, Vec::new(), None)?.answer().await? {
-            (Reply::Prepared { plan }, _) => {
-                self.plans.lock().expect("no panic under this lock").insert(signature.clone(), plan);
-                Ok(plan)
+            (Reply::Prepared { plan, summary }, _) => {
+                let planned = Planned { number: plan, summary: Arc::new(summary) };
+                let mut plans = self.plans();
+                if plans.len() >= MAX_KNOWN_PLANS {
+                    plans.clear();
+                }
+                plans.insert(signature.clone(), planned.clone());
+                Ok(planned)
             }
             (other, _) => Err(unexpected(&other)),
         }
     }
 
+    /// Runs a plan: what the last step fetched, or a failure and the feeds that come back with it.
     async fn run_plan(
         &self,
         plan: u32,
@@ -200,28 +245,35 @@ impl Session {
         steps: Steps,
         watched: bool,
         on_event: &mut impl FnMut(StepEvent),
-    ) -> Result<(Vec<Tensor>, Vec<DeviceName>)> {
+    ) -> (Result<Vec<Tensor>>, Vec<Tensor>) {
         let Steps { count, every } = steps;
         let request = Request::Run { session: self.id, plan, steps: count, every, watched };
         let (sender, mut events) = Client::events();
-        let asked = self.client.ask(&self.master, request, tensors, (every > 0 || watched).then_some(sender))?;
+        let asked = match self.client.ask(&self.master, request, tensors, (every > 0 || watched).then_some(sender)) {
+            Ok(asked) => asked,
+            Err(failure) => return (Err(failure), Vec::new()),
+        };
         let cancel = CancelOnDrop { session: self, run: asked.id, armed: true };
-        let answer = asked.answer();
+        let answer = asked.answer_with_feeds();
         tokio::pin!(answer);
-        let result = loop {
+        let (result, tensors) = loop {
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => on_event(event),
                 result = &mut answer => break result,
             }
         };
-        cancel.disarm();
+        // Where this end gave up, the master does not know of it yet.
+        if result.as_ref().err().is_none_or(|failure| failure.code != Code::ResourceExhausted) {
+            cancel.disarm();
+        }
         while let Ok(event) = events.try_recv() {
             on_event(event);
         }
-        match result? {
-            (Reply::Ran { devices, .. }, fetches) => Ok((fetches, devices)),
-            (other, _) => Err(unexpected(&other)),
+        match result {
+            Ok(Reply::Ran { .. }) => (Ok(tensors), Vec::new()),
+            Ok(other) => (Err(unexpected(&other)), Vec::new()),
+            Err(failure) => (Err(failure), tensors),
         }
     }
 

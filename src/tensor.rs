@@ -22,6 +22,7 @@ pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 /// The most elements' bytes one tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
 pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
@@ -142,6 +143,14 @@ impl Tensor {
         Arc::strong_count(&self.data) == 1
     }
 
+    /// Lets the elements be written, and so copied where somebody else holds them too.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for a copy that is needed.
+    pub fn admit_writing(&self) -> Result<()> {
+        if self.is_unique() { Ok(()) } else { memory::admit(self.byte_len()) }
+    }
+
     /// The elements as `T`.
     ///
     /// # Errors
@@ -153,22 +162,24 @@ impl Tensor {
     /// The elements as `T`, for writing; copied first where somebody else holds them too.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another.
+    /// InvalidArgument where the dtype is another; else as [`Tensor::admit_writing`].
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
         }
+        self.admit_writing()?;
         Ok(T::vec_mut(self.data_mut()).expect("the dtypes were compared").as_mut_slice())
     }
 
     /// The elements as `T`; copied only where somebody else holds them too.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another.
+    /// InvalidArgument where the dtype is another; else as [`Tensor::admit_writing`].
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
         }
+        self.admit_writing()?;
         Ok(T::from_data(Arc::unwrap_or_clone(self.data)).expect("the dtypes were compared"))
     }
 
@@ -254,6 +265,14 @@ impl Tensor {
         }
     }
 
+    /// Bytes of memory that it takes, with what surrounds the elements.
+    pub fn heap_bytes(&self) -> usize {
+        // The counters of those who share it, and what an allocator adds to a block.
+        const AROUND: usize = 32;
+        let handles = if let Data::String(strings) = &*self.data { size_of_val(&**strings) } else { 0 };
+        size_of::<Tensor>() + size_of::<Data>() + AROUND + self.byte_len() + handles
+    }
+
     /// A tensor from little-endian bytes.
     ///
     /// # Errors
@@ -261,7 +280,13 @@ impl Tensor {
     /// neither 0 nor 1, and for strings.
     pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
         let shape = shape.into();
-        let n = shape.checked_elements(dtype)?;
+        shape.checked_elements(dtype)?;
+        Tensor::from_bytes_at_hand(dtype, shape, bytes)
+    }
+
+    /// As [`Tensor::from_bytes`], where memory for the bytes and what is made of them was asked for together.
+    fn from_bytes_at_hand(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Self> {
+        let n = shape.limited_elements(dtype)?;
         let Some(size) = dtype.size() else {
             return Err(Failure::invalid(format!("{dtype} has no fixed-size elements")));
         };

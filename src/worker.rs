@@ -5,8 +5,9 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
 use crate::exec::{Device, Pushed, Resources, Sink};
@@ -19,6 +20,10 @@ use crate::tensor::Tensor;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
 const REGISTRATIONS: usize = 1024;
+/// What a panic of a registration is called.
+const REGISTERING: &str = "registering a piece";
+/// Most sessions, of all masters, that a worker holds pieces of.
+const MAX_SESSIONS: usize = 1 << 16;
 
 /// The worker of one task.
 pub struct Worker {
@@ -41,15 +46,30 @@ struct State {
     resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
     sessions: Mutex<HashMap<SessionId, Session>>,
+    /// For each peer that went down and may be up for others: the sessions that may have lost values with it.
+    parted: Mutex<HashMap<Peer, Vec<Affected>>>,
+}
+
+/// A session with steps under way while the link to a peer ended.
+struct Affected {
+    session: SessionId,
+    master: Peer,
+    /// The last step that was asked for by then.
+    until: u64,
 }
 
 struct Session {
     master: Peer,
-    pieces: HashMap<PieceId, Registered>,
+    /// `None` for one that is not compiled yet.
+    pieces: HashMap<PieceId, Option<Registered>>,
+    /// The last step that was asked for.
+    last: u64,
     /// Registrations that are not through.
     registering: usize,
     /// It was released while a registration was not through; that releases what it made.
     is_over: bool,
+    /// A piece of it was compiled here, and what that made may be there though the piece was forgotten.
+    is_used: bool,
 }
 
 struct Registered {
@@ -61,7 +81,14 @@ struct Registered {
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
     pub fn new(task: Task, post: Arc<dyn Post>, resources: Arc<Resources>) -> Self {
-        let state = Arc::new(State { task, post, resources, devices: RwLock::default(), sessions: Mutex::default() });
+        let state = Arc::new(State {
+            task,
+            post,
+            resources,
+            devices: RwLock::default(),
+            sessions: Mutex::default(),
+            parted: Mutex::default(),
+        });
         let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
         let shared = Arc::clone(&state);
         thread::Builder::new()
@@ -86,13 +113,23 @@ impl Worker {
         let Envelope { message, tensors } = envelope;
         match message {
             Message::Register { session, isolated, pieces } => {
-                let ids = pieces.iter().map(|(id, _)| *id).collect();
-                let registration = Registration { master: from.clone(), session, isolated, pieces };
-                self.state.announce(from, session);
-                if let Err(TrySendError::Full(_)) = self.registrar.try_send(registration) {
-                    self.state.registered(session);
-                    let failure =
-                        Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"));
+                let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
+                let announced = self.state.announce(from, session, &ids).and_then(|()| {
+                    let registration = Registration { master: from.clone(), session, isolated, pieces };
+                    self.registrar.try_send(registration).map_err(|error| {
+                        self.state.registered(session, &ids);
+                        match error {
+                            TrySendError::Full(_) => {
+                                let why = format!("{REGISTRATIONS} registrations wait already");
+                                Failure::new(Code::ResourceExhausted, why)
+                            }
+                            TrySendError::Disconnected(_) => {
+                                Failure::new(Code::Unavailable, "the thread that registers pieces is gone")
+                            }
+                        }
+                    })
+                });
+                if let Err(failure) = announced {
                     let result = Err(failure.on_task(&self.state.task.to_string()));
                     self.state.answer(from, Message::Registered { session, pieces: ids, result });
                 }
@@ -111,16 +148,25 @@ impl Worker {
                     device.arrive(step, values);
                 }
             }
-            Message::Abort { step, .. } => {
+            // Nobody gives up a step but the master that runs it.
+            Message::Abort { step, .. } if self.state.is_master(from, step.session) => {
                 for device in self.state.all_devices() {
                     device.abort(step);
                 }
             }
-            Message::Release { session } => self.state.release(session),
+            Message::Forget { pieces } => self.state.forget(from, &pieces),
+            Message::Release { session } if self.state.is_master(from, session) => self.state.release(session),
             Message::Clear { containers } => {
                 containers.iter().for_each(|container| self.state.resources.clear(container))
             }
             _ => {}
+        }
+    }
+
+    /// There was no memory for values of a step: it fails.
+    pub fn refuse(&self, step: StepId, to: &DeviceName, failure: Failure) {
+        if let Some(device) = self.state.device(to) {
+            device.refuse(step, failure);
         }
     }
 
@@ -133,7 +179,7 @@ impl Worker {
         (!is_idle).then(|| format!("{sessions} sessions as a worker, {devices:?}"))
     }
 
-    /// Forgets the sessions of a master that is gone.
+    /// Forgets the sessions of a master that is gone, and notes which of the others may have lost values with it.
     pub fn down(&self, peer: &Peer) {
         let orphans: Vec<SessionId> = {
             let sessions = self.state.sessions();
@@ -141,6 +187,28 @@ impl Worker {
         };
         for session in orphans {
             self.state.release(session);
+        }
+        let affected: Vec<Affected> = {
+            let sessions = self.state.sessions();
+            let affected = sessions.iter().filter(|(_, session)| session.last > 0);
+            let affected = affected.map(|(&id, Session { master, last, .. })| Affected {
+                session: id,
+                master: master.clone(),
+                until: *last,
+            });
+            affected.collect()
+        };
+        if !affected.is_empty() {
+            self.state.parted().insert(peer.clone(), affected);
+        }
+    }
+
+    /// A peer went down a while ago. A master that has not noticed can still reach it: it is told that this worker could
+    /// not, since steps of it may wait for values that were lost.
+    pub fn parted(&self, peer: &Peer, why: &str) {
+        for Affected { session, master, until } in self.state.parted().remove(peer).unwrap_or_default() {
+            let message = Message::Parted { session, until, peer: peer.clone(), why: why.to_owned() };
+            self.state.answer(&master, message);
         }
     }
 }
@@ -163,51 +231,94 @@ impl State {
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
-        self.sessions.lock().expect("no panic under this lock")
+        // Whatever panicked under it, each entry is there or not.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_master(&self, peer: &Peer, session: SessionId) -> bool {
+        self.sessions().get(&session).is_some_and(|session| session.master == *peer)
+    }
+
+    fn parted(&self) -> MutexGuard<'_, HashMap<Peer, Vec<Affected>>> {
+        self.parted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a registration is on its way, so that a release in the meantime is not missed.
-    fn announce(&self, master: &Peer, id: SessionId) {
+    ///
+    /// # Errors
+    /// Where the session is another master's, or there are too many.
+    fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
         let mut sessions = self.sessions();
+        if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&id) {
+            let why = format!("pieces of {MAX_SESSIONS} sessions are here already");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
         let session = sessions.entry(id).or_insert_with(|| Session {
             master: master.clone(),
             pieces: HashMap::new(),
+            last: 0,
             registering: 0,
             is_over: false,
+            is_used: false,
         });
+        if session.master != *master || pieces.iter().any(|piece| piece.session != id) {
+            return Err(Failure::new(Code::PermissionDenied, format!("session {id} is another master's")));
+        }
+        if pieces.iter().any(|piece| session.pieces.contains_key(piece)) {
+            return Err(Failure::new(Code::AlreadyExists, format!("a piece of session {id} is registered already")));
+        }
         session.registering += 1;
+        session.pieces.extend(pieces.iter().map(|&piece| (piece, None)));
+        Ok(())
     }
 
-    /// Notes that it is through.
-    fn registered(&self, id: SessionId) {
+    /// Notes that it is through; what it did not compile is not here.
+    fn registered(&self, id: SessionId, pieces: &[PieceId]) {
         let is_over = {
             let mut sessions = self.sessions();
             let Some(session) = sessions.get_mut(&id) else { return };
+            for piece in pieces {
+                if session.pieces.get(piece).is_some_and(Option::is_none) {
+                    session.pieces.remove(piece);
+                }
+            }
             session.registering -= 1;
-            session.registering == 0 && (session.is_over || session.pieces.is_empty())
+            session.registering == 0 && (session.is_over || !session.is_used)
         };
         if is_over {
             self.release(id);
         }
     }
 
+    /// Compiles pieces and answers, whatever happens.
     fn register(&self, registration: Registration) {
         let Registration { master, session, isolated, pieces } = registration;
-        if isolated {
-            self.resources.isolate(session);
+        let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
+        let compiled = catch_unwind(AssertUnwindSafe(|| {
+            if isolated {
+                self.resources.isolate(session);
+            }
+            pieces.into_iter().try_for_each(|(id, piece)| self.register_one(id, piece))
+        }));
+        let result = compiled.unwrap_or_else(|panic| Err(Failure::panicked(REGISTERING, &*panic)));
+        let result = result.map_err(|failure| failure.on_task(&self.task.to_string()));
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            self.registered(session, &ids);
+            self.answer(&master, Message::Registered { session, pieces: ids.clone(), result });
+        }));
+        if let Err(panic) = answered {
+            let failure = Failure::panicked(REGISTERING, &*panic).on_task(&self.task.to_string());
+            tracing::error!("{failure}");
+            let again = Message::Registered { session, pieces: ids, result: Err(failure) };
+            let _told = catch_unwind(AssertUnwindSafe(|| self.answer(&master, again)));
         }
-        let ids = pieces.iter().map(|(id, _)| *id).collect();
-        let result = pieces
-            .into_iter()
-            .try_for_each(|(id, piece)| self.register_one(id, piece))
-            .map_err(|failure| failure.on_task(&self.task.to_string()));
-        self.registered(session);
-        self.answer(&master, Message::Registered { session, pieces: ids, result });
     }
 
     fn register_one(&self, id: PieceId, piece: Piece) -> Result<()> {
-        let over = || Failure::new(Code::Cancelled, "the session ended while it was registered");
-        if self.sessions().get(&id.session).is_none_or(|session| session.is_over) {
+        let over = || Failure::new(Code::Cancelled, "its session ended, or it was forgotten, while it was registered");
+        let is_wanted =
+            |session: &Session| !session.is_over && session.pieces.get(&id).is_some_and(|piece| piece.is_none());
+        if !self.sessions().get(&id.session).is_some_and(is_wanted) {
             return Err(over());
         }
         let device = self.device(&piece.device).ok_or_else(|| {
@@ -216,20 +327,50 @@ impl State {
         let feeds = piece.feeds.len();
         device.register(id, piece)?;
         let mut sessions = self.sessions();
-        let session = sessions.get_mut(&id.session).ok_or_else(over)?;
-        session.pieces.insert(id, Registered { device, feeds });
-        Ok(())
+        match sessions.get_mut(&id.session).filter(|session| is_wanted(session)) {
+            Some(session) => {
+                session.pieces.insert(id, Some(Registered { device, feeds }));
+                session.is_used = true;
+                Ok(())
+            }
+            None => {
+                drop(sessions);
+                device.forget(vec![id]);
+                Err(over())
+            }
+        }
+    }
+
+    /// Forgets pieces of a master's. One that is being compiled goes as soon as it is.
+    fn forget(&self, master: &Peer, pieces: &[PieceId]) {
+        let mut of_device: Vec<(Arc<Device>, PieceId)> = Vec::new();
+        {
+            let mut sessions = self.sessions();
+            for &id in pieces {
+                let session = sessions.get_mut(&id.session).filter(|session| session.master == *master);
+                if let Some(Registered { device, .. }) =
+                    session.and_then(|session| session.pieces.remove(&id)).flatten()
+                {
+                    of_device.push((device, id));
+                }
+            }
+        }
+        for (device, id) in of_device {
+            device.forget(vec![id]);
+        }
     }
 
     fn start(&self, master: &Peer, pieces: &[PieceId], first: u64, count: u64, tensors: Vec<Tensor>) {
         let mut tensors = tensors.into_iter();
         let mut starts = Vec::with_capacity(pieces.len());
         {
-            let sessions = self.sessions();
+            let mut sessions = self.sessions();
             for &id in pieces {
-                let registered =
-                    sessions.get(&id.session).filter(|s| s.master == *master).and_then(|s| s.pieces.get(&id));
-                let Some(registered) = registered else {
+                let registered = sessions.get_mut(&id.session).filter(|s| s.master == *master).and_then(|session| {
+                    session.last = session.last.max(first.saturating_add(count).saturating_sub(1));
+                    session.pieces.get(&id)
+                });
+                let Some(Some(registered)) = registered else {
                     drop(sessions);
                     let failure =
                         Failure::new(Code::Aborted, "the piece is not registered here").on_task(&self.task.to_string());
@@ -263,10 +404,15 @@ impl State {
         let _gone = self.post.send(master, message.into());
     }
 
-    /// So too, for the master of a session and with what else a device's turn sends.
-    fn report(&self, session: SessionId, message: impl Into<Envelope>) {
-        if let Some(master) = self.master(session) {
-            let _gone = self.post.send_soon(&master, message.into());
+    /// So too, for the master of a session and with what else a device's turn sends. What is too large for it, or too much,
+    /// fails the step: the master waits for it.
+    fn report(&self, step: StepId, message: impl Into<Envelope>) {
+        let Some(master) = self.master(step.session) else { return };
+        if let Err(failure) = self.post.send_soon(&master, message.into())
+            && failure.code != Code::Unavailable
+        {
+            let failure = failure.on_task(&self.task.to_string());
+            let _gone = self.post.send_soon(&master, Message::Failed { step, failure }.into());
         }
     }
 
@@ -293,7 +439,7 @@ impl Sink for State {
         let envelope = Envelope { message: Message::Push { step, to: to.clone(), values }, tensors };
         let sent = match self.post.cluster().member(&to.task) {
             Some(member) => self.post.send_soon(&member.peer, envelope),
-            None => Err(Failure::new(Code::Unavailable, format!("task {} is not there to take a value", to.task))),
+            None => Err(Failure::new(Code::Unavailable, format!("{} cannot reach {}", self.task, to.task))),
         };
         if let Err(failure) = sent {
             self.failed(step, failure.on_task(&to.task.to_string()));
@@ -302,19 +448,22 @@ impl Sink for State {
 
     fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor) {
         let message = Message::Got { piece, step: step.number, place };
-        self.report(piece.session, Envelope { message, tensors: vec![value] });
+        self.report(step, Envelope { message, tensors: vec![value] });
     }
 
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
         let message = Message::Done { piece, step: step.number };
-        self.report(piece.session, Envelope { message, tensors: fetches });
+        self.report(step, Envelope { message, tensors: fetches });
     }
 
     fn failed(&self, step: StepId, failure: Failure) {
-        self.report(step.session, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
+        self.report(step, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
     }
 
     fn flush(&self) {
         self.post.flush();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,8 @@ use crate::failure::{Code, Failure, Result};
 pub struct DataDir {
     /// Absolute, without links.
     root: PathBuf,
+    /// The folder that relative names begin in, where that is not the root.
+    base: Option<PathBuf>,
     /// Whether `/a` means `a` below the root too, and not the machine's own `/a`.
     is_whole_world: bool,
 }
@@ -24,7 +26,7 @@ impl DataDir {
         std::fs::create_dir_all(&root)?;
         let root = root.as_ref().canonicalize()?;
         if root.is_dir() {
-            Ok(DataDir { root, is_whole_world: false })
+            Ok(DataDir { root, base: None, is_whole_world: false })
         } else {
             Err(io::Error::from(io::ErrorKind::NotADirectory))
         }
@@ -36,6 +38,13 @@ impl DataDir {
         DataDir { is_whole_world: true, ..self }
     }
 
+    /// The same folder for graphs whose relative names begin in `base`, which need not be below it; such a name must lead
+    /// into it nevertheless.
+    #[must_use]
+    pub fn from_base(self, base: PathBuf) -> DataDir {
+        DataDir { base: Some(base), ..self }
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -44,7 +53,7 @@ impl DataDir {
     ///
     /// # Errors
     /// InvalidArgument for an empty name; PermissionDenied where it leads out of the folder, by `..`, by being
-    /// absolute, or over a link.
+    /// absolute, over a link, or by being relative to a folder that is not below it.
     pub fn resolve(&self, name: &[u8]) -> Result<PathBuf> {
         let name = std::str::from_utf8(name).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
         if name.is_empty() || name.contains('\0') {
@@ -59,7 +68,18 @@ impl DataDir {
             return Err(denied("has .. in it"));
         }
         // Joining an absolute path answers that path.
-        let path: PathBuf = self.root.join(named).components().collect();
+        let base = self.base.as_ref().unwrap_or(&self.root);
+        let path: PathBuf = base.join(named).components().collect();
+        if named.is_relative() && !path.starts_with(&self.root) {
+            let (root, base) = (self.root.display(), base.display());
+            let why = format!(
+                "{name} is a relative name: it would lie below {base}, where this node was started, and files of graphs lie \
+                 below {root}. Use an absolute name, {root}/{}, on a folder that the program sees as well; `--data` of the \
+                 node names it",
+                named.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>().display()
+            );
+            return Err(Failure::new(Code::PermissionDenied, why));
+        }
         // What is not there yet cannot be a link, so the nearest thing that is decides where the path leads.
         let mut existing = path.as_path();
         while existing.symlink_metadata().is_err() {
@@ -98,6 +118,15 @@ mod tests {
         check("model/../../a", Err(Code::PermissionDenied));
         check("/etc/passwd", Err(Code::PermissionDenied));
         check(outside.path().join("a").to_str().unwrap(), Err(Code::PermissionDenied));
+        // From a folder below the data folder, and from one that is not.
+        let inside = data.clone().from_base(data.root().join("model"));
+        assert_eq!(inside.resolve(b"./a").unwrap(), data.root().join("model/a"));
+        let elsewhere = data.clone().from_base(outside.path().to_owned());
+        let refused = elsewhere.resolve(b"./m/a").unwrap_err();
+        assert_eq!(refused.code, Code::PermissionDenied);
+        let instead = data.root().join("m/a").display().to_string();
+        assert!(refused.message.contains(&instead), "{refused}");
+        assert_eq!(elsewhere.resolve(instead.as_bytes()).unwrap(), data.root().join("m/a"));
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink(outside.path(), folder.path().join("link")).unwrap();

@@ -8,6 +8,7 @@ use super::slice::{self, Slice};
 use super::write::extend_by_length;
 use super::{DataDir, MAX_INDEX_BYTES, crc32c, data_loss, io_failure, table};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// A checkpoint that was found.
@@ -128,7 +129,10 @@ impl<'a> Checkpoint<'a> {
         if !fits {
             return Err(data_loss(format!("{name} has {} bytes, its shape {} takes others", entry.size, entry.shape)));
         }
-        let mut bytes = vec![0; usize::try_from(entry.size).map_err(|_| data_loss("a tensor larger than memory"))?];
+        let size = usize::try_from(entry.size).map_err(|_| data_loss("a tensor larger than memory"))?;
+        // Once as bytes, and once as what is made of them.
+        memory::admit(2 * size)?;
+        let mut bytes = vec![0; size];
         file.seek(SeekFrom::Start(entry.offset)).map_err(io)?;
         file.read_exact(&mut bytes).map_err(io)?;
         let broken =

@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::device::NameError;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Reason};
 use crate::graph::GraphError;
 use crate::node::NodeError;
 
@@ -17,9 +17,9 @@ pub enum Exit {
     Differs = 1,
     /// The command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written.
     BadInput = 2,
-    /// The graph failed while it ran.
+    /// The graph failed while it ran, or some of its variables have no value.
     GraphFailed = 3,
-    /// No node up, a task lost, a refused key, a name that is taken.
+    /// No node up, a task down or lost, a node that is full, a refused key, a name that is taken.
     Mesh = 4,
     /// Out of time.
     Timeout = 5,
@@ -37,11 +37,19 @@ pub(super) struct Trouble {
     pub exit: Exit,
     message: String,
     closed_pipe: bool,
+    /// A task is down.
+    is_task_down: bool,
 }
 
 impl Trouble {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Trouble { exit, message: message.into(), closed_pipe: false }
+        Trouble { exit, message: message.into(), closed_pipe: false, is_task_down: false }
+    }
+
+    /// The same in one process, where every task that the graph names is there: what is missing is the graph's fault.
+    pub fn without_mesh(self) -> Self {
+        let exit = if self.is_task_down { Exit::BadInput } else { self.exit };
+        Trouble { exit, ..self }
     }
 
     pub fn input(message: impl Into<String>) -> Self {
@@ -56,7 +64,7 @@ impl Trouble {
     pub fn stdout(error: std::io::Error) -> Self {
         let closed_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
         let exit = if closed_pipe { Exit::Ok } else { Exit::BadInput };
-        Trouble { exit, message: format!("cannot write to stdout: {error}"), closed_pipe }
+        Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
     }
 
     /// Whether there is nobody left to read.
@@ -75,7 +83,8 @@ impl From<Failure> for Trouble {
     /// Lost tasks and lack of time are told from what the graph did. What failed before a step began was refused:
     /// the input is to blame; what failed in a step is the graph's.
     fn from(failure: Failure) -> Self {
-        Trouble::new(exit_of(&failure), failure.to_string())
+        let is_task_down = failure.reason == Some(Reason::TaskDown);
+        Trouble { is_task_down, ..Trouble::new(exit_of(&failure), failure.to_string()) }
     }
 }
 
@@ -107,10 +116,15 @@ impl From<NodeError> for Trouble {
     }
 }
 
+/// A task that is down, or a node that let go of what it kept, is the mesh's, whatever it led to. Everything else that
+/// happens in a step is the graph's, and what is refused before one is the input's.
 fn exit_of(failure: &Failure) -> Exit {
     match failure.code {
+        _ if failure.reason == Some(Reason::TaskDown) => Exit::Mesh,
         Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
         Code::DeadlineExceeded => Exit::Timeout,
+        // A node of the graph may say so too: a queue that is closed.
+        Code::Aborted | Code::ResourceExhausted if failure.node.is_none() && failure.step.is_none() => Exit::Mesh,
         _ if failure.step.is_some() => Exit::GraphFailed,
         Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unimplemented | Code::OutOfRange => {
             Exit::BadInput
@@ -127,9 +141,14 @@ mod tests {
     fn failures_have_their_exit_codes() {
         let check = |failure: Failure, exit: Exit| assert_eq!(Trouble::from(failure).exit, exit);
         check(Failure::invalid("Cannot assign a device"), Exit::BadInput);
+        check(Failure::invalid("Cannot assign a device").because(Reason::TaskDown), Exit::Mesh);
         check(Failure::invalid("Incompatible shapes").at_node("add", "Add").in_step(1), Exit::GraphFailed);
         check(Failure::new(Code::Unavailable, "local/1 is gone").in_step(4), Exit::Mesh);
         check(Failure::new(Code::DeadlineExceeded, "after 3 s"), Exit::Timeout);
         check(Failure::new(Code::Internal, "a kernel panicked"), Exit::GraphFailed);
+        check(Failure::new(Code::Aborted, "the session was ended"), Exit::Mesh);
+        check(Failure::new(Code::Aborted, "Queue 'q' is closed").at_node("q", "Dequeue").in_step(2), Exit::GraphFailed);
+        check(Failure::new(Code::ResourceExhausted, "4096 sessions are open already"), Exit::Mesh);
+        check(Failure::new(Code::ResourceExhausted, "too large").at_node("y", "Fill").in_step(1), Exit::GraphFailed);
     }
 }

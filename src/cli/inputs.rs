@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Trouble;
 use crate::graph::{self, Attr, Graph, GraphError, NodeDef, NodeId};
-use crate::plan::{Signature, Task};
+use crate::plan::{self, Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
 /// Largest file that is read, graph or array: what one tensor may hold, and room for a graph around it.
@@ -105,8 +105,10 @@ pub(super) struct Job {
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
     pub targets: Vec<String>,
-    /// Nodes to run once before the first step.
+    /// Nodes to run once before the first step: those of the file.
     pub init: Vec<String>,
+    /// Whether they are run without being asked for.
+    pub runs_init: bool,
 }
 
 impl GraphArgs {
@@ -121,11 +123,13 @@ impl GraphArgs {
         })?;
 
         // Who says what to run means to go on with the variables as they are.
-        let (fetches, targets, init) = if self.fetch.is_empty() && self.targets.is_empty() {
-            (program.fetch, program.targets, program.init)
-        } else {
-            (self.fetch.clone(), self.targets.clone(), Vec::new())
+        let by_file = self.fetch.is_empty() && self.targets.is_empty();
+        let (fetches, targets) = match by_file {
+            true => (program.fetch, program.targets),
+            false => (self.fetch.clone(), self.targets.clone()),
         };
+        let runs_init = by_file && !program.init.is_empty();
+        let init = program.init;
         if fetches.is_empty() && targets.is_empty() {
             return Err(Trouble::input(format!(
                 "{} does not say what to fetch: name it with --fetch (or --run, to run a node without fetching)",
@@ -135,7 +139,7 @@ impl GraphArgs {
         for fetch in &fetches {
             graph.output(fetch).map_err(|error| asked("fetch", fetch, &error))?;
         }
-        for target in targets.iter().chain(&init) {
+        for target in targets.iter().chain(init.iter().filter(|_| runs_init)) {
             graph.find_or_nearest(target).map_err(|error| asked("run", target, &error))?;
         }
 
@@ -156,7 +160,21 @@ impl GraphArgs {
             feeds.retain(|name, _| graph.output(name).ok() != Some(output));
             feeds.insert(tensor.clone(), fed);
         }
-        Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets, init })
+        // A node that no step can run is better told now than by the master.
+        if graph.has_refused() {
+            let fed: Vec<String> = feeds.keys().cloned().collect();
+            let step = |fetches: &[String], targets: &[String]| Signature {
+                feeds: fed.clone(),
+                fetches: fetches.to_vec(),
+                targets: targets.to_vec(),
+                ..Signature::default()
+            };
+            let first = runs_init.then(|| step(&[], &init));
+            for signature in first.into_iter().chain([step(&fetches, &targets)]) {
+                plan::check(&graph, &signature).map_err(|error| at(&error))?;
+            }
+        }
+        Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets, init, runs_init })
     }
 }
 
@@ -178,7 +196,8 @@ impl Job {
         }
         let mut defs = self.graph.to_defs();
         // Those run though they are fed: something waits for the node and not for its value.
-        let mut run: BTreeSet<NodeId> = self.targets.iter().filter_map(|name| self.graph.find(name)).collect();
+        let mut run: BTreeSet<NodeId> =
+            self.targets.iter().chain(&self.init).filter_map(|name| self.graph.find(name)).collect();
         run.extend(self.graph.nodes().flat_map(|(_, node)| &node.control));
         for (tensor, value) in &self.feeds {
             let Ok(output) = self.graph.output(tensor) else { continue };
@@ -195,7 +214,7 @@ impl Job {
             attrs.set("shape", Attr::Shape(value.shape().into()));
             let (name, device) = (node.name.clone(), node.device.clone());
             defs[output.node.index()] =
-                NodeDef { name, op: "Placeholder".to_owned(), inputs: Vec::new(), device, attrs };
+                NodeDef { name, op: "Placeholder".to_owned(), device, attrs, ..NodeDef::default() };
         }
         Graph::new(defs).map_or(Cow::Borrowed(&self.graph), Cow::Owned)
     }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, tried};
 use super::{Exit, Outcome, Trouble, output};
 use crate::door::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
+use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 use crate::plan::Task;
 
@@ -50,12 +52,14 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     grpc: Option<SocketAddr>,
     /// File with the token that TensorFlow's clients must show, as `authorization: Bearer TOKEN` or as
-    /// experimental.session_metadata.name of their ConfigProto
+    /// experimental.session_metadata.name of their ConfigProto. Only its owner may be able to read it (chmod 600)
     #[arg(long, value_name = "FILE", requires = "grpc")]
     grpc_token_file: Option<PathBuf>,
     /// Largest message of a TensorFlow client that is taken, in bytes
     #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = DEFAULT_MAX_MESSAGE_BYTES)]
     grpc_limit: usize,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
 }
@@ -64,6 +68,7 @@ pub(super) async fn node(args: Args) -> Outcome {
     // Before anything can take long: a signal must never find nobody listening.
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let mut terminate = listen_for(SignalKind::terminate())?;
+    args.memory.apply();
     let config = NodeConfig {
         task: Some(args.name.clone()),
         backend: args.backend,
@@ -77,6 +82,9 @@ pub(super) async fn node(args: Args) -> Outcome {
             "meshtf: WARNING: --open: this node admits everybody who reaches its port, and runs what they send it. Use it \
              on networks you trust, or leave it out and bring machines in with `meshtf ticket` and `meshtf join`."
         );
+    }
+    if !args.mesh.open {
+        args.mesh.own_key()?;
     }
     let node = tokio::select! {
         node = Node::start(config) => node?,
@@ -121,7 +129,7 @@ async fn open_door(args: &Args, node: &Arc<Node>) -> Result<Option<Door>, Troubl
 
 fn read_token(path: &Path) -> Result<String, Trouble> {
     let wrong = |why: String| Trouble::input(format!("--grpc-token-file {}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read_secret(path).map_err(|error| Trouble::input(format!("--grpc-token-file: {error}")))?;
     let token = text.trim();
     if token.len() < 16 {
         return Err(wrong("a token has at least 16 characters; `openssl rand -hex 16` makes one".to_owned()));
@@ -141,16 +149,18 @@ fn listen_for(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Trouble> 
     signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
 }
 
-/// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) grpc=127.0.0.1:2222`
+/// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) memory=6.40GB
+/// grpc=127.0.0.1:2222`
 fn serving_line(task: &Task, node: &Node, door: Option<&Door>) -> String {
     let devices: Vec<String> =
         node.devices().iter().map(|device| format!("{}({})", device.name, device.backend)).collect();
     format!(
-        "{} serves peer={} addresses={} devices={}{}",
+        "{} serves peer={} addresses={} devices={}{}{}",
         task.short(),
         node.peer(),
         node.addresses().join(","),
         devices.join(","),
+        memory::shown(),
         door.map(|door| format!(" grpc={}", door.address())).unwrap_or_default()
     )
 }

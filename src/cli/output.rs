@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
-use crate::plan::Plan;
+use crate::memory::Bytes;
+use crate::plan::{DeviceSummary, Summary};
 use crate::tensor::render::to_json;
 use crate::tensor::{DType, Tensor, npy};
-
-/// Most node names that a line about a device shows.
-const NAMES_SHOWN: usize = 8;
 
 /// Whether this process was started without a standard output (`meshtf … >&-`). Before `main`, Rust puts /dev/null in its
 /// place, and results would vanish without a word; so this is looked at earlier still, where the system offers that.
@@ -116,69 +114,29 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
 }
 
 /// Where each part ran, a line per device, and what travelled.
-pub(super) fn where_it_ran(plan: &Plan) -> String {
+pub(super) fn where_it_ran(summary: &Summary) -> String {
     let mut lines = Vec::new();
-    for piece in &plan.pieces {
-        let names: Vec<&str> = plan
-            .placements
-            .iter()
-            .filter(|placement| placement.device == piece.device)
-            .map(|placement| placement.node.as_str())
-            .collect();
+    for DeviceSummary { device, nodes, more_nodes } in &summary.devices {
         // Only a fed or fetched value passes through.
-        if names.is_empty() {
+        if nodes.is_empty() {
             continue;
         }
-        let mut line = format!("{}: {}", piece.device, names[..names.len().min(NAMES_SHOWN)].join(", "));
-        if names.len() > NAMES_SHOWN {
-            line.push_str(&format!(" and {} more", names.len() - NAMES_SHOWN));
-        }
-        lines.push(line);
+        let more = if *more_nodes > 0 { format!(" and {more_nodes} more") } else { String::new() };
+        lines.push(format!("{device}: {}{more}", nodes.join(", ")));
     }
-    for transfer in plan.transfers.iter().take(NAMES_SHOWN) {
-        let bytes = transfer.bytes.map_or_else(String::new, |bytes| format!(", {}", byte_count(bytes)));
+    for transfer in &summary.transfers {
+        let bytes = transfer.bytes.map_or_else(String::new, |bytes| format!(", {}", Bytes(bytes as usize)));
         lines.push(format!("{} -> {}: {}{bytes}", transfer.from, transfer.to, transfer.tensor));
     }
-    if plan.transfers.len() > NAMES_SHOWN {
-        lines.push(format!("and {} more transfers", plan.transfers.len() - NAMES_SHOWN));
+    if summary.more_transfers > 0 {
+        lines.push(format!("and {} more transfers", summary.more_transfers));
     }
     lines.join("\n")
-}
-
-/// `4 B`, `1.5 MB`: decimal, three digits.
-pub(super) fn byte_count(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$} {}", UNITS[unit])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_are_counted_for_people() {
-        let check = |bytes: u64, text: &str| assert_eq!(byte_count(bytes), text);
-        check(0, "0 B");
-        check(999, "999 B");
-        check(1000, "1.00 kB");
-        check(64_000_000, "64.0 MB");
-        check(123_456_789, "123 MB");
-        check(999_950, "1.00 MB");
-        check(2_147_483_647, "2.15 GB");
-    }
 
     #[test]
     fn one_value_is_alone_and_several_have_names() {

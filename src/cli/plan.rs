@@ -5,8 +5,9 @@ use serde_json::json;
 
 use super::inputs::GraphArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
-use super::{Exit, Outcome, output};
+use super::{Exit, Outcome, Trouble, output};
 use crate::exec::BackendChoice;
+use crate::memory::Bytes;
 use crate::plan::{Plan, Task, Why};
 use crate::protocol::SessionOptions;
 
@@ -45,9 +46,11 @@ pub(super) async fn plan(args: Args) -> Outcome {
         args.mesh.reach_for(job.tasks(), args.target.as_ref(), Deadline::after(None)).await?
     };
     let plan = reached.explain(&job.graph_as_fed(), job.signature(), options).await;
-    let plan = plan.map_err(|failure| reached.blame(failure.into(), &job.tasks()));
     reached.close().await;
-    let plan = plan?;
+    let plan = plan.map_err(|failure| {
+        let trouble = Trouble::from(failure);
+        if args.local { trouble.without_mesh() } else { trouble }
+    })?;
     if args.json {
         output::json_value(&as_json(&plan))?
     } else {
@@ -112,7 +115,7 @@ fn as_text(plan: &Plan) -> String {
         let bytes = match (transfer.bytes, transfer.dtype) {
             (Some(bytes), _) => {
                 known += bytes;
-                output::byte_count(bytes)
+                Bytes(bytes as usize).to_string()
             }
             (None, None) => "order only".to_owned(),
             (None, Some(_)) => {
@@ -127,7 +130,7 @@ fn as_text(plan: &Plan) -> String {
         1 => ", and 1 transfer whose size only a run tells".to_owned(),
         n => format!(", and {n} transfers whose size only a run tells"),
     };
-    text.push_str(&format!("\n\n{}\n\n{} a step{rest}", lines(&transfers), output::byte_count(known)));
+    text.push_str(&format!("\n\n{}\n\n{} a step{rest}", lines(&transfers), Bytes(known as usize)));
     text
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::reach::{Deadline, MeshArgs};
 use super::{Exit, Outcome, output};
 use crate::mesh::is_loopback;
-use crate::protocol::Member;
+use crate::protocol::{Cluster, Member};
 
 /// How long nothing new must have been heard before the list counts as complete.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
@@ -19,9 +19,11 @@ const SETTLED_AFTER: Duration = Duration::from_millis(300);
 Examples:
   meshtf ps
   meshtf ps --json | jq -r '.[].task'
-  meshtf ps --peer 10.0.0.7:4001")]
+  meshtf ps --peer 10.0.0.7:4001
+
+Under the list stands which tasks cannot reach each other, where there are such: steps that need both fail.")]
 pub struct Args {
-    /// Print a list of objects: task, peer, incarnation, addresses, devices, since
+    /// Print a list of objects: task, peer, incarnation, addresses, devices, since, cannot_reach
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -44,14 +46,19 @@ pub(super) async fn ps(args: Args) -> Outcome {
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {
-        output::json_value(&members.iter().map(|member| as_json(member)).collect())?;
+        output::json_value(&members.iter().map(|member| as_json(member, &cluster)).collect())?;
     } else {
         output::line(&table(&members))?;
+        for (from, to) in cluster.apart() {
+            output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
+        }
     }
     Ok(Exit::Ok)
 }
 
-fn as_json(member: &Member) -> serde_json::Value {
+fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
+    let out_of_reach = cluster.apart().filter(|(from, _)| *from == member.task);
+    let cannot_reach: Vec<String> = out_of_reach.map(|(_, to)| to.to_string()).collect();
     let devices: Vec<_> = member
         .devices
         .iter()
@@ -70,6 +77,7 @@ fn as_json(member: &Member) -> serde_json::Value {
         "addresses": addresses(member),
         "devices": devices,
         "since_unix_ms": member.since_unix_ms,
+        "cannot_reach": cannot_reach,
     })
 }
 

@@ -8,20 +8,23 @@ use crate::checkpoint::DataDir;
 use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
-use crate::mesh::Attempt;
-use crate::nearest::nearest;
-use crate::node::{DEFAULT_MESH, Node, NodeConfig};
+use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
+use crate::node::{DEFAULT_MESH, Node, NodeConfig, NodeError};
 use crate::plan::{Plan, Signature, Task};
 use crate::protocol::SessionOptions;
 use crate::{LocalCluster, Session};
 
-/// How long a command waits for the first node to be found.
-const FIRST_NODE_WAIT: Duration = Duration::from_secs(8);
+/// How long a command waits for the first node to be found, and for nodes that are up to meet.
+const SEARCH_LIMIT: Duration = Duration::from_secs(8);
+/// How long it waits for a key that a node on this machine, started at the same moment, is about to make.
+const KEY_WAIT: Duration = Duration::from_secs(1);
 /// How long it then waits for the tasks that it needs by name. One that is still missing is an error that names it.
 const NAMED_TASKS_WAIT: Duration = Duration::from_millis(1500);
 
 /// How long it waits for the other nodes that the first tells of, so that the first task by name is the same each time.
 const EVERYBODY_WAIT: Duration = Duration::from_millis(500);
+/// How often something is looked at that nobody tells of.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Which mesh, and how to reach it.
 #[derive(Clone, Debug, clap::Args)]
@@ -81,21 +84,6 @@ impl Reached {
         }
     }
 
-    /// The trouble that a run of a graph ended with: where a task that the graph names is not up, the mesh is to blame
-    /// and not the graph, unless its job looks like a slip of the pen for one that is.
-    pub fn blame(&self, trouble: Trouble, tasks: &[Task]) -> Trouble {
-        let Reached::Mesh { node, .. } = self else { return trouble };
-        let (cluster, said) = (node.cluster(), trouble.to_string());
-        let is_slip = |task: &Task| {
-            let is_job = cluster.tasks().any(|other| other.job == task.job);
-            !is_job && !nearest(&task.job, cluster.tasks().map(|other| other.job.as_str())).is_empty()
-        };
-        let is_down = |task: &Task| {
-            cluster.member(task).is_none() && !is_slip(task) && said.contains(&format!("No node is up as {task}"))
-        };
-        if tasks.iter().any(is_down) { Trouble::mesh(said) } else { trouble }
-    }
-
     /// Says goodbye, where there is anybody to say it to.
     pub async fn close(self) {
         if let Reached::Mesh { node, .. } = self {
@@ -117,28 +105,71 @@ impl MeshArgs {
         }
     }
 
+    /// The key of the mesh, made now where there is none, which is then said: whoever meant to join another machine's mesh
+    /// is to notice.
+    pub fn own_key(&self) -> Result<MeshKey, Trouble> {
+        let home = home().map_err(key_trouble)?;
+        let (key, made) = MeshKey::load_or_create(&home, &self.mesh).map_err(NodeError::from)?;
+        if made {
+            eprintln!(
+                "meshtf: mesh {:?} is new on this machine, and so is its key, in {}. Another machine gets it by `meshtf ticket` \
+                 here and `meshtf join` there.",
+                self.mesh,
+                home.join("keys").display()
+            );
+        }
+        Ok(key)
+    }
+
+    /// Returns once there is a key. Only nodes and tickets make one.
+    async fn wait_for_key(&self, deadline: Deadline) -> Result<(), Trouble> {
+        let home = home().map_err(key_trouble)?;
+        let looking = Instant::now();
+        let wait = deadline.cut(KEY_WAIT);
+        loop {
+            match MeshKey::load(&home, &self.mesh) {
+                Ok(_) => return Ok(()),
+                Err(KeyError::Missing { .. }) if looking.elapsed() < wait => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => return Err(key_trouble(error)),
+            }
+        }
+    }
+
     /// Joins as a client and waits until a node is found, and the `tasks` a while longer.
     pub async fn reach(&self, tasks: &[Task], deadline: Deadline) -> Result<Node, Trouble> {
+        if !self.open {
+            self.wait_for_key(deadline).await?;
+        }
         let node = Node::start(self.client()).await.map_err(Trouble::from)?;
-        let wait = deadline.cut(FIRST_NODE_WAIT);
-        if !node.wait_for(&[], wait).await {
-            let message = format!(
-                "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, name an \
-                 address with --peer, or bring this machine in with `meshtf join`. Tried:\n{}",
-                self.mesh,
-                (wait.as_secs_f64() * 10.0).round() / 10.0,
-                tried(&node),
-            );
+        let wait = deadline.cut(SEARCH_LIMIT);
+        let found = tokio::select! {
+            found = node.wait_for(&[], wait) => found,
+            () = turned_away(&node) => false,
+        };
+        if !found {
+            let message = if node.mesh().is_turned_away() {
+                format!("this machine is not let into mesh {:?}. Tried:\n{}", self.mesh, tried(&node))
+            } else {
+                format!(
+                    "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, name an \
+                     address with --peer, or bring this machine in with `meshtf join`. Tried:\n{}",
+                    self.mesh,
+                    (wait.as_secs_f64() * 10.0).round() / 10.0,
+                    tried(&node),
+                )
+            };
             node.close().await;
             return Err(Trouble::mesh(message));
         }
         // Those that are missing after that are the planner's to name, with what there is instead.
-        node.wait_for(tasks, deadline.cut(NAMED_TASKS_WAIT)).await;
+        let named = node.wait_until(deadline.cut(NAMED_TASKS_WAIT), || tasks.iter().all(|task| node.is_up(task)));
+        named.await;
         node.wait_for_all(deadline.cut(EVERYBODY_WAIT)).await;
         Ok(node)
     }
 
-    /// As [`MeshArgs::reach`], for sessions whose master is `target`.
+    /// As [`MeshArgs::reach`], for sessions whose master is `target`. A master that has just started, or a task, may not have
+    /// met the others yet: what is up is waited for until the master has it too.
     pub async fn reach_for(
         &self,
         mut tasks: Vec<Task>,
@@ -147,7 +178,23 @@ impl MeshArgs {
     ) -> Result<Reached, Trouble> {
         tasks.extend(target.cloned());
         let node = self.reach(&tasks, deadline).await?;
+        let are_met = || {
+            let Ok(master) = node.master(target) else { return true };
+            tasks.iter().all(|task| !node.is_up(task) || node.mesh().is_met_by(task, &master))
+        };
+        node.wait_until(deadline.cut(SEARCH_LIMIT), are_met).await;
         Ok(Reached::Mesh { node: Box::new(node), master: target.cloned() })
+    }
+}
+
+fn key_trouble(error: KeyError) -> Trouble {
+    NodeError::from(MeshError::from(error)).into()
+}
+
+/// Returns once everybody who is known of has turned this participant away.
+async fn turned_away(node: &Node) {
+    while !node.mesh().is_turned_away() {
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

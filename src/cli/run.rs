@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::inputs::GraphArgs;
+use super::memory::MemoryArgs;
 use super::reach::{Deadline, Reached};
 use super::submit::StepArgs;
 use super::{Outcome, Trouble};
@@ -34,9 +35,12 @@ pub struct Args {
     /// Folder that the graph may save to and restore from [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 pub(super) async fn run(args: Args) -> Outcome {
+    args.memory.apply();
     let job = args.graph.read()?;
     args.steps.check(&job)?;
     let data = args.data.as_ref().map(|folder| {
@@ -45,5 +49,5 @@ pub(super) async fn run(args: Args) -> Outcome {
     let data = data.transpose()?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = Reached::local(job.tasks(), args.target.as_ref(), args.backend, data)?;
-    deadline.within(args.steps.run(&reached, &job)).await
+    deadline.within(args.steps.run(&reached, &job)).await.map_err(Trouble::without_mesh)
 }

@@ -2,18 +2,20 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, json};
 
+use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::{Exit, Outcome, Trouble, output};
-use crate::plan::Task;
+use crate::plan::{Summary, Task};
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::{Session, StepEvent, Steps};
+use crate::{Ran, Session, StepEvent, Steps};
 
 /// Run a graph on the nodes that are up
 ///
@@ -25,6 +27,7 @@ Examples:
   meshtf submit graph.json --fetch y --feed x=2.5
   meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out results
   meshtf submit train.json --run init
+  meshtf submit train.json --init --steps 1000           start over, whatever the variables hold
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
   meshtf submit graph.json --target local/1 --soft-placement --json | jq .values.y.value")]
 pub struct Args {
@@ -54,6 +57,10 @@ pub(super) struct StepArgs {
     /// Write each value of the last step to DIR/NAME.npy instead of printing it
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Run the file's init first, though the variables that it sets have values: start over. Without this it runs where
+    /// none of them has one, and is left out where all have
+    #[arg(long)]
+    init: bool,
     /// Run a node on another device of its task where the requested one is not there
     #[arg(long)]
     pub soft_placement: bool,
@@ -71,7 +78,6 @@ pub(super) async fn submit(args: Args) -> Outcome {
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
     let outcome = deadline.within(args.steps.run(&reached, &job)).await;
-    let outcome = outcome.map_err(|trouble| reached.blame(trouble, &job.tasks()));
     reached.close().await;
     outcome
 }
@@ -79,19 +85,26 @@ pub(super) async fn submit(args: Args) -> Outcome {
 impl StepArgs {
     /// Refuses what could only fail after the run.
     pub fn check(&self, job: &Job) -> Result<(), Trouble> {
+        if self.init && job.init.is_empty() {
+            return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
+        }
         self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
     }
 
     /// Opens a session, runs the steps, and shows what comes back.
     pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
-        let session = reached.session(job.graph.clone(), options.clone()).await?;
-        let outcome = self.run_in(&session, job).await;
+        // As fed, so that the plan knows the shapes of what travels.
+        let graph = job.graph_as_fed().into_owned();
+        let looks = job.runs_init && !self.init;
+        let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
+        let session = reached.session(graph, options).await?;
+        let outcome = self.run_in(&session, job, &checks).await;
         // A session that has failed is closed all the same; that it was lost has been said.
         let _ = session.close().await;
-        outcome?;
+        let summary = outcome?;
         if !self.quiet {
-            let places = output::where_it_ran(&reached.explain(&job.graph_as_fed(), job.signature(), options).await?);
+            let places = output::where_it_ran(&summary);
             if !places.is_empty() {
                 eprintln!("{places}");
             }
@@ -99,11 +112,15 @@ impl StepArgs {
         Ok(Exit::Ok)
     }
 
-    async fn run_in(&self, session: &Session, job: &Job) -> Result<(), Trouble> {
+    async fn run_in(&self, session: &Session, job: &Job, checks: &Checks) -> Result<Arc<Summary>, Trouble> {
         let progress = self.progress();
         let mut trouble = None;
-        if !job.init.is_empty() {
-            session.run(&job.feeds(), &[], &job.init()).await?;
+        if self.init || job.runs_init {
+            match checks.due(session).await? {
+                Due::Run => drop(session.run(&job.feeds(), &[], &job.init()).await?),
+                Due::Skip if self.quiet => {}
+                Due::Skip => eprintln!("the variables have values, and the steps go on from them; --init starts over"),
+            }
         }
         let steps = Steps { count: self.steps, every: self.every };
         let ran = session
@@ -120,14 +137,19 @@ impl StepArgs {
             return Err(trouble);
         }
         let ran = ran?;
+        self.show(job, &ran)?;
+        Ok(ran.summary)
+    }
 
+    /// Shows what the last step fetched, or writes it.
+    fn show(&self, job: &Job, ran: &Ran) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
             None => Vec::new(),
         };
         let files = job.fetches.iter().zip(files.iter().map(|file| file.display().to_string()));
         if self.json {
-            let devices: Vec<String> = ran.devices.iter().map(ToString::to_string).collect();
+            let devices: Vec<String> = ran.summary.devices.iter().map(|part| part.device.to_string()).collect();
             let mut answer = json!({ "step": self.steps, "devices": devices });
             match &self.out {
                 None => answer["values"] = output::values_json(&job.fetches, &ran.fetches),

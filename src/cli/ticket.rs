@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reach::MeshArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::mesh::{MeshKey, Ticket, home};
+use crate::mesh::Ticket;
 use crate::node::Node;
 
 /// How long to look for nodes of this machine, whose addresses go into the ticket.
@@ -31,8 +31,7 @@ pub(super) async fn ticket(args: Args) -> Outcome {
             "an open mesh has no key, and so no ticket: start nodes with --open and --peer instead",
         ));
     }
-    let home = home().map_err(|error| Trouble::input(error.to_string()))?;
-    let key = MeshKey::load_or_create(&home, name).map_err(|error| Trouble::input(error.to_string()))?;
+    let key = args.mesh.own_key()?;
     let mut addresses = args.mesh.peer.clone();
     addresses.extend(addresses_of_nodes(&args.mesh).await);
     addresses.retain(|address| !address.contains("/127.0.0.1/") && !address.contains("/::1/"));

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,11 +13,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
-use tonic::Status;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
-use super::connection::Connection;
+use super::connection::{Call, Connection};
+use super::message::Method;
 use super::rope::Rope;
 use super::service::MasterService;
 use super::tensor::Outgoing;
@@ -26,7 +27,7 @@ use crate::failure::{Code, Failure, Result};
 const HEADER: usize = 5;
 /// Most that a call is ended before its client would give it up.
 const EARLY: Duration = Duration::from_millis(50);
-/// Most bytes of an error's text in a header; clients take no more than some thousand bytes of headers.
+/// Most bytes of an error's text in a header, escaped; clients take no more than some thousand bytes of headers.
 const MAX_STATUS_TEXT: usize = 2048;
 
 /// Serves the calls of one connection's streams.
@@ -39,8 +40,8 @@ pub(super) struct Calls {
 pub(super) struct Caller {
     /// The connection it came on.
     pub connection: Option<Connection>,
-    /// The token of an `authorization: Bearer` header.
-    pub token: Option<String>,
+    /// Whether it may pass: nobody has to show a token, or it has.
+    pub is_known: bool,
 }
 
 impl Service<Request<tonic::body::Body>> for Calls {
@@ -53,30 +54,60 @@ impl Service<Request<tonic::body::Body>> for Calls {
     }
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
-        let service = Arc::clone(&self.service);
-        Box::pin(async move { Ok(respond(answer(&service, request).await)) })
+        match Begun::new(&self.service, request) {
+            Ok(begun) => Box::pin(async move { Ok(respond(begun.answer().await)) }),
+            Err(failure) => Box::pin(ready(Ok(respond(Err(failure))))),
+        }
     }
 }
 
-async fn answer(service: &MasterService, request: Request<tonic::body::Body>) -> Result<Outgoing> {
-    let (parts, body) = request.into_parts();
-    let caller = Caller { connection: parts.extensions.get::<Connection>().cloned(), token: bearer(&parts.headers) };
-    let Some(method) = parts.uri.path().strip_prefix("/tensorflow.MasterService/") else {
-        let why = format!("this is TensorFlow's MasterService and has no {}", parts.uri.path());
-        return Err(Failure::new(Code::Unimplemented, why));
-    };
-    let work = async {
-        let message = Rope::open(body, service.room()).await?;
-        service.call(method, message, &caller).await
-    };
-    let Some(limit) = deadline(&parts.headers) else { return work.await };
-    // A little sooner than the client gives up by itself (or tonic, which calls that Cancelled): it is to learn why.
-    let limit = limit - (limit / 10).min(EARLY);
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-        let why =
-            format!("the call was not done after {} ms, the client's limit, and was cancelled", limit.as_millis());
-        Err(Failure::new(Code::DeadlineExceeded, why))
-    })
+/// A call of which nothing but its headers came. There may be many, so it is small: the headers are gone, and what works
+/// on the message is made when that begins to come.
+struct Begun {
+    service: Arc<MasterService>,
+    method: Method,
+    caller: Caller,
+    call: Option<Call>,
+    limit: Option<Duration>,
+    body: tonic::body::Body,
+}
+
+impl Begun {
+    fn new(service: &Arc<MasterService>, request: Request<tonic::body::Body>) -> Result<Begun> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        let method = path.strip_prefix("/tensorflow.MasterService/").and_then(Method::named).ok_or_else(|| {
+            Failure::new(Code::Unimplemented, format!("this is TensorFlow's MasterService and has no {path}"))
+        })?;
+        let connection = parts.extensions.get::<Connection>().cloned();
+        let is_known = service.knows(bearer(&parts.headers));
+        if is_known && let Some(connection) = &connection {
+            connection.prove();
+        }
+        let call = connection.as_ref().map(Connection::call).transpose()?.flatten();
+        let caller = Caller { connection, is_known };
+        Ok(Begun { service: Arc::clone(service), method, caller, call, limit: deadline(&parts.headers), body })
+    }
+
+    async fn answer(self) -> Result<Outgoing> {
+        let Begun { service, method, caller, mut call, limit, body } = self;
+        let work = async {
+            let share = service.room().share(caller.is_known);
+            let message = Rope::open(body, share).await;
+            // What is kept of a call that is taken back before this tells it from others.
+            call.iter_mut().for_each(Call::has_begun);
+            let message = message?.in_call(call);
+            Box::pin(service.call(method, message, &caller)).await
+        };
+        let Some(limit) = limit else { return work.await };
+        // A little sooner than the client gives up by itself (or tonic, which calls that Cancelled): it is to learn why.
+        let limit = limit - (limit / 10).min(EARLY);
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            let why =
+                format!("the call was not done after {} ms, the client's limit, and was cancelled", limit.as_millis());
+            Err(Failure::new(Code::DeadlineExceeded, why))
+        })
+    }
 }
 
 /// How long the client waits: up to eight digits and a unit, as gRPC writes it.
@@ -95,8 +126,8 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-fn bearer(headers: &HeaderMap) -> Option<String> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 fn respond(result: Result<Outgoing>) -> Response<Answer> {
@@ -113,13 +144,33 @@ fn respond(result: Result<Outgoing>) -> Response<Answer> {
             // TensorFlow's client makes a call again, ten times, that was answered Unavailable, and each could wait for a
             // task that is not there. To a program the two mean the same: open a new session.
             let code = if failure.code == Code::Unavailable { Code::Aborted } else { failure.code };
-            let mut text = described(&failure);
-            text.truncate(text.floor_char_boundary(MAX_STATUS_TEXT));
-            Status::new(tonic::Code::from_i32(code.number().into()), text).into_http()
+            let mut response = Response::new(Answer::default());
+            let headers = response.headers_mut();
+            headers.insert("grpc-status", HeaderValue::from(u16::from(code.number())));
+            headers.insert("grpc-message", escaped(&described(&failure)));
+            response
         }
     };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
+}
+
+/// A text as gRPC writes it in a header: what is printable in ASCII as it is, but for the percent sign, and every other
+/// byte as `%0A`. Cut off where it is too long, between two characters.
+fn escaped(text: &str) -> HeaderValue {
+    let mut out = String::new();
+    for character in text.chars() {
+        let before = out.len();
+        match character {
+            ' '..='~' if character != '%' => out.push(character),
+            _ => character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| out.push_str(&format!("%{byte:02X}"))),
+        }
+        if out.len() > MAX_STATUS_TEXT {
+            out.truncate(before);
+            break;
+        }
+    }
+    HeaderValue::from_str(&out).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// The failure's text as TensorFlow's clients read it: they look for the node between its double braces.
@@ -204,6 +255,19 @@ mod tests {
         assert_eq!(answer.segments.pop_front().unwrap(), [0u8; 5][..]);
         let refused = respond(Err(Failure::new(Code::NotFound, "no such session\u{e9}")));
         assert_eq!(refused.headers()["grpc-status"], "5");
+        assert_eq!(refused.headers()["grpc-message"], "no such session%C3%A9");
         assert!(refused.body().is_end_stream());
+    }
+
+    #[test]
+    fn only_what_a_header_cannot_hold_is_escaped() {
+        let check = |text: &str, header: &str| assert_eq!(escaped(text), header, "{text}");
+        check("Incompatible shapes: [2,3] vs. [4,5]", "Incompatible shapes: [2,3] vs. [4,5]");
+        check("no \"x\" in {{node Variable}} <~`#?>", "no \"x\" in {{node Variable}} <~`#?>");
+        check("100%\n\t[[x]]\u{7f}\u{e9}", "100%25%0A%09[[x]]%7F%C3%A9");
+        check("", "");
+        // Cut off in front of the character that has no room.
+        check(&"x".repeat(MAX_STATUS_TEXT + 1), &"x".repeat(MAX_STATUS_TEXT));
+        check(&("x".repeat(MAX_STATUS_TEXT - 5) + "\u{e9}"), &"x".repeat(MAX_STATUS_TEXT - 5));
     }
 }

@@ -1,7 +1,50 @@
-//! The messages of TensorFlow's `MasterService`, with its field numbers. Only what meshtf reads or answers is here; other
-//! fields are skipped.
+//! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only what meshtf reads or answers is
+//! here; other fields are skipped.
 
 use crate::graph::graphdef::GraphDef;
+use crate::graph::graphdef::weigh::{Field, GRAPH, Schema};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    CreateSession,
+    ExtendSession,
+    PartialRunSetup,
+    RunStep,
+    CloseSession,
+    ListDevices,
+    Reset,
+    MakeCallable,
+    RunCallable,
+    ReleaseCallable,
+}
+
+impl Method {
+    pub fn named(name: &str) -> Option<Method> {
+        Some(match name {
+            "CreateSession" => Method::CreateSession,
+            "ExtendSession" => Method::ExtendSession,
+            "PartialRunSetup" => Method::PartialRunSetup,
+            "RunStep" => Method::RunStep,
+            "CloseSession" => Method::CloseSession,
+            "ListDevices" => Method::ListDevices,
+            "Reset" => Method::Reset,
+            "MakeCallable" => Method::MakeCallable,
+            "RunCallable" => Method::RunCallable,
+            "ReleaseCallable" => Method::ReleaseCallable,
+            _ => return None,
+        })
+    }
+}
+
+/// The fields of a CreateSessionRequest that lead to the name of the session's metadata, where the token is.
+pub const TOKEN_PATH: [u32; 4] = [2, 16, 11, 1];
+
+/// What the messages with graphs cost to decode.
+pub static CREATE_SESSION: Schema = Schema(&[(1, Field::One(&GRAPH)), (2, Field::One(&CONFIG))]);
+pub static EXTEND_SESSION: Schema = Schema(&[(1, Field::Text), (2, Field::One(&GRAPH))]);
+static CONFIG: Schema = Schema(&[(4, Field::Texts), (16, Field::One(&EXPERIMENTAL))]);
+static EXPERIMENTAL: Schema = Schema(&[(11, Field::One(&METADATA))]);
+static METADATA: Schema = Schema(&[(1, Field::Text)]);
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateSessionRequest {

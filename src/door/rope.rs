@@ -1,64 +1,45 @@
 //! The bytes of a message as they come from the network: pieces, each let go of as soon as it has been read.
 //!
-//! A message of half a gigabyte is so never in memory as bytes: what it says is read while it comes in.
+//! A message of half a gigabyte is so never in memory as bytes: what it says is read while it comes in. It never waits long
+//! for a client that is silent, nor keeps a thread for long that others need.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use http_body_util::BodyExt;
-use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tonic::body::Body;
 
+use super::connection::Call;
+use super::pieces::{Pieces, cut_off, find, has_group, malformed};
+use super::room::Share;
 use crate::failure::{Code, Failure, Result};
 
+/// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
+const SLOWEST: u64 = 4 << 10;
 /// The flag and the length before each message.
 const HEADER: usize = 5;
 /// Most bytes of a varint, and so of a key or a length.
 const VARINT: usize = 10;
-
-/// How much may come in: the longest message, and all that are under way together.
-#[derive(Clone)]
-pub(super) struct Room {
-    longest: usize,
-    together: Arc<Semaphore>,
-}
-
-/// Permits count in so many bytes.
-const GRAIN: usize = 1 << 10;
-
-impl Room {
-    /// Room for `count` messages of the longest kind at once.
-    pub fn new(longest: usize, count: usize) -> Room {
-        let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
-        Room { longest, together: Arc::new(Semaphore::new(grains)) }
-    }
-
-    fn take(&self, length: usize) -> Result<OwnedSemaphorePermit> {
-        if length > self.longest {
-            let why = format!("the request has {length} bytes, the limit is {} (--grpc-limit)", self.longest);
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
-        // A length is a u32, and so are its grains.
-        self.together.clone().try_acquire_many_owned(length.div_ceil(GRAIN) as u32).map_err(|_| {
-            let why = "so many large requests are under way that there is no room for another; try again";
-            Failure::new(Code::ResourceExhausted, why)
-        })
-    }
-}
+/// Bytes at the start of a message in which the handle of its session is looked for; ours end at 34.
+const START: usize = 64;
+/// After so many fields, others get a turn on the thread.
+const FIELDS_A_TURN: usize = 1024;
 
 /// The one message of a request.
 pub(super) struct Rope {
     body: Body,
-    pieces: VecDeque<Bytes>,
-    /// Bytes in the pieces.
-    here: usize,
+    pieces: Pieces,
     /// Bytes of the message that were not read yet, here or to come.
     left: usize,
-    /// Its part of the room.
-    _room: Option<OwnedSemaphorePermit>,
+    /// Bytes of it that came.
+    received: usize,
+    began: Instant,
+    share: Share,
+    /// The call it is of.
+    call: Option<Call>,
+    fields: usize,
 }
 
 impl Rope {
@@ -66,16 +47,25 @@ impl Rope {
     ///
     /// # Errors
     /// InvalidArgument where the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
-    /// message is longer than there is room for.
-    pub async fn open(body: Body, room: &Room) -> Result<Rope> {
-        let mut rope = Rope { body, pieces: VecDeque::new(), here: 0, left: usize::MAX, _room: None };
+    /// message is longer than may be, DeadlineExceeded where the client is silent.
+    pub async fn open(body: Body, share: Share) -> Result<Rope> {
+        let began = Instant::now();
+        let pieces = Pieces::default();
+        let mut rope = Rope { body, pieces, left: usize::MAX, received: 0, began, share, call: None, fields: 0 };
         rope.need(HEADER).await?;
         if rope.get_u8() != 0 {
             return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
         }
         rope.left = rope.get_u32() as usize;
-        rope._room = Some(room.take(rope.left)?);
-        if rope.here > rope.left { Err(more_than_one()) } else { Ok(rope) }
+        rope.share.admit(rope.left)?;
+        if rope.remaining() > rope.left { Err(more_than_one()) } else { Ok(rope) }
+    }
+
+    /// The same, as the message of a call: as soon as it is there, the call waits for its answer alone.
+    pub fn in_call(mut self, call: Option<Call>) -> Rope {
+        self.call = call;
+        self.is_whole();
+        self
     }
 
     /// Bytes of the message that were not read yet.
@@ -83,13 +73,54 @@ impl Rope {
         self.left
     }
 
-    /// The whole message.
+    /// What it takes of the door's room.
+    pub fn share(&mut self) -> &mut Share {
+        &mut self.share
+    }
+
+    /// Takes room for what some bytes of the message become when they are read.
     ///
     /// # Errors
-    /// InvalidArgument where it is cut off or no message of that kind.
-    pub async fn decode<M: Message + Default>(&mut self) -> Result<M> {
+    /// ResourceExhausted where there is none.
+    pub fn expand(&mut self, bytes: usize) -> Result<()> {
+        self.share.expand(self.received, bytes)
+    }
+
+    /// Waits for the whole message, and answers what was not read of it, which stays to be read.
+    ///
+    /// # Errors
+    /// InvalidArgument where it is cut off.
+    pub async fn whole(&mut self) -> Result<Pieces> {
         self.need(self.left).await?;
-        M::decode(&mut *self).map_err(|error| malformed(&error))
+        Ok(self.pieces.clone())
+    }
+
+    /// The whole message, and what it takes of the door's room.
+    ///
+    /// # Errors
+    /// InvalidArgument where it is cut off.
+    pub async fn into_whole(mut self) -> Result<(Pieces, Share)> {
+        self.need(self.left).await?;
+        Ok((self.pieces, self.share))
+    }
+
+    /// The text in field 1, where requests name their session; nothing has been read by that. It stands first in what
+    /// TensorFlow's clients send, so that the rest need not have come. `None` where it is not there, or longer than a
+    /// session's name is.
+    ///
+    /// # Errors
+    /// InvalidArgument where the bytes are no message.
+    pub async fn handle(&mut self) -> Result<Option<Vec<u8>>> {
+        self.need(START.min(self.left)).await?;
+        let mut start = self.pieces.clone();
+        let is_first = decode_key(&mut start).is_ok_and(|key| key == (1, WireType::LengthDelimited));
+        if is_first && let Ok(length) = decode_varint(&mut start) {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length <= start.remaining() && length < START {
+                return Ok(Some(start.copy_to_bytes(length).to_vec()));
+            }
+        }
+        find(self.whole().await?, &[1], START)
     }
 
     /// Goes on in the message that ends where `end` bytes are left: to its next field `tag`, which must be a message or
@@ -99,6 +130,10 @@ impl Rope {
     /// InvalidArgument where the bytes are no message.
     pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>) -> Result<Option<usize>> {
         while self.left > end {
+            self.fields += 1;
+            if self.fields.is_multiple_of(FIELDS_A_TURN) {
+                tokio::task::yield_now().await;
+            }
             self.need(VARINT.min(self.left - end)).await?;
             let (field, wire) = decode_key(self).map_err(|error| malformed(&error))?;
             if field == tag && wire == WireType::LengthDelimited {
@@ -117,9 +152,7 @@ impl Rope {
                 }
                 WireType::ThirtyTwoBit => 4,
                 WireType::SixtyFourBit => 8,
-                WireType::StartGroup | WireType::EndGroup => {
-                    return Err(Failure::invalid("the request is no protobuf message: it has a group"));
-                }
+                WireType::StartGroup | WireType::EndGroup => return Err(has_group()),
             };
             self.copy(length, end, |bytes| others.extend_from_slice(bytes)).await?;
         }
@@ -155,57 +188,63 @@ impl Rope {
 
     /// Waits until so many bytes are here.
     async fn need(&mut self, count: usize) -> Result<()> {
-        while self.here < count {
-            let Some(frame) = self.body.frame().await else {
+        while self.remaining() < count {
+            let Ok(frame) = tokio::time::timeout_at(self.patience(), self.body.frame()).await else {
+                let why = format!(
+                    "{} bytes of the request came in {} s, and no more; it is given up",
+                    self.received,
+                    self.began.elapsed().as_secs()
+                );
+                return Err(Failure::new(Code::DeadlineExceeded, why));
+            };
+            let Some(frame) = frame else {
                 return Err(Failure::invalid("the request ends before its message does"));
             };
             let frame = frame.map_err(|status| Failure::new(Code::Cancelled, status.message()))?;
             let Ok(piece) = frame.into_data() else { continue };
-            self.here += piece.len();
-            if self.here > self.left {
+            self.received += piece.len();
+            self.share.received(self.received)?;
+            self.pieces.push(piece);
+            if self.remaining() > self.left {
                 return Err(more_than_one());
             }
-            if !piece.is_empty() {
-                self.pieces.push_back(piece);
-            }
+            self.is_whole();
         }
         Ok(())
+    }
+
+    /// Looks whether all of it is here.
+    fn is_whole(&mut self) {
+        if self.remaining() == self.left
+            && let Some(call) = &mut self.call
+        {
+            call.waits_no_more();
+        }
+    }
+
+    /// When the client must have sent more.
+    fn patience(&self) -> Instant {
+        let silence = self.share.silence();
+        let slowest = self.began + silence + Duration::from_secs(self.received as u64 / SLOWEST);
+        slowest.min(Instant::now() + silence)
     }
 }
 
 /// What is here of the message.
 impl Buf for Rope {
     fn remaining(&self) -> usize {
-        self.here
+        self.pieces.remaining()
     }
 
     fn chunk(&self) -> &[u8] {
-        self.pieces.front().map_or(&[], |piece| piece)
+        self.pieces.chunk()
     }
 
     /// As [`Buf`] has it, this panics past the end; who calls it has asked what remains.
-    fn advance(&mut self, mut count: usize) {
-        assert!(count <= self.here, "past what is here of the message");
-        self.here -= count;
+    fn advance(&mut self, count: usize) {
+        self.pieces.advance(count);
         self.left -= count;
-        while count > 0 {
-            let Some(piece) = self.pieces.front_mut() else { return };
-            if count < piece.len() {
-                piece.advance(count);
-                return;
-            }
-            count -= piece.len();
-            self.pieces.pop_front();
-        }
     }
-}
-
-pub(super) fn malformed(error: &prost::DecodeError) -> Failure {
-    Failure::invalid(format!("the request is no protobuf message of its kind: {error}"))
-}
-
-fn cut_off() -> Failure {
-    Failure::invalid("the request is no protobuf message: a field reaches beyond its end")
 }
 
 fn more_than_one() -> Failure {
@@ -214,9 +253,11 @@ fn more_than_one() -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use bytes::Bytes;
     use http_body::Frame;
     use http_body_util::StreamBody;
 
+    use super::super::room::Room;
     use super::*;
 
     /// The message as it comes in pieces of that length.
@@ -226,7 +267,7 @@ pub(super) mod tests {
         framed.extend(bytes);
         let frames: Vec<Result<_, tonic::Status>> =
             framed.chunks(piece).map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece)))).collect();
-        Rope::open(Body::new(StreamBody::new(futures::stream::iter(frames))), &Room::new(1 << 20, 1)).await.unwrap()
+        Rope::open(Body::new(StreamBody::new(futures::stream::iter(frames))), share()).await.unwrap()
     }
 
     #[tokio::test]
@@ -255,13 +296,63 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn there_is_room_for_so_much_and_no_more() {
-        let room = Room::new(4 * GRAIN, 2);
-        assert_eq!(room.take(4 * GRAIN + 1).unwrap_err().code, Code::ResourceExhausted);
-        let held = [room.take(4 * GRAIN).unwrap(), room.take(3 * GRAIN + 1).unwrap()];
-        assert_eq!(room.take(1).unwrap_err().code, Code::ResourceExhausted);
-        drop(held);
-        assert!(room.take(1).is_ok());
+    #[tokio::test]
+    async fn the_handle_is_found_wherever_it_stands() {
+        let check = async |message: &[u8], handle: Option<&[u8]>| {
+            for piece in [1, 7, 1000] {
+                let mut rope = rope(message, piece).await;
+                assert_eq!(rope.handle().await.unwrap().as_deref(), handle, "{message:?}");
+                assert_eq!(rope.left(), message.len());
+            }
+        };
+        check(&[], None).await;
+        check(&[0x0a, 2, b'a', b'b'], Some(b"ab")).await;
+        check(&[0x12, 1, 5, 0x0a, 2, b'a', b'b'], Some(b"ab")).await;
+        check(&[0x12, 1, 5], None).await;
+        check(&[&[0x0a, 70][..], &[b'a'; 70]].concat(), None).await;
+        let mut waits = Rope::open(Body::new(silent(&[0, 0, 0, 0, 200, 0x0a, 62])), share()).await.unwrap();
+        assert!(futures::poll!(std::pin::pin!(waits.handle())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_silent_is_given_up() {
+        let check = async |sent: &'static [u8]| {
+            let answer = async { Rope::open(Body::new(silent(sent)), impatient()).await?.whole().await };
+            let given_up = answer.await.map(|_| ()).unwrap_err();
+            assert_eq!(given_up.code, Code::DeadlineExceeded, "{given_up}");
+        };
+        check(&[]).await;
+        check(&[0, 0, 0]).await;
+        check(&[0, 0, 0, 1, 0, 1, 2]).await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_a_little_now_and_then_is_given_up() {
+        let drops = futures::stream::unfold(vec![0u8, 0, 0, 1, 0], |next| async move {
+            tokio::time::sleep(SILENCE / 20).await;
+            Some((Ok::<_, tonic::Status>(Frame::data(Bytes::from(next))), vec![1]))
+        });
+        let answer =
+            async { Rope::open(Body::new(StreamBody::new(Box::pin(drops))), impatient()).await?.whole().await };
+        assert_eq!(answer.await.map(|_| ()).unwrap_err().code, Code::DeadlineExceeded);
+    }
+
+    const SILENCE: Duration = Duration::from_millis(100);
+
+    fn impatient() -> Share {
+        Room::new(1 << 20, 1, SILENCE).share(true)
+    }
+
+    fn share() -> Share {
+        Room::new(64 << 20, 1, Duration::from_secs(60)).share(true)
+    }
+
+    /// A body that brings these bytes, and then neither more nor its end.
+    fn silent(
+        bytes: &'static [u8],
+    ) -> StreamBody<impl futures::Stream<Item = Result<Frame<Bytes>, tonic::Status>> + Send + 'static> {
+        use futures::StreamExt as _;
+        let first = futures::stream::iter((!bytes.is_empty()).then(|| Ok(Frame::data(Bytes::from_static(bytes)))));
+        StreamBody::new(first.chain(futures::stream::pending()))
     }
 }

@@ -1,35 +1,47 @@
 //! TensorFlow's `MasterService`: what each of its methods does with the node's sessions.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Buf;
+use prost::Message as _;
+
+use super::feed::Reading;
 use super::grpc::{Caller, described};
-use super::message as msg;
-use super::rope::{Room, Rope, malformed};
-use super::session::{Callable, DoorSession, lock};
-use super::tensor::{Outgoing, read, read_named};
+use super::message::{self as msg, Method};
+use super::pieces::{find, malformed};
+use super::readers::Readers;
+use super::room::Room;
+use super::rope::Rope;
+use super::session::{Callable, DoorSession, Placeholders, lock, stated};
+use super::sessions::Sessions;
+use super::tensor::Outgoing;
 use super::trace::full_name;
 use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::failure::{Code, Failure, Result};
-use crate::graph::Graph;
-use crate::graph::graphdef::{self, GraphDef};
+use crate::graph::{Graph, graphdef};
 use crate::node::Node;
 use crate::plan::DeviceName;
 use crate::protocol::{Cluster, Member, SessionOptions};
-use crate::tensor::Tensor;
+use crate::tensor::Shape;
 
 /// How long a new session waits for the tasks that its graph names, where the client sets no limit.
 const TASKS_WAIT: Duration = Duration::from_secs(10);
 /// How long it waits where none of the jobs is there: a graph that was written for another cluster.
 const OTHER_CLUSTER_WAIT: Duration = Duration::from_millis(1500);
-/// Most sessions that are open at once.
-const MAX_SESSIONS: usize = 1024;
-/// How long a session stays after its client's last connection has ended and its last call was made: clients close idle
-/// connections, and come back.
-const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How many of the largest messages may be under way at once, together.
 const MESSAGES_UNDER_WAY: usize = 4;
+/// How long a client may send nothing of a message that has begun.
+const MAX_SILENCE: Duration = Duration::from_secs(20);
+/// Most bytes of a request beside its graph or its feeds: names.
+const MAX_NAMES_BYTES: usize = 8 << 20;
+/// What such bytes take once they are read, at most: a name costs two bytes and becomes a string, in a list that doubles.
+const NAMES_GROW: usize = 24;
+/// A request with more of them is read where it may take its time.
+const NAMES_AT_ONCE: usize = 64 << 10;
+/// Longest token that is looked at.
+const MAX_TOKEN: usize = 4096;
 
 /// The field of a RunStepRequest and of a RunCallableRequest that holds feeds, and of their responses that holds tensors.
 const STEP_FEED: u32 = 2;
@@ -39,26 +51,45 @@ const FETCHED: u32 = 1;
 pub(super) struct MasterService {
     node: Arc<Node>,
     room: Room,
-    token: Option<String>,
+    /// The hash of the token.
+    token: Option<blake3::Hash>,
     /// The jobs that graphs named and that were there: one that is gone may come back.
     met: Mutex<HashSet<String>>,
-    sessions: Mutex<HashMap<String, Arc<DoorSession>>>,
+    sessions: Sessions,
+    /// Who reads large feeds, graphs, and what clients send that have not shown the token: none of them waits for another.
+    feeds: Readers,
+    graphs: Readers,
+    unproven: Readers,
 }
 
-/// A request for one step.
-struct RunStep {
-    head: msg::RunStepRequest,
-    feeds: Vec<(String, Tensor)>,
+/// The session that a request names.
+struct Named {
+    handle: String,
+    session: Arc<DoorSession>,
+}
+
+impl Named {
+    /// Holds the request to the session it was let in for.
+    fn check(&self, handle: &str) -> Result<&DoorSession> {
+        if handle == self.handle {
+            return Ok(&self.session);
+        }
+        Err(Failure::invalid("the request names two sessions"))
+    }
 }
 
 impl MasterService {
-    pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<String>) -> Self {
+    pub fn new(node: Arc<Node>, max_message_bytes: usize, token: Option<&str>) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         MasterService {
             node,
-            room: Room::new(max_message_bytes, MESSAGES_UNDER_WAY),
-            token,
+            room: Room::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE),
+            token: token.map(|token| blake3::hash(token.as_bytes())),
             met: Mutex::default(),
-            sessions: Mutex::default(),
+            sessions: Sessions::new(),
+            feeds: Readers::new(processors.div_ceil(2)),
+            graphs: Readers::new(processors.div_ceil(2)),
+            unproven: Readers::new(1),
         }
     }
 
@@ -67,85 +98,139 @@ impl MasterService {
         &self.room
     }
 
-    /// Does what a method is asked; `message` is its request.
-    pub async fn call(&self, method: &str, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
+    /// Whether a client that shows this token may pass.
+    pub fn knows(&self, token: Option<&str>) -> bool {
+        // Compared by their hashes, so that the time it takes says nothing of how much was right.
+        self.token.is_none_or(|own| token.is_some_and(|token| blake3::hash(token.as_bytes()) == own))
+    }
+
+    /// Does what a method is asked; `message` is its request. Until it is known that the client may pass, by its token or by
+    /// the handle of a session, nothing is made of its bytes.
+    pub async fn call(&self, method: Method, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         match method {
-            "CreateSession" => {
-                let request: msg::CreateSessionRequest = message.decode().await?;
-                self.create_session(request, caller).await.map(|m| Outgoing::message(&m))
-            }
-            "ExtendSession" => {
-                let request: msg::ExtendSessionRequest = message.decode().await?;
-                self.extend_session(request, caller).await.map(|m| Outgoing::message(&m))
-            }
-            "RunStep" => self.run_step(read_step(message).await?, caller).await,
-            "PartialRunSetup" => {
-                let request: msg::PartialRunSetupRequest = message.decode().await?;
-                let session = self.session(&request.session_handle, caller)?;
+            Method::CreateSession => self.create_session(message, caller).await.map(|m| Outgoing::message(&m)),
+            Method::ExtendSession => self.extend_session(message, caller).await.map(|m| Outgoing::message(&m)),
+            Method::RunStep => self.run_step(message, caller).await,
+            Method::RunCallable => self.run_callable(message, caller).await,
+            Method::PartialRunSetup => {
+                let named = self.named(&mut message, caller).await?;
+                let request: msg::PartialRunSetupRequest = self.decode(message).await?;
+                let session = named.check(&request.session_handle)?;
                 let partial_run_handle = session.partial_setup(request.feed, request.fetch, request.target).await?;
                 Ok(Outgoing::message(&msg::PartialRunSetupResponse { partial_run_handle }))
             }
-            "MakeCallable" => {
-                let request: msg::MakeCallableRequest = message.decode().await?;
-                let session = self.session(&request.session_handle, caller)?;
-                let handle = session.make_callable(callable(request.options.unwrap_or_default())?)?;
+            Method::MakeCallable => {
+                let named = self.named(&mut message, caller).await?;
+                let request: msg::MakeCallableRequest = self.decode(message).await?;
+                let session = named.check(&request.session_handle)?;
+                let handle = session.make_callable(callable(request.options.unwrap_or_default())?);
                 Ok(Outgoing::message(&msg::MakeCallableResponse { handle }))
             }
-            "RunCallable" => self.run_callable(message, caller).await,
-            "ReleaseCallable" => {
-                let request: msg::ReleaseCallableRequest = message.decode().await?;
-                self.session(&request.session_handle, caller)?.release_callable(request.handle)?;
+            Method::ReleaseCallable => {
+                let named = self.named(&mut message, caller).await?;
+                let request: msg::ReleaseCallableRequest = self.decode(message).await?;
+                named.check(&request.session_handle)?.release_callable(request.handle)?;
                 Ok(Outgoing::message(&msg::Empty {}))
             }
-            "CloseSession" => {
-                let request: msg::CloseSessionRequest = message.decode().await?;
-                self.session(&request.session_handle, caller)?;
-                let session = self.lock().remove(&request.session_handle);
-                if let Some(session) = session {
+            Method::CloseSession => {
+                let named = self.named(&mut message, caller).await?;
+                let request: msg::CloseSessionRequest = self.decode(message).await?;
+                named.check(&request.session_handle)?;
+                if let Some(session) = self.sessions.remove(&named.handle) {
                     session.end().await?;
                 }
                 Ok(Outgoing::message(&msg::Empty {}))
             }
-            "ListDevices" => {
-                let request: msg::ListDevicesRequest = message.decode().await?;
-                let filters = if request.session_handle.is_empty() {
-                    self.admit(caller, None)?;
-                    Vec::new()
-                } else {
-                    self.session(&request.session_handle, caller)?.filters().to_vec()
+            Method::ListDevices => {
+                let filters = match message.handle().await? {
+                    Some(handle) if !handle.is_empty() => {
+                        self.named(&mut message, caller).await?.session.filters().to_vec()
+                    }
+                    _ if caller.is_known => Vec::new(),
+                    _ => return Err(unauthenticated()),
                 };
+                let _request: msg::ListDevicesRequest = self.decode(message).await?;
                 Ok(Outgoing::message(&self.list_devices(&filters)))
             }
-            "Reset" => {
-                let request: msg::ResetRequest = message.decode().await?;
-                self.admit(caller, None)?;
+            Method::Reset => {
+                if !caller.is_known {
+                    return Err(unauthenticated());
+                }
+                let request: msg::ResetRequest = self.decode(message).await?;
                 self.reset(&request).await?;
                 Ok(Outgoing::message(&msg::Empty {}))
             }
-            _ => Err(Failure::new(Code::Unimplemented, format!("TensorFlow's MasterService has no method {method}"))),
         }
     }
 
     /// Ends the sessions whose clients went away long ago.
     pub fn sweep(&self) {
-        self.lock().retain(|_, session| session.is_kept(ORPHAN_KEPT));
+        self.sessions.sweep();
     }
 
-    async fn create_session(
-        &self,
-        request: msg::CreateSessionRequest,
-        caller: &Caller,
-    ) -> Result<msg::CreateSessionResponse> {
-        let config = request.config.unwrap_or_default();
-        let named = config.experimental.and_then(|experimental| experimental.session_metadata).map(|meta| meta.name);
-        self.admit(caller, named.as_deref())?;
-        if self.lock().len() >= MAX_SESSIONS {
-            let why = format!("{MAX_SESSIONS} sessions are open already; close some with Session.close()");
-            return Err(Failure::new(Code::ResourceExhausted, why));
+    /// The session that a request names, whose client may pass by that.
+    ///
+    /// # Errors
+    /// Aborted where it names none that there is.
+    async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Named> {
+        let handle = message.handle().await?.unwrap_or_default();
+        let handle = String::from_utf8_lossy(&handle).into_owned();
+        let session = self.sessions.get(&handle, caller.connection.as_ref())?;
+        passed(message, caller)?;
+        Ok(Named { handle, session })
+    }
+
+    /// Reads a request that has neither graph nor feeds.
+    async fn decode<M: prost::Message + Default + 'static>(&self, message: Rope) -> Result<M> {
+        let (pieces, mut share) = message.into_whole().await?;
+        let length = pieces.remaining();
+        let decode = move || M::decode(pieces).map_err(|error| malformed(&error));
+        if length <= NAMES_AT_ONCE {
+            return decode();
         }
+        within_names(length)?;
+        share.expand(length, length * NAMES_GROW)?;
+        self.graphs.run(decode).await
+    }
+
+    /// As [`MasterService::decode`], for what a request with feeds has beside them.
+    async fn head<M: prost::Message + Default + 'static>(&self, head: Vec<u8>, message: &mut Rope) -> Result<M> {
+        let length = head.len();
+        let decode = move || M::decode(&*head).map_err(|error| malformed(&error));
+        if length <= NAMES_AT_ONCE {
+            return decode();
+        }
+        within_names(length)?;
+        message.expand(length * NAMES_GROW)?;
+        self.graphs.run(decode).await
+    }
+
+    async fn create_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::CreateSessionResponse> {
+        if !caller.is_known {
+            // The token stands behind the graph. It alone is looked for, in the bytes as they came.
+            let whole = message.whole().await?;
+            let look = move || find(whole, &msg::TOKEN_PATH, MAX_TOKEN);
+            let shown = self.unproven.run(look).await?;
+            if !self.knows(shown.as_deref().and_then(|shown| std::str::from_utf8(shown).ok())) {
+                return Err(unauthenticated());
+            }
+        }
+        passed(&mut message, caller)?;
+        let connection = caller.connection.as_ref();
+        self.sessions.make_room(connection)?;
+
+        let (pieces, share) = message.into_whole().await?;
+        let room = self.room.clone();
+        let read = move || {
+            let _share = share;
+            let (request, _counted): (msg::CreateSessionRequest, _) = room.decode(pieces, &msg::CREATE_SESSION)?;
+            let mut library = graphdef::Library::default();
+            let nodes = stated(&mut library, request.graph_def.unwrap_or_default())?;
+            let placeholders = Placeholders::of(&nodes);
+            Ok((Graph::new(nodes)?, library, placeholders, request.config.unwrap_or_default()))
+        };
+        let (graph, library, placeholders, config) = self.graphs.run(read).await?;
         let timeout = milliseconds(config.operation_timeout_in_ms);
-        let graph_def = request.graph_def.unwrap_or_default();
-        let (graph, library) = tokio::task::spawn_blocking(move || graph_of(graph_def)).await.map_err(panicked)??;
         let filters = parsed(&config.device_filters)?;
         self.await_tasks(&graph, &filters, timeout).await?;
         let options = SessionOptions {
@@ -161,29 +246,40 @@ impl MasterService {
         };
         let session = self.node.session(graph, None, options).await?;
         let handle = format!("{:016x}{:016x}", crate::random::u64(), crate::random::u64());
-        let session = DoorSession::new(session, library, timeout, filters, caller.connection.clone());
-        self.lock().insert(handle.clone(), Arc::new(session));
+        let session = DoorSession::new(session, library, placeholders, timeout, filters, caller.connection.clone());
+        self.sessions.insert(&handle, session, connection)?;
         Ok(msg::CreateSessionResponse { session_handle: handle, graph_version: 0 })
     }
 
-    async fn extend_session(
-        &self,
-        request: msg::ExtendSessionRequest,
-        caller: &Caller,
-    ) -> Result<msg::ExtendSessionResponse> {
-        let session = self.session(&request.session_handle, caller)?;
+    async fn extend_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::ExtendSessionResponse> {
+        let named = self.named(&mut message, caller).await?;
+        let (pieces, share) = message.into_whole().await?;
+        let room = self.room.clone();
+        let read = move || {
+            let _share = share;
+            room.decode::<msg::ExtendSessionRequest>(pieces, &msg::EXTEND_SESSION)
+        };
+        let (request, _counted) = self.graphs.run(read).await?;
+        let session = named.check(&request.session_handle)?;
         let graph_def = request.graph_def.unwrap_or_default();
-        let new_graph_version = session.extend(request.current_graph_version, graph_def).await?;
+        let new_graph_version = session.extend(request.current_graph_version, graph_def, &self.graphs).await?;
         Ok(msg::ExtendSessionResponse { new_graph_version })
     }
 
-    async fn run_step(&self, request: RunStep, caller: &Caller) -> Result<Outgoing> {
-        let RunStep { head, feeds } = request;
+    async fn run_step(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
+        let named = self.named(&mut message, caller).await?;
+        let admits = |name: &str, dtype, shape: &Shape| named.session.admits(name, dtype, shape);
+        let reading = Reading { readers: &self.feeds, admits: &admits };
+        let (mut feeds, mut head) = (Vec::new(), Vec::new());
+        while let Some(length) = message.field(0, STEP_FEED, &mut head).await? {
+            feeds.push(reading.named(&mut message, length).await?);
+        }
+        let head: msg::RunStepRequest = self.head(head, &mut message).await?;
+        // The bytes are gone, and with them their place.
+        drop(message);
+        let session = named.check(&head.session_handle)?;
         let in_body = head.store_errors_in_response_body;
-        let result = match self.session(&head.session_handle, caller) {
-            Ok(session) => session.run(head, feeds).await,
-            Err(failure) => Err(failure),
-        };
+        let result = session.run(head, feeds).await;
         let mut out = Outgoing::default();
         let written = result.and_then(|ran| {
             for (name, tensor) in ran.fetched {
@@ -204,12 +300,22 @@ impl MasterService {
     }
 
     async fn run_callable(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
+        let named = self.named(&mut message, caller).await?;
         let (mut feeds, mut head) = (Vec::new(), Vec::new());
         while let Some(length) = message.field(0, CALLABLE_FEED, &mut head).await? {
-            feeds.push(read(&mut message, length).await?);
+            // Which callable it is stands in front of its feeds; where a client writes it behind, the session looks later.
+            let callable = msg::RunCallableRequest::decode(&*head).ok().map(|head| head.handle);
+            let place = feeds.len();
+            let admits = |_: &str, dtype, shape: &Shape| match callable {
+                Some(handle) => named.session.callable_admits(handle, place, dtype, shape),
+                None => Ok(()),
+            };
+            let reading = Reading { readers: &self.feeds, admits: &admits };
+            feeds.push(reading.tensor(&mut message, length, "").await?);
         }
-        let head: msg::RunCallableRequest = prost::Message::decode(&*head).map_err(|error| malformed(&error))?;
-        let ran = self.session(&head.session_handle, caller)?.run_callable(head.handle, feeds).await?;
+        let head: msg::RunCallableRequest = self.head(head, &mut message).await?;
+        drop(message);
+        let ran = named.check(&head.session_handle)?.run_callable(head.handle, feeds).await?;
         let mut out = Outgoing::default();
         for (_, tensor) in ran.fetched {
             out.tensor(FETCHED, None, tensor);
@@ -273,57 +379,35 @@ impl MasterService {
         if containers.is_empty() {
             containers.push(String::new());
         }
-        let sessions: Vec<Arc<DoorSession>> = self.lock().drain().map(|(_, session)| session).collect();
-        for session in sessions {
+        for session in self.sessions.take_all() {
             session.end().await?;
         }
         let tasks: Vec<Task> = self.node.cluster().tasks().filter(|task| passes(&filters, task)).cloned().collect();
         self.node.clear_containers(&containers, &tasks)
     }
-
-    fn session(&self, handle: &str, caller: &Caller) -> Result<Arc<DoorSession>> {
-        let session = self.lock().get(handle).cloned().ok_or_else(|| {
-            let why =
-                format!("Session handle {handle:?} is not found; it was closed or reset, or the node was restarted");
-            Failure::new(Code::Aborted, why)
-        })?;
-        session.seen(caller.connection.as_ref());
-        Ok(session)
-    }
-
-    /// # Errors
-    /// Unauthenticated where a token is asked for and neither the call nor the session's configuration has it.
-    fn admit(&self, caller: &Caller, named: Option<&str>) -> Result<()> {
-        let Some(token) = &self.token else { return Ok(()) };
-        // Compared by their hashes, so that the time it takes says nothing of how much was right.
-        let is_right = |given: &str| blake3::hash(given.as_bytes()) == blake3::hash(token.as_bytes());
-        if caller.token.as_deref().into_iter().chain(named).any(is_right) {
-            return Ok(());
-        }
-        let why = "this door asks for its token: as the header `authorization: Bearer TOKEN`, or in a session's configuration \
-                   as experimental.session_metadata.name";
-        Err(Failure::new(Code::Unauthenticated, why))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DoorSession>>> {
-        lock(&self.sessions)
-    }
 }
 
-async fn read_step(mut message: Rope) -> Result<RunStep> {
-    let (mut feeds, mut head) = (Vec::new(), Vec::new());
-    while let Some(length) = message.field(0, STEP_FEED, &mut head).await? {
-        feeds.push(read_named(&mut message, length).await?);
+/// The client of a message may pass.
+fn passed(message: &mut Rope, caller: &Caller) -> Result<()> {
+    message.share().prove()?;
+    if let Some(connection) = &caller.connection {
+        connection.prove();
     }
-    let head = prost::Message::decode(&*head).map_err(|error| malformed(&error))?;
-    Ok(RunStep { head, feeds })
+    Ok(())
 }
 
-/// The graph, and the names a later extension may refer to.
-fn graph_of(graph_def: GraphDef) -> Result<(Graph, graphdef::Library)> {
-    let mut library = graphdef::Library::default();
-    let nodes = library.expand(graph_def)?;
-    Ok((Graph::new(nodes)?, library))
+fn unauthenticated() -> Failure {
+    let why = "this door asks for its token: as the header `authorization: Bearer TOKEN`, or in a session's configuration \
+               as experimental.session_metadata.name";
+    Failure::new(Code::Unauthenticated, why)
+}
+
+fn within_names(length: usize) -> Result<()> {
+    if length <= MAX_NAMES_BYTES {
+        return Ok(());
+    }
+    let why = format!("the request names so much that it takes {length} bytes, the limit is {MAX_NAMES_BYTES}");
+    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 fn callable(options: msg::CallableOptions) -> Result<Callable> {
@@ -368,10 +452,6 @@ fn attributes(member: &Member, name: &DeviceName, description: &str) -> msg::Dev
         incarnation: member.incarnation.0,
         physical_device_desc: description.to_owned(),
     }
-}
-
-pub(super) fn panicked(error: tokio::task::JoinError) -> Failure {
-    Failure::new(Code::Internal, format!("the request could not be worked on: {error}"))
 }
 
 /// A limit as TensorFlow states it; none is 0.

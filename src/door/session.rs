@@ -7,35 +7,81 @@ use std::time::{Duration, Instant};
 
 use super::connection::Connection;
 use super::message::{RunMetadata, RunOptions, RunStepRequest};
-use super::service::{milliseconds, panicked};
+use super::readers::Readers;
+use super::recent::{Full, Recent};
+use super::service::milliseconds;
 use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
+use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef};
 use crate::plan::{DeviceSpec, Mode, Signature};
 use crate::session::{PartialRun, Session};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most callables of one session.
 const MAX_CALLABLES: usize = 4096;
+/// Most partial runs of one session: fewer than there are lanes, so that one may begin before another goes.
+const MAX_PARTIAL_RUNS: usize = 250;
 
 pub(super) struct DoorSession {
     session: Session,
     /// Held while the graph grows.
     graph: tokio::sync::Mutex<Growing>,
+    placeholders: Mutex<Placeholders>,
     /// Most that an operation may take.
     timeout: Option<Duration>,
     /// The devices it may use; all, where it is empty.
     filters: Vec<DeviceSpec>,
-    callables: Mutex<HashMap<i64, Arc<Callable>>>,
+    callables: Mutex<Recent<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
-    partial: Mutex<HashMap<String, Arc<PartialRun>>>,
+    partial: Mutex<Recent<String, Arc<PartialRun>>>,
     seen: Mutex<Seen>,
 }
 
 /// The functions that the graph has so far, and how often it was extended.
 struct Growing {
-    library: Library,
+    library: Arc<Library>,
     version: i64,
+}
+
+/// What placeholders take.
+#[derive(Default)]
+pub(super) struct Placeholders(HashMap<String, (DType, PartialShape)>);
+
+impl Placeholders {
+    pub fn of(nodes: &[NodeDef]) -> Placeholders {
+        let is_one = |node: &&NodeDef| matches!(&*node.op, "Placeholder" | "PlaceholderWithDefault");
+        let takes = |node: &NodeDef| {
+            let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+            Some((node.name.clone(), (node.attrs.dtype("dtype").ok()?, shape)))
+        };
+        Placeholders(nodes.iter().filter(is_one).filter_map(takes).collect())
+    }
+
+    fn admits(&self, name: &str, dtype: DType, shape: &Shape) -> Result<()> {
+        let Some((own, stated)) = self.0.get(name.strip_suffix(":0").unwrap_or(name)) else { return Ok(()) };
+        if *own != dtype {
+            return Err(Failure::invalid(format!("feed {name} is {own}, got {dtype}")));
+        }
+        if !stated.admits(shape) {
+            let why = format!("cannot feed a value of shape {shape} for {name}, which has shape {stated}");
+            return Err(Failure::invalid(why));
+        }
+        Ok(())
+    }
+}
+
+/// The ops that read and write checkpoints.
+const FILE_OPS: [&str; 3] = ["SaveV2", "RestoreV2", "MergeV2Checkpoints"];
+
+/// The nodes that a GraphDef states, as a client of TensorFlow's means them: a relative name of a file is one to the program
+/// as well, which looks for its checkpoints by itself.
+pub(super) fn stated(library: &mut Library, graph_def: GraphDef) -> Result<Vec<NodeDef>> {
+    let mut nodes = library.expand(graph_def)?;
+    for node in nodes.iter_mut().filter(|node| FILE_OPS.contains(&&*node.op)) {
+        node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
+    }
+    Ok(nodes)
 }
 
 /// When a session was last used, and over what.
@@ -62,18 +108,20 @@ impl DoorSession {
     pub fn new(
         session: Session,
         library: Library,
+        placeholders: Placeholders,
         timeout: Option<Duration>,
         filters: Vec<DeviceSpec>,
         connection: Option<Connection>,
     ) -> Self {
         DoorSession {
             session,
-            graph: tokio::sync::Mutex::new(Growing { library, version: 0 }),
+            graph: tokio::sync::Mutex::new(Growing { library: Arc::new(library), version: 0 }),
+            placeholders: Mutex::new(placeholders),
             timeout,
             filters,
-            callables: Mutex::default(),
+            callables: Mutex::new(Recent::new(MAX_CALLABLES)),
             next_callable: AtomicI64::new(0),
-            partial: Mutex::default(),
+            partial: Mutex::new(Recent::new(MAX_PARTIAL_RUNS)),
             seen: Mutex::new(Seen { at: Instant::now(), connection }),
         }
     }
@@ -91,29 +139,58 @@ impl DoorSession {
         }
     }
 
-    /// Whether its client is there, or was there less than `limit` ago.
-    pub fn is_kept(&self, limit: Duration) -> bool {
-        let seen = lock(&self.seen);
-        seen.connection.as_ref().is_some_and(Connection::is_open) || seen.at.elapsed() < limit
+    /// Whether its client is there.
+    pub fn has_client(&self) -> bool {
+        lock(&self.seen).connection.as_ref().is_some_and(Connection::is_open)
+    }
+
+    /// Whether its client was last seen on this connection.
+    pub fn is_of(&self, connection: &Connection) -> bool {
+        lock(&self.seen).connection.as_ref().is_some_and(|own| own.is_same(connection))
+    }
+
+    /// How long ago its last call was made.
+    pub fn idle(&self) -> Duration {
+        lock(&self.seen).at.elapsed()
+    }
+
+    /// Whether a value of that dtype and shape may be fed to a tensor, as far as the graph says.
+    ///
+    /// # Errors
+    /// InvalidArgument where it may not.
+    pub fn admits(&self, name: &str, dtype: DType, shape: &Shape) -> Result<()> {
+        lock(&self.placeholders).admits(name, dtype, shape)
+    }
+
+    /// Whether the callable takes a value of that dtype and shape as its feed at that place.
+    ///
+    /// # Errors
+    /// As [`DoorSession::admits`].
+    pub fn callable_admits(&self, handle: i64, place: usize, dtype: DType, shape: &Shape) -> Result<()> {
+        let callable = self.callable(handle)?;
+        callable.feed.get(place).map_or(Ok(()), |name| self.admits(name, dtype, shape))
     }
 
     /// Adds nodes; the graph's new version.
     ///
     /// # Errors
     /// Aborted where `version` is not the graph's: somebody else has extended it in between.
-    pub async fn extend(&self, version: i64, graph_def: GraphDef) -> Result<i64> {
+    pub async fn extend(&self, version: i64, graph_def: GraphDef, readers: &Readers) -> Result<i64> {
         let mut graph = self.graph.lock().await;
         if graph.version != version {
             let why = format!("Current version is {}, but caller expected {version}", graph.version);
             return Err(Failure::new(Code::Aborted, why));
         }
-        let mut library = graph.library.clone();
-        let (nodes, library) =
-            tokio::task::spawn_blocking(move || Ok::<_, Failure>((library.expand(graph_def)?, library)))
-                .await
-                .map_err(panicked)??;
+        let known = Arc::clone(&graph.library);
+        let expand = move || {
+            let mut library = Library::clone(&known);
+            Ok((stated(&mut library, graph_def)?, library))
+        };
+        let (nodes, library) = readers.run(expand).await?;
+        let placeholders = Placeholders::of(&nodes);
         self.session.extend(nodes).await?;
-        *graph = Growing { library, version: version + 1 };
+        lock(&self.placeholders).0.extend(placeholders.0);
+        *graph = Growing { library: Arc::new(library), version: version + 1 };
         Ok(graph.version)
     }
 
@@ -153,20 +230,34 @@ impl DoorSession {
         })
     }
 
-    pub fn make_callable(&self, callable: Callable) -> Result<i64> {
+    /// Keeps a callable; where there are many, the one that was used the longest ago goes.
+    pub fn make_callable(&self, callable: Callable) -> i64 {
         let mut callables = lock(&self.callables);
-        if callables.len() >= MAX_CALLABLES {
-            let why = format!("the session has {MAX_CALLABLES} callables already; release some");
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
+        // Whoever runs one holds it, so that any may go.
+        let _gone = callables.make_room(|_| Some(0));
         let handle = self.next_callable.fetch_add(1, Ordering::Relaxed);
         callables.insert(handle, Arc::new(callable));
-        Ok(handle)
+        handle
+    }
+
+    fn callable(&self, handle: i64) -> Result<Arc<Callable>> {
+        let mut callables = lock(&self.callables);
+        if let Some(callable) = callables.get(&handle) {
+            return Ok(Arc::clone(callable));
+        }
+        if callables.had_to_go(&handle) {
+            let why = format!(
+                "callable {handle} was released: the session had {MAX_CALLABLES} of them, and this one had not been used for \
+                 the longest; make it again"
+            );
+            return Err(Failure::new(Code::Aborted, why));
+        }
+        Err(no_callable(handle))
     }
 
     /// Runs a callable; `feeds` stand in the order in which it names them.
     pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<Ran> {
-        let callable = lock(&self.callables).get(&handle).cloned().ok_or_else(|| no_callable(handle))?;
+        let callable = self.callable(handle)?;
         if callable.feed.len() != feeds.len() {
             let why = format!("the callable takes {} feeds, and {} came", callable.feed.len(), feeds.len());
             return Err(Failure::invalid(why));
@@ -181,10 +272,39 @@ impl DoorSession {
 
     /// Begins a partial run; its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
+        // Its lane is needed before it begins, so that two may go for two that begin at once.
+        self.make_partial_room()?;
         let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
         let handle = format!("{:016x}", crate::random::u64());
+        self.make_partial_room()?;
         lock(&self.partial).insert(handle.clone(), Arc::new(run));
         Ok(handle)
+    }
+
+    /// Makes room for one more partial run: the one that was gone on with the longest ago is cancelled.
+    fn make_partial_room(&self) -> Result<()> {
+        let is_idle = |run: &Arc<PartialRun>| (Arc::strong_count(run) == 1).then_some(0);
+        let cancelled = lock(&self.partial).make_room(is_idle);
+        cancelled.map(drop).map_err(|Full| {
+            let why = format!("{MAX_PARTIAL_RUNS} partial runs are under way already, and all are waited for");
+            Failure::new(Code::ResourceExhausted, why)
+        })
+    }
+
+    fn partial_run(&self, handle: &str) -> Result<Arc<PartialRun>> {
+        let mut runs = lock(&self.partial);
+        if let Some(run) = runs.get(handle) {
+            return Ok(Arc::clone(run));
+        }
+        if runs.had_to_go(handle) {
+            let why = format!(
+                "the partial run was cancelled: {MAX_PARTIAL_RUNS} were under way, another needed a place, and this one had \
+                 not been gone on with for the longest; set it up again"
+            );
+            return Err(Failure::new(Code::Aborted, why));
+        }
+        let why = "Must run 'setup' before performing partial runs: there is no such partial run, or it is over";
+        Err(Failure::invalid(why))
     }
 
     async fn go_on(
@@ -194,12 +314,7 @@ impl DoorSession {
         fetch: Vec<String>,
         options: &RunOptions,
     ) -> Result<Ran> {
-        let run = lock(&self.partial).get(handle).cloned();
-        let run = run.ok_or_else(|| {
-            Failure::invalid(
-                "Must run 'setup' before performing partial runs: there is no such partial run, or it is over",
-            )
-        })?;
+        let run = self.partial_run(handle)?;
         let result = self.within(options, run.go_on(feeds, &fetch)).await;
         let is_over = match &result {
             Ok(_) => run.is_over().await,

@@ -1,19 +1,17 @@
-//! Tensors in a client's messages: elements go from the network's bytes into their tensor, and from the tensor into the
-//! network's bytes, without a copy in between.
+//! Tensors in the messages to a client: elements go from their tensor into the network's bytes without a copy in between.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-use super::rope::{Rope, malformed};
 use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::{TensorProto, tensor_from_proto, tensor_to_proto};
-use crate::tensor::{DType, Data, Tensor};
+use crate::graph::graphdef::{TensorProto, tensor_to_proto};
+use crate::tensor::{DType, Tensor};
 
 /// `tensor_content` of a TensorProto.
-const CONTENT: u32 = 4;
+pub(super) const CONTENT: u32 = 4;
 /// `tensor` of a NamedTensorProto.
-const TENSOR: u32 = 2;
+pub(super) const TENSOR: u32 = 2;
 /// A tensor of at least so many bytes travels from where it lies; a smaller one is copied to what is around it.
 const APART: usize = 16 << 10;
 /// protobuf's own limit for a message.
@@ -21,70 +19,9 @@ const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
 /// What a NamedTensorProto says beside its tensor.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Name {
+pub(super) struct Name {
     #[prost(string, tag = "1")]
-    name: String,
-}
-
-/// Reads a NamedTensorProto of `length` bytes.
-pub(super) async fn read_named(rope: &mut Rope, length: usize) -> Result<(String, Tensor)> {
-    let end = rope.left().saturating_sub(length);
-    let mut tensor = None;
-    let mut rest = Vec::new();
-    while let Some(length) = rope.field(end, TENSOR, &mut rest).await? {
-        tensor = Some(read(rope, length).await?);
-    }
-    let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
-    match tensor {
-        Some(tensor) => Ok((name, tensor)),
-        None => Err(Failure::invalid(format!("the feed {name:?} comes without a tensor"))),
-    }
-}
-
-/// Reads a TensorProto of `length` bytes.
-pub(super) async fn read(rope: &mut Rope, length: usize) -> Result<Tensor> {
-    let end = rope.left().saturating_sub(length);
-    let mut filled = None;
-    let mut packed = Vec::new();
-    let mut rest = Vec::new();
-    while let Some(length) = rope.field(end, CONTENT, &mut rest).await? {
-        // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not, or
-        // for strings and bools, whose bytes are not their elements, the content is kept and read at the end.
-        filled = fill(rope, end, length, &rest).await?;
-        if filled.is_none() {
-            packed.clear();
-            rope.copy(length, end, |bytes| packed.extend_from_slice(bytes)).await?;
-        }
-    }
-    if let Some(tensor) = filled {
-        return Ok(tensor);
-    }
-    let mut proto = TensorProto::decode(&*rest).map_err(|error| malformed(&error))?;
-    proto.tensor_content = packed;
-    tensor_from_proto(proto)
-}
-
-/// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
-/// simply its bytes.
-async fn fill(rope: &mut Rope, end: usize, length: usize, before: &[u8]) -> Result<Option<Tensor>> {
-    let head = TensorProto::decode(before).map_err(|error| malformed(&error))?;
-    let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
-    let Some(size) = dtype.size().filter(|_| dtype != DType::Bool) else { return Ok(None) };
-    let dims = head.tensor_shape.map(|shape| shape.dim).unwrap_or_default();
-    let Some(dims) = dims.iter().map(|dim| usize::try_from(dim.size).ok()).collect::<Option<Vec<_>>>() else {
-        return Ok(None);
-    };
-    let shape = crate::tensor::Shape::from(dims);
-    let count = shape.checked_elements(dtype)?;
-    if count * size != length {
-        let why =
-            format!("a tensor of {dtype} and shape {shape} takes {} bytes, its content has {length}", count * size);
-        return Err(Failure::invalid(why));
-    }
-    let mut data = Data::zeros(dtype, count);
-    let Some(mut room) = data.bytes_mut() else { return Ok(None) };
-    rope.copy(length, end, |bytes| room.put_slice(bytes)).await?;
-    Tensor::new(shape, data).map(Some)
+    pub name: String,
 }
 
 /// A message under way: what is small in one buffer, large tensors where they lie.
@@ -195,8 +132,8 @@ fn field_len(tag: u32, length: usize) -> usize {
 pub(super) mod tests {
     use half::{bf16, f16};
 
-    use super::super::rope::tests::rope;
     use super::*;
+    use crate::graph::graphdef::tensor_from_proto;
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Named {
@@ -214,7 +151,7 @@ pub(super) mod tests {
         status_code: i32,
     }
 
-    fn tensors() -> Vec<Tensor> {
+    pub fn tensors() -> Vec<Tensor> {
         vec![
             Tensor::scalar(1.5f32),
             Tensor::from_vec(vec![2, 3], vec![1i64, -2, 3, i64::MAX, 0, i64::MIN]),
@@ -245,26 +182,5 @@ pub(super) mod tests {
             assert_eq!(named.name, format!("t{i}:0"));
             assert_eq!(tensor_from_proto(named.tensor.unwrap()).unwrap(), tensor);
         }
-    }
-
-    #[tokio::test]
-    async fn a_feed_is_read_whatever_pieces_it_comes_in() {
-        for tensor in tensors() {
-            let named = Named { name: "x:0".into(), tensor: Some(tensor_to_proto(&tensor)) };
-            let bytes = named.encode_to_vec();
-            for piece in [1, 3, 1000, bytes.len()] {
-                let (name, read) = read_named(&mut rope(&bytes, piece).await, bytes.len()).await.unwrap();
-                assert_eq!((name.as_str(), &read), ("x:0", &tensor));
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn content_that_does_not_fit_is_refused() {
-        let mut proto = tensor_to_proto(&Tensor::vector(vec![1f32, 2.0]));
-        proto.tensor_content.pop();
-        let bytes = proto.encode_to_vec();
-        let refused = read(&mut rope(&bytes, 4).await, bytes.len()).await.unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument);
     }
 }

@@ -56,7 +56,7 @@ impl House {
             ..NodeConfig::default()
         };
         let node = Arc::new(Node::start(config).await.unwrap());
-        let service = Arc::new(MasterService::new(node, LIMIT, token.map(str::to_owned)));
+        let service = Arc::new(MasterService::new(node, LIMIT, token));
         House { calls: Calls { service }, _home: home }
     }
 
@@ -176,6 +176,7 @@ async fn an_unguarded_door_does_not_open() {
         home: Some(home.path().to_owned()),
         listen: vec!["127.0.0.1:0".into()],
         mdns: false,
+        open: true,
         ..NodeConfig::default()
     };
     let node = Arc::new(Node::start(config).await.unwrap());

@@ -90,7 +90,7 @@ pub fn cpu(choice: BackendChoice) -> Offer {
 }
 
 /// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none where the choice is a CPU's
-/// alone. May take half a second.
+/// alone. May take half a second. An adapter that only OpenGL reaches is none.
 ///
 /// Software Vulkan is a GPU only to those who ask for it, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then
 /// comes behind the real ones.
@@ -138,6 +138,9 @@ mod found {
     use std::path::Path;
     use std::sync::Mutex;
 
+    use burn_backend::try_read_sync;
+    use burn_wgpu::wgpu::{AdapterInfo, Backend, DeviceType, Instance, InstanceDescriptor};
+    use burn_wgpu::{WgpuBackend, WgpuDevice};
     use cubecl::Device;
     use cubecl::device::WgpuDeviceKind;
 
@@ -145,6 +148,15 @@ mod found {
     use crate::device::DeviceKind;
     use crate::exec::burn::BurnEngine;
     use crate::failure::{Code, Failure};
+
+    /// The graphics interfaces that a GPU may be reached through, best first. OpenGL is none of them, though burn would fall
+    /// back to it: what its drivers make of compute shaders is not worth relying on, and they are free to take NaN and
+    /// infinity for any number.
+    const INTERFACES: [(Backend, WgpuBackend); 3] = [
+        (Backend::Metal, WgpuBackend::Metal),
+        (Backend::Vulkan, WgpuBackend::Vulkan),
+        (Backend::Dx12, WgpuBackend::Dx12),
+    ];
 
     /// One look at a time: the Vulkan loader does not take kindly to instances that come and go on several threads.
     static LOOKING: Mutex<()> = Mutex::new(());
@@ -154,11 +166,12 @@ mod found {
             return Vec::new();
         }
         let _alone = LOOKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut devices = catch_unwind(Device::enumerate_all).unwrap_or_default();
+        let mut devices = catch_unwind(devices).unwrap_or_default();
         devices.retain(|device| software_too || !is_software(device));
         devices.sort_by_key(is_software);
         devices
             .into_iter()
+            .map(Device::Wgpu)
             .filter_map(|device| {
                 let name = catch_unwind(|| device.client().properties().identity.name.clone()).ok()?;
                 Some((device, name))
@@ -178,6 +191,39 @@ mod found {
             .collect()
     }
 
+    /// The adapters of the first interface that has hardware; where none has, those of the first that has any.
+    fn devices() -> Vec<WgpuDevice> {
+        let mut software = Vec::new();
+        for (backend, interface) in INTERFACES {
+            let devices = on(backend, interface);
+            if devices.iter().any(|device| !is_software(device)) {
+                return devices;
+            }
+            if software.is_empty() {
+                software = devices;
+            }
+        }
+        software
+    }
+
+    fn on(backend: Backend, interface: WgpuBackend) -> Vec<WgpuDevice> {
+        let without_display = InstanceDescriptor::new_without_display_handle();
+        let instance = Instance::new(InstanceDescriptor { backends: backend.into(), ..without_display });
+        let adapters = try_read_sync(instance.enumerate_adapters(backend.into())).unwrap_or_default();
+        let infos: Vec<AdapterInfo> = adapters.iter().map(|adapter| adapter.get_info()).collect();
+        // burn counts the adapters of each kind by themselves, and of software it knows but one.
+        let place = |i: usize| infos[..i].iter().filter(|info| info.device_type == infos[i].device_type).count();
+        let kinds = infos.iter().enumerate().filter_map(|(i, info)| match (info.device_type, place(i)) {
+            (DeviceType::DiscreteGpu, place) => Some(WgpuDeviceKind::DiscreteGpu(place)),
+            (DeviceType::IntegratedGpu, place) => Some(WgpuDeviceKind::IntegratedGpu(place)),
+            (DeviceType::VirtualGpu, place) => Some(WgpuDeviceKind::VirtualGpu(place)),
+            (DeviceType::Other, place) => Some(WgpuDeviceKind::Other(place)),
+            (DeviceType::Cpu, 0) => Some(WgpuDeviceKind::Cpu),
+            (DeviceType::Cpu, _) => None,
+        });
+        kinds.map(|kind| WgpuDevice::new(kind).on(interface)).collect()
+    }
+
     /// Whether there can be a GPU at all. Linux shows one as a file, and asking its Vulkan drivers without need takes
     /// half a second and makes some of them complain on the terminal.
     fn may_have_hardware() -> bool {
@@ -185,8 +231,8 @@ mod found {
         !cfg!(target_os = "linux") || NODES.iter().any(|node| Path::new("/dev").join(node).exists())
     }
 
-    fn is_software(device: &Device) -> bool {
-        matches!(device, Device::Wgpu(device) if device.kind == WgpuDeviceKind::Cpu)
+    fn is_software(device: &WgpuDevice) -> bool {
+        device.kind == WgpuDeviceKind::Cpu
     }
 }
 
@@ -198,8 +244,24 @@ mod found {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The first GPU, or `None` on a machine without, which is then said.
+    ///
+    /// # Panics
+    /// Where `MESHTF_TEST_GPU` is `required`, as CI sets it after it has installed a driver.
+    pub fn gpu() -> Option<Box<dyn Engine>> {
+        let first = gpus(BackendChoice::Wgpu).into_iter().next();
+        if first.is_none() {
+            let required = std::env::var("MESHTF_TEST_GPU").is_ok_and(|value| value == "required");
+            assert!(!required, "MESHTF_TEST_GPU=required, and there is no GPU, not even Mesa's in software");
+            eprintln!(
+                "skipped for GPUs: this machine has none, not even Mesa's in software (`make setup` installs it)"
+            );
+        }
+        first.map(|offer| offer.open().expect("it was offered"))
+    }
 
     #[test]
     fn choices_are_read_as_they_are_written() {
@@ -232,7 +294,7 @@ mod tests {
     fn every_gpu_that_is_offered_opens() {
         let offers = gpus(BackendChoice::Wgpu);
         if offers.is_empty() {
-            eprintln!("skipped: this machine has no adapter, not even software Vulkan");
+            assert!(gpu().is_none(), "it comes and goes");
         }
         for (index, offer) in offers.into_iter().enumerate() {
             assert_eq!((offer.kind, offer.index as usize), (DeviceKind::Gpu, index));

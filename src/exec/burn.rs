@@ -6,6 +6,8 @@
 //! what has no elements. It never computes on whole numbers: those describe shapes, and stay with the host.
 
 mod array;
+mod bits;
+mod blocks;
 mod conv;
 mod elementwise;
 mod layout;
@@ -17,7 +19,7 @@ mod reduce;
 mod tests;
 mod train;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use array::Site;
 use burn_backend::DeviceOps;
@@ -25,7 +27,9 @@ pub(super) use memory::{Backing, download};
 
 use super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::kernel::KernelNode;
+use super::turn;
 use crate::failure::{Code, Failure, Result};
+use crate::memory as budget;
 use crate::tensor::{DType, Tensor};
 
 /// A tensor of no more elements is small to a CPU: what lies around a kernel of its backend, from the tensor it is given
@@ -112,7 +116,14 @@ fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>
     if !node.inputs.iter().any(|dtype| dtype.is_float()) {
         return Ok(elementwise::logical(node).map(|body| (body, true)));
     }
-    for family in [elementwise::body, reduce::body, train::body] {
+    if let Some(mut body) = elementwise::body(node)? {
+        let body: Body<B> = Box::new(move |site, inputs| {
+            admit_answer(&inputs)?;
+            body(site, inputs)
+        });
+        return Ok(Some((body, true)));
+    }
+    for family in [reduce::body, train::body] {
         if let Some(body) = family(node)? {
             return Ok(Some((body, true)));
         }
@@ -125,9 +136,21 @@ fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>
     Ok(None)
 }
 
+/// Lets a kernel make an answer of the size of its largest input, unless it can write over one of that size.
+fn admit_answer(inputs: &Values) -> Result<()> {
+    let largest = inputs.iter().map(Value::byte_len).max().unwrap_or(0);
+    if inputs.iter().any(|input| input.byte_len() == largest && input.is_unshared()) {
+        return Ok(());
+    }
+    budget::admit(largest)
+}
+
 /// Runs what calls burn, so that a panic there fails the step and not the node.
 fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        if turn::is_stop(&*panic) {
+            resume_unwind(panic);
+        }
         let what = panic
             .downcast_ref::<String>()
             .map(String::as_str)

@@ -75,8 +75,9 @@ impl EngineKernel {
     }
 }
 
-/// A backend on one device of this machine.
-pub trait Engine: Send {
+/// A backend on one device of this machine. Several threads may call it at a time: those that run the device's steps, and
+/// those that compile for it.
+pub trait Engine: Send + Sync {
     /// What it is, for people: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
     fn name(&self) -> &str;
 
@@ -133,6 +134,39 @@ impl Value {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of this process's memory that the elements take: none where they lie on a GPU.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Value::Host(tensor) => tensor.byte_len(),
+            #[cfg(feature = "wgpu")]
+            Value::Device(DeviceTensor { memory, .. }) if matches!(**memory, Some(Memory::Wgpu(_))) => 0,
+            Value::Device(tensor) => self.len() * tensor.dtype.size().unwrap_or(0),
+        }
+    }
+
+    /// Bytes of this process's memory that it takes, with what surrounds the elements.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Host(tensor) => tensor.heap_bytes(),
+            Value::Device(_) => size_of::<Option<Memory>>() + self.byte_len(),
+        }
+    }
+
+    /// Whether nobody else holds the elements, so that a kernel may write over them.
+    #[cfg(feature = "exec")]
+    pub(super) fn is_unshared(&self) -> bool {
+        match self {
+            Value::Host(tensor) => tensor.is_unique(),
+            Value::Device(DeviceTensor { memory, .. }) => {
+                Arc::strong_count(memory) == 1
+                    && match &**memory {
+                        Some(Memory::Flex(raw)) => raw.is_unique(),
+                        _ => true,
+                    }
+            }
+        }
     }
 
     /// The tensor in the memory of this process; waits for the engine where that still computes it. Free where it lies

@@ -6,12 +6,13 @@
 
 mod array;
 mod broadcast;
-mod call;
+pub(in crate::exec) mod call;
 pub mod checkpoint;
 mod linalg;
 mod math;
 mod matmul;
 mod nn;
+mod older;
 mod random;
 mod real;
 mod reduce;
@@ -23,7 +24,7 @@ mod train;
 pub mod update;
 
 pub use math::cast;
-pub use random::Dice;
+pub use random::{Dice, Generators};
 use smallvec::SmallVec;
 
 use crate::failure::Result;
@@ -54,7 +55,18 @@ pub struct KernelNode<'a> {
 /// # Errors
 /// InvalidArgument or Unimplemented where the attributes or dtypes are such that no input could be right.
 pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(ROOMS, node)
+    compile_with(node, &Generators::default())
+}
+
+/// As [`compile`], for a node whose random numbers, if it draws any, go on where other pieces of its session left them.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
+    match first(ROOMS, node)? {
+        None => random::kernel(node, generators),
+        found => Ok(found),
+    }
 }
 
 /// A room compiles the ops that are its own and answers `None` for all others.
@@ -76,8 +88,8 @@ const ROOMS: &[Room] = &[
     reduce::kernel,
     matmul::kernel,
     nn::kernel,
-    random::kernel,
     linalg::kernel,
     text::kernel,
     checkpoint::kernel,
+    older::kernel,
 ];

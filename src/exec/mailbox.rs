@@ -1,20 +1,25 @@
-//! How a device's thread is spoken to: a channel, and a flag that a running step looks at between two ops.
+//! How the threads of a device are spoken to: a channel, and a flag that a running step looks at between two ops.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
+use super::step::{Body, Progress};
+use super::thread::{Claim, Turn};
 use super::token::Tokens;
 use super::{Holds, Pushed};
-use crate::failure::Result;
+use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::Piece;
 use crate::tensor::Tensor;
 
+/// Most messages that wait for a device: what others ask of it beyond that is refused.
+pub const MAX_MESSAGES: usize = 1 << 16;
+
 pub(super) enum Message {
+    /// A piece that was compiled.
     Register {
         id: PieceId,
-        piece: Box<Piece>,
+        body: Box<Body>,
         reply: SyncSender<Result<()>>,
     },
     Start {
@@ -22,6 +27,8 @@ pub(super) enum Message {
         first: u64,
         count: u64,
         feeds: Vec<Tensor>,
+        /// For the feeds, while they wait.
+        claim: Claim,
     },
     Arrive {
         step: StepId,
@@ -30,9 +37,13 @@ pub(super) enum Message {
     /// More values wait than may: the step that one more came for fails.
     Overflow {
         step: StepId,
+        failure: Failure,
     },
     Abort {
         step: StepId,
+    },
+    Forget {
+        pieces: Vec<PieceId>,
     },
     Release {
         session: SessionId,
@@ -42,8 +53,17 @@ pub(super) enum Message {
         ticket: Ticket,
         result: Result<Tokens>,
     },
+    /// A turn that took long, and that others were not kept waiting for, is over.
+    Back {
+        turn: Turn,
+        result: Result<Progress>,
+    },
     Count {
         reply: SyncSender<Holds>,
+    },
+    /// Asks what takes the most memory.
+    Largest {
+        reply: SyncSender<Option<Held>>,
     },
     Close,
 }
@@ -60,48 +80,102 @@ pub(super) struct Ticket {
 #[derive(Clone)]
 pub(super) struct Mailbox {
     sender: Sender<Message>,
-    waiting: Arc<AtomicBool>,
+    state: Arc<State>,
 }
 
 /// The receiving side.
 pub(super) struct Inbox {
     receiver: Receiver<Message>,
-    waiting: Arc<AtomicBool>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A message may be waiting.
+    is_waiting: AtomicBool,
+    /// So many are.
+    messages: AtomicUsize,
 }
 
 pub(super) fn open() -> (Mailbox, Inbox) {
     let (sender, receiver) = mpsc::channel();
-    let waiting = Arc::new(AtomicBool::new(false));
-    (Mailbox { sender, waiting: waiting.clone() }, Inbox { receiver, waiting })
+    let state = Arc::new(State::default());
+    (Mailbox { sender, state: state.clone() }, Inbox { receiver, state })
 }
 
 impl Mailbox {
-    /// A message to a thread that has ended is dropped.
+    /// Sends what the device itself, or the node, has to say: it always finds room. To a device that is closed, it says
+    /// nothing.
     pub fn send(&self, message: Message) {
-        let _ = self.sender.send(message);
-        self.waiting.store(true, Ordering::Release);
+        let _closed = self.pass(message);
+    }
+
+    /// Sends what somebody else asks for, who could ask without end.
+    ///
+    /// # Errors
+    /// ResourceExhausted where [`MAX_MESSAGES`] wait already, Unavailable where nobody is left to take it.
+    pub fn offer(&self, message: Message) -> Result<()> {
+        if self.state.messages.load(Ordering::Relaxed) >= MAX_MESSAGES {
+            let why = format!("{MAX_MESSAGES} messages wait for the device already (MAX_MESSAGES)");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        self.pass(message)
+    }
+
+    fn pass(&self, message: Message) -> Result<()> {
+        self.state.messages.fetch_add(1, Ordering::Relaxed);
+        let sent = self.sender.send(message);
+        self.state.is_waiting.store(true, Ordering::Release);
+        sent.map_err(|_| Failure::new(Code::Unavailable, "the device is closed"))
+    }
+
+    /// Whether a message may be waiting.
+    pub fn is_waiting(&self) -> bool {
+        self.state.is_waiting.load(Ordering::Relaxed)
     }
 }
 
 impl Inbox {
-    /// Whether a message may be waiting.
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
     /// The next message, if one is there.
     pub fn take(&self) -> Option<Message> {
         // Lowered first: a message that comes now raises it again.
-        self.waiting.swap(false, Ordering::Acquire);
+        self.state.is_waiting.swap(false, Ordering::Acquire);
         let message = self.receiver.try_recv().ok();
         if message.is_some() {
-            self.waiting.store(true, Ordering::Relaxed);
+            self.state.messages.fetch_sub(1, Ordering::Relaxed);
+            self.state.is_waiting.store(true, Ordering::Relaxed);
         }
         message
     }
 
     /// Waits for the next message; `None` when nobody is left to send one.
     pub fn wait(&self) -> Option<Message> {
-        self.receiver.recv().ok()
+        let message = self.receiver.recv().ok();
+        self.state.messages.fetch_sub(usize::from(message.is_some()), Ordering::Relaxed);
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_ask_for_is_refused_where_too_much_waits() {
+        let (mailbox, inbox) = open();
+        let abort = |number| Message::Abort { step: StepId { session: SessionId(1), number } };
+        for number in 0..MAX_MESSAGES as u64 {
+            mailbox.offer(abort(number)).unwrap();
+        }
+        let refused = mailbox.offer(abort(0)).unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        assert!(refused.message.contains("MAX_MESSAGES"), "{refused}");
+        mailbox.send(Message::Close);
+        assert!(inbox.take().is_some() && inbox.wait().is_some());
+        mailbox.offer(abort(1)).unwrap();
+        drop(inbox);
+        let mailbox_of_nobody = mailbox.clone();
+        mailbox_of_nobody.state.messages.store(0, Ordering::Relaxed);
+        assert_eq!(mailbox_of_nobody.offer(abort(2)).unwrap_err().code, Code::Unavailable);
     }
 }

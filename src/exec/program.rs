@@ -23,6 +23,16 @@ pub(super) struct Program {
     pub acts: Vec<Act>,
 }
 
+impl Program {
+    /// The values that its nodes have from the graph.
+    pub fn constants(&self) -> impl Iterator<Item = &Value> {
+        self.acts.iter().filter_map(|act| match act {
+            Act::Const(value) => Some(value),
+            _ => None,
+        })
+    }
+}
+
 /// What stays the same for every step.
 pub(super) struct Code {
     pub nodes: Vec<Node>,
@@ -80,8 +90,10 @@ pub(super) const CONTROL: u32 = u32::MAX;
 
 /// A frame of the piece.
 pub(super) struct FrameCode {
-    /// The frames from the outermost loop down to this one; empty for the root.
-    pub path: Vec<u32>,
+    /// The frame around it; the root's is itself.
+    pub parent: u32,
+    /// How many loops lead to it; 0 for the root.
+    pub depth: u32,
     /// Its place among its parent's children.
     pub place: u32,
     pub children: Vec<u32>,
@@ -252,17 +264,17 @@ fn check(piece: &Piece) -> Result<()> {
 fn lay_out(piece: &Piece) -> Code {
     let mut frames: Vec<FrameCode> = Vec::with_capacity(piece.frames.len());
     for (i, frame) in piece.frames.iter().enumerate() {
-        let mut path = Vec::new();
-        let mut place = 0;
+        let (mut parent, mut depth, mut place) = (0, 0, 0);
         if i > 0 {
-            let parent = &mut frames[frame.parent as usize];
-            place = parent.children.len() as u32;
-            parent.children.push(i as u32);
-            path.clone_from(&parent.path);
-            path.push(i as u32);
+            parent = frame.parent;
+            let around = &mut frames[parent as usize];
+            depth = around.depth + 1;
+            place = around.children.len() as u32;
+            around.children.push(i as u32);
         }
         frames.push(FrameCode {
-            path,
+            parent,
+            depth,
             place,
             children: Vec::new(),
             parallel_iterations: frame.parallel_iterations.clamp(1, MAX_PARALLEL_ITERATIONS),
@@ -391,7 +403,7 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
         PieceOp::Op(op) => op.as_str(),
     };
     Ok(match op {
-        "Const" => Act::Const(Value::Host(node.attrs.tensor("value")?.clone())),
+        "Const" => Act::Const(Value::Host(node.attrs.whole_tensor("value")?)),
         "NoOp" => Act::Nothing,
         "ControlTrigger" => Act::ControlTrigger,
         "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
@@ -414,7 +426,7 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
                 return Ok(Act::State(state));
             }
             let on_engine = engine.compile(&kernel_node)?;
-            let host = match kernel::compile(&kernel_node) {
+            let host = match kernel::compile_with(&kernel_node, &site.generators) {
                 // What the engine does not take in the end is refused as the host would have.
                 Err(failure) if on_engine.is_some() => {
                     Some(Box::new(move |_: kernel::Inputs| Err(failure.clone())) as HostKernel)

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::engine::Value;
 use super::state::{Accumulator, Queue, Stack, TensorArray};
 use crate::checkpoint::DataDir;
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::SessionId;
+use crate::memory::{self, Holder};
 use crate::plan::DeviceKind;
 use crate::tensor::{DType, PartialShape};
 
@@ -41,6 +42,17 @@ impl Resource {
             Resource::Accumulator(_) => "accumulator",
             Resource::TensorArray(_) => "tensor array",
             Resource::Stack(_) => "stack",
+        }
+    }
+
+    /// Bytes of what it holds; 0 where somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Resource::Variable(variable) => variable.bytes(),
+            Resource::Queue(queue) => queue.bytes(),
+            Resource::Accumulator(accumulator) => accumulator.bytes(),
+            Resource::TensorArray(array) => array.bytes(),
+            Resource::Stack(stack) => stack.bytes(),
         }
     }
 }
@@ -73,7 +85,8 @@ pub struct Resources {
 
 #[derive(Default)]
 struct Table {
-    resources: BTreeMap<Key, Resource>,
+    /// Each with the session that made it.
+    resources: BTreeMap<Key, (Resource, SessionId)>,
     isolated: HashSet<SessionId>,
 }
 
@@ -89,6 +102,14 @@ impl Resources {
 
     pub(super) fn data(&self) -> Option<Arc<DataDir>> {
         self.data.clone()
+    }
+
+    /// Has these resources asked when the memory budget refuses something.
+    pub fn watched(self) -> Arc<Resources> {
+        let resources = Arc::new(self);
+        let holder: Arc<dyn Holder> = resources.clone();
+        memory::watch(Arc::downgrade(&holder));
+        resources
     }
 
     /// From now on the session sees only resources of its own, which go with it. To be said before it registers a piece.
@@ -121,10 +142,15 @@ impl Resources {
         lock(&self.table).isolated.contains(&session)
     }
 
-    /// The resource of that name, made where there is none.
-    pub(super) fn find_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Resource>) -> Result<Resource> {
+    /// The resource of that name, made for a session where there is none.
+    pub(super) fn find_or_make(
+        &self,
+        key: &Key,
+        session: SessionId,
+        make: impl FnOnce() -> Result<Resource>,
+    ) -> Result<Resource> {
         let mut table = lock(&self.table);
-        if let Some(resource) = table.resources.get(key) {
+        if let Some((resource, _)) = table.resources.get(key) {
             return Ok(resource.clone());
         }
         if table.resources.len() >= MAX_RESOURCES {
@@ -132,8 +158,18 @@ impl Resources {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let resource = make()?;
-        table.resources.insert(key.clone(), resource.clone());
+        table.resources.insert(key.clone(), (resource.clone(), session));
         Ok(resource)
+    }
+}
+
+impl Holder for Resources {
+    fn most(&self) -> Option<Held> {
+        let table = self.table.try_lock().ok()?;
+        let held = table.resources.iter().map(|(key, (resource, session))| (resource.bytes(), key, resource, session));
+        let (bytes, key, resource, session) = held.max_by_key(|(bytes, ..)| *bytes)?;
+        let what = format!("{} '{}', which session {session} made", resource.kind(), key.name);
+        Some(Held { what, bytes })
     }
 }
 
@@ -162,6 +198,11 @@ impl Variable {
 
     pub fn is_initialized(&self) -> bool {
         self.hold().is_some()
+    }
+
+    /// Bytes of its value; 0 where somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        self.value.try_lock().ok().and_then(|value| value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }
 
     /// Its place, for reading and writing while nobody else can.

@@ -22,7 +22,7 @@ pub(super) use tensor_array::TensorArray;
 pub(super) use variant::Variant;
 
 use super::engine::{Engine, Value};
-use super::kernel::KernelNode;
+use super::kernel::{Generators, KernelNode};
 use super::mailbox::{Mailbox, Message, Ticket};
 use super::resource::{DEFAULT_CONTAINER, Key, Resource, Resources, Variable};
 use super::token::{Token, Tokens};
@@ -63,6 +63,8 @@ pub(super) struct Site {
     pub session: SessionId,
     pub device: (DeviceKind, u32),
     pub resources: Arc<Resources>,
+    /// Where the random numbers of the session's nodes go on, on this device.
+    pub generators: Arc<Generators>,
 }
 
 /// Compiles an op that touches state; `None` where it is none.
@@ -171,9 +173,23 @@ handles! {
     stack: Stack, Stack, "stack";
 }
 
+/// Refuses names that TensorFlow refuses, though not for the handle of a variable.
+fn check_names(container: &str, shared: &str) -> Result<()> {
+    let is_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    let is_name = container.starts_with(is_first) && container.chars().all(|c| is_first(c) || c == '-' || c == '/');
+    if !(container.is_empty() || is_name) {
+        return Err(Failure::invalid(format!("container contains invalid characters: {container}")));
+    }
+    if shared.starts_with('_') {
+        return Err(Failure::invalid(format!("shared_name cannot start with '_':{shared}")));
+    }
+    Ok(())
+}
+
 /// A resource that a node names: looked up when it is first used, and again when something was taken out of the table.
 struct Named {
     key: Key,
+    session: SessionId,
     resources: Arc<Resources>,
     found: Option<(u64, Resource)>,
 }
@@ -181,6 +197,9 @@ struct Named {
 impl Named {
     fn new(node: &KernelNode, site: &Site) -> Result<Named> {
         let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
+        if node.op != "VarHandleOp" {
+            check_names(text("container")?, text("shared_name")?)?;
+        }
         let container = Some(text("container")?).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_CONTAINER);
         let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
         let key = Key {
@@ -189,7 +208,7 @@ impl Named {
             container: container.to_owned(),
             name: name.to_owned(),
         };
-        Ok(Named { key, resources: site.resources.clone(), found: None })
+        Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
     }
 
     fn find(&mut self, make: impl FnOnce(&str) -> Result<Resource>) -> Result<Resource> {
@@ -197,7 +216,7 @@ impl Named {
         match &self.found {
             Some((at, resource)) if *at == generation => Ok(resource.clone()),
             _ => {
-                let resource = self.resources.find_or_make(&self.key, || make(&self.key.name))?;
+                let resource = self.resources.find_or_make(&self.key, self.session, || make(&self.key.name))?;
                 self.found = Some((generation, resource.clone()));
                 Ok(resource)
             }

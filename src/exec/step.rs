@@ -20,12 +20,14 @@ use staged::Course;
 use trace::Trace;
 
 use super::engine::Engine;
-use super::mailbox::{Inbox, Mailbox, Ticket};
+use super::held::Tally;
+use super::mailbox::{Mailbox, Ticket};
 use super::outbox::Outbox;
 use super::program::{Act, Code, Program};
 use super::resource::Resource;
 use super::state::{Call, Outcome};
 use super::token::{Token, Tokens};
+use super::turn::Signal;
 use super::{Pushed, Sink};
 use crate::failure::{Code as Class, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -49,9 +51,30 @@ pub(super) struct Surroundings<'a> {
     pub engine: &'a dyn Engine,
     pub sink: &'a dyn Sink,
     pub mailbox: &'a Mailbox,
-    pub inbox: &'a Inbox,
+    /// What the turn is told from outside.
+    pub signal: &'a Signal,
     /// Bytes of all the values that are parked on the device.
     pub parked: &'a AtomicUsize,
+}
+
+impl Surroundings<'_> {
+    /// Whether the turn is to end after the op under way: somebody has something to say to the device, or to it.
+    fn are_wanted(&self) -> bool {
+        self.mailbox.is_waiting() || self.signal.is_set()
+    }
+}
+
+/// A piece that can run: what it does, and the state of its step.
+pub(super) struct Body {
+    pub program: Program,
+    pub step: Step,
+}
+
+impl Body {
+    pub fn new(program: Program) -> Body {
+        let step = Step::new(&program.code);
+        Body { program, step }
+    }
 }
 
 /// Where a step stands after its turn.
@@ -228,9 +251,20 @@ impl Step {
         self.awaited = 0;
     }
 
+    /// Adds up the values it holds.
+    pub fn tally(&self, tally: &mut Tally) {
+        tally.tensors(&self.feeds);
+        tally.tensors(self.parked.values());
+        self.fetches.iter().flatten().for_each(|token| tally.token(token));
+        self.frames.tally(tally);
+        for (_, resource) in self.blocked.values() {
+            tally.token(&Token::Resource(resource.clone()));
+        }
+    }
+
     fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
         let mut turn = TURN;
-        while turn > 0 && !near.inbox.is_waiting() {
+        while turn > 0 && !near.are_wanted() {
             let Some(at) = self.ready.pop_front() else { break };
             self.current = at.node;
             self.run_node(program, near, at)?;

@@ -1,6 +1,10 @@
 //! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
 
+mod deep;
+mod denormals;
+mod fair;
 mod flow;
+mod given_up;
 mod queues;
 mod scattered;
 mod state;

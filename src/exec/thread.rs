@@ -1,406 +1,293 @@
-//! The thread of a device: steps of many sessions take turns on it.
+//! The threads of a device: steps of many sessions take turns, and none waits long for the op of another.
 //!
-//! The steps of one piece run in order, one after the other. A step that waits for a value or a resource costs nothing
-//! until that comes; the thread goes on with others. Kernels run here and nowhere else.
+//! One thread drives: it takes the messages, and runs the turns one after the other. While it runs a turn, the device's
+//! table lies where another thread can take it. That thread watches: where a turn has run for [`TICK`] and something
+//! else waits for the device, it takes the table and drives on, and the turn ends beside it, at the latest after the op
+//! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
+//! it.
 
 mod ended;
+mod table;
 
-use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use ended::Ended;
+use table::Table;
+pub(super) use table::Turn;
+pub use table::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
 
+use super::Sink;
+use super::denormals;
 use super::engine::Engine;
-use super::mailbox::{Inbox, Mailbox, Message, Ticket};
-use super::program::{self, Program};
-use super::resource::Resources;
-use super::state::Site;
-use super::step::{self, Parked, Progress, Step, Surroundings, Tags};
-use super::token::Tokens;
-use super::{Holds, Pushed, Sink};
+use super::kernel::Generators;
+use super::mailbox::{Inbox, Mailbox, Message};
+use super::resource::{Resources, lock};
+use super::turn::Signal;
 use crate::failure::{Code, Failure, Result};
-use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{DeviceName, Piece};
-use crate::tensor::Tensor;
+use crate::ids::SessionId;
+use crate::memory;
+use crate::plan::DeviceName;
 
-/// Most bytes of values that wait on one device for their step or their Recv.
-pub const MAX_PARKED_BYTES: usize = 4 << 30;
+/// How often the watching thread looks. A turn that it sees twice has run for so long, and twice as long at most.
+const TICK: Duration = Duration::from_millis(10);
 
-/// Most pieces that one device holds.
-pub const MAX_PIECES: usize = 1 << 16;
+/// After so many looks without a turn it sleeps until there is one.
+const QUIET_TICKS: u32 = 16;
 
-/// Most [`Device::start`](super::Device::start)s of one piece that wait for their turn.
-pub const MAX_RUNS: usize = 1 << 16;
+/// Most threads of one device: so many ops at a time, less two, may be slow before others wait for them.
+pub const MAX_THREADS: usize = 16;
 
-struct Thread {
-    name: DeviceName,
-    engine: Box<dyn Engine>,
-    resources: Arc<Resources>,
-    sink: Arc<dyn Sink>,
-    mailbox: Mailbox,
-    inbox: Inbox,
-    pieces: HashMap<PieceId, PieceState>,
-    sessions: HashMap<SessionId, SessionState>,
-    /// The pieces whose step can go on.
-    runnable: VecDeque<PieceId>,
+/// What the threads of a device, and its handle, share.
+pub(super) struct Place {
+    pub name: DeviceName,
+    pub engine: Box<dyn Engine>,
+    pub resources: Arc<Resources>,
+    pub sink: Arc<dyn Sink>,
+    pub mailbox: Mailbox,
     /// Bytes of the values that arrived and that no node has taken yet.
-    parked: Arc<AtomicUsize>,
+    pub parked: AtomicUsize,
+    /// The state of each session's random ops, which all pieces of it share.
+    pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
 }
 
-struct PieceState {
-    program: Program,
-    step: Step,
-    /// The step under way.
-    current: Option<u64>,
-    runs: VecDeque<Run>,
-    is_queued: bool,
+/// Bytes that wait on a device, counted until this is dropped.
+pub(super) struct Claim {
+    place: Arc<Place>,
+    bytes: usize,
 }
 
-/// Steps to run, one after the other.
-struct Run {
-    first: u64,
-    next: u64,
-    end: u64,
-    feeds: Vec<Tensor>,
+impl Claim {
+    /// `None` where that is more than may wait.
+    pub fn of(place: &Arc<Place>, bytes: usize) -> Option<Claim> {
+        let claim = Claim { place: Arc::clone(place), bytes };
+        (place.parked.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_PARKED_BYTES).then_some(claim)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.place.parked.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The threads of a device.
+pub(super) struct Threads {
+    place: Arc<Place>,
+    state: Mutex<State>,
+    /// The watching thread is to look, or all are to end.
+    watch: Condvar,
+    /// A thread in reserve is to watch, or all are to end.
+    reserve: Condvar,
 }
 
 #[derive(Default)]
-struct SessionState {
-    pieces: Vec<PieceId>,
-    /// The piece that each step under way belongs to.
-    steps: HashMap<u64, PieceId>,
-    /// Values that came before their step.
-    early: HashMap<u64, Parked>,
-    ended: Ended,
+struct State {
+    lent: Option<Lent>,
+    /// Turns that the driving threads have begun.
+    turns: u64,
+    is_watched: bool,
+    /// The watching thread sleeps until there is a turn.
+    is_asleep: bool,
+    /// Threads that neither drive nor watch nor run a turn.
+    in_reserve: usize,
+    is_closed: bool,
+    handles: Vec<JoinHandle<()>>,
 }
 
-/// Runs until the device is closed.
-pub(super) fn run(
-    name: DeviceName,
-    engine: Box<dyn Engine>,
-    resources: Arc<Resources>,
-    sink: Arc<dyn Sink>,
-    mailbox: Mailbox,
+/// What the thread that drives has; whoever has it drives.
+struct Driver {
+    table: Table,
     inbox: Inbox,
-    parked: Arc<AtomicUsize>,
-) {
-    let mut thread = Thread {
-        name,
-        engine,
-        resources,
-        sink,
-        mailbox,
-        inbox,
-        pieces: HashMap::new(),
-        sessions: HashMap::new(),
-        runnable: VecDeque::new(),
-        parked,
-    };
-    loop {
-        // The values of a turn and the word that its step is done go out together.
-        thread.sink.flush();
-        if thread.runnable.is_empty() {
-            match thread.inbox.wait() {
-                None | Some(Message::Close) => break,
-                Some(message) => thread.handle(message),
-            }
-        }
-        while let Some(message) = thread.inbox.take() {
-            if matches!(message, Message::Close) {
-                thread.sink.flush();
-                thread.close();
-                return;
-            }
-            thread.handle(message);
-        }
-        if let Some(piece) = thread.runnable.pop_front() {
-            thread.turn(piece);
-        }
-    }
-    thread.close();
 }
 
-impl Thread {
-    fn handle(&mut self, message: Message) {
-        match message {
-            Message::Register { id, piece, reply } => {
-                let result = self.register(id, &piece);
-                let _ = reply.send(result.map_err(|failure| failure.on_device(&self.name.to_string())));
-            }
-            Message::Start { id, first, count, feeds } => self.start(id, first, count, feeds),
-            Message::Arrive { step, values } => {
-                for Pushed { transfer, iterations, value } in values {
-                    self.arrive(step, transfer, iterations, value);
-                }
-            }
-            Message::Overflow { step } => self.overflow(step),
-            Message::Abort { step } => self.abort(step),
-            Message::Release { session } => self.release(session),
-            Message::Wake { ticket, result } => self.wake(ticket, result),
-            Message::Count { reply } => {
-                let _ = reply.send(self.holds());
-            }
-            Message::Close => {}
+/// The driver, while its thread runs a turn.
+struct Lent {
+    driver: Box<Driver>,
+    turn: u64,
+    signal: Arc<Signal>,
+}
+
+impl Threads {
+    /// Starts the threads of a device.
+    ///
+    /// # Errors
+    /// ResourceExhausted where the machine gives none.
+    pub fn start(place: Arc<Place>, inbox: Inbox) -> Result<Arc<Threads>> {
+        let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
+        let (watch, reserve) = (Condvar::new(), Condvar::new());
+        let threads = Arc::new(Threads { place, state: Mutex::default(), watch, reserve });
+        threads.spawn(Some(driver))?;
+        if let Err(failure) = threads.spawn(None) {
+            threads.place.mailbox.send(Message::Close);
+            return Err(failure);
+        }
+        Ok(threads)
+    }
+
+    /// Waits for the threads to end, which the driving one was told. Not on one of them, which would wait for itself.
+    pub fn join(&self) {
+        let own = std::thread::current().id();
+        if lock(&self.state).handles.iter().any(|handle| handle.thread().id() == own) {
+            return;
+        }
+        loop {
+            let Some(handle) = lock(&self.state).handles.pop() else { return };
+            let _ended = handle.join();
         }
     }
 
-    fn register(&mut self, id: PieceId, piece: &Piece) -> Result<()> {
-        if self.pieces.contains_key(&id) {
-            let why = format!("piece {} is registered already", id.number);
-            return Err(Failure::new(Code::AlreadyExists, why));
-        }
-        let site =
-            Site { session: id.session, device: (self.name.kind, self.name.index), resources: self.resources.clone() };
-        let engine = &*self.engine;
-        let program = catch_unwind(AssertUnwindSafe(|| program::compile(piece, &site, engine)))
-            .unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-        let step = Step::new(&program.code);
-        let state = PieceState { program, step, current: None, runs: VecDeque::new(), is_queued: false };
-        self.pieces.insert(id, state);
-        self.sessions.entry(id.session).or_default().pieces.push(id);
+    fn spawn(self: &Arc<Threads>, driver: Option<Box<Driver>>) -> Result<()> {
+        let name = &self.place.name;
+        let title = format!("{}:{}", name.kind.name(), name.index);
+        let threads = Arc::clone(self);
+        let handle = std::thread::Builder::new()
+            .name(title)
+            .spawn(move || threads.work(driver))
+            .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no thread for a device: {error}")))?;
+        let mut state = lock(&self.state);
+        state.handles.retain(|handle| !handle.is_finished());
+        state.handles.push(handle);
         Ok(())
     }
 
-    fn start(&mut self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
-        let Some(piece) = self.pieces.get_mut(&id) else {
-            let step = StepId { session: id.session, number: first };
-            let why = format!("piece {} is not registered here; its session may be over", id.number);
-            return self.report(step, Failure::new(Code::NotFound, why));
-        };
-        if piece.runs.len() >= MAX_RUNS {
-            let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
-            return self
-                .report(StepId { session: id.session, number: first }, Failure::new(Code::ResourceExhausted, why));
+    /// What every thread of a device does until the device is closed.
+    fn work(self: &Arc<Threads>, mut driver: Option<Box<Driver>>) {
+        denormals::flush();
+        while let Some(driving) = driver.take().or_else(|| self.wait_to_drive()) {
+            self.drive(driving);
         }
-        if count > 0 {
-            piece.runs.push_back(Run { first, next: first, end: first.saturating_add(count), feeds });
-            self.begin(id);
-        }
+        memory::tell_all();
     }
 
-    /// Begins the next step of a piece, if it is idle and has one.
-    fn begin(&mut self, id: PieceId) {
-        let (Some(piece), Some(session)) = (self.pieces.get_mut(&id), self.sessions.get_mut(&id.session)) else {
-            return;
-        };
-        if piece.current.is_some() {
-            return;
-        }
-        while piece.runs.front().is_some_and(|run| run.next >= run.end) {
-            piece.runs.pop_front();
-        }
-        let Some(run) = piece.runs.front_mut() else { return };
-        let number = run.next;
-        run.next += 1;
-        let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
-        let early = session.early.remove(&number).unwrap_or_default();
-        session.steps.insert(number, id);
-        piece.current = Some(number);
-        piece.step.begin(&piece.program.code, StepId { session: id.session, number }, feeds, early);
-        self.queue(id);
-    }
-
-    fn queue(&mut self, id: PieceId) {
-        if let Some(piece) = self.pieces.get_mut(&id)
-            && !std::mem::replace(&mut piece.is_queued, true)
-        {
-            self.runnable.push_back(id);
-        }
-    }
-
-    /// Lets a step run until it waits, is done, fails or has had its turn.
-    fn turn(&mut self, id: PieceId) {
-        let Some(piece) = self.pieces.get_mut(&id) else { return };
-        piece.is_queued = false;
-        if piece.current.is_none() {
-            return;
-        }
-        let near = Surroundings {
-            device: &self.name,
-            piece: id,
-            engine: &*self.engine,
-            sink: &*self.sink,
-            mailbox: &self.mailbox,
-            inbox: &self.inbox,
-            parked: &self.parked,
-        };
-        let (step, program) = (&mut piece.step, &mut piece.program);
-        let result = catch_unwind(AssertUnwindSafe(|| step.run(program, &near)))
-            .unwrap_or_else(|panic| Err(step.place(program, panicked(&*panic))));
-        self.settle(id, result);
-    }
-
-    /// Goes on after a step ran or took something in.
-    fn settle(&mut self, id: PieceId, result: Result<Progress>) {
-        match result {
-            Ok(Progress::Waits) => {}
-            Ok(Progress::Yields) => self.queue(id),
-            Ok(Progress::Done(fetches)) => {
-                if let Some(step) = self.end_step(id) {
-                    self.sink.done(id, step, fetches);
+    /// Drives until a turn took long and another thread drives, or the device is closed.
+    fn drive(self: &Arc<Threads>, mut driver: Box<Driver>) {
+        loop {
+            // The values of a turn and the word that its step is done go out together.
+            self.flush();
+            if !driver.table.has_turn() {
+                match driver.inbox.wait() {
+                    None | Some(Message::Close) => return self.close(driver),
+                    Some(message) => driver.table.take(message),
                 }
-                self.begin(id);
             }
-            Err(failure) => {
-                if let Some(step) = self.end_run(id) {
-                    self.report(step, failure);
+            while let Some(message) = driver.inbox.take() {
+                if matches!(message, Message::Close) {
+                    return self.close(driver);
                 }
-                self.begin(id);
+                driver.table.take(message);
+            }
+            let Some(mut turn) = driver.table.next_turn() else { continue };
+            let number = self.lend(driver, &turn);
+            let result = turn.run(&self.place);
+            match self.take_back(number) {
+                Some(back) => driver = back,
+                None => {
+                    self.flush();
+                    return self.place.mailbox.send(Message::Back { turn, result });
+                }
+            }
+            driver.table.end(turn, result);
+        }
+    }
+
+    /// A sink that panics must not end the thread.
+    fn flush(&self) {
+        let _panicked = catch_unwind(AssertUnwindSafe(|| self.place.sink.flush()));
+    }
+
+    fn close(&self, mut driver: Box<Driver>) {
+        self.flush();
+        driver.table.close();
+        lock(&self.state).is_closed = true;
+        self.watch.notify_all();
+        self.reserve.notify_all();
+    }
+
+    /// Lays the driver where the watching thread finds it while a turn runs.
+    fn lend(&self, driver: Box<Driver>, turn: &Turn) -> u64 {
+        let mut state = lock(&self.state);
+        state.turns += 1;
+        let number = state.turns;
+        state.lent = Some(Lent { driver, turn: number, signal: Arc::clone(&turn.signal) });
+        if std::mem::take(&mut state.is_asleep) {
+            self.watch.notify_one();
+        }
+        number
+    }
+
+    /// The driver, where nobody has taken it since.
+    fn take_back(&self, turn: u64) -> Option<Box<Driver>> {
+        let mut state = lock(&self.state);
+        if state.lent.as_ref()?.turn != turn {
+            return None;
+        }
+        state.lent.take().map(|lent| lent.driver)
+    }
+
+    /// In reserve and then on watch, until this thread is to drive. `None` where it is to end: the device is closed, or enough
+    /// others are there.
+    fn wait_to_drive(self: &Arc<Threads>) -> Option<Box<Driver>> {
+        let mut state = lock(&self.state);
+        if state.is_watched {
+            if state.in_reserve > 0 {
+                return None;
+            }
+            state.in_reserve += 1;
+            state = self
+                .reserve
+                .wait_while(state, |state| state.is_watched && !state.is_closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.in_reserve -= 1;
+        }
+        state.is_watched = true;
+        let (mut state, driver) = self.watch_turns(state);
+        state.is_watched = false;
+        if state.in_reserve > 0 {
+            self.reserve.notify_one();
+        } else if driver.is_some() {
+            state.handles.retain(|handle| !handle.is_finished());
+            let may_spawn = state.handles.len() < MAX_THREADS;
+            drop(state);
+            if may_spawn {
+                // Without one, nobody watches until a turn that takes long ends; the device works all the same.
+                let _none_given = self.spawn(None);
             }
         }
+        driver
     }
 
-    fn report(&self, step: StepId, failure: Failure) {
-        self.sink.failed(step, failure.on_device(&self.name.to_string()).in_step(step.number));
-        self.sink.flush();
-    }
-
-    /// Forgets the step under way of a piece.
-    fn end_step(&mut self, id: PieceId) -> Option<StepId> {
-        let piece = self.pieces.get_mut(&id)?;
-        let number = piece.current.take()?;
-        piece.step.cancel(&piece.program.code, &self.parked);
-        if let Some(session) = self.sessions.get_mut(&id.session) {
-            session.steps.remove(&number);
-            session.ended.insert(number, number);
-        }
-        Some(StepId { session: id.session, number })
-    }
-
-    /// Forgets the step under way of a piece and those that would have followed it.
-    fn end_run(&mut self, id: PieceId) -> Option<StepId> {
-        let step = self.end_step(id)?;
-        let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
-        if let Some(run) = run.filter(|run| run.next < run.end) {
-            self.forget(id.session, run.next, run.end - 1);
-        }
-        Some(step)
-    }
-
-    /// Notes that steps are over which have not begun.
-    fn forget(&mut self, session: SessionId, first: u64, last: u64) {
-        let Some(session) = self.sessions.get_mut(&session) else { return };
-        session.ended.insert(first, last);
-        session.early.retain(|number, early| {
-            let is_over = (first..=last).contains(number);
-            if is_over {
-                let bytes: usize = early.values().map(step::cost).sum();
-                self.parked.fetch_sub(bytes, Ordering::Relaxed);
+    /// Looks at the turns until one takes long while something else waits; answers the driver then, and `None` once the
+    /// device is closed.
+    fn watch_turns<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Box<Driver>>) {
+        let (mut seen, mut quiet) = (0, 0);
+        while !state.is_closed {
+            match &state.lent {
+                Some(lent) if lent.turn == seen => {
+                    if self.place.mailbox.is_waiting() || lent.driver.table.has_turn() {
+                        lent.signal.make_way();
+                        let driver = state.lent.take().map(|lent| lent.driver);
+                        return (state, driver);
+                    }
+                }
+                Some(lent) => (seen, quiet) = (lent.turn, 0),
+                None if state.turns == seen => quiet += 1,
+                None => (seen, quiet) = (state.turns, 0),
             }
-            !is_over
-        });
-    }
-
-    fn arrive(&mut self, id: StepId, transfer: u32, tags: Tags, value: Option<Tensor>) {
-        let Some(session) = self.sessions.get_mut(&id.session) else {
-            self.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
-            return;
-        };
-        let cost = step::cost(&value);
-        let Some(&piece) = session.steps.get(&id.number) else {
-            let twice = if session.ended.contains(id.number) {
-                Some(cost)
-            } else {
-                let parked = session.early.entry(id.number).or_default();
-                parked.insert((transfer, tags), value).map(|first| step::cost(&first))
-            };
-            self.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
-            return;
-        };
-        self.feed(piece, |step, program, near| step.arrive(program, near, transfer, tags, value));
-    }
-
-    fn wake(&mut self, ticket: Ticket, result: Result<Tokens>) {
-        let session = self.sessions.get(&ticket.step.session);
-        let Some(&piece) = session.and_then(|session| session.steps.get(&ticket.step.number)) else { return };
-        self.feed(piece, |step, program, near| step.wake(program, near, ticket, result));
-    }
-
-    /// Gives a step something that it waits for, and a turn.
-    fn feed(&mut self, id: PieceId, give: impl FnOnce(&mut Step, &mut Program, &Surroundings) -> Result<()>) {
-        let Some(piece) = self.pieces.get_mut(&id) else { return };
-        let near = Surroundings {
-            device: &self.name,
-            piece: id,
-            engine: &*self.engine,
-            sink: &*self.sink,
-            mailbox: &self.mailbox,
-            inbox: &self.inbox,
-            parked: &self.parked,
-        };
-        match give(&mut piece.step, &mut piece.program, &near) {
-            Ok(()) => self.queue(id),
-            Err(failure) => {
-                let failure = piece.step.place(&piece.program, failure);
-                self.settle(id, Err(failure));
-            }
-        }
-    }
-
-    /// Fails a step, begun or not, that more values came for than may wait.
-    fn overflow(&mut self, id: StepId) {
-        self.abort(id);
-        let why = format!(
-            "more than {MAX_PARKED_BYTES} bytes of values (MAX_PARKED_BYTES) wait on {} for the nodes that take them",
-            self.name
-        );
-        self.report(id, Failure::new(Code::ResourceExhausted, why));
-    }
-
-    fn abort(&mut self, id: StepId) {
-        let Some(session) = self.sessions.get_mut(&id.session) else { return };
-        for piece_id in session.pieces.clone() {
-            let Some(piece) = self.pieces.get_mut(&piece_id) else { continue };
-            let Some(place) = piece.runs.iter().position(|run| (run.first..run.end).contains(&id.number)) else {
+            if quiet < QUIET_TICKS {
+                state = self.watch.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
-            };
-            // A piece may be ahead of the step that failed elsewhere: what follows that is given up all the same.
-            if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
-                self.end_run(piece_id);
-                self.begin(piece_id);
-            } else {
-                let end = std::mem::replace(&mut piece.runs[place].end, id.number);
-                self.forget(id.session, id.number, end - 1);
             }
+            quiet = 0;
+            state.is_asleep = true;
+            state = self
+                .watch
+                .wait_while(state, |state| state.is_asleep && !state.is_closed)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        self.forget(id.session, id.number, id.number);
+        (state, None)
     }
-
-    fn release(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.remove(&id) else { return };
-        for piece in session.pieces {
-            if let Some(mut piece) = self.pieces.remove(&piece) {
-                piece.step.cancel(&piece.program.code, &self.parked);
-            }
-        }
-        let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
-        self.parked.fetch_sub(bytes, Ordering::Relaxed);
-        self.resources.release(id);
-    }
-
-    fn holds(&self) -> Holds {
-        let waiting = |piece: &PieceState| piece.runs.iter().map(|run| (run.end - run.next) as usize).sum::<usize>();
-        Holds {
-            sessions: self.sessions.len(),
-            pieces: self.pieces.len(),
-            steps: self.pieces.values().map(waiting).sum::<usize>()
-                + self.sessions.values().map(|session| session.steps.len() + session.early.len()).sum::<usize>(),
-            parked_bytes: self.parked.load(Ordering::Relaxed),
-        }
-    }
-
-    fn close(mut self) {
-        for id in self.sessions.keys().copied().collect::<Vec<_>>() {
-            self.release(id);
-        }
-    }
-}
-
-/// What a panic of a kernel says, as a failure of its step.
-fn panicked(panic: &(dyn Any + Send)) -> Failure {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Failure::new(Code::Internal, format!("the kernel panicked: {}", text.unwrap_or("no message")))
 }

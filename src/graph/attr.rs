@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::op::AttrKind;
-use crate::failure::{Failure, Result};
-use crate::tensor::{DType, PartialShape, Shape, Tensor};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,8 @@ pub enum Attr {
     Type(DType),
     Shape(PartialShape),
     Tensor(Tensor),
+    /// A large tensor of one value: made where a step takes it.
+    Filled(Filled),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
     Bools(Vec<bool>),
@@ -26,6 +28,49 @@ pub enum Attr {
     Shapes(Vec<PartialShape>),
     /// A list with nothing in it: GraphDef does not say of what.
     Empty,
+}
+
+/// One value as often as a shape holds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Filled {
+    /// A scalar.
+    element: Tensor,
+    shape: Shape,
+}
+
+impl Filled {
+    /// Fewest elements that are not written out at once.
+    pub const LEAST_ELEMENTS: usize = 64 << 10;
+
+    /// # Errors
+    /// ResourceExhausted where the whole passes the limit of one tensor.
+    pub fn new(element: Tensor, shape: Shape) -> Result<Filled> {
+        let n = shape.limited_elements(element.dtype())?;
+        let each = element.byte_len() + if element.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
+        if n.saturating_mul(each) > MAX_TENSOR_BYTES {
+            let why = format!("a constant of shape {shape} passes the limit of {MAX_TENSOR_BYTES} bytes");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        Ok(Filled { element, shape })
+    }
+
+    pub fn element(&self) -> &Tensor {
+        &self.element
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The tensor itself.
+    ///
+    /// # Errors
+    /// ResourceExhausted where it passes the limit of one tensor, as one from elsewhere may.
+    pub fn tensor(&self) -> Result<Tensor> {
+        let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
+        let n = shape.checked_elements(element.dtype())?;
+        Ok(element.filled(shape, n))
+    }
 }
 
 impl Attr {
@@ -38,7 +83,7 @@ impl Attr {
             Attr::Str(_) => (kind, is_list) == (AttrKind::Str, false),
             Attr::Type(_) => (kind, is_list) == (AttrKind::Type, false),
             Attr::Shape(_) => (kind, is_list) == (AttrKind::Shape, false),
-            Attr::Tensor(_) => (kind, is_list) == (AttrKind::Tensor, false),
+            Attr::Tensor(_) | Attr::Filled(_) => (kind, is_list) == (AttrKind::Tensor, false),
             Attr::Ints(_) => (kind, is_list) == (AttrKind::Int, true),
             Attr::Floats(_) => (kind, is_list) == (AttrKind::Float, true),
             Attr::Bools(_) => (kind, is_list) == (AttrKind::Bool, true),
@@ -131,8 +176,30 @@ impl Attrs {
         dtype: Attr::Type(v) => *v, DType, "a dtype";
         /// A shape.
         shape: Attr::Shape(v) => v, &PartialShape, "a shape";
-        /// A tensor.
+        /// A tensor that is written out.
         tensor: Attr::Tensor(v) => v, &Tensor, "a tensor";
+    }
+
+    /// The dtype and shape of a tensor.
+    ///
+    /// # Errors
+    /// InvalidArgument where the attribute is missing or of another kind.
+    pub fn tensor_type(&self, name: &str) -> Result<(DType, &Shape)> {
+        match self.get(name) {
+            Some(Attr::Filled(filled)) => Ok((filled.element.dtype(), &filled.shape)),
+            _ => self.tensor(name).map(|tensor| (tensor.dtype(), tensor.shape())),
+        }
+    }
+
+    /// A tensor, written out where it stands as one value and a shape.
+    ///
+    /// # Errors
+    /// InvalidArgument where the attribute is missing or of another kind, ResourceExhausted where it is too large.
+    pub fn whole_tensor(&self, name: &str) -> Result<Tensor> {
+        match self.get(name) {
+            Some(Attr::Filled(filled)) => filled.tensor(),
+            _ => self.tensor(name).cloned(),
+        }
     }
 
     /// A string that is text.

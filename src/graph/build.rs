@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
+use super::refused::{self, Refused};
 use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
 use crate::tensor::DType;
 
@@ -27,9 +28,8 @@ pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
             return Err(GraphError::DuplicateName { name: def.name.clone() });
         }
     }
-    let ops: Vec<&'static OpDef> = defs.iter().map(known_op).collect::<Result<_, _>>()?;
     let links: Vec<Links> = defs.iter().map(|def| link(def, &by_name)).collect::<Result<_, _>>()?;
-    let order = sort(&defs, &ops, &links)?;
+    let order = sort(&defs, &links)?;
 
     let mut nodes: Vec<Option<Node>> = defs.iter().map(|_| None).collect();
     let mut defs: Vec<Option<NodeDef>> = defs.into_iter().map(Some).collect();
@@ -37,27 +37,21 @@ pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
     for i in order {
         let def = defs[i].take().expect("each node comes once in the order");
         let links = links[i].take().expect("each node comes once in the order");
-        nodes[i] = Some(check(def, ops[i], links, &nodes)?);
+        nodes[i] = Some(check_or_keep(def, links, &nodes)?);
     }
-    let nodes: Vec<Node> = nodes.into_iter().map(|node| node.expect("the order has every node")).collect();
+    let mut nodes: Vec<Node> = nodes.into_iter().map(|node| node.expect("the order has every node")).collect();
     // Back edges were typed from the loop's other input; now that every node is known, they are held against it.
+    let mut taken = Vec::new();
     for node in &nodes {
-        check_input_types(node, &nodes)?;
+        check_input_types(node, &nodes, &mut taken)?;
     }
+    refused::type_outputs(&mut nodes, taken);
     Ok(Graph { nodes, by_name })
 }
 
 pub(super) fn is_node_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-/\\>".contains(c))
-}
-
-fn known_op(def: &NodeDef) -> Result<&'static OpDef, GraphError> {
-    op::lookup(&def.op).ok_or_else(|| GraphError::UnknownOp {
-        node: def.name.clone(),
-        op: def.op.clone(),
-        nearest: op::nearest(&def.op).into_iter().map(str::to_owned).collect(),
-    })
 }
 
 /// The inputs of a definition, by id.
@@ -97,9 +91,9 @@ fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, Graph
 }
 
 /// A topological order that ignores the back edges of loops (from NextIteration to Merge).
-fn sort(defs: &[NodeDef], ops: &[&OpDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
+fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
     let is_back = |from: usize, to: usize| {
-        matches!(ops[from].name, "NextIteration" | "RefNextIteration") && matches!(ops[to].name, "Merge" | "RefMerge")
+        matches!(&*defs[from].op, "NextIteration" | "RefNextIteration") && matches!(&*defs[to].op, "Merge" | "RefMerge")
     };
     let sources = |to: usize| {
         let links = &links[to];
@@ -147,6 +141,48 @@ fn sort(defs: &[NodeDef], ops: &[&OpDef], links: &[Links]) -> Result<Vec<usize>,
     Err(GraphError::Cycle { nodes })
 }
 
+/// Checks one node, or keeps one that no step can run as it is, and so whoever cannot be checked without knowing what such
+/// a node answers.
+fn check_or_keep(def: NodeDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
+    let refused_input =
+        |input: &Output| nodes[input.node.index()].as_ref().filter(|producer| producer.refused.is_some());
+    for input in &links.inputs {
+        if let Some(producer) = nodes[input.node.index()].as_ref().filter(|producer| producer.refused.is_none()) {
+            check_port(&def.name, *input, producer)?;
+        }
+    }
+    let op = match (op::lookup(&def.op), &def.refused) {
+        (Some(op), None) => op,
+        (_, why) => {
+            let refused = Refused { op: def.op.clone(), why: why.clone(), because_of: None };
+            return Ok(keep(def, links, refused));
+        }
+    };
+    let Some(producer) = links.inputs.iter().find_map(refused_input) else { return check(def, op, links, nodes) };
+    let because_of = producer.refused.clone().map(|refused| (producer.name.clone(), refused));
+    let is_known = links.inputs.iter().all(|input| refused_input(input).is_none() || refused::is_countable(*input));
+    let again = Links { inputs: links.inputs.clone(), control: links.control.clone() };
+    match check(def.clone(), op, again, nodes) {
+        Ok(node) if is_known => Ok(node),
+        _ => Ok(keep(def, links, Refused { op: op.name.to_owned(), why: None, because_of })),
+    }
+}
+
+fn keep(def: NodeDef, links: Links, refused: Refused) -> Node {
+    let NodeDef { name, device, attrs, .. } = def;
+    Node {
+        name,
+        op: refused::unknown_op(),
+        input_refs: vec![false; links.inputs.len()],
+        inputs: links.inputs,
+        control: links.control,
+        device,
+        attrs,
+        outputs: Vec::new(),
+        refused: Some(Box::new(refused)),
+    }
+}
+
 /// Checks one node whose forward inputs have been checked, and completes its attributes.
 fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
     let NodeDef { name, device, mut attrs, .. } = def;
@@ -155,11 +191,6 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
         device: device.clone(),
         why: format!("{}; {}", error.why, error.right),
     })?;
-    for input in &links.inputs {
-        if let Some(producer) = &nodes[input.node.index()] {
-            check_port(&name, *input, producer)?;
-        }
-    }
     // Where the op alone says how many inputs there are, that is the better answer than a dtype that follows from none.
     let is_one = |arg: &ArgDef| matches!(arg.ty, ArgType::Fixed(_) | ArgType::Attr(_));
     if op.inputs.iter().all(is_one) && op.inputs.len() != links.inputs.len() {
@@ -199,6 +230,7 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
         attrs,
         input_refs: inputs.iter().map(|(_, ty)| ty.is_ref).collect(),
         outputs,
+        refused: None,
     })
 }
 
@@ -215,9 +247,17 @@ fn check_port(node: &str, input: Output, producer: &Node) -> Result<(), GraphErr
     })
 }
 
-fn check_input_types(node: &Node, nodes: &[Node]) -> Result<(), GraphError> {
+/// Holds what a node takes against what there is; what it takes of a node that cannot run is noted.
+fn check_input_types(node: &Node, nodes: &[Node], taken: &mut Vec<(Output, OutputType)>) -> Result<(), GraphError> {
+    if node.refused.is_some() {
+        return Ok(());
+    }
     for (index, ((arg, wanted), &input)) in expand(&node.op.inputs, &node.attrs).iter().zip(&node.inputs).enumerate() {
         let producer = &nodes[input.node.index()];
+        if producer.refused.is_some() {
+            taken.push((input, *wanted));
+            continue;
+        }
         check_port(&node.name, input, producer)?;
         let got = producer.outputs[input.port as usize];
         let input =
@@ -342,8 +382,7 @@ pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of:
         }
     }
     // A constant's dtype is its value's.
-    if let (None, Ok(value)) = (attrs.get("dtype"), attrs.tensor("value")) {
-        let dtype = value.dtype();
+    if let (None, Ok((dtype, _))) = (attrs.get("dtype"), attrs.tensor_type("value")) {
         attrs.set("dtype", Attr::Type(dtype));
     }
 }
@@ -368,10 +407,10 @@ fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(
         let hint = near.first().map_or(String::new(), |name| format!("; did you mean {name:?}?"));
         return Err(error(unknown, format!("is none that this op has{hint}")));
     }
-    if let (Ok(dtype), Ok(value)) = (attrs.dtype("dtype"), attrs.tensor("value"))
-        && dtype != value.dtype()
+    if let (Ok(dtype), Ok((own, _))) = (attrs.dtype("dtype"), attrs.tensor_type("value"))
+        && dtype != own
     {
-        return Err(error("value", format!("is {}, but dtype says {dtype}", value.dtype())));
+        return Err(error("value", format!("is {own}, but dtype says {dtype}")));
     }
     Ok(())
 }

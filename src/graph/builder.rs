@@ -276,7 +276,13 @@ impl OpBuilder<'_> {
                     let argument = super::build::argument_name(def, &attrs, count, i);
                     let name = graph.unique(&format!("{name}/{argument}"));
                     let attrs = Attrs::from([("dtype", value.dtype().into()), ("value", value.into())]);
-                    graph.push(NodeDef { name, op: "Const".into(), inputs: Vec::new(), device: device.clone(), attrs })
+                    graph.push(NodeDef {
+                        name,
+                        op: "Const".into(),
+                        device: device.clone(),
+                        attrs,
+                        ..NodeDef::default()
+                    })
                 }
             };
             names.push(graph.input_name(output)?);
@@ -284,7 +290,7 @@ impl OpBuilder<'_> {
         for node in control {
             names.push(format!("^{}", graph.input_name(Output { node, port: 0 })?));
         }
-        Ok(graph.push(NodeDef { name, op, inputs: names, device, attrs }))
+        Ok(graph.push(NodeDef { name, op, inputs: names, device, attrs, refused: None }))
     }
 }
 

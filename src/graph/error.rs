@@ -17,6 +17,9 @@ pub enum GraphError {
     BadName { name: String },
     #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
     UnknownOp { node: String, op: String, nearest: Vec<String> },
+    /// Its reader found something that meshtf cannot hold.
+    #[error("node {node}: {why}")]
+    CannotRun { node: String, why: String },
     #[error("node {node}: {} names a node that does not exist{}", shown(input), hint(nearest))]
     UnknownInput { node: String, input: String, nearest: Vec<String> },
     #[error("node {node}: input {input:?}: {producer} ({op}) has {ports} output(s), numbered from 0")]
@@ -54,6 +57,7 @@ impl GraphError {
     pub fn node(&self) -> Option<&str> {
         match self {
             GraphError::UnknownOp { node, .. }
+            | GraphError::CannotRun { node, .. }
             | GraphError::UnknownInput { node, .. }
             | GraphError::UnknownPort { node, .. }
             | GraphError::InputCount { node, .. }

@@ -1,9 +1,10 @@
 //! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
 //!
-//! Both are read into the same messages, and those into [`NodeDef`]s; and back. What a node states and meshtf cannot
-//! hold (a complex dtype) is refused by the name of node and attribute; in attributes that begin with `_`, which no op of
-//! the vocabulary reads, it is dropped. Functions are expanded where they are called: see [`Library`].
+//! Both are read into the same messages, and those into [`NodeDef`]s; and back. A node that states what meshtf cannot
+//! hold (a complex dtype, say) is kept without it, as one that no step can run; in attributes that begin with `_`, which no
+//! op of the vocabulary reads, it is dropped. Functions are expanded where they are called: see [`Library`].
 
+mod count;
 mod expand;
 mod flow;
 mod function;
@@ -11,18 +12,19 @@ mod library;
 mod proto;
 mod read_json;
 mod tensor;
+pub(crate) mod weigh;
 
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 pub use library::Library;
 use prost::Message as _;
-pub use proto::{GraphDef, TensorProto, TensorShapeProto};
+pub use proto::{Dim, GraphDef, TensorProto, TensorShapeProto};
 
 use self::proto::{AttrValue, ListValue, Value};
 use super::program::Budget;
 use super::{Attr, Attrs, FormatError, NodeDef};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::tensor::{PartialShape, Tensor};
 
 /// The version of GraphDef that is written: that of TensorFlow 2.21.
@@ -31,8 +33,15 @@ const PRODUCER: i32 = 2474;
 /// Reads a binary GraphDef.
 ///
 /// # Errors
-/// NoGraph where the bytes are no GraphDef, Node where a node states something that meshtf cannot hold.
+/// NoGraph where the bytes are no GraphDef, Node where a call takes its own answer.
 pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
+    match weigh::weigh(bytes, &weigh::GRAPH, weigh::MAX_GRAPH_BYTES) {
+        Err(failure) if failure.code == Code::ResourceExhausted => {
+            return Err(FormatError::NoGraph { why: failure.message });
+        }
+        // Of bytes that are none at all, the decoder says what is wrong.
+        _ => {}
+    }
     let graph = GraphDef::decode(bytes)
         .map_err(|error| FormatError::NoGraph { why: format!("the bytes are no GraphDef: {error}") })?;
     nodes(graph)
@@ -41,7 +50,7 @@ pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
 /// Reads a GraphDef in protobuf's JSON mapping, with field names in camelCase or as in the .proto file.
 ///
 /// # Errors
-/// Syntax, Content, or Node where a node states something that meshtf cannot hold.
+/// Syntax, Content, or Node where a call takes its own answer.
 pub fn from_json(text: &str) -> Result<Vec<NodeDef>, FormatError> {
     let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     from_json_value(text, &value)
@@ -54,7 +63,7 @@ pub(super) fn from_json_value(text: &str, value: &crate::json::Value) -> Result<
 /// The nodes of a GraphDef that comes whole; of one that comes in pieces, see [`Library`].
 ///
 /// # Errors
-/// Node where a node states something that meshtf cannot hold, or a call of a function cannot be expanded.
+/// Node where a call of a function takes its own answer.
 pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
     Library::default().expand(graph)
 }
@@ -100,19 +109,34 @@ fn encode_base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-fn read_node(node: proto::NodeDef, budget: &mut Budget) -> Result<NodeDef, FormatError> {
+/// What the nodes of one GraphDef are read with.
+struct Reading {
+    /// What their constants may take together.
+    budget: Budget,
+    /// The version of GraphDef that they were written as.
+    producer: i32,
+}
+
+/// The first version in which a Placeholder of shape [] is a scalar: before, a client that knew no shape wrote that.
+const SCALAR_PLACEHOLDERS: i32 = 24;
+
+fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {
     let proto::NodeDef { name, op, input, device, attr } = node;
-    let refuse = |why: String| FormatError::Node { node: name.clone(), why };
     let mut attrs = Attrs::default();
+    let mut refused = None;
     for (key, value) in attr {
-        match read_attr(value, budget) {
+        match read_attr(value, &mut reading.budget) {
             Ok(Some(value)) => attrs.set(key, value),
             Ok(None) => {}
             Err(_) if key.starts_with('_') => {}
-            Err(why) => return Err(refuse(format!("attribute {key:?} {why}"))),
+            Err(why) => refused = refused.or_else(|| Some(format!("attribute {key:?} {why}"))),
         }
     }
-    Ok(NodeDef { name, op, inputs: input, device, attrs })
+    let scalar_is_any = op == "Placeholder" && reading.producer < SCALAR_PLACEHOLDERS;
+    if scalar_is_any && attrs.shape("shape").is_ok_and(|shape| shape.0.as_ref().is_some_and(Vec::is_empty)) {
+        attrs.set("shape", Attr::Shape(PartialShape::UNKNOWN));
+    }
+    NodeDef { name, op, inputs: input, device, attrs, refused }
 }
 
 /// `None` where the message holds no value.
@@ -125,8 +149,8 @@ fn read_attr(attr: AttrValue, budget: &mut Budget) -> Result<Option<Attr>, Strin
         Value::B(v) => Attr::Bool(v),
         Value::Type(number) => Attr::Type(tensor::dtype(number)?),
         Value::Shape(v) => Attr::Shape(tensor::partial_shape(&v)?),
-        Value::Tensor(v) => Attr::Tensor(tensor::from_proto(v, budget)?),
-        Value::List(list) => read_list(list)?,
+        Value::Tensor(v) => tensor::attr_from_proto(*v, budget)?,
+        Value::List(list) => read_list(*list)?,
         Value::Func(function) => return Err(function::no_caller(&function.name)),
         Value::Placeholder(name) => {
             return Err(format!("is a placeholder ({name:?}), which only has a value inside a function"));
@@ -169,7 +193,7 @@ fn write_node(node: &NodeDef) -> proto::NodeDef {
 }
 
 fn write_attr(attr: &Attr) -> Value {
-    let list = |list: ListValue| Value::List(list);
+    let list = |list: ListValue| Value::List(Box::new(list));
     match attr {
         Attr::Int(v) => Value::I(*v),
         Attr::Float(v) => Value::F(*v),
@@ -177,7 +201,11 @@ fn write_attr(attr: &Attr) -> Value {
         Attr::Str(v) => Value::S(v.clone()),
         Attr::Type(v) => Value::Type(v.proto_number()),
         Attr::Shape(v) => Value::Shape(tensor::shape_proto(v)),
-        Attr::Tensor(v) => Value::Tensor(tensor::to_proto(v)),
+        Attr::Tensor(v) => Value::Tensor(Box::new(tensor::to_proto(v))),
+        Attr::Filled(v) => Value::Tensor(Box::new(TensorProto {
+            tensor_shape: Some(tensor::shape_proto(&v.shape().into())),
+            ..tensor::to_proto(v.element())
+        })),
         Attr::Ints(v) => list(ListValue { i: v.clone(), ..ListValue::default() }),
         Attr::Floats(v) => list(ListValue { f: v.clone(), ..ListValue::default() }),
         Attr::Bools(v) => list(ListValue { b: v.clone(), ..ListValue::default() }),

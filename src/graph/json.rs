@@ -8,14 +8,14 @@ mod draft;
 mod dtypes;
 mod write;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub use write::to_json;
 
 use self::draft::{Draft, Input, Literal, Made};
 use super::build::argument_name;
 use super::program::Budget;
-use super::{Attr, Attrs, FormatError, NodeDef, Program};
+use super::{Attr, Attrs, Filled, FormatError, NodeDef, Program};
 use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
 use crate::tensor::{DType, Tensor, literal};
@@ -55,11 +55,12 @@ pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
     for (draft, settled) in document.nodes.iter().zip(&dtypes) {
         define(draft, &settled.inputs, &mut taken, &mut budget, &mut nodes)?;
     }
+    let by_name: HashMap<&str, usize> = document.nodes.iter().zip(0..).map(|(node, i)| (node.name, i)).collect();
     let feed = document
         .feed
         .iter()
         .map(|(name, literal)| {
-            let dtype = literal.dtype.or_else(|| dtypes::of_tensor(name, &document.nodes, &dtypes));
+            let dtype = literal.dtype.or_else(|| dtypes::of_tensor(name, &by_name, &dtypes));
             Ok((name.clone(), literal.tensor(dtype, &mut budget)?))
         })
         .collect::<Result<_, Fault>>()?;
@@ -79,7 +80,7 @@ fn define(
     let device = draft.device.clone();
     match &draft.made {
         Made::Constant(literal) => {
-            let value = literal.tensor(literal.dtype, budget)?;
+            let value = literal.attr(literal.dtype, budget)?;
             nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
         }
         Made::Op { op, inputs, attrs } => {
@@ -88,7 +89,7 @@ fn define(
                 match input {
                     Input::Tensor(tensor) => names.push((*tensor).to_owned()),
                     Input::Literal(literal) => {
-                        let value = literal.tensor(dtypes[i], budget)?;
+                        let value = literal.attr(dtypes[i], budget)?;
                         let wanted = format!("{name}/{}", argument_name(op, attrs, inputs.len(), i));
                         let own = unique(wanted, taken);
                         nodes.push(constant(own.clone(), device.clone(), value));
@@ -97,15 +98,25 @@ fn define(
                 }
             }
             names.extend(control);
-            nodes.push(NodeDef { name, op: op.name.to_owned(), inputs: names, device, attrs: attrs.clone() });
+            nodes.push(NodeDef {
+                name,
+                op: op.name.to_owned(),
+                inputs: names,
+                device,
+                attrs: attrs.clone(),
+                refused: None,
+            });
         }
     }
     Ok(())
 }
 
-fn constant(name: String, device: String, value: Tensor) -> NodeDef {
-    let attrs = Attrs::from([("dtype", Attr::Type(value.dtype())), ("value", Attr::Tensor(value))]);
-    NodeDef { name, op: "Const".to_owned(), inputs: Vec::new(), device, attrs }
+fn constant(name: String, device: String, value: Attr) -> NodeDef {
+    let mut attrs = Attrs::from([("value", value)]);
+    if let Ok((dtype, _)) = attrs.tensor_type("value") {
+        attrs.set("dtype", Attr::Type(dtype));
+    }
+    NodeDef { name, op: "Const".to_owned(), device, attrs, ..NodeDef::default() }
 }
 
 /// `wanted`, or `wanted_1`, `wanted_2`, … where that is taken; the answer is taken from then on.
@@ -120,6 +131,19 @@ fn unique(wanted: String, taken: &mut HashSet<String>) -> String {
 }
 
 impl Literal<'_, '_> {
+    /// The value of a constant. One value that fills a large shape stays that.
+    fn attr(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Attr, Fault> {
+        let path = Path::Written(&self.path);
+        if let Some(shape) = self.shape.as_ref().filter(|shape| shape.elements() >= Some(Filled::LEAST_ELEMENTS)) {
+            let element = literal::from_json(self.value, dtype, path)?;
+            if element.rank() == 0 {
+                let filled = Filled::new(element, shape.clone());
+                return filled.map(Attr::Filled).map_err(|failure| Fault::content(self.value, path, failure.message));
+            }
+        }
+        self.tensor(dtype, budget).map(Attr::Tensor)
+    }
+
     /// The value, as `dtype` where one is settled.
     fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);

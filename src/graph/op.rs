@@ -22,6 +22,8 @@ pub struct OpDef {
     pub stateful: bool,
     /// Takes a reference to a variable that has no value yet.
     pub allows_uninitialized: bool,
+    /// The op that took its place in newer clients and does the same with the same inputs.
+    newer: Option<&'static str>,
 }
 
 /// A formal input or output.
@@ -77,6 +79,24 @@ pub struct AttrDef {
 }
 
 impl OpDef {
+    /// An op of which nothing is known.
+    pub(super) const fn unknown(name: &'static str) -> OpDef {
+        OpDef {
+            name,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            attrs: Vec::new(),
+            stateful: true,
+            allows_uninitialized: false,
+            newer: None,
+        }
+    }
+
+    /// The op type whose kernel it runs: its own, or that of the newer op that it is another name for.
+    pub fn runs_as(&'static self) -> &'static OpDef {
+        self.newer.and_then(lookup).unwrap_or(self)
+    }
+
     /// The attribute of that name.
     pub fn attr(&self, name: &str) -> Option<&AttrDef> {
         self.attrs.iter().find(|attr| attr.name == name)
@@ -130,6 +150,10 @@ mod tests {
                     ArgType::Attr(a) | ArgType::ManyFixed(a, _) | ArgType::List(a) => vec![a],
                     ArgType::Many(n, t) => vec![n, t],
                 };
+                if let Some(newer) = op.newer {
+                    let newer = lookup(newer).unwrap_or_else(|| panic!("{}: there is no {newer}", op.name));
+                    assert!(newer.newer.is_none() && newer.inputs.len() == op.inputs.len(), "{}", op.name);
+                }
                 for name in names {
                     assert!(op.attr(name).is_some(), "{}: {} names no attribute {name}", op.name, arg.name);
                 }

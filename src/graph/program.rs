@@ -24,11 +24,18 @@ const MAX_BYTES: usize = i32::MAX as usize;
 const MAX_JSON_BYTES: usize = 256 << 20;
 
 /// How many bytes the constants of one file may take together: a few bytes can ask for a shape of any size.
-pub(super) struct Budget(usize);
+pub(super) struct Budget {
+    left: usize,
+    /// Of that, what may be said in few bytes.
+    expanded: usize,
+}
+
+/// Most bytes of a file's constants that are not in the file: values that fill what a list of others leaves open.
+const MAX_EXPANDED_BYTES: usize = 256 << 20;
 
 impl Budget {
     pub fn new() -> Self {
-        Budget(MAX_TENSOR_BYTES)
+        Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES }
     }
 
     /// Takes `bytes` off what is left.
@@ -36,12 +43,26 @@ impl Budget {
     /// # Errors
     /// Why, where less is left.
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
-        self.0 = self.0.checked_sub(bytes).ok_or_else(|| {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
                 "takes the constants of this file past {MAX_TENSOR_BYTES} bytes together; feed large values instead"
             )
         })?;
         Ok(())
+    }
+
+    /// Takes `bytes` off what is left, which a few bytes of the file stand for.
+    ///
+    /// # Errors
+    /// Why, where less is left.
+    pub fn expand(&mut self, bytes: usize) -> Result<(), String> {
+        self.expanded = self.expanded.checked_sub(bytes).ok_or_else(|| {
+            format!(
+                "takes the values that fill the rest of their constants past {MAX_EXPANDED_BYTES} bytes together; state \
+                 each value, or use Fill"
+            )
+        })?;
+        self.take(bytes)
     }
 }
 

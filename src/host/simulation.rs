@@ -1,9 +1,11 @@
-//! Masters, workers and clients on a network drawn from a seed: messages dawdle, large ones are overtaken, nodes die,
-//! clients lose patience.
+//! Masters, workers and clients on a network drawn from a seed: messages dawdle, large ones are overtaken, nodes die, links
+//! between two that live on end, clients lose patience, planners and registrars panic. Masters keep so few plans that most
+//! are made again.
 //!
 //! Whatever is drawn, every run ends, with the right values or with the first cause of its failure, and nothing of it is
 //! left with those that live on. The devices are real threads, so a seed repeats the network's draws, not every instant.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
@@ -15,6 +17,7 @@ use crate::exec::{BackendChoice, Resources, cpu};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
+use crate::master::Limits;
 use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Member, Message, Peer, SessionOptions};
 use crate::session::{Session, Steps};
@@ -24,6 +27,9 @@ const SEEDS: u64 = 150;
 const TASKS: u32 = 3;
 const CLIENTS: u64 = 2;
 const RUNS: u64 = 4;
+/// What is fetched in a run. With the initialiser these are more plans than a master keeps.
+const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];
+const MAX_PLANS: usize = 2;
 /// What is under way after this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -47,8 +53,10 @@ impl Draw {
 #[allow(clippy::large_enum_variant)] // Few are under way, and they are moved once.
 enum Parcel {
     Message(Envelope),
-    /// The sender is gone; nothing follows.
+    /// The link with the sender is over; what follows comes over another, if it is not dead.
     Down,
+    /// It was so a while ago: the sender is dead, and everybody knows, or it is up.
+    Parted,
 }
 
 #[derive(Default)]
@@ -63,6 +71,8 @@ struct Lanes {
     lanes: BTreeMap<(Peer, Peer), VecDeque<Parcel>>,
     cluster: Arc<Cluster>,
     dead: BTreeSet<Peer>,
+    /// Draws whether a look at the cluster while planning panics, or the answer to a registration; `None`: neither does.
+    panics: Option<Draw>,
 }
 
 struct SimPost {
@@ -72,6 +82,7 @@ struct SimPost {
 
 impl Post for SimPost {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        self.net.may_panic("meshtf-register");
         let mut state = self.net.lock();
         // What a dead participant still does is seen by nobody.
         if state.dead.contains(&self.me) {
@@ -86,6 +97,7 @@ impl Post for SimPost {
     }
 
     fn cluster(&self) -> Arc<Cluster> {
+        self.net.may_panic("meshtf-plan");
         Arc::clone(&self.net.lock().cluster)
     }
 }
@@ -93,6 +105,18 @@ impl Post for SimPost {
 impl Net {
     fn lock(&self) -> MutexGuard<'_, Lanes> {
         self.state.lock().expect("no panic under this lock")
+    }
+
+    /// Panics on threads of that kind, where that is drawn, but not twice in a row: who panicked gets to say so.
+    fn may_panic(&self, threads: &str) {
+        thread_local!(static HAS_PANICKED: Cell<bool> = const { Cell::new(false) });
+        if !std::thread::current().name().is_some_and(|name| name.starts_with(threads)) {
+            return;
+        }
+        let is_drawn = self.lock().panics.as_mut().is_some_and(|draw| draw.below(3) == 0);
+        let panics = is_drawn && !HAS_PANICKED.get();
+        HAS_PANICKED.set(panics);
+        assert!(!panics, "drawn from the seed");
     }
 
     fn host(&self, peer: &Peer) -> &Arc<Host> {
@@ -117,7 +141,8 @@ impl Net {
         };
         match parcel {
             Parcel::Message(envelope) => self.host(&to).deliver(&from, envelope),
-            Parcel::Down => self.host(&to).down(&from, task_of(&from).as_ref(), "its process was killed"),
+            Parcel::Down => self.host(&to).down(&from, task_of(&from).as_ref(), "its link ended"),
+            Parcel::Parted => self.host(&to).parted(&from, "its link ended"),
         }
         true
     }
@@ -140,6 +165,16 @@ impl Net {
         let survivors: Vec<Peer> = hosts.filter(|&peer| !state.dead.contains(peer)).cloned().collect();
         for to in survivors {
             state.lanes.entry((victim.clone(), to)).or_default().push_back(Parcel::Down);
+        }
+    }
+
+    /// The link between two tasks ends, though both live on: what was under way on it is lost, and it begins anew.
+    fn part(&self, one: &Peer, other: &Peer) {
+        let mut state = self.lock();
+        for (from, to) in [(one, other), (other, one)] {
+            let lane = state.lanes.entry((from.clone(), to.clone())).or_default();
+            lane.clear();
+            lane.extend([Parcel::Down, Parcel::Parted]);
         }
     }
 }
@@ -165,36 +200,52 @@ enum Plot {
     Fails,
     /// Clients give up some of their runs.
     Cancels,
+    /// Planners and registrars panic.
+    Panics,
     /// A task dies at some moment.
     Dies { task: u32 },
+    /// The link between this task and the next ends at some moment.
+    Parts { task: u32 },
 }
 
 #[test]
 fn every_run_ends_with_the_truth_and_leaves_nothing() {
     for seed in 0..SEEDS {
         let mut draw = Draw(seed);
-        let plot = match draw.below(4) {
+        let plot = match draw.below(5) {
             0 => Plot::Counts,
             1 => Plot::Fails,
             2 => Plot::Cancels,
+            3 => Plot::Panics,
             _ => Plot::Dies { task: draw.below(TASKS.into()) as u32 },
         };
         simulate(draw, plot).unwrap_or_else(|fault| panic!("seed {seed}, {plot:?}: {fault}"));
     }
 }
 
+#[test]
+fn a_link_that_ends_fails_what_it_carried_and_leaves_nothing() {
+    for seed in SEEDS..SEEDS + 50 {
+        let mut draw = Draw(seed);
+        let plot = Plot::Parts { task: draw.below(TASKS.into()) as u32 };
+        simulate(draw, plot).unwrap_or_else(|fault| panic!("seed {seed}, {plot:?}: {fault}"));
+    }
+}
+
 fn simulate(mut draw: Draw, plot: Plot) -> Result<(), String> {
     let net = network();
+    net.lock().panics = (plot == Plot::Panics).then(|| Draw(draw.next()));
     if plot == Plot::Counts {
         drive(&net, &mut draw, None, vec![client(&net, 0, move |host| async move { count(&host, "zero").await })])?;
     }
-    let death = if let Plot::Dies { task } = plot { Some((20 + draw.below(150), task)) } else { None };
+    let strikes = matches!(plot, Plot::Dies { .. } | Plot::Parts { .. });
+    let strike = strikes.then(|| (20 + draw.below(150), plot));
     let lives = (0..CLIENTS).map(|number| {
         let mut draw = Draw(draw.next());
         client(&net, number, move |host| async move { live(&host, plot, &mut draw).await })
     });
     let lives = lives.collect();
-    let counted: u64 = drive(&net, &mut draw, death, lives)?.iter().sum();
+    let counted: u64 = drive(&net, &mut draw, strike, lives)?.iter().sum();
     if plot == Plot::Counts {
         let total = client(&net, 0, move |host| async move { count(&host, "total").await });
         let total = drive(&net, &mut draw, None, vec![total])?[0];
@@ -227,17 +278,26 @@ fn client<F: Future<Output = Result<u64, String>>>(
     })
 }
 
-/// Delivers until the clients are through. `death`: after so many deliveries, of that task.
-fn drive(net: &Net, draw: &mut Draw, mut death: Option<(u64, u32)>, clients: Vec<Client>) -> Result<Vec<u64>, String> {
+/// Delivers until the clients are through. `strike`: after so many deliveries, what the plot has in store.
+fn drive(
+    net: &Net,
+    draw: &mut Draw,
+    mut strike: Option<(u64, Plot)>,
+    clients: Vec<Client>,
+) -> Result<Vec<u64>, String> {
     let start = Instant::now();
     while !clients.iter().all(JoinHandle::is_finished) {
         if net.deliver_one(draw) {
-            death = match death {
-                Some((0, task)) => {
-                    net.kill(&peer(task), draw);
+            strike = match strike {
+                Some((0, plot)) => {
+                    match plot {
+                        Plot::Dies { task } => net.kill(&peer(task), draw),
+                        Plot::Parts { task } => net.part(&peer(task), &peer((task + 1) % TASKS)),
+                        Plot::Counts | Plot::Fails | Plot::Cancels | Plot::Panics => {}
+                    }
                     None
                 }
-                waits => waits.map(|(deliveries, task)| (deliveries - 1, task)),
+                waits => waits.map(|(deliveries, plot)| (deliveries - 1, plot)),
             };
         } else {
             // Whoever is at work sends something soon, or is through.
@@ -259,7 +319,8 @@ fn network() -> Arc<Net> {
     let post = |me: &Peer| Arc::new(SimPost { me: me.clone(), net: Arc::clone(&net) }) as Arc<dyn Post>;
     for index in 0..TASKS {
         let (me, task) = (peer(index), Task::new("sim", index));
-        let host = Host::new(Some(&task), &post(&me), Resources::new());
+        let limits = Limits { plans: MAX_PLANS, ..Limits::default() };
+        let host = Host::with_limits(Some(&task), &post(&me), Resources::new(), limits);
         let devices = vec![host.serve(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
         let incarnation = Incarnation(index.into());
         members.push(Member { task, peer: me.clone(), incarnation, devices, addresses: vec![], since_unix_ms: 0 });
@@ -316,11 +377,17 @@ async fn live(host: &Host, plot: Plot, draw: &mut Draw) -> Result<u64, String> {
         if plot != Plot::Counts
             && let Err(failure) = session.run(&[], &[], &["zero"]).await
         {
-            return excused(plot, &failure).map(|()| counted);
+            excused(plot, &failure)?;
+            match plot {
+                Plot::Panics | Plot::Cancels => continue,
+                _ => return Ok(counted),
+            }
         }
         let steps = Steps { count, every: draw.below(4) };
         let feeds = [("x", Tensor::scalar(x))];
-        let work = session.run_steps(&feeds, &["last", "read"], &[], steps, |_, _| {});
+        let fetches = FETCHES[draw.below(FETCHES.len() as u64) as usize];
+        let last = fetches.iter().position(|&fetch| fetch == "last").expect("it is always fetched");
+        let work = session.run_steps(&feeds, fetches, &[], steps, |_, _| {});
         let patience = if plot == Plot::Cancels { draw.below(40) } else { u64::MAX };
         let ran = tokio::select! {
             biased;
@@ -329,7 +396,7 @@ async fn live(host: &Host, plot: Plot, draw: &mut Draw) -> Result<u64, String> {
         };
         match ran {
             Ok(ran) => {
-                let last = ran.fetches[0].item::<i32>().map_err(|failure| failure.to_string())?;
+                let last = ran.fetches[last].item::<i32>().map_err(|failure| failure.to_string())?;
                 if last != x.wrapping_mul(weight) || (plot == Plot::Fails && count >= FAILS_AT) {
                     return Err(format!("run {run} of {count} steps fetched {last} of {x} times {weight}"));
                 }
@@ -341,6 +408,8 @@ async fn live(host: &Host, plot: Plot, draw: &mut Draw) -> Result<u64, String> {
                     return Err(format!("run {run} of {count} steps failed otherwise: {failure}"));
                 }
             }
+            // The session goes on.
+            Err(failure) if matches!(plot, Plot::Panics | Plot::Cancels) => excused(plot, &failure)?,
             Err(failure) => return excused(plot, &failure).map(|()| counted),
         }
     }
@@ -351,11 +420,21 @@ async fn live(host: &Host, plot: Plot, draw: &mut Draw) -> Result<u64, String> {
     Ok(counted)
 }
 
-/// Only a task that died excuses a failure that names it.
+/// Only a task that died, or was out of another's reach, excuses a failure that names it, a panic one that says so, and a
+/// client that lost patience while plans were registered one for want of room: those stay in use until they are.
 fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
+    let is_panic = failure.code == Code::Internal && failure.message.ends_with("drawn from the seed");
+    let names = |task: u32| {
+        let said = failure.to_string();
+        said.contains(&format!("task:{task}")) || said.contains(&format!("sim/{task}"))
+    };
     match plot {
-        Plot::Dies { task } if failure.to_string().contains(&format!("task:{task}")) => Ok(()),
-        Plot::Dies { task } if failure.to_string().contains(&format!("sim/{task}")) => Ok(()),
+        Plot::Panics if is_panic && failure.task.is_some() => Ok(()),
+        Plot::Cancels if failure.code == Code::ResourceExhausted && failure.message.contains("being registered") => {
+            Ok(())
+        }
+        Plot::Parts { task } if names(task) || names((task + 1) % TASKS) => Ok(()),
+        Plot::Dies { task } if names(task) => Ok(()),
         _ => Err(format!("an unexpected failure: {failure}")),
     }
 }

@@ -1,17 +1,18 @@
 //! Steps under way: one `Run` of a client, as many steps as it asked for, the workers a window ahead.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::session::{FeedWay, Part, Prepared};
-use super::{Outgoing, State, no_session};
-use crate::failure::{Code, Failure, Result};
+use super::Outgoing;
+use super::plans::{FeedWay, Part, Prepared, gone};
+use super::session::{Session, lost};
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::plan::{DeviceName, Mode};
-use crate::protocol::{Carried, Envelope, Message, Peer, Reply};
+use crate::plan::{Signature, Task};
+use crate::protocol::{Carried, Cluster, Envelope, Message, Peer, Reply};
 use crate::tensor::Tensor;
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
@@ -23,7 +24,6 @@ const MAX_RUNS: usize = 1024;
 
 /// What a client asks to run.
 pub(super) struct Ask {
-    pub session: SessionId,
     pub plan: u32,
     pub steps: u64,
     pub every: u64,
@@ -33,7 +33,6 @@ pub(super) struct Ask {
 
 /// What a client gives a partial run: these of the signature's feeds.
 pub(super) struct Fed {
-    pub session: SessionId,
     pub run: RequestId,
     pub feeds: Vec<u32>,
     /// The fetches that are then waited for.
@@ -41,18 +40,28 @@ pub(super) struct Fed {
     pub tensors: Vec<Tensor>,
 }
 
+/// A session's runs under way.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// By the number of their first step: the steps of two runs never overlap.
+    runs: BTreeMap<u64, Run>,
+    by_request: HashMap<RequestId, u64>,
+    /// How many steps have been asked for so far; they count from 1.
+    steps: u64,
+}
+
 /// A client's run under way.
-pub(super) struct Run {
+struct Run {
     request: RequestId,
     plan: u32,
-    mode: Mode,
+    signature: Arc<Signature>,
     /// The feeds that a partial run has not been given yet.
     unfed: HashSet<u32>,
-    parts: Vec<Part>,
-    devices: Vec<DeviceName>,
-    /// Each piece's fetches' places in the signature, and how many fetches there are.
+    parts: Arc<Vec<Part>>,
+    /// The tasks of which the first sends the second values.
+    meets: Arc<BTreeSet<(Task, Task)>>,
+    /// Each piece's fetches' places in the signature.
     piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
-    fetches: usize,
     feeds: Vec<Tensor>,
     every: u64,
     /// When the client, if it watches, was last told how far the run is.
@@ -61,64 +70,98 @@ pub(super) struct Run {
     first: u64,
     next: u64,
     end: u64,
-    /// The steps that started and are not finished, oldest first.
+    /// The steps that started and are not finished, oldest first, without a gap.
     open: VecDeque<Step>,
 }
 
 struct Step {
-    number: u64,
     waits: HashSet<PieceId>,
     fetched: Vec<Option<Tensor>>,
     /// What the devices say of what they ran, where the plan is traced.
     traces: Vec<Tensor>,
 }
 
+impl Runs {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The first step of the run that has this one started.
+    fn holding(&self, step: u64) -> Option<u64> {
+        let (&first, run) = self.runs.range(..=step).next_back()?;
+        (step < run.next).then_some(first)
+    }
+
+    /// The first steps of the runs that a worker takes part in.
+    pub fn needing(&self, worker: &Peer) -> Vec<u64> {
+        let needs = |run: &Run| run.parts.iter().any(|part| part.worker == *worker);
+        self.runs.iter().filter(|(_, run)| needs(run)).map(|(&first, _)| first).collect()
+    }
+
+    fn remove(&mut self, first: u64) -> Option<Run> {
+        let run = self.runs.remove(&first)?;
+        self.by_request.remove(&run.request);
+        Some(run)
+    }
+
+    /// Forgets all; the requests that they would have answered.
+    pub fn clear(&mut self) -> Vec<RequestId> {
+        self.by_request.clear();
+        std::mem::take(&mut self.runs).into_values().map(|run| run.request).collect()
+    }
+}
+
 impl Run {
-    /// Whether a worker of this run is `peer`.
-    pub fn needs(&self, peer: &Peer) -> bool {
-        self.parts.iter().any(|part| part.worker == *peer)
-    }
-
-    fn holds(&self, step: u64) -> bool {
-        (self.first..self.next).contains(&step)
-    }
-
     /// Opens the window as far as it goes.
-    fn advance(&mut self) -> Outgoing {
+    fn advance(&mut self, out: &mut Outgoing) {
         let target = self.end.min(self.first_open() + WINDOW);
         let behind = target.saturating_sub(self.next);
         // One message opens many steps: while the window is more than half open there is no hurry.
         if behind == 0 || (behind < WINDOW / 2 && target != self.end) {
-            return Outgoing::new();
+            return;
         }
         let first = std::mem::replace(&mut self.next, target);
-        for number in first..target {
+        for _ in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
-            self.open.push_back(Step { number, waits, fetched: vec![None; self.fetches], traces: Vec::new() });
+            let fetched = vec![None; self.signature.fetches.len()];
+            self.open.push_back(Step { waits, fetched, traces: Vec::new() });
         }
-        let start = |part: &Part| {
+        for part in self.parts.iter() {
             let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
             // In a partial run they come later.
             let tensors = part.feeds.iter().filter_map(|&feed| self.feeds.get(feed as usize).cloned()).collect();
-            (part.worker.clone(), Envelope { message, tensors })
-        };
-        let outgoing = self.parts.iter().map(start).collect();
+            out.push((part.worker.clone(), Envelope { message, tensors }));
+        }
         if target == self.end {
             // Whoever takes a feed last has it alone, and need not copy it.
             self.feeds.clear();
         }
-        outgoing
     }
 
     /// Hands feeds to the pieces that wait for them.
-    fn feed(&mut self, fed: Fed, plan: &Prepared) -> Result<Outgoing> {
+    fn feed(&mut self, session: SessionId, fed: Fed, plan: &Prepared, out: &mut Outgoing) -> Result<()> {
         if fed.feeds.len() != fed.tensors.len() {
             return Err(Failure::invalid(format!("{} feeds with {} values", fed.feeds.len(), fed.tensors.len())));
+        }
+        let Signature { feeds: feed_names, fetches: fetch_names, .. } = &*self.signature;
+        if fed.feeds.len() > feed_names.len() || fed.wanted.len() > fetch_names.len() {
+            let why = format!(
+                "{} feeds and {} fetches of a partial run that has {} and {}",
+                fed.feeds.len(),
+                fed.wanted.len(),
+                feed_names.len(),
+                fetch_names.len()
+            );
+            return Err(Failure::invalid(why));
         }
         for (&feed, tensor) in fed.feeds.iter().zip(&fed.tensors) {
             plan.check_feed(feed as usize, tensor)?;
             if !self.unfed.contains(&feed) {
-                let name = &plan.feed_names[feed as usize];
+                let name = &feed_names[feed as usize];
                 return Err(Failure::invalid(format!("the feed {name} was fed to this partial run already")));
             }
         }
@@ -126,212 +169,236 @@ impl Run {
             let needed = plan.needed_feeds.get(fetch as usize).into_iter().flatten();
             let mut missing = needed.filter(|feed| self.unfed.contains(feed) && !fed.feeds.contains(feed));
             if let Some(&feed) = missing.next() {
-                let (feed, fetch) = (&plan.feed_names[feed as usize], &plan.fetch_names[fetch as usize]);
+                let (feed, fetch) = (&feed_names[feed as usize], &fetch_names[fetch as usize]);
                 return Err(Failure::invalid(format!("{fetch} needs {feed}, which this partial run was not fed yet")));
             }
         }
-        let step = StepId { session: fed.session, number: self.first };
-        let mut outgoing = Outgoing::new();
+        let step = StepId { session, number: self.first };
         for (feed, tensor) in fed.feeds.into_iter().zip(fed.tensors) {
-            self.unfed.remove(&feed);
+            // The same feed twice in one call is fed once.
+            if !self.unfed.remove(&feed) {
+                continue;
+            }
             for FeedWay { worker, device, transfer } in &plan.feed_ways[feed as usize] {
                 let carried = Carried { transfer: *transfer, iterations: SmallVec::new(), is_dead: false };
                 let message = Message::Push { step, to: device.clone(), values: vec![carried] };
-                outgoing.push((worker.clone(), Envelope { message, tensors: vec![tensor.clone()] }));
+                out.push((worker.clone(), Envelope { message, tensors: vec![tensor.clone()] }));
             }
         }
-        Ok(outgoing)
+        Ok(())
+    }
+
+    /// The tasks of these two, where one sends the other values in this run.
+    fn meet(&self, one: &Peer, other: &Peer) -> Option<(&Task, &Task)> {
+        let task = |peer: &Peer| self.parts.iter().find(|part| part.worker == *peer).map(|part| &part.task);
+        let (one, other) = (task(one)?, task(other)?);
+        let pairs = [(one.clone(), other.clone()), (other.clone(), one.clone())];
+        pairs.iter().any(|pair| self.meets.contains(pair)).then_some((one, other))
     }
 
     fn first_open(&self) -> u64 {
-        self.open.front().map_or(self.next, |step| step.number)
+        self.next - self.open.len() as u64
     }
 
-    /// Gives up every open step and answers the client.
-    pub fn fail(self, session: SessionId, client: &Peer, failure: &Failure) -> Outgoing {
-        let mut outgoing = Outgoing::new();
-        for step in &self.open {
-            let id = StepId { session, number: step.number };
-            for part in &self.parts {
-                outgoing.push((part.worker.clone(), Message::Abort { step: id, failure: failure.clone() }.into()));
+    /// Has the workers give up every open step.
+    fn abort(&self, session: SessionId, failure: &Failure, out: &mut Outgoing) {
+        for number in self.first_open()..self.next {
+            let step = StepId { session, number };
+            for part in self.parts.iter() {
+                out.push((part.worker.clone(), Message::Abort { step, failure: failure.clone() }.into()));
             }
         }
-        outgoing.push((client.clone(), Message::Reply { id: self.request, result: Err(failure.clone()) }.into()));
-        outgoing
     }
 
-    /// A piece has done its part of a step. Returns what to send, and whether the run is over.
-    fn done(&mut self, client: &Peer, piece: PieceId, number: u64, tensors: Vec<Tensor>) -> (Outgoing, bool) {
-        let Some(step) = self.open.iter_mut().find(|step| step.number == number) else {
-            return (Outgoing::new(), false);
-        };
+    /// A piece has done its part of a step. Whether the run is over.
+    fn done(&mut self, client: &Peer, piece: PieceId, number: u64, tensors: Vec<Tensor>, out: &mut Outgoing) -> bool {
+        let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());
+        let Some(step) = place.and_then(|place| self.open.get_mut(place)) else { return false };
         if !step.waits.remove(&piece) {
-            return (Outgoing::new(), false);
+            return false;
         }
         let mut tensors = tensors.into_iter();
-        if !self.mode.is_partial() {
+        if !self.signature.mode.is_partial() {
             for (&place, tensor) in self.piece_fetches.get(&piece).into_iter().flatten().zip(&mut tensors) {
                 step.fetched[place as usize] = Some(tensor);
             }
         }
         step.traces.extend(tensors);
-        let mut outgoing = Outgoing::new();
         // Steps end in order for the client, though a later one may be through before an earlier one.
         while self.open.front().is_some_and(|step| step.waits.is_empty()) {
+            let number = self.first_open();
             let Some(step) = self.open.pop_front() else { break };
             let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
-            let so_far = step.number - self.first + 1;
-            if step.number + 1 == self.end {
-                let reply = Reply::Ran { steps: so_far, devices: self.devices.clone() };
-                let message = Message::Reply { id: self.request, result: Ok(reply) };
-                outgoing.push((client.clone(), Envelope { message, tensors }));
-                return (outgoing, true);
+            let so_far = number - self.first + 1;
+            if number + 1 == self.end {
+                let message = Message::Reply { id: self.request, result: Ok(Reply::Ran { steps: so_far }) };
+                out.push((client.clone(), Envelope { message, tensors }));
+                return true;
             }
             if self.every > 0 && so_far.is_multiple_of(self.every) {
                 let message = Message::Fetched { id: self.request, step: so_far };
-                outgoing.push((client.clone(), Envelope { message, tensors }));
+                out.push((client.clone(), Envelope { message, tensors }));
             }
         }
         if self.told.is_some_and(|told| told.elapsed() >= TELLS) {
             let through = self.first_open() - self.first;
-            outgoing.push((client.clone(), Message::Through { id: self.request, steps: through }.into()));
+            out.push((client.clone(), Message::Through { id: self.request, steps: through }.into()));
             self.told = Some(Instant::now());
         }
-        outgoing.extend(self.advance());
-        (outgoing, false)
+        self.advance(out);
+        false
     }
 }
 
-impl State {
-    pub(super) fn run(&self, client: &Peer, request: RequestId, ask: Ask) {
-        let _order = self.starting.lock().expect("no panic under this lock");
-        match self.begin(client, request, ask) {
-            Ok(outgoing) => self.send(outgoing),
-            Err(failure) => self.reply(client, request, Err(failure)),
+impl Session {
+    /// Begins a run, or answers why not.
+    pub fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster) {
+        self.used = Instant::now();
+        if let Err(failure) = self.try_begin(request, &mut ask, cluster) {
+            // The client prepares the plan again and goes on, and need not have kept what it feeds for that.
+            let feeds = if failure.reason == Some(Reason::PlanGone) { ask.feeds } else { Vec::new() };
+            self.answer_with(request, Err(failure), feeds);
         }
     }
 
-    fn begin(&self, client: &Peer, request: RequestId, ask: Ask) -> Result<Outgoing> {
-        let cluster = self.post.cluster();
-        let mut sessions = self.lock();
-        let session =
-            sessions.get_mut(&ask.session).filter(|s| s.client == *client).ok_or_else(|| no_session(ask.session))?;
-        if session.runs.len() >= MAX_RUNS {
+    fn try_begin(&mut self, request: RequestId, ask: &mut Ask, cluster: &Cluster) -> Result<()> {
+        if self.runs.len() >= MAX_RUNS {
             let why = format!("{MAX_RUNS} runs of this session are under way already");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        let plan = session.plan(ask.plan, &cluster)?;
-        if !plan.mode.is_partial() {
+        if self.runs.by_request.contains_key(&request) {
+            return Err(Failure::new(Code::AlreadyExists, format!("request {request} is under way already")));
+        }
+        let plan = self.plans.used(ask.plan)?;
+        if let Some(task) = plan.missed(cluster) {
+            if self.options.ends_with_its_tasks {
+                return Err(lost(task));
+            }
+            return Err(gone(&format!("task {task} is gone or was restarted")));
+        }
+        if !plan.signature.mode.is_partial() {
             plan.check_feeds(&ask.feeds)?;
         } else if ask.steps != 1 || !ask.feeds.is_empty() {
             return Err(Failure::invalid("a partial run has one step, and its feeds come later"));
         }
-        let first = session.next_step;
+        if ask.steps == 0 || plan.parts.is_empty() {
+            self.answer(request, Ok(Reply::Ran { steps: ask.steps }));
+            return Ok(());
+        }
+        if let Some((from, to)) = apart(&plan.meets, cluster) {
+            return Err(out_of_reach(from, to));
+        }
+        let first = self.runs.steps + 1;
+        let end = first
+            .checked_add(ask.steps)
+            .ok_or_else(|| Failure::invalid("the session has no such number of steps left"))?;
         let mut run = Run {
             request,
             plan: ask.plan,
-            mode: plan.mode,
+            signature: Arc::clone(&plan.signature),
             unfed: (0..plan.feed_ways.len() as u32).collect(),
-            parts: plan.parts.clone(),
-            devices: plan.devices.clone(),
+            parts: Arc::clone(&plan.parts),
+            meets: Arc::clone(&plan.meets),
             piece_fetches: Arc::clone(&plan.piece_fetches),
-            fetches: plan.fetches,
-            feeds: ask.feeds,
+            feeds: std::mem::take(&mut ask.feeds),
             every: ask.every,
             told: ask.watched.then(Instant::now),
             first,
             next: first,
-            end: first.saturating_add(ask.steps),
+            end,
             open: VecDeque::new(),
         };
-        if ask.steps == 0 || run.parts.is_empty() {
-            let reply = Reply::Ran { steps: ask.steps, devices: run.devices };
-            return Ok(vec![(client.clone(), Message::Reply { id: request, result: Ok(reply) }.into())]);
-        }
-        session.next_step = run.end;
-        let outgoing = run.advance();
-        session.runs.insert(request, run);
-        Ok(outgoing)
+        plan.runs += 1;
+        self.runs.steps = end - 1;
+        run.advance(&mut self.outbox);
+        self.runs.by_request.insert(request, first);
+        self.runs.runs.insert(first, run);
+        Ok(())
     }
 
-    pub(super) fn cancel(&self, client: &Peer, request: RequestId, id: SessionId, run: RequestId) {
-        let mut outgoing = Outgoing::new();
-        {
-            let mut sessions = self.lock();
-            if let Some(session) = sessions.get_mut(&id).filter(|s| s.client == *client)
-                && let Some(run) = session.runs.remove(&run)
-            {
-                let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
-                outgoing.extend(run.fail(id, client, &failure));
-            }
+    /// Gives up the run that a request asked for, if it is under way.
+    pub fn cancel(&mut self, request: RequestId, failure: &Failure) {
+        if let Some(&first) = self.runs.by_request.get(&request) {
+            self.fail_run(first, failure);
         }
-        outgoing.push((client.clone(), Message::Reply { id: request, result: Ok(Reply::Cancelled) }.into()));
-        self.send(outgoing);
+    }
+
+    /// Gives up the run of that first step and answers the client.
+    pub fn fail_run(&mut self, first: u64, failure: &Failure) {
+        let Some(run) = self.runs.remove(first) else { return };
+        run.abort(self.id, failure, &mut self.outbox);
+        self.answer(run.request, Err(failure.clone()));
+        let unneeded = self.plans.run_over(run.plan);
+        self.forget(unneeded);
     }
 
     /// Gives a partial run some of its feeds.
-    pub(super) fn feed(&self, client: &Peer, request: RequestId, fed: Fed) {
-        let result = self.hand_out(client, fed);
-        match result {
-            Ok(mut outgoing) => {
-                outgoing.push((client.clone(), Message::Reply { id: request, result: Ok(Reply::Fed) }.into()));
-                self.send(outgoing);
-            }
-            Err(failure) => self.reply(client, request, Err(failure)),
-        }
+    pub fn feed(&mut self, request: RequestId, fed: Fed) {
+        self.used = Instant::now();
+        let result = self.try_feed(fed).map(|()| Reply::Fed);
+        self.answer(request, result);
     }
 
-    fn hand_out(&self, client: &Peer, fed: Fed) -> Result<Outgoing> {
-        let mut sessions = self.lock();
-        let session =
-            sessions.get_mut(&fed.session).filter(|s| s.client == *client).ok_or_else(|| no_session(fed.session))?;
-        let Some(run) = session.runs.get_mut(&fed.run).filter(|run| run.mode.is_partial()) else {
-            return Err(Failure::invalid("there is no such partial run under way; it has ended"));
-        };
-        let plan = session.plans.get(run.plan as usize).ok_or_else(|| no_session(fed.session))?;
-        run.feed(fed, plan)
+    fn try_feed(&mut self, fed: Fed) -> Result<()> {
+        let over = || Failure::invalid("there is no such partial run under way; it has ended");
+        let first = self.runs.by_request.get(&fed.run);
+        let run = first.and_then(|first| self.runs.runs.get_mut(first)).ok_or_else(over)?;
+        if !run.signature.mode.is_partial() {
+            return Err(over());
+        }
+        let plan = self.plans.get(run.plan).ok_or_else(over)?;
+        run.feed(self.id, fed, plan, &mut self.outbox)
     }
 
     /// A fetch of a partial run.
-    pub(super) fn got(&self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
-        let envelope = {
-            let sessions = self.lock();
-            let Some(session) = sessions.get(&piece.session) else { return };
-            let Some((&id, run)) = session.runs.iter().find(|(_, run)| run.holds(step)) else { return };
-            let fetch = run.piece_fetches.get(&piece).and_then(|fetches| fetches.get(place as usize));
-            let Some(&fetch) = fetch else { return };
-            (session.client.clone(), Envelope { message: Message::Part { id, fetch }, tensors })
-        };
-        self.send(vec![envelope]);
+    pub fn got(&mut self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
+        let run = self.runs.holding(step).and_then(|first| self.runs.runs.get(&first));
+        let Some(run) = run else { return };
+        let fetch = run.piece_fetches.get(&piece).and_then(|fetches| fetches.get(place as usize));
+        if let Some(&fetch) = fetch {
+            let message = Message::Part { id: run.request, fetch };
+            self.send(self.client.clone(), Envelope { message, tensors });
+        }
     }
 
-    pub(super) fn done(&self, piece: PieceId, step: u64, tensors: Vec<Tensor>) {
-        let _order = self.starting.lock().expect("no panic under this lock");
-        let outgoing = {
-            let mut sessions = self.lock();
-            let Some(session) = sessions.get_mut(&piece.session) else { return };
-            let Some((&request, run)) = session.runs.iter_mut().find(|(_, run)| run.holds(step)) else { return };
-            let (outgoing, over) = run.done(&session.client, piece, step, tensors);
-            if over {
-                session.runs.remove(&request);
-            }
-            outgoing
-        };
-        self.send(outgoing);
+    /// A piece has done its part of a step.
+    pub fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>) {
+        let Some(first) = self.runs.holding(step) else { return };
+        let Some(run) = self.runs.runs.get_mut(&first) else { return };
+        if run.done(&self.client, piece, step, tensors, &mut self.outbox) {
+            let plan = run.plan;
+            self.runs.remove(first);
+            let unneeded = self.plans.run_over(plan);
+            self.forget(unneeded);
+        }
     }
 
-    pub(super) fn failed(&self, step: StepId, failure: Failure) {
-        let outgoing = {
-            let mut sessions = self.lock();
-            let Some(session) = sessions.get_mut(&step.session) else { return };
-            let Some(&request) = session.runs.iter().find(|(_, run)| run.holds(step.number)).map(|(id, _)| id) else {
-                return;
-            };
-            let Some(run) = session.runs.remove(&request) else { return };
-            let so_far = step.number - run.first + 1;
-            // The device counts the session's steps, the client those of its run.
-            run.fail(step.session, &session.client, &Failure { step: Some(so_far), ..failure })
-        };
-        self.send(outgoing);
+    /// A worker lost its link with `peer` while steps up to `until` were asked for: those that need it wait for ever.
+    pub fn parted(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
+        let begun = self.runs.runs.range(..=until);
+        let stuck: Vec<(u64, Failure)> = begun
+            .filter_map(|(&first, run)| run.meet(worker, peer).map(|(from, to)| (first, out_of_reach(from, to))))
+            .collect();
+        for (first, failure) in stuck {
+            let message = format!("{}: {why}", failure.message);
+            self.fail_run(first, &Failure { message, ..failure });
+        }
     }
+
+    /// A step failed on a worker.
+    pub fn failed(&mut self, step: u64, failure: Failure) {
+        let Some(first) = self.runs.holding(step) else { return };
+        // The device counts the session's steps, the client those of its run.
+        self.fail_run(first, &Failure { step: Some(step - first + 1), ..failure });
+    }
+}
+
+/// The first pair of tasks that are to exchange values and cannot: who says so, and whom it cannot reach.
+fn apart<'a>(meets: &'a BTreeSet<(Task, Task)>, cluster: &Cluster) -> Option<(&'a Task, &'a Task)> {
+    meets.iter().find_map(|(from, to)| cluster.are_apart(from, to))
+}
+
+fn out_of_reach(from: &Task, to: &Task) -> Failure {
+    let why = format!("{} cannot reach {}, though both are up", from.short(), to.short());
+    Failure::new(Code::Unavailable, why).on_task(&from.to_string())
 }

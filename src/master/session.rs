@@ -1,150 +1,137 @@
-//! One client's session: its graph, the plans made of it, and which workers hold their pieces.
+//! One client's session: its graph, the plans made of it, the runs under way, and what it wants sent.
+//!
+//! Decides and sends nothing: what is to be sent is kept in the order in which it was decided, and leaves in that order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::run::Run;
-use super::{Outgoing, Registering};
+use super::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
+use super::run::Runs;
+use super::{Limits, Outgoing};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
-use crate::plan::{DeviceName, Mode, Plan, Signature, Task, late_feed, needed_feeds};
-use crate::protocol::{Cluster, Envelope, Message, Peer, SessionOptions};
-use crate::tensor::{DType, PartialShape, Tensor};
-
-/// Most plans one session may have: a client that makes a new signature for every step would fill every worker.
-const MAX_PLANS: usize = 4096;
+use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, Task, late_feed, needed_feeds};
+use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions};
+use crate::tensor::{PartialShape, Tensor};
 
 pub(super) struct Session {
+    pub id: SessionId,
     pub client: Peer,
     pub graph: Arc<Graph>,
     pub options: SessionOptions,
-    pub plans: Vec<Prepared>,
-    by_signature: HashMap<Signature, u32>,
-    pub runs: HashMap<RequestId, Run>,
-    /// Number of the next step.
-    pub next_step: u64,
+    pub plans: Plans,
+    pub runs: Runs,
+    /// When its client last asked for something.
+    pub used: Instant,
+    /// What is to be sent, first what was decided first.
+    pub outbox: Outgoing,
+    /// Somebody sends what is in the outbox.
+    pub is_sending: bool,
+    /// It has ended; whoever still holds it does nothing more with it.
+    pub is_over: bool,
+    /// A panic may have lost some of what it wanted sent.
+    pub is_damaged: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
-    used: HashMap<Task, Incarnation>,
+    tasks: HashMap<Task, Incarnation>,
+    /// Every worker that pieces were sent to, whatever became of them.
+    workers: BTreeSet<Peer>,
 }
 
-/// A plan whose pieces are with their workers, or on their way.
-pub(super) struct Prepared {
-    pub parts: Vec<Part>,
-    pub feed_types: Vec<DType>,
-    /// What is known of each feed's shape.
-    pub feed_shapes: Vec<PartialShape>,
-    pub feed_names: Vec<String>,
-    pub fetches: usize,
-    pub devices: Vec<DeviceName>,
-    /// Where each piece stands: its fetches' places in the signature.
-    pub piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
-    pub mode: Mode,
-    /// Where each feed goes that comes while its step is under way.
-    pub feed_ways: Vec<Vec<FeedWay>>,
-    /// In a partial run: the names of the fetches, and the feeds that each needs.
-    pub fetch_names: Vec<String>,
-    pub needed_feeds: Vec<Vec<u32>>,
-    registration: Registration,
-}
-
-/// Who takes a feed of a partial run.
-#[derive(Clone)]
-pub(super) struct FeedWay {
-    pub worker: Peer,
-    pub device: DeviceName,
-    pub transfer: u32,
-}
-
-/// What one worker has of a plan.
-#[derive(Clone)]
-pub(super) struct Part {
-    pub task: Task,
-    pub worker: Peer,
-    incarnation: Incarnation,
-    pub pieces: Vec<PieceId>,
-    /// The signature's feeds that its pieces take, piece by piece.
-    pub feeds: Vec<u32>,
-}
-
-enum Registration {
-    /// These workers have not answered yet; then the request is.
-    Waiting {
-        request: RequestId,
-        workers: BTreeSet<Peer>,
-    },
-    Ready,
-    /// A worker refused or went away; the next request for this signature starts anew.
-    Failed,
-}
+/// The pieces of one worker, to be sent to it.
+type Pieces = Vec<(PieceId, Piece)>;
 
 impl Session {
-    pub fn new(client: Peer, graph: Graph, options: SessionOptions) -> Self {
+    pub fn new(id: SessionId, client: Peer, graph: Graph, options: SessionOptions, limits: Limits) -> Self {
         Session {
+            id,
             client,
             graph: Arc::new(graph),
             options,
-            plans: Vec::new(),
-            by_signature: HashMap::new(),
-            runs: HashMap::new(),
-            next_step: 1,
+            plans: Plans::new(limits.plans),
+            runs: Runs::default(),
+            used: Instant::now(),
+            outbox: Outgoing::new(),
+            is_sending: false,
+            is_over: false,
+            is_damaged: false,
             next_piece: 0,
-            used: HashMap::new(),
+            tasks: HashMap::new(),
+            workers: BTreeSet::new(),
         }
     }
 
-    /// The plan of that number, where it is registered and every task is still the one it was registered with.
+    /// Whether nothing of it is under way.
+    pub fn is_idle(&self) -> bool {
+        let is_asked = |plan: &Prepared| matches!(plan.registration, Registration::Waiting { .. });
+        self.runs.is_empty() && !self.plans.iter().any(is_asked)
+    }
+
+    pub fn send(&mut self, to: Peer, envelope: impl Into<Envelope>) {
+        self.outbox.push((to, envelope.into()));
+    }
+
+    pub fn answer(&mut self, id: RequestId, result: Result<Reply>) {
+        self.answer_with(id, result, Vec::new());
+    }
+
+    pub fn answer_with(&mut self, id: RequestId, result: Result<Reply>, tensors: Vec<Tensor>) {
+        self.send(self.client.clone(), Envelope { message: Message::Reply { id, result }, tensors });
+    }
+
+    pub fn forget(&mut self, unneeded: Unneeded) {
+        for (worker, pieces) in unneeded {
+            self.send(worker, Message::Forget { pieces });
+        }
+    }
+
+    /// A request for a signature's plan: answers it where that can run as it stands. Whether the plan must be made.
+    pub fn ask(&mut self, request: RequestId, signature: &Signature, cluster: &Cluster) -> bool {
+        self.used = Instant::now();
+        match self.plans.stand(signature, cluster, request) {
+            Ok(Standing::Nothing) => return true,
+            Ok(Standing::Asked) => {}
+            Ok(Standing::Ready(number)) => self.prepared(&[request], number),
+            Err(failure) => self.answer(request, Err(failure)),
+        }
+        false
+    }
+
+    fn prepared(&mut self, requests: &[RequestId], number: u32) {
+        let Some(plan) = self.plans.get(number) else { return };
+        let summary = plan.summary.clone();
+        for &request in requests {
+            self.answer(request, Ok(Reply::Prepared { plan: number, summary: summary.clone() }));
+        }
+    }
+
+    /// Numbers a fresh plan's pieces and sends them out.
     ///
     /// # Errors
-    /// InvalidArgument for a number never given; Aborted where it must be prepared again.
-    pub fn plan(&self, number: u32, cluster: &Cluster) -> Result<&Prepared> {
-        let plan = self
-            .plans
-            .get(number as usize)
-            .ok_or_else(|| Failure::invalid(format!("the session has no plan {number}")))?;
-        let again = |why: String| Err(Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")));
-        match (&plan.registration, plan.missed(cluster)) {
-            (Registration::Ready, None) => Ok(plan),
-            (_, Some(task)) if self.options.ends_with_its_tasks => Err(lost(task)),
-            (_, Some(task)) => again(format!("task {task} is gone or was restarted")),
-            _ => again("a worker did not take its part of the plan".to_owned()),
-        }
-    }
-
-    /// The number of a signature's plan, where it can run as it stands.
-    pub fn ready(&self, signature: &Signature, cluster: &Cluster) -> Option<u32> {
-        let number = *self.by_signature.get(signature)?;
-        self.plans[number as usize].is_ready(cluster).then_some(number)
-    }
-
-    /// Numbers a fresh plan's pieces and says what to send to whom.
-    pub fn register(
-        &mut self,
-        id: SessionId,
-        request: RequestId,
-        signature: Signature,
-        plan: Plan,
-        cluster: &Cluster,
-    ) -> Result<Registering> {
-        let mut parts: BTreeMap<Task, (Part, Vec<(PieceId, crate::plan::Piece)>)> = BTreeMap::new();
+    /// Where a task is gone, or too many plans are in use. Nothing is sent then.
+    pub fn register(&mut self, request: RequestId, signature: Signature, plan: Plan, cluster: &Cluster) -> Result<()> {
+        let summary = plan.summary();
+        let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
         let needed_feeds = match signature.mode {
             Mode::Partial { .. } => needed_feeds(&self.graph, &signature)?,
             Mode::Whole | Mode::Traced => Vec::new(),
         };
         let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
-        let devices = plan.pieces.iter().map(|piece| piece.device.clone()).collect();
+        let first_piece = self.next_piece;
+        let meets = Arc::new(meets(&plan));
         for piece in plan.pieces {
             let task = piece.device.task.clone();
             let member = cluster.member(&task).ok_or_else(|| {
                 Failure::new(Code::Unavailable, format!("task {task} is gone")).on_task(&task.to_string())
             })?;
-            let known = *self.used.entry(task.clone()).or_insert(member.incarnation);
+            let known = *self.tasks.entry(task.clone()).or_insert(member.incarnation);
             if known != member.incarnation && self.options.ends_with_its_tasks {
                 return Err(lost(&task));
             }
-            let piece_id = PieceId { session: id, number: self.next_piece };
+            let piece_id = PieceId { session: self.id, number: self.next_piece };
             self.next_piece += 1;
             piece_fetches.insert(piece_id, piece.fetches.clone());
             for (place, &feed) in piece.feeds.iter().enumerate() {
@@ -155,127 +142,142 @@ impl Session {
                 });
             }
             let (part, pieces) = parts.entry(task.clone()).or_insert_with(|| {
-                let part = Part {
-                    task,
-                    worker: member.peer.clone(),
-                    incarnation: member.incarnation,
-                    pieces: Vec::new(),
-                    feeds: Vec::new(),
-                };
-                (part, Vec::new())
+                let (worker, incarnation) = (member.peer.clone(), member.incarnation);
+                (Part { task, worker, incarnation, pieces: Vec::new(), feeds: Vec::new() }, Pieces::new())
             });
             part.pieces.push(piece_id);
             part.feeds.extend(&piece.feeds);
             pieces.push((piece_id, piece));
         }
         let workers: BTreeSet<Peer> = parts.values().map(|(part, _)| part.worker.clone()).collect();
-        let is_empty = workers.is_empty();
-        let (parts, outgoing): (Vec<Part>, Outgoing) = parts
-            .into_values()
-            .map(|(part, pieces)| {
-                let message = Message::Register { session: id, isolated: self.options.isolated, pieces };
-                (part.clone(), (part.worker, Envelope::from(message)))
-            })
-            .unzip();
+        let mut requests = self.plans.take_requests(&signature);
+        requests.push(request);
+        let registration = match workers.is_empty() {
+            true => Registration::Ready,
+            false => Registration::Waiting { requests: requests.clone(), workers: workers.clone() },
+        };
+        let (parts, pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
+        let parts = Arc::new(parts);
         let prepared = Prepared {
-            parts,
+            parts: Arc::clone(&parts),
             feed_types: plan.feed_types,
             feed_shapes: signature.feeds.iter().map(|feed| stated_shape(&self.graph, feed)).collect(),
-            feed_names: signature.feeds.clone(),
-            fetches: signature.fetches.len(),
-            devices,
+            signature: Arc::new(signature),
+            meets,
             piece_fetches: Arc::new(piece_fetches),
-            mode: signature.mode,
             feed_ways,
             needed_feeds,
-            fetch_names: signature.fetches.clone(),
-            registration: if is_empty { Registration::Ready } else { Registration::Waiting { request, workers } },
+            summary,
+            pieces: first_piece..self.next_piece,
+            registration,
+            runs: 0,
+            used: 0,
+            is_replaced: false,
         };
-        let number = self.keep(signature, prepared)?;
-        Ok(if is_empty { Registering::Nothing(number) } else { Registering::Sent(outgoing) })
+        let (number, unneeded) = match self.plans.keep(prepared) {
+            Ok(kept) => kept,
+            Err(failure) => {
+                requests.pop();
+                requests.iter().for_each(|&request| self.answer(request, Err(failure.clone())));
+                return Err(failure);
+            }
+        };
+        // A worker that is not there holds nothing of it any more.
+        self.workers.retain(|worker| cluster.members().any(|member| member.peer == *worker));
+        self.workers.extend(workers);
+        self.forget(unneeded);
+        if pieces.is_empty() {
+            self.prepared(&requests, number);
+        }
+        for (part, pieces) in parts.iter().zip(pieces) {
+            let message = Message::Register { session: self.id, isolated: self.options.isolated, pieces };
+            self.send(part.worker.clone(), message);
+        }
+        Ok(())
     }
 
-    /// Keeps a plan under its signature's number; a signature that is planned anew keeps the number it had.
-    fn keep(&mut self, signature: Signature, prepared: Prepared) -> Result<u32> {
-        if let Some(&number) = self.by_signature.get(&signature) {
-            self.plans[number as usize] = prepared;
-            return Ok(number);
+    /// A worker has compiled its pieces of a plan, or refused them.
+    pub fn registered(&mut self, worker: &Peer, pieces: &[PieceId], result: Result<()>) {
+        let Some(number) = pieces.first().and_then(|&piece| self.plans.of_piece(piece)) else { return };
+        let Some(plan) = self.plans.get_mut(number) else { return };
+        let Registration::Waiting { requests, workers } = &mut plan.registration else { return };
+        if !workers.remove(worker) {
+            return;
         }
-        if self.plans.len() >= MAX_PLANS {
-            let why = format!("the session has {MAX_PLANS} different sets of feeds, fetches and targets already");
-            return Err(Failure::new(Code::ResourceExhausted, why));
-        }
-        let number = self.plans.len() as u32;
-        self.plans.push(prepared);
-        self.by_signature.insert(signature, number);
-        Ok(number)
-    }
-
-    /// Takes a worker's answer; returns the request that is answered by it, if one now is.
-    pub fn registered(
-        &mut self,
-        worker: &Peer,
-        pieces: &[PieceId],
-        result: Result<()>,
-    ) -> Option<(RequestId, Result<u32>)> {
-        let piece = pieces.first()?;
-        let number = self.plans.iter().position(|plan| plan.piece_fetches.contains_key(piece))?;
-        let registration = &mut self.plans[number].registration;
-        let Registration::Waiting { request, workers } = registration else { return None };
-        let request = *request;
         if let Err(failure) = result {
-            *registration = Registration::Failed;
-            return Some((request, Err(failure)));
+            return self.give_up(number, &failure);
         }
-        workers.remove(worker);
-        if !workers.is_empty() {
-            return None;
+        if workers.is_empty() {
+            let requests = std::mem::take(requests);
+            plan.registration = Registration::Ready;
+            self.prepared(&requests, number);
         }
-        *registration = Registration::Ready;
-        Some((request, Ok(number as u32)))
+    }
+
+    /// Answers those who wait for a plan that does not come, and lets go of it. The next request for it starts anew.
+    fn give_up(&mut self, number: u32, failure: &Failure) {
+        let plan = self.plans.get_mut(number).map(|plan| &mut plan.registration);
+        if let Some(Registration::Waiting { requests, .. }) = plan {
+            for request in std::mem::take(requests) {
+                self.answer(request, Err(failure.clone()));
+            }
+        }
+        let unneeded = self.plans.replace(number);
+        self.forget(unneeded);
     }
 
     /// Where the session ends with its tasks and one of them is not up: that.
     pub fn lost_to(&self, cluster: &Cluster) -> Option<Failure> {
         let is_gone = |task: &&Task| cluster.member(task).is_none();
-        self.used.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
+        self.tasks.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
     }
 
-    /// Every worker that holds a piece of this session.
-    pub fn workers(&self) -> BTreeSet<Peer> {
-        self.plans.iter().flat_map(|plan| plan.parts.iter().map(|part| part.worker.clone())).collect()
-    }
-
-    /// The requests that are not answered yet.
-    pub fn open_requests(&self) -> Vec<RequestId> {
-        let waiting = self.plans.iter().filter_map(|plan| match &plan.registration {
-            Registration::Waiting { request, .. } => Some(*request),
-            _ => None,
-        });
-        waiting.chain(self.runs.keys().copied()).collect()
-    }
-
-    /// `peer` is gone: fails what waits for it, and says what to send.
-    pub fn lose(&mut self, id: SessionId, peer: &Peer, failure: &Failure) -> Outgoing {
-        let mut outgoing = Outgoing::new();
-        for plan in &mut self.plans {
-            if let Registration::Waiting { request, workers } = &plan.registration
-                && workers.contains(peer)
-            {
-                let message = Message::Reply { id: *request, result: Err(failure.clone()) };
-                outgoing.push((self.client.clone(), message.into()));
-                plan.registration = Registration::Failed;
+    /// `peer` is gone, and what waits for it waits in vain.
+    pub fn lose(&mut self, peer: &Peer, failure: &Failure) {
+        for run in self.runs.needing(peer) {
+            self.fail_run(run, failure);
+        }
+        for number in self.plans.with(peer) {
+            let Some(plan) = self.plans.get(number) else { continue };
+            let is_asked = matches!(plan.registration, Registration::Waiting { .. });
+            // Whether its pieces are still there if it comes back is not known here. A session that ends with its tasks is to
+            // be told so by the plan.
+            if is_asked || !self.options.ends_with_its_tasks {
+                self.give_up(number, failure);
             }
         }
-        let lost: Vec<RequestId> =
-            self.runs.iter().filter(|(_, run)| run.needs(peer)).map(|(&request, _)| request).collect();
-        for request in lost {
-            if let Some(run) = self.runs.remove(&request) {
-                outgoing.extend(run.fail(id, &self.client, failure));
+    }
+
+    /// Ends it: every worker that ever held a piece of it lets go, and whoever waits is answered.
+    pub fn end(&mut self, failure: &Failure) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        for worker in std::mem::take(&mut self.workers) {
+            self.send(worker, Message::Release { session: self.id });
+        }
+        let mut open = self.runs.clear();
+        for plan in self.plans.iter() {
+            if let Registration::Waiting { requests, .. } = &plan.registration {
+                open.extend(requests);
             }
         }
-        outgoing
+        self.plans.clear();
+        open.sort_unstable();
+        for request in open {
+            self.answer(request, Err(failure.clone()));
+        }
     }
+}
+
+/// The tasks of which the first sends the second values.
+fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
+    let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
+    let between = sends.filter_map(|(from, op)| match op {
+        PieceOp::Send { to, .. } if to.task != *from => Some((from.clone(), to.task.clone())),
+        _ => None,
+    });
+    between.collect()
 }
 
 /// The shape that a placeholder states for what it is fed; unknown for every other tensor.
@@ -286,54 +288,8 @@ fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
     node.attrs.shape("shape").ok().filter(|_| is_placeholder).cloned().unwrap_or_default()
 }
 
-impl Prepared {
-    /// Whether these values are what the plan is to be fed.
-    ///
-    /// # Errors
-    /// InvalidArgument where their number, a dtype or a shape is another.
-    pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
-        if self.feed_types.len() != feeds.len() {
-            let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
-            return Err(Failure::invalid(why));
-        }
-        feeds.iter().enumerate().try_for_each(|(place, feed)| self.check_feed(place, feed))
-    }
-
-    /// Whether this value is what one feed takes.
-    ///
-    /// # Errors
-    /// InvalidArgument where there is no such feed, or the dtype or the shape is another.
-    pub fn check_feed(&self, place: usize, feed: &Tensor) -> Result<()> {
-        let Some(name) = self.feed_names.get(place) else {
-            return Err(Failure::invalid(format!("the plan has no feed {place}")));
-        };
-        let (dtype, shape) = (self.feed_types[place], &self.feed_shapes[place]);
-        if dtype != feed.dtype() {
-            return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
-        }
-        if !shape.admits(feed.shape()) {
-            let why = format!("cannot feed a value of shape {} for {name}, which has shape {shape}", feed.shape());
-            return Err(Failure::invalid(why));
-        }
-        Ok(())
-    }
-
-    fn is_ready(&self, cluster: &Cluster) -> bool {
-        matches!(self.registration, Registration::Ready) && self.missed(cluster).is_none()
-    }
-
-    /// A task that is not there any more as the plan knew it.
-    fn missed(&self, cluster: &Cluster) -> Option<&Task> {
-        let is_there = |part: &Part| {
-            let member = cluster.member(&part.task);
-            member.is_some_and(|member| member.peer == part.worker && member.incarnation == part.incarnation)
-        };
-        self.parts.iter().find(|part| !is_there(part)).map(|part| &part.task)
-    }
-}
-
 /// What a session that ends with its tasks says once one of them is not the process that it was.
-fn lost(task: &Task) -> Failure {
+pub(super) fn lost(task: &Task) -> Failure {
     let why = format!(
         "task {task} was lost or restarted since this session used it, and what it kept there is gone; open a new session \
          and restore"

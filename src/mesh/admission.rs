@@ -1,56 +1,65 @@
 //! Who gets in: TLS between two PeerIds, then the proof of the mesh key, before a single byte of anything else.
 //!
-//! The dialer proves first, so a port scan learns nothing. A proof is keyed BLAKE3 over the role, both PeerIds, a nonce of
-//! each side and the TLS session's own exported secret, so it is worth nothing on any other connection. The key itself is
-//! never sent, and nothing here can be made to write a session's secrets to a file.
+//! The dialler proves first, and until it has, the listener says nothing, whatever it is sent: it answers a proof or closes
+//! the connection. So a stranger learns that a libp2p node is there and nothing of its mesh, not even which version of the
+//! protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret that TLS exports from this one
+//! session, to which both sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::identity::Keypair;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::aws_lc_rs::{self, cipher_suite};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Admission;
+use super::certificate::{self, peer_of};
 use super::error::MeshError;
 use crate::protocol::VERSION;
+use crate::strangers::{Progress, Stranger};
 
 /// How long TLS and the proof may take together.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-const ALPN: &[u8] = b"meshtf";
-const MARK: [u8; 4] = *b"mtf1";
-const EXPORTER_LABEL: &[u8] = b"meshtf mesh proof";
-const INTRODUCTION_BYTES: usize = 4 + 2 + 1 + 1 + 32 + 32;
+/// How long whoever connects may take to its first byte, which comes at once from one that means to speak.
+const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
+const EXPORTER_LABEL: &[u8] = b"meshtf mesh proof 2";
+const PROOF_BYTES: usize = 32;
+/// What either side says of itself once the other has proven the key: its version of the protocol, and a hash of the
+/// mesh's name.
+const CARD_BYTES: usize = 2 + 32;
+/// What the listener answers to a proof: its own, and its card.
+const ANSWER_BYTES: usize = PROOF_BYTES + CARD_BYTES;
+/// What the dialler says then: its card, and what the socket is for.
+const ERRAND_BYTES: usize = CARD_BYTES + 1;
 
 /// An admitted socket.
 pub type Secured = TlsStream<TcpStream>;
 
-/// What a socket is for; the dialer says.
+/// What a socket is for; the dialler says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
     /// The connection with the control stream.
     Control = 0,
-    /// The dialer sends bulk.
+    /// The dialler sends bulk.
     Send = 1,
-    /// The dialer takes bulk.
+    /// The dialler takes bulk.
     Receive = 2,
 }
 
 /// Why a socket was not admitted, on either side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    #[error("it is no node of a mesh, or speaks another version")]
+    #[error("it is no node of a mesh")]
     Stranger,
+    #[error(
+        "it speaks version {theirs} of the protocol, this program version {ours}; run the same meshtf on both sides"
+    )]
+    OtherVersion { theirs: u16, ours: u16 },
     #[error("it is of another mesh")]
     OtherMesh,
     #[error(
@@ -63,30 +72,18 @@ pub enum Denied {
     Open,
     #[error("the handshake took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     Slow,
+    #[error("nothing came from it within {} s", FIRST_BYTE_LIMIT.as_secs())]
+    Silent,
+    #[error("too many others came that had not proven anything either")]
+    Crowded,
     #[error("another peer is there than the one that was dialled")]
     OtherPeer,
 }
 
 impl Denied {
-    fn from_byte(byte: u8) -> Denied {
-        match byte {
-            1 => Denied::OtherMesh,
-            2 => Denied::WrongKey,
-            3 => Denied::KeyWanted,
-            4 => Denied::Open,
-            _ => Denied::Stranger,
-        }
-    }
-
-    /// What the side that denies tells the other; the other's view of it.
-    fn to_byte(self) -> u8 {
-        match self {
-            Denied::OtherMesh => 1,
-            Denied::WrongKey => 2,
-            Denied::Open => 3,
-            Denied::KeyWanted => 4,
-            _ => 255,
-        }
+    /// Whether the next try is bound to end the same way.
+    pub fn is_final(self) -> bool {
+        !matches!(self, Denied::Slow | Denied::Silent | Denied::Crowded)
     }
 }
 
@@ -100,50 +97,26 @@ impl From<Denied> for io::Error {
 pub struct Gate {
     me: PeerId,
     admission: Admission,
+    version: u16,
     mesh_id: [u8; 32],
     client: TlsConnector,
     server: TlsAcceptor,
+}
+
+/// What the two proofs on one connection are made of.
+struct Ground {
+    dialler: PeerId,
+    listener: PeerId,
+    exported: [u8; 32],
 }
 
 impl Gate {
     /// # Errors
     /// [`MeshError::Certificate`] where no certificate can be made for the identity.
     pub fn new(identity: &Keypair, mesh: &str, admission: Admission) -> Result<Self, MeshError> {
-        let fail = |error: &dyn std::fmt::Display| MeshError::Certificate(error.to_string());
-        let (certificate, key) = libp2p_tls::certificate::generate(identity).map_err(|e| fail(&e))?;
-        let mut provider = aws_lc_rs::default_provider();
-        // libp2p-tls prefers ChaCha20; with AES in the processor GCM takes three quarters of its time.
-        provider.cipher_suites = vec![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS13_AES_256_GCM_SHA384,
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ];
-        let provider = Arc::new(provider);
-        // Taken as it is: rustls's own check of a certificate stumbles over libp2p's extension.
-        let signer = aws_lc_rs::sign::any_ecdsa_type(&key).map_err(|e| fail(&e))?;
-        let certified = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], signer)));
-        let mut client = rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|e| fail(&e))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(PeerCertificates))
-            .with_client_cert_resolver(certified.clone());
-        client.alpn_protocols = vec![ALPN.to_vec()];
-        client.resumption = rustls::client::Resumption::disabled();
-        let mut server = rustls::ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|e| fail(&e))?
-            .with_client_cert_verifier(Arc::new(PeerCertificates))
-            .with_cert_resolver(certified);
-        server.alpn_protocols = vec![ALPN.to_vec()];
-        server.send_tls13_tickets = 0;
-        Ok(Gate {
-            me: identity.public().to_peer_id(),
-            mesh_id: blake3::derive_key("meshtf 2026 mesh name", mesh.as_bytes()),
-            admission,
-            client: Arc::new(client).into(),
-            server: Arc::new(server).into(),
-        })
+        let (client, server) = certificate::ends(identity)?;
+        let mesh_id = blake3::derive_key("meshtf 2026 mesh name", mesh.as_bytes());
+        Ok(Gate { me: identity.public().to_peer_id(), admission, version: VERSION, mesh_id, client, server })
     }
 
     /// TLS alone, to measure against.
@@ -173,153 +146,163 @@ impl Gate {
             self.prove_first(&mut stream, peer, purpose).await?;
             Ok((peer, stream))
         };
-        tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
+        timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
     }
 
-    /// Secures a socket that was accepted, has the other side prove the key, and proves it in turn.
+    /// Secures a socket that was accepted, has the other side prove the key, and proves it in turn. Until something comes,
+    /// the socket costs its place among the strangers and no more.
     ///
     /// # Errors
-    /// [`Denied`] inside, where the two are not of one mesh.
-    pub async fn accepted(&self, socket: TcpStream) -> io::Result<(PeerId, Secured, Purpose)> {
+    /// [`Denied`] inside, where the two are not of one mesh, or the stranger had to make room for another.
+    pub async fn accepted(&self, socket: TcpStream, stranger: Stranger) -> io::Result<(PeerId, Secured, Purpose)> {
         let handshake = async {
+            // Looked at and left there: that a socket is readable may be a false alarm.
+            timeout(FIRST_BYTE_LIMIT, socket.peek(&mut [0])).await.unwrap_or_else(|_| Err(Denied::Silent.into()))?;
+            stranger.is_at(Progress::Spoke);
             let mut stream = TlsStream::from(self.server.accept(socket).await?);
+            stranger.is_at(Progress::Secured);
             let peer = peer_of(&stream)?;
             let purpose = self.prove_second(&mut stream, peer).await?;
             Ok((peer, stream, purpose))
         };
-        tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
+        let admitted = tokio::select! {
+            biased;
+            done = timeout(HANDSHAKE_LIMIT, handshake) => done.unwrap_or_else(|_| Err(Denied::Slow.into())),
+            () = stranger.told_to_go() => Err(Denied::Crowded.into()),
+        };
+        if admitted.is_ok() {
+            stranger.proved();
+        }
+        admitted
     }
 
     async fn prove_first(&self, stream: &mut Secured, peer: PeerId, purpose: Purpose) -> io::Result<()> {
-        let mine = self.introduction(purpose)?;
-        stream.write_all(&mine).await?;
+        let ground = Ground::of(stream, self.me, peer)?;
+        let key = self.key();
+        stream.write_all(&ground.proof(&key, DIALLER)).await?;
         stream.flush().await?;
-        let mut theirs = [0; INTRODUCTION_BYTES];
-        stream.read_exact(&mut theirs).await.map_err(closed_early)?;
-        if let Err(denied) = self.judge(&theirs) {
-            return Err(denied.into());
+        let mut answer = [0; ANSWER_BYTES];
+        if !read_whole(stream, &mut answer).await? {
+            return Err(match self.admission {
+                Admission::Key(_) => Denied::WrongKey.into(),
+                Admission::Open => Denied::KeyWanted.into(),
+            });
         }
-        let [first, second] = self.proofs(stream, self.me, peer, &mine, &theirs)?;
-        stream.write_all(&first).await?;
+        let (proof, card) = answer.split_at(PROOF_BYTES);
+        if !same(proof, &ground.proof(&key, LISTENER)) {
+            let runs_open = same(proof, &ground.proof(&open_key(), LISTENER));
+            return Err(if runs_open { Denied::Open } else { Denied::Stranger }.into());
+        }
+        stream.write_all(&self.card()).await?;
+        stream.write_all(&[purpose as u8]).await?;
         stream.flush().await?;
-        let mut answer = [0; 33];
-        stream.read_exact(&mut answer[..1]).await.map_err(closed_early)?;
-        if answer[0] != 0 {
-            return Err(Denied::from_byte(answer[0]).into());
-        }
-        stream.read_exact(&mut answer[1..]).await.map_err(closed_early)?;
-        if !same(&answer[1..], &second) {
-            return Err(Denied::WrongKey.into());
-        }
-        Ok(())
+        self.is_of_mine(card)
     }
 
     async fn prove_second(&self, stream: &mut Secured, peer: PeerId) -> io::Result<Purpose> {
-        let mut theirs = [0; INTRODUCTION_BYTES];
-        stream.read_exact(&mut theirs).await?;
-        let mine = self.introduction(Purpose::Control)?;
-        stream.write_all(&mine).await?;
-        stream.flush().await?;
-        let judged = self.judge(&theirs);
-        let [first, second] = self.proofs(stream, peer, self.me, &theirs, &mine)?;
-        let mut proof = [0; 32];
-        // A dialer that judged the introduction itself has hung up.
-        let read = stream.read_exact(&mut proof).await;
-        let judged = judged.and_then(|purpose| {
-            read.map_err(|_| Denied::Stranger)?;
-            if same(&proof, &first) { Ok(purpose) } else { Err(Denied::WrongKey) }
-        });
-        match judged {
-            Ok(purpose) => {
-                let mut answer = [0; 33];
-                answer[1..].copy_from_slice(&second);
-                stream.write_all(&answer).await?;
-                stream.flush().await?;
-                Ok(purpose)
-            }
-            Err(denied) => {
-                let _ = stream.write_all(&[denied.to_byte()]).await;
-                let _ = stream.shutdown().await;
-                Err(denied.into())
-            }
+        let ground = Ground::of(stream, peer, self.me)?;
+        let key = self.key();
+        let mut proof = [0; PROOF_BYTES];
+        if !read_whole(stream, &mut proof).await? {
+            return Err(Denied::Stranger.into());
+        }
+        let admitted = same(&proof, &ground.proof(&key, DIALLER));
+        // An open mesh keeps no secret: whoever has a key is told that none is wanted here.
+        if admitted || matches!(self.admission, Admission::Open) {
+            stream.write_all(&ground.proof(&key, LISTENER)).await?;
+            stream.write_all(&self.card()).await?;
+            stream.flush().await?;
+        }
+        if !admitted {
+            // An orderly end is the answer: a connection that breaks is none, and is tried again.
+            let _ = stream.shutdown().await;
+            let denied = match self.admission {
+                Admission::Open => Denied::KeyWanted,
+                Admission::Key(_) if same(&proof, &ground.proof(&open_key(), DIALLER)) => Denied::Open,
+                Admission::Key(_) => Denied::WrongKey,
+            };
+            return Err(denied.into());
+        }
+        let mut errand = [0; ERRAND_BYTES];
+        if !read_whole(stream, &mut errand).await? {
+            return Err(Denied::Stranger.into());
+        }
+        let [card @ .., purpose] = errand;
+        self.is_of_mine(&card)?;
+        match purpose {
+            0 => Ok(Purpose::Control),
+            1 => Ok(Purpose::Send),
+            2 => Ok(Purpose::Receive),
+            _ => Err(Denied::Stranger.into()),
         }
     }
 
-    fn introduction(&self, purpose: Purpose) -> io::Result<[u8; INTRODUCTION_BYTES]> {
-        let nonce: [u8; 32] = crate::random::bytes()?;
-        let mut bytes = [0; INTRODUCTION_BYTES];
-        bytes[..4].copy_from_slice(&MARK);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[6] = matches!(self.admission, Admission::Key(_)).into();
-        bytes[7] = purpose as u8;
-        bytes[8..40].copy_from_slice(&self.mesh_id);
-        bytes[40..].copy_from_slice(&nonce);
-        Ok(bytes)
+    fn card(&self) -> [u8; CARD_BYTES] {
+        let mut card = [0; CARD_BYTES];
+        card[..2].copy_from_slice(&self.version.to_le_bytes());
+        card[2..].copy_from_slice(&self.mesh_id);
+        card
     }
 
-    fn judge(&self, theirs: &[u8; INTRODUCTION_BYTES]) -> Result<Purpose, Denied> {
-        let purpose = match theirs[7] {
-            0 => Purpose::Control,
-            1 => Purpose::Send,
-            2 => Purpose::Receive,
-            _ => return Err(Denied::Stranger),
-        };
-        if theirs[..4] != MARK {
-            return Err(Denied::Stranger);
+    /// Judges the other side by its card. Of another version, nothing but the number is looked at.
+    fn is_of_mine(&self, card: &[u8]) -> io::Result<()> {
+        let [a, b, mesh_id @ ..] = card else { return Err(Denied::Stranger.into()) };
+        let (theirs, ours) = (u16::from_le_bytes([*a, *b]), self.version);
+        if theirs != ours {
+            return Err(Denied::OtherVersion { theirs, ours }.into());
         }
-        if theirs[8..40] != self.mesh_id {
-            return Err(Denied::OtherMesh);
-        }
-        match (&self.admission, theirs[6]) {
-            (Admission::Key(_), 1) | (Admission::Open, 0) => Ok(purpose),
-            (Admission::Key(_), _) => Err(Denied::Open),
-            (Admission::Open, _) => Err(Denied::KeyWanted),
-        }
+        if *mesh_id == self.mesh_id { Ok(()) } else { Err(Denied::OtherMesh.into()) }
     }
 
-    /// The dialer's proof and the listener's.
-    fn proofs(
-        &self,
-        stream: &Secured,
-        dialer: PeerId,
-        listener: PeerId,
-        dialer_said: &[u8; INTRODUCTION_BYTES],
-        listener_said: &[u8; INTRODUCTION_BYTES],
-    ) -> io::Result<[[u8; 32]; 2]> {
+    /// What is proven: the mesh's key, or, of an open mesh, a key that everybody knows: one handshake for both.
+    fn key(&self) -> [u8; 32] {
+        match &self.admission {
+            Admission::Key(key) => *key.bytes(),
+            Admission::Open => open_key(),
+        }
+    }
+}
+
+const DIALLER: &[u8] = b"dialler";
+const LISTENER: &[u8] = b"listener";
+
+fn open_key() -> [u8; 32] {
+    blake3::derive_key("meshtf 2026 open mesh", &[])
+}
+
+impl Ground {
+    fn of(stream: &Secured, dialler: PeerId, listener: PeerId) -> io::Result<Self> {
         let exported = match stream {
             TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
             TlsStream::Server(stream) => stream.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
-        }
-        .map_err(io::Error::other)?;
-        let key = match &self.admission {
-            Admission::Key(key) => *key.bytes(),
-            // An open mesh proves with a key that everybody knows: one handshake for both.
-            Admission::Open => blake3::derive_key("meshtf 2026 open mesh", &[]),
         };
-        Ok([b"dialer...", b"listener."]
-            .map(|role| proof(&key, role, dialer, listener, dialer_said, listener_said, &exported)))
+        Ok(Ground { dialler, listener, exported: exported.map_err(io::Error::other)? })
     }
-}
 
-fn proof(
-    key: &[u8; 32],
-    role: &[u8],
-    dialer: PeerId,
-    listener: PeerId,
-    dialer_said: &[u8],
-    listener_said: &[u8],
-    exported: &[u8],
-) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_keyed(key);
-    for part in [role, &dialer.to_bytes(), &listener.to_bytes(), dialer_said, listener_said, exported] {
-        hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+    fn proof(&self, key: &[u8; 32], role: &[u8]) -> [u8; PROOF_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        for part in [role, &self.dialler.to_bytes(), &self.listener.to_bytes(), &self.exported] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        *hasher.finalize().as_bytes()
     }
-    *hasher.finalize().as_bytes()
 }
 
 /// Compares in a time that does not tell where two proofs differ.
-fn same(a: &[u8], b: &[u8; 32]) -> bool {
-    <[u8; 32]>::try_from(a).is_ok_and(|a| blake3::Hash::from_bytes(a) == blake3::Hash::from_bytes(*b))
+fn same(a: &[u8], b: &[u8; PROOF_BYTES]) -> bool {
+    <[u8; PROOF_BYTES]>::try_from(a).is_ok_and(|a| blake3::Hash::from_bytes(a) == blake3::Hash::from_bytes(*b))
+}
+
+/// Fills `bytes`; false where the other side ended the connection in order before that. One that breaks is an error.
+async fn read_whole(stream: &mut Secured, bytes: &mut [u8]) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match stream.read(&mut bytes[filled..]).await? {
+            0 => return Ok(false),
+            count => filled += count,
+        }
+    }
+    Ok(true)
 }
 
 /// How many bytes TLS encrypts before it writes them to the socket.
@@ -330,117 +313,130 @@ pub fn write_in_steps_of(stream: &mut Secured, bytes: usize) {
     }
 }
 
-fn closed_early(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::UnexpectedEof { Denied::Stranger.into() } else { error }
-}
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::ServerName;
 
-fn peer_of(stream: &Secured) -> io::Result<PeerId> {
-    let [certificate] = stream.get_ref().1.peer_certificates().unwrap_or_default() else {
-        return Err(Denied::Stranger.into());
-    };
-    Ok(libp2p_tls::certificate::parse(certificate).map_err(io::Error::other)?.peer_id())
-}
+    use super::*;
+    use crate::mesh::cause::find_cause;
+    use crate::mesh::{Keypair, MeshKey};
+    use crate::strangers::Strangers;
 
-/// Takes any certificate that proves a PeerId: who it is, is for the mesh key to say.
-#[derive(Debug)]
-struct PeerCertificates;
-
-impl PeerCertificates {
-    fn check(certificate: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-        if !others.is_empty() {
-            return Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
-        }
-        libp2p_tls::certificate::parse(certificate)?;
-        Ok(())
+    fn key(byte: u8) -> Admission {
+        Admission::Key(MeshKey::from_bytes([byte; 32]))
     }
 
-    fn check_signature(
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        libp2p_tls::certificate::parse(certificate)?.verify_signature(signed.scheme, message, signed.signature())?;
-        Ok(HandshakeSignatureValid::assertion())
+    fn gate(admission: Admission, version: u16) -> Gate {
+        Gate { version, ..Gate::new(&Keypair::generate_ed25519(), "lab", admission).unwrap() }
     }
 
-    /// libp2p's certificates are ECDSA over P-256; the others are what its specification allows.
-    fn schemes() -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ECDSA_NISTP384_SHA384, SignatureScheme::ED25519]
+    /// Two ends of a socket, the second with its place among the strangers.
+    async fn sockets() -> (TcpStream, TcpStream, Stranger) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (here, there) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (there, from) = there.unwrap();
+        (here.unwrap(), there, Strangers::new().admit(from.ip()).unwrap())
     }
 
-    fn old_tls() -> rustls::Error {
-        rustls::Error::General("only TLS 1.3 is spoken here".to_owned())
-    }
-}
-
-impl ServerCertVerifier for PeerCertificates {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Self::check(certificate, others).map(|()| ServerCertVerified::assertion())
+    fn denied<T>(result: &io::Result<T>) -> Option<Denied> {
+        result.as_ref().err().map(|error| *find_cause(error).unwrap_or_else(|| panic!("{error}")))
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(Self::old_tls())
+    #[tokio::test]
+    async fn two_of_one_mesh_are_let_in_and_others_hear_why() {
+        let check = async |dialler: Gate, listener: Gate, hears: Option<Denied>, logs: Option<Denied>| {
+            let (here, there, stranger) = sockets().await;
+            let (dialled, accepted) =
+                tokio::join!(dialler.dialled(here, Purpose::Send, None), listener.accepted(there, stranger));
+            assert_eq!((denied(&dialled), denied(&accepted)), (hears, logs));
+            if let (Ok((listened, _)), Ok((came, _, purpose))) = (dialled, accepted) {
+                assert_eq!((listened, came, purpose), (listener.me, dialler.me, Purpose::Send));
+            }
+        };
+        let of = |admission| gate(admission, VERSION);
+        check(of(key(1)), of(key(1)), None, None).await;
+        check(of(Admission::Open), of(Admission::Open), None, None).await;
+        check(of(key(1)), of(key(2)), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
+        check(of(key(1)), of(Admission::Open), Some(Denied::Open), Some(Denied::KeyWanted)).await;
+        check(of(Admission::Open), of(key(1)), Some(Denied::KeyWanted), Some(Denied::Open)).await;
+        let other = |theirs, ours| Some(Denied::OtherVersion { theirs, ours });
+        check(gate(key(1), 7), gate(key(1), 8), other(8, 7), other(7, 8)).await;
+        let of_den = || Gate::new(&Keypair::generate_ed25519(), "den", key(1)).unwrap();
+        check(of_den(), of(key(1)), Some(Denied::OtherMesh), Some(Denied::OtherMesh)).await;
+        // Without the key, nobody hears of versions.
+        check(gate(key(1), 7), gate(key(2), 8), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
     }
 
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::check_signature(message, certificate, signed)
+    #[tokio::test]
+    async fn whoever_has_no_proof_hears_nothing() {
+        let check = async |sent: &[u8]| {
+            let (listener, (here, there, stranger)) = (gate(key(1), VERSION), sockets().await);
+            let scan = async {
+                let tls = gate(key(2), VERSION).client;
+                let mut stream =
+                    tls.connect(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()), here).await.unwrap();
+                assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"libp2p"[..]));
+                stream.write_all(sent).await.unwrap();
+                stream.shutdown().await.unwrap();
+                let mut heard = Vec::new();
+                let _broken = stream.read_to_end(&mut heard).await;
+                heard
+            };
+            let (heard, accepted) = tokio::join!(scan, listener.accepted(there, stranger));
+            assert!(heard.is_empty(), "{} bytes sent, heard {heard:?}", sent.len());
+            assert!(denied(&accepted).is_some());
+        };
+        check(b"").await;
+        check(&[0; PROOF_BYTES - 1]).await;
+        check(&[0; PROOF_BYTES]).await;
+        check(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        // What the version before this one began with.
+        check(&[&b"mtf1\x01\x00\x01\x00"[..], &[7; 64]].concat()).await;
     }
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
-    }
-}
-
-impl ClientCertVerifier for PeerCertificates {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Self::check(certificate, others).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(Self::old_tls())
+    #[tokio::test]
+    async fn a_proof_is_worth_nothing_on_another_connection() {
+        let (dialler, listener) = (gate(key(1), VERSION), gate(key(1), VERSION));
+        let proof = async || {
+            let (here, there, _place) = sockets().await;
+            let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+            let (here, there) = tokio::join!(dialler.client.connect(name, here), listener.server.accept(there));
+            let (here, there) = (TlsStream::from(here.unwrap()), TlsStream::from(there.unwrap()));
+            let grounds = [&here, &there].map(|stream| Ground::of(stream, dialler.me, listener.me).unwrap());
+            let [mine, theirs] = grounds.map(|ground| ground.proof(&dialler.key(), DIALLER));
+            assert_eq!(mine, theirs);
+            mine
+        };
+        assert_ne!(proof().await, proof().await);
+        let ground =
+            |dialler: &Gate, listener: &Gate| Ground { dialler: dialler.me, listener: listener.me, exported: [3; 32] };
+        let all = [
+            ground(&dialler, &listener).proof(&[1; 32], DIALLER),
+            ground(&dialler, &listener).proof(&[1; 32], LISTENER),
+            ground(&dialler, &listener).proof(&[2; 32], DIALLER),
+            ground(&listener, &dialler).proof(&[1; 32], DIALLER),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
     }
 
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::check_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        Self::schemes()
+    #[tokio::test]
+    async fn one_that_has_to_make_room_goes_and_may_try_again() {
+        let (mut here, there, _place) = sockets().await;
+        let strangers = Strangers::new();
+        let from = there.peer_addr().unwrap().ip();
+        let first = strangers.admit(from).unwrap();
+        let listener = gate(key(1), VERSION);
+        let crowd = async {
+            // As many as it takes until the first has to go; no address has a thousand places.
+            let others: Vec<_> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
+            let mut nothing = Vec::new();
+            here.read_to_end(&mut nothing).await.unwrap();
+            drop(others);
+            nothing
+        };
+        let (accepted, heard) = tokio::join!(listener.accepted(there, first), crowd);
+        assert_eq!(denied(&accepted), Some(Denied::Crowded));
+        assert!(!Denied::Crowded.is_final() && heard.is_empty());
     }
 }

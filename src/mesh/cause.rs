@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::io;
 
 use libp2p::swarm::DialError;
 
@@ -10,7 +11,7 @@ use super::discovery::{Miss, without_peer};
 
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
-    if let Some(denied) = find_cause::<Denied>(error) {
+    if let Some(denied) = find_cause::<Denied>(error).filter(|denied| denied.is_final()) {
         return Miss::Denied(denied.to_string());
     }
     match error {
@@ -32,30 +33,87 @@ pub fn miss(error: &DialError) -> Miss {
     }
 }
 
-fn innermost(error: &dyn Error) -> String {
+/// What became of a connection or socket that was up, in words of our own where the other end is gone: TLS says that with
+/// a web address.
+pub fn broken(what: &str, error: &io::Error) -> String {
+    if is_end(error) {
+        format!("{what} ended without a goodbye; its process may have been killed, or the network was cut")
+    } else {
+        format!("{what} broke: {}", innermost(error))
+    }
+}
+
+/// Whether the other end went away: what is read ends too early, or the system says so.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    let is_end = |kind| matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected);
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        next = match error.downcast_ref::<io::Error>() {
+            Some(io) if is_end(io.kind()) => return true,
+            // An error that is wrapped is no source of what it is wrapped in.
+            Some(io) => io.get_ref().map(|inner| inner as _),
+            None => error.source(),
+        };
+    }
+    false
+}
+
+fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
     }
-    error.to_string()
+    match error.downcast_ref::<io::Error>() {
+        Some(io) if io.kind() == io::ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// The first error of type `E` among the causes of `error`.
 pub fn find_cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    find(error, &|_| true)
+}
+
+/// Whether an error of type `E` for which `is_it` holds is among the causes of `error`.
+pub fn has_cause<E: Error + 'static>(error: &(dyn Error + 'static), is_it: impl Fn(&E) -> bool) -> bool {
+    find(error, &is_it).is_some()
+}
+
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static), is_it: &dyn Fn(&E) -> bool) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<E>() {
+        if let Some(found) = error.downcast_ref::<E>().filter(|found| is_it(found)) {
             return Some(found);
         }
         if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && let Some(found) = io.get_ref().and_then(|inner| find_cause::<E>(inner as &(dyn Error + 'static)))
+            && let Some(found) = io.get_ref().and_then(|inner| find::<E>(inner as &(dyn Error + 'static), is_it))
         {
             return Some(found);
         }
         if let Some(DialError::Transport(failures)) = error.downcast_ref::<DialError>() {
-            return failures.iter().find_map(|(_, error)| find_cause::<E>(error));
+            return failures.iter().find_map(|(_, error)| find::<E>(error, is_it));
         }
         next = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_plain_words() {
+        const TLS: &str = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls/latest";
+        let eof = || io::Error::new(io::ErrorKind::UnexpectedEof, TLS);
+        let gone = "its connection ended without a goodbye; its process may have been killed, or the network was cut";
+        let check = |error: io::Error, want: &str| assert_eq!(broken("its connection", &error), want);
+        check(eof(), gone);
+        check(io::Error::other(eof()), gone);
+        check(io::Error::other(io::Error::other(eof())), gone);
+        check(io::Error::from(io::ErrorKind::ConnectionReset), gone);
+        check(io::Error::other("a frame of no kind"), "its connection broke: a frame of no kind");
+        assert_eq!(innermost(&eof()), "it hung up");
+    }
 }

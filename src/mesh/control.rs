@@ -1,8 +1,9 @@
 //! The control stream: one per peer, long-lived, for everything small.
 //!
-//! A sender pushes to the peer's [`Wire`](super::wire::Wire), which writes at once where it can; the connection's own task
-//! writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with the
-//! lower PeerId opens the stream, on one connection of those there are, so both always speak on the same one.
+//! A sender pushes to the connection's [`Wire`](super::wire::Wire), which writes at once where it can; the connection's own
+//! task writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with
+//! the lower PeerId opens the stream, on one connection of those there are, so both always speak on the same one. Both say
+//! first how they stand with each other and who they are; then their [`Link`] goes on over this connection, or begins.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,18 +16,18 @@ use futures::Future;
 use libp2p::core::upgrade::ReadyUpgrade;
 use libp2p::swarm::handler::{ConnectionEvent, FullyNegotiatedInbound, FullyNegotiatedOutbound};
 use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, SubstreamProtocol};
-use libp2p::{Stream, StreamProtocol};
+use libp2p::{PeerId, Stream, StreamProtocol};
 use tokio::time::{Instant, Sleep};
 
-use super::frame::{self, Kind, MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, Refusal};
-use super::roster::{Link, Roster, encode_small};
-use crate::protocol::{Envelope, Hello, Message};
+use super::cause;
+use super::frame::{self, Kind, MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, Refusal, Standing};
+use super::link::{Connection, Link};
+use super::roster::{Roster, Said, Unmet, encode_small};
+use crate::protocol::{Envelope, Message, Peer};
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/meshtf/control/1");
-/// How often a sign of life is sent where nothing else is.
-pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a peer may be silent. Its kernel answers for a stopped process, so only its own pings count.
-pub const MAX_SILENCE: Duration = Duration::from_millis(3200);
+/// How often a sign of life is sent where nothing else is. The kernel answers for a stopped process, so only this counts.
+pub const PING_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a peer may take to say Hello, and a stream to drain before it closes.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -39,7 +40,9 @@ const READ_BYTES: usize = 16 << 10;
 pub enum End {
     /// The peer said goodbye.
     Left(String),
-    /// The peer vanished, or broke the protocol.
+    /// The connection broke: the other side of it hung up, or nothing came through any more.
+    Broken { why: String, hung_up: bool },
+    /// The peer broke the protocol.
     Peer(String),
     /// The peer refused this participant.
     Refused(Refusal),
@@ -60,7 +63,9 @@ type Event = ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, (), Ended>;
 /// The handler of one connection.
 pub struct Control {
     roster: Arc<Roster>,
-    link: Arc<Link>,
+    peer: Peer,
+    id: PeerId,
+    connection: Arc<Connection>,
     channel: Option<Channel>,
     events: VecDeque<Event>,
     /// A stream was there once; a connection has one in its life.
@@ -68,8 +73,9 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn new(roster: Arc<Roster>, link: Link) -> Self {
-        Control { roster, link: Arc::new(link), channel: None, events: VecDeque::new(), used: false }
+    pub fn new(roster: Arc<Roster>, peer: Peer, id: PeerId, connection: Connection) -> Self {
+        let connection = Arc::new(connection);
+        Control { roster, peer, id, connection, channel: None, events: VecDeque::new(), used: false }
     }
 
     fn begin(&mut self, stream: Stream) {
@@ -77,35 +83,47 @@ impl Control {
             return;
         }
         self.used = true;
-        let said = self.roster.hello_for(self.link.loopback);
-        let frame = encode_small(&Message::Hello(Box::new(said.clone())).into());
-        match frame.and_then(|frame| self.link.wire.push(&self.link.peer, &frame)) {
+        let said = self.roster.first_words(&self.peer, self.connection.loopback);
+        let words = || {
+            let mut words = frame::encode_value(Kind::Standing, &said.standing)?;
+            words.extend(encode_small(&Message::Hello(Box::new(said.hello.clone())).into())?);
+            Ok::<_, super::MeshError>(words)
+        };
+        match words()
+            .map_err(|error| error.to_string())
+            .and_then(|words| self.connection.wire.push(&words).map_err(|error| error.to_string()))
+        {
             Ok(()) => {
-                self.link.wire.connect(stream);
-                self.channel = Some(Channel::new(said));
+                self.connection.wire.connect(stream);
+                self.channel = Some(Channel::new(self.peer.clone(), self.id, self.connection.clone(), said));
             }
-            Err(error) => self.over(End::Peer(error.to_string())),
+            Err(why) => self.over(End::Peer(why)),
         }
     }
 
     fn over(&mut self, end: End) {
-        self.channel = None;
-        self.link.wire.hang_up();
-        let why = match &end {
-            End::Left(reason) => format!("it left: {reason}"),
-            End::Peer(why) => why.clone(),
-            End::Refused(refusal) => format!("it refused this participant: {refusal}"),
-            End::Closed => "its connection was closed".to_owned(),
-        };
-        self.roster.end(&self.link, &why);
+        self.connection.wire.hang_up();
+        if let Some(link) = self.channel.take().and_then(|channel| channel.link) {
+            match &end {
+                End::Left(reason) => self.roster.end(&link, &format!("it left: {reason}")),
+                End::Peer(why) => self.roster.end(&link, why),
+                End::Refused(refusal) => {
+                    self.roster.end(&link, &format!("it refused this participant: {refusal}"));
+                }
+                End::Broken { why, hung_up } => self.roster.broke(&link, &self.connection, why, *hung_up),
+                End::Closed => self.roster.broke(&link, &self.connection, "its connection was closed", false),
+            }
+        }
         self.events.push_back(ConnectionHandlerEvent::NotifyBehaviour(Ended(end)));
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.link.wire.hang_up();
-        self.roster.end(&self.link, "its connection broke without a goodbye");
+        self.connection.wire.hang_up();
+        if let Some(link) = self.channel.take().and_then(|channel| channel.link) {
+            self.roster.broke(&link, &self.connection, "its connection broke without a goodbye", false);
+        }
     }
 }
 
@@ -148,9 +166,9 @@ impl ConnectionHandler for Control {
         if let Some(event) = self.events.pop_front() {
             return Poll::Ready(event);
         }
-        self.link.wire.register(cx.waker());
+        self.connection.wire.register(cx.waker());
         if let Some(channel) = &mut self.channel
-            && let Poll::Ready(end) = channel.poll(cx, &self.roster, &self.link)
+            && let Poll::Ready(end) = channel.poll(cx, &self.roster)
         {
             self.over(end);
             return self.events.pop_front().map_or(Poll::Pending, Poll::Ready);
@@ -161,66 +179,76 @@ impl ConnectionHandler for Control {
 
 /// What a connection's task knows of its stream, and what is half read of it.
 struct Channel {
-    /// What this side said of itself on this stream.
-    said: Hello,
-    greeted: bool,
+    peer: Peer,
+    id: PeerId,
+    connection: Arc<Connection>,
+    /// What this side said first on this stream.
+    said: Said,
+    /// How the peer says that it stands with this side, until it has said Hello.
+    standing: Option<Standing>,
+    /// The link that this connection carries, once the peer has said Hello.
+    link: Option<Arc<Link>>,
     /// A message that came before messages are delivered.
-    held: Option<(u64, Envelope)>,
+    held: Option<(Prefix, Envelope)>,
     input: Vec<u8>,
     /// The part of `input` that is filled and not yet taken.
     start: usize,
     end: usize,
     begun: Instant,
-    heard: Instant,
     tick: Pin<Box<Sleep>>,
     /// When the stream must be drained, once it is closing.
     closing: Option<Instant>,
 }
 
 impl Channel {
-    fn new(said: Hello) -> Self {
+    fn new(peer: Peer, id: PeerId, connection: Arc<Connection>, said: Said) -> Self {
         let now = Instant::now();
         Channel {
+            peer,
+            id,
+            connection,
             said,
-            greeted: false,
+            standing: None,
+            link: None,
             held: None,
             input: vec![0; READ_BYTES],
             start: 0,
             end: 0,
             begun: now,
-            heard: now,
             tick: Box::pin(tokio::time::sleep(PING_INTERVAL)),
             closing: None,
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>, link: &Arc<Link>) -> Poll<End> {
-        if let Poll::Ready(end) = self.read(cx, roster, link) {
+    fn poll(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>) -> Poll<End> {
+        if let Poll::Ready(end) = self.read(cx, roster) {
             return Poll::Ready(end);
         }
-        // Written after reading, so that what the inbox answered at once goes out in this turn.
-        if let Poll::Ready(Err(error)) = link.wire.poll_write(cx) {
-            return Poll::Ready(End::Peer(broken(&error)));
+        if let Some(link) = self.link.as_ref().filter(|link| link.owes_word(0)) {
+            let _closing = self.connection.wire.push_soon(&link.ping());
         }
-        self.watch(cx, link)
+        // Written after reading, so that what the inbox answered at once goes out in this turn.
+        if let Poll::Ready(Err(error)) = self.connection.wire.poll_write(cx) {
+            return Poll::Ready(broken(&error));
+        }
+        self.watch(cx)
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>, link: &Arc<Link>) -> Poll<End> {
+    fn read(&mut self, cx: &mut Context<'_>, roster: &Arc<Roster>) -> Poll<End> {
         let mut frames = 0;
         while self.closing.is_none() {
-            if let Some((after, envelope)) = self.held.take() {
+            if let (Some((prefix, envelope)), Some(link)) = (self.held.take(), &self.link) {
                 if !roster.is_open() {
-                    self.held = Some((after, envelope));
+                    self.held = Some((prefix, envelope));
                     return Poll::Pending;
                 }
-                let delivered = roster.deliver(link, after, envelope).and_then(|()| roster.took_frame(link));
-                if let Err(error) = delivered {
+                if let Err(error) = roster.deliver(link, prefix, envelope) {
                     return Poll::Ready(End::Peer(error.to_string()));
                 }
             }
             let wanted = match self.whole_frame() {
                 Ok(Ok(prefix)) => {
-                    if let Err(end) = self.take(prefix, roster, link) {
+                    if let Err(end) = self.take(prefix, roster) {
                         return Poll::Ready(end);
                     }
                     frames += 1;
@@ -234,21 +262,23 @@ impl Channel {
                 Err(why) => return Poll::Ready(End::Peer(why)),
             };
             self.make_room(wanted);
-            match link.wire.poll_read(cx, &mut self.input[self.end..]) {
+            match self.connection.wire.poll_read(cx, &mut self.input[self.end..]) {
                 Poll::Ready(Ok(0)) => {
-                    return Poll::Ready(End::Peer("its connection ended without a goodbye".to_owned()));
+                    return Poll::Ready(broken(&io::ErrorKind::UnexpectedEof.into()));
                 }
                 Poll::Ready(Ok(read)) => {
                     self.end += read;
-                    self.heard = Instant::now();
+                    if let Some(link) = &self.link {
+                        link.note_heard(Instant::now().into());
+                    }
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(End::Peer(broken(&error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(broken(&error)),
                 Poll::Pending => return Poll::Pending,
             }
         }
         // Nothing more is taken in, but the peer hangs up first: a connection that closes right behind its last words
         // takes them with it.
-        while let Poll::Ready(read) = link.wire.poll_read(cx, &mut self.input) {
+        while let Poll::Ready(read) = self.connection.wire.poll_read(cx, &mut self.input) {
             if !matches!(read, Ok(1..)) {
                 return Poll::Ready(End::Closed);
             }
@@ -282,54 +312,70 @@ impl Channel {
         }
     }
 
-    fn take(&mut self, prefix: Prefix, roster: &Arc<Roster>, link: &Arc<Link>) -> Result<(), End> {
+    fn take(&mut self, prefix: Prefix, roster: &Arc<Roster>) -> Result<(), End> {
         let body = self.start + PREFIX_BYTES;
         let (header, payload) = self.input[body..body + prefix.body_bytes()].split_at(prefix.header_bytes);
         self.start = body + prefix.body_bytes();
+        if let Some(link) = &self.link {
+            link.acknowledged(prefix.taken, &[]).map_err(End::Peer)?;
+        }
         let early = || End::Peer("it spoke before it said Hello".to_owned());
         match prefix.kind {
             Kind::Ping => {}
+            Kind::Standing => {
+                self.standing = Some(postcard::from_bytes(header).map_err(|error| End::Peer(error.to_string()))?);
+            }
             Kind::Refused => {
                 let refusal: Refusal = postcard::from_bytes(header).map_err(|error| End::Peer(error.to_string()))?;
                 if let Refusal::TaskTaken { task, holder } = &refusal
-                    && self.said.task.as_ref() == Some(task)
+                    && self.said.hello.task.as_ref() == Some(task)
                 {
                     roster.lose(task.clone(), holder.clone());
                 }
                 return Err(End::Refused(refusal));
             }
-            Kind::Call if !self.greeted => return Err(early()),
-            Kind::Call => super::transfer::answer_call(roster, link),
+            Kind::Call => super::transfer::answer_call(roster, self.link.as_ref().ok_or_else(early)?),
             Kind::Message => {
                 let envelope = frame::decode(header, payload).map_err(|failure| End::Peer(failure.message))?;
-                match envelope.message {
-                    Message::Goodbye { reason } => return Err(End::Left(reason)),
-                    Message::Hello(hello) if self.greeted => roster.update(link, *hello),
-                    Message::Hello(hello) => match roster.greet(link, *hello, &self.said) {
-                        Ok(()) => self.greeted = true,
-                        Err(refusal) => {
-                            tracing::debug!(peer = %link.peer, %refusal, "refused");
-                            if let Ok(frame) = frame::encode_value(Kind::Refused, &refusal) {
-                                let _ = link.wire.push(&link.peer, &frame);
-                            }
-                            link.wire.close();
-                            self.closing = Some(Instant::now() + DRAIN_LIMIT);
+                match (envelope.message, &self.link) {
+                    (Message::Goodbye { reason }, _) => return Err(End::Left(reason)),
+                    (Message::Hello(hello), Some(link)) => roster.update(link, *hello),
+                    (Message::Hello(hello), None) => {
+                        let standing = self.standing.take().ok_or_else(early)?;
+                        let words = (*hello, &standing);
+                        match roster.greet((&self.peer, self.id), &self.connection, words, &self.said) {
+                            Ok(link) => self.link = Some(link),
+                            Err(unmet) => self.turn_away(&unmet),
                         }
-                    },
-                    _ if !self.greeted => return Err(early()),
-                    _ => {
-                        self.held = Some((prefix.after, envelope));
-                        return Ok(());
+                    }
+                    (_, None) => return Err(early()),
+                    (message, Some(_)) => {
+                        self.held = Some((prefix, Envelope { message, tensors: envelope.tensors }));
                     }
                 }
             }
         }
-        roster.took_frame(link).map_err(|error| End::Peer(error.to_string()))
+        Ok(())
     }
 
-    /// Sends a sign of life where it is time, and notices that none came.
-    fn watch(&mut self, cx: &mut Context<'_>, link: &Link) -> Poll<End> {
-        if link.wire.is_closed() {
+    /// Tells the peer why it is not met, and closes the connection.
+    fn turn_away(&mut self, unmet: &Unmet) {
+        match unmet {
+            Unmet::Refused(refusal) => {
+                tracing::debug!(peer = %self.peer, %refusal, "refused");
+                if let Ok(frame) = frame::encode_value(Kind::Refused, refusal) {
+                    let _closing = self.connection.wire.push(&frame);
+                }
+            }
+            Unmet::Again(why) => tracing::debug!(peer = %self.peer, why, "another connection is to decide"),
+        }
+        self.connection.wire.close();
+        self.closing = Some(Instant::now() + DRAIN_LIMIT);
+    }
+
+    /// Sends a sign of life where it is time. That none came is the driver's to notice.
+    fn watch(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.connection.wire.is_closed() {
             let limit = *self.closing.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT);
             if self.tick.deadline() != limit {
                 self.tick.as_mut().reset(limit);
@@ -338,25 +384,20 @@ impl Channel {
             }
         }
         while self.tick.as_mut().poll(cx).is_ready() {
-            let (due, now) = (self.tick.deadline(), Instant::now());
+            let now = Instant::now();
             if self.closing.is_some_and(|limit| limit <= now) {
                 return Poll::Ready(End::Closed);
             }
-            if now.duration_since(due) >= PING_INTERVAL {
-                // This process was stopped or starved itself, so the silence is its own: the peer gets its time again.
-                self.heard = now;
+            if self.link.is_none() && now.duration_since(self.begun) >= HELLO_LIMIT {
+                return Poll::Ready(End::Broken { why: "it did not say Hello".to_owned(), hung_up: false });
             }
-            if now.duration_since(self.heard) >= MAX_SILENCE {
-                let seconds = MAX_SILENCE.as_secs_f32();
-                return Poll::Ready(End::Peer(format!("nothing was heard from it for {seconds} s")));
-            }
-            if !self.greeted && now.duration_since(self.begun) >= HELLO_LIMIT {
-                return Poll::Ready(End::Peer("it did not say Hello".to_owned()));
-            }
-            if link.wire.sent().is_none_or(|sent| now.duration_since(sent) >= PING_INTERVAL / 2) {
-                let _ = link.wire.push(&link.peer, &frame::empty_frame(Kind::Ping));
-                if let Poll::Ready(Err(error)) = link.wire.poll_write(cx) {
-                    return Poll::Ready(End::Peer(broken(&error)));
+            let wire = &self.connection.wire;
+            if let Some(link) = &self.link
+                && wire.sent().is_none_or(|sent| now.duration_since(sent) >= PING_INTERVAL / 2)
+            {
+                let _closing = wire.push(&link.ping());
+                if let Poll::Ready(Err(error)) = wire.poll_write(cx) {
+                    return Poll::Ready(broken(&error));
                 }
             }
             self.tick.as_mut().reset(now + PING_INTERVAL);
@@ -365,6 +406,8 @@ impl Channel {
     }
 }
 
-fn broken(error: &io::Error) -> String {
-    format!("its connection broke: {error}")
+fn broken(error: &io::Error) -> End {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    let hung_up = !matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut);
+    End::Broken { why: cause::broken("its connection", error), hung_up }
 }

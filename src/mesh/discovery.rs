@@ -23,10 +23,12 @@ const HEARSAY_ATTEMPTS: u32 = 12;
 /// How a target became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// `--peer`, `MESHTF_PEERS`, a ticket.
+    /// `--peer`, `MESHTF_PEERS`.
     Configured,
     /// The cluster file.
     ClusterFile,
+    /// A ticket that was taken some time ago.
+    Ticket,
     /// Another process on this machine.
     Registry,
     /// mDNS.
@@ -40,6 +42,7 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Source::Configured => "configured peer",
             Source::ClusterFile => "cluster file",
+            Source::Ticket => "address of a ticket",
             Source::Registry => "this machine",
             Source::Lan => "mDNS",
             Source::Hearsay => "known peer",
@@ -72,6 +75,14 @@ impl fmt::Display for Attempt {
     }
 }
 
+/// How finding peers stands.
+#[derive(Default)]
+pub struct Search {
+    pub attempts: Vec<Attempt>,
+    /// There is no use in waiting: all who are known of deny us, and they were named.
+    pub turned_away: bool,
+}
+
 /// A failure to connect, as far as it matters when to try again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Miss {
@@ -88,6 +99,8 @@ struct Entry {
     failures: u32,
     due: Instant,
     dialling: bool,
+    /// Whoever is there denied us the last time.
+    denied: bool,
     /// Who was met there.
     peer: Option<PeerId>,
     outcome: Option<String>,
@@ -117,7 +130,16 @@ impl Discovery {
         if self.targets.len() >= MAX_TARGETS {
             return;
         }
-        let entry = Entry { source, addresses, failures: 0, due: now, dialling: false, peer: None, outcome: None };
+        let entry = Entry {
+            source,
+            addresses,
+            failures: 0,
+            due: now,
+            dialling: false,
+            denied: false,
+            peer: None,
+            outcome: None,
+        };
         self.targets.insert(target, entry);
     }
 
@@ -131,7 +153,8 @@ impl Discovery {
     /// A peer has left for good.
     pub fn farewell(&mut self, peer: &PeerId) {
         self.targets.retain(|target, entry| {
-            *target != Target::Peer(*peer) || matches!(entry.source, Source::Configured | Source::Registry)
+            *target != Target::Peer(*peer)
+                || matches!(entry.source, Source::Configured | Source::Ticket | Source::Registry)
         });
     }
 
@@ -162,6 +185,7 @@ impl Discovery {
     pub fn outcome(&mut self, target: &Target, result: Result<PeerId, Miss>, now: Instant) {
         let Some(entry) = self.targets.get_mut(target) else { return };
         entry.dialling = false;
+        entry.denied = matches!(result, Err(Miss::Denied(_)));
         let (pause, outcome) = match result {
             Ok(peer) => {
                 entry.peer = Some(peer);
@@ -189,6 +213,7 @@ impl Discovery {
         for (target, entry) in &mut self.targets {
             if *target == Target::Peer(*peer) || entry.peer == Some(*peer) {
                 entry.due = now + DENIED_PAUSE;
+                entry.denied = true;
                 entry.outcome = Some(format!("turned away: {why}"));
             }
         }
@@ -197,6 +222,12 @@ impl Discovery {
     /// Whether every target has been tried once: who could be met at once has been met.
     pub fn is_settled(&self) -> bool {
         self.targets.values().all(|entry| !entry.dialling && entry.outcome.is_some())
+    }
+
+    /// Whether every target denied us the last time it was tried, and one of them at least was named in a way that is as
+    /// good as `source`: whom the LAN alone tells of may well be of another mesh.
+    pub fn is_turned_away(&self, source: Source) -> bool {
+        self.targets.values().all(|entry| entry.denied) && self.targets.values().any(|entry| entry.source <= source)
     }
 
     /// Whether every target of `source` has been tried once.
@@ -282,6 +313,31 @@ mod tests {
         let later = now + Duration::from_secs(60);
         assert!(discovery.due(later, |up| *up == peer(2)).is_empty());
         assert_eq!(discovery.due(later, |_| false).len(), 1);
+    }
+
+    #[test]
+    fn a_denial_by_all_who_were_named_is_the_last_word() {
+        let now = Instant::now();
+        let denied = || Err(Miss::Denied("another key".into()));
+        let check = |outcomes: Vec<(Source, Result<PeerId, Miss>)>, source, turned_away: bool| {
+            let mut discovery = Discovery::default();
+            for (i, (source, outcome)) in outcomes.iter().enumerate() {
+                let target = Target::Address(format!("host:{i}"));
+                discovery.learn(target.clone(), vec![], *source, now);
+                discovery.outcome(&target, outcome.clone(), now);
+            }
+            assert_eq!(discovery.is_turned_away(source), turned_away, "{outcomes:?}");
+        };
+        use Source::{Configured, Lan, Registry, Ticket};
+        check(vec![], Ticket, false);
+        check(vec![(Configured, denied())], Ticket, true);
+        check(vec![(Configured, denied()), (Lan, denied())], Ticket, true);
+        check(vec![(Configured, denied()), (Configured, silent())], Ticket, false);
+        check(vec![(Configured, denied()), (Registry, silent())], Ticket, false);
+        check(vec![(Configured, denied()), (Registry, Ok(peer(1)))], Ticket, false);
+        check(vec![(Lan, denied()), (Registry, denied())], Ticket, false);
+        check(vec![(Ticket, denied())], Ticket, true);
+        check(vec![(Ticket, denied())], Configured, false);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The task that owns the swarm: it listens, looks for peers, dials them, and knows when everybody was asked.
 
+mod mend;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,12 +18,14 @@ use libp2p::{PeerId, mdns};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
+use self::mend::Mending;
 use super::address::{Address, multiaddr, socket};
 use super::admission::Denied;
 use super::cause::{find_cause, miss};
-use super::control::{End, MAX_SILENCE};
-use super::discovery::{Attempt, Discovery, Miss, Source, Target};
+use super::control::End;
+use super::discovery::{Attempt, Discovery, Miss, Search, Source, Target};
 use super::error::MeshError;
+use super::health::LINK_LIMIT;
 use super::links::{LinkEnded, Links};
 use super::registry::Registry;
 use super::roster::{Roster, encode_small, lock};
@@ -29,10 +33,8 @@ use super::transport::{BulkSocket, HandedOver, swarm_transport};
 use super::{Admission, MeshConfig, transfer, unix_ms};
 use crate::protocol::{Message, Peer};
 
-/// Most sockets that have not proven anything yet.
-const MAX_STRANGERS: u32 = 256;
-/// Most connections of one peer: both sides dial, and a broken one may linger.
-const MAX_CONNECTIONS_A_PEER: u32 = 4;
+/// Most connections of one peer: both sides dial, and broken ones may linger.
+const MAX_CONNECTIONS_A_PEER: u32 = 8;
 /// Most bulk sockets that are read at once.
 const MAX_BULK_IN: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
@@ -45,6 +47,8 @@ const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
 /// After this a node has its task for good.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// How long nodes of the LAN get to answer before a denial counts as the last word.
+const LAN_LIMIT: Duration = Duration::from_secs(1);
 const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(250);
 /// The registry folder is read with every tick for so long, and later with every fourth.
@@ -74,7 +78,7 @@ pub struct Driver {
     swarm: Swarm<Behaviour>,
     roster: Arc<Roster>,
     commands: mpsc::Receiver<Command>,
-    attempts: Arc<Mutex<Vec<Attempt>>>,
+    search: Arc<Mutex<Search>>,
     discovery: Discovery,
     registry: Option<Registry>,
     /// What came of reading the registry folder and of asking the LAN.
@@ -92,6 +96,7 @@ pub struct Driver {
     last_tick: Instant,
     ticks: u64,
     told: BTreeSet<Peer>,
+    mending: Mending,
 }
 
 impl Driver {
@@ -103,14 +108,12 @@ impl Driver {
         config: MeshConfig,
         roster: Arc<Roster>,
         commands: mpsc::Receiver<Command>,
-        attempts: Arc<Mutex<Vec<Attempt>>>,
+        search: Arc<Mutex<Search>>,
     ) -> Result<Driver, MeshError> {
         let me = config.identity.public().to_peer_id();
         let (bulk, arrived) = mpsc::channel(MAX_BULK_IN);
         let transport = swarm_transport(roster.gate().clone(), bulk);
-        let limits = ConnectionLimits::default()
-            .with_max_pending_incoming(Some(MAX_STRANGERS))
-            .with_max_established_per_peer(Some(MAX_CONNECTIONS_A_PEER));
+        let limits = ConnectionLimits::default().with_max_established_per_peer(Some(MAX_CONNECTIONS_A_PEER));
         let lan = if config.mdns { lan(me) } else { None };
         let behaviour = Behaviour {
             limits: connection_limits::Behaviour::new(limits),
@@ -128,7 +131,7 @@ impl Driver {
             lan: swarm.behaviour().mdns.is_enabled().then(BTreeSet::new),
             swarm,
             commands,
-            attempts,
+            search,
             discovery: Discovery::default(),
             registry: None,
             registry_outcome: String::new(),
@@ -142,6 +145,7 @@ impl Driver {
             last_tick: now,
             ticks: 0,
             told: BTreeSet::new(),
+            mending: Mending::new(now),
             roster,
         };
         driver.listen(&config).await?;
@@ -161,6 +165,7 @@ impl Driver {
                 self.report();
                 let _ = met.take().map(|met| met.send(()));
             }
+            self.mend();
             self.dial_due();
             let next = self.next_wake(met.is_some());
             tokio::select! {
@@ -243,9 +248,11 @@ impl Driver {
 
     fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
         let now = Instant::now();
-        for text in &config.peers {
+        let (given, remembered) = (config.peers.iter(), config.remembered.iter());
+        let named = given.map(|text| (text, Source::Configured)).chain(remembered.map(|text| (text, Source::Ticket)));
+        for (text, source) in named {
             let _: Address = text.parse()?;
-            self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], Source::Configured, now);
+            self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], source, now);
         }
         for (task, text) in &config.fixed {
             if config.task.as_ref() != Some(task) {
@@ -296,8 +303,8 @@ impl Driver {
     }
 
     fn next_wake(&self, joining: bool) -> Instant {
-        let mut next = Instant::now() + TICK * 4;
-        if let Some(due) = self.discovery.next_due(|peer| self.swarm.is_connected(peer)) {
+        let mut next = self.next_look();
+        if let Some(due) = self.discovery.next_due(|peer| self.is_met(peer)) {
             next = next.min(due);
         }
         if joining {
@@ -312,8 +319,9 @@ impl Driver {
     }
 
     fn dial_due(&mut self) {
-        let swarm = &self.swarm;
-        for (target, addresses) in self.discovery.due(Instant::now(), |peer| swarm.is_connected(peer)) {
+        let (swarm, roster) = (&self.swarm, &self.roster);
+        let is_met = |peer: &PeerId| swarm.is_connected(peer) || roster.link(&Peer::new(peer.to_string())).is_some();
+        for (target, addresses) in self.discovery.due(Instant::now(), is_met) {
             let resolver = self.resolver.clone();
             match target {
                 Target::Peer(_) => {
@@ -381,6 +389,7 @@ impl Driver {
                 if let Some(dial) = self.dials.remove(&connection_id) {
                     self.discovery.outcome(&dial.target, Ok(peer_id), now);
                 }
+                let _reached = self.mending.dialled(connection_id);
                 if !self.is_up(&peer_id) {
                     self.greeting.insert(peer_id);
                 }
@@ -389,6 +398,9 @@ impl Driver {
                 self.greeting.remove(&peer_id);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                if let Some(link) = self.mending.dialled(connection_id) {
+                    return self.not_reached_again(&link, &error);
+                }
                 let Some(dial) = self.dials.remove(&connection_id) else { return };
                 tracing::debug!(target = ?dial.target, %error, "not reached");
                 match miss(&error) {
@@ -408,7 +420,7 @@ impl Driver {
                 match end {
                     End::Refused(refusal) => self.discovery.turned_away(&peer, &refusal.to_string(), now),
                     End::Left(_) => self.discovery.farewell(&peer),
-                    End::Peer(_) | End::Closed => {}
+                    End::Broken { .. } | End::Peer(_) | End::Closed => {}
                 }
             }
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => {
@@ -459,6 +471,7 @@ impl Driver {
             let hello = link.hello();
             for known in &hello.peers {
                 if let Ok(peer) = known.peer.as_str().parse::<PeerId>()
+                    && !known.addresses.is_empty()
                     && peer != me
                     && !self.swarm.is_connected(&peer)
                 {
@@ -466,7 +479,7 @@ impl Driver {
                 }
             }
             if hello.task.is_some() {
-                let addresses = link.dialled.iter().chain(&hello.addresses).cloned().collect();
+                let addresses = link.connection().dialled.iter().chain(&hello.addresses).cloned().collect();
                 self.discovery.learn(Target::Peer(link.id), addresses, Source::Hearsay, now);
                 self.discovery.outcome(&Target::Peer(link.id), Ok(link.id), now);
             }
@@ -479,7 +492,7 @@ impl Driver {
         self.last_tick = now;
         self.ticks += 1;
         if let Some(settles) = self.settles {
-            if stood_still >= MAX_SILENCE {
+            if stood_still >= LINK_LIMIT {
                 // This process was suspended, and everybody took it for dead: it is a newcomer again, so that one who
                 // took its task over meanwhile keeps it.
                 self.settles = Some(now + SETTLED_AFTER);
@@ -497,6 +510,7 @@ impl Driver {
             self.told = nodes;
             self.roster.tell();
         }
+        self.tell_missing();
         self.report();
     }
 
@@ -518,7 +532,10 @@ impl Driver {
             attempts.push(Attempt { how: "mDNS".to_owned(), place: "on the LAN".to_owned(), outcome });
         }
         attempts.extend(self.discovery.attempts());
-        *lock(&self.attempts) = attempts;
+        // The LAN may still have somebody who does let us in, where an old ticket's address is all that was denied.
+        let asked_lan = self.lan.is_none() || self.started.elapsed() >= LAN_LIMIT;
+        let turned_away = self.discovery.is_turned_away(if asked_lan { Source::Ticket } else { Source::ClusterFile });
+        *lock(&self.search) = Search { attempts, turned_away };
     }
 
     async fn leave(&mut self) {
@@ -526,9 +543,9 @@ impl Driver {
         let goodbye = encode_small(&Message::Goodbye { reason: "it stopped".to_owned() }.into());
         for link in self.roster.links() {
             if let Ok(frame) = &goodbye {
-                let _ = link.wire.push(&link.peer, frame);
+                link.say(frame.clone());
             }
-            link.wire.close();
+            link.connection().wire.close();
         }
         let deadline = tokio::time::Instant::now() + LEAVE_LIMIT;
         while self.swarm.connected_peers().next().is_some() {

@@ -43,6 +43,9 @@ pub enum MeshError {
     /// The peer does not take what is sent to it fast enough.
     #[error("the queue to {peer} is full: {limit} is the limit of {what}")]
     QueueFull { peer: Peer, what: &'static str, limit: usize },
+    /// The peer left messages out.
+    #[error("{peer} sent message {number} behind message {after}")]
+    Gap { peer: Peer, number: u64, after: u64 },
     /// One message with its tensors is over [`MAX_MESSAGE_BYTES`](crate::protocol::MAX_MESSAGE_BYTES).
     #[error("a message of {bytes} bytes; {limit} is the limit of one message with its tensors")]
     TooLarge { bytes: usize, limit: usize },
@@ -80,10 +83,12 @@ impl MeshError {
             MeshError::TaskTaken { .. } => Code::AlreadyExists,
             MeshError::NotConnected { .. } | MeshError::Left => Code::Unavailable,
             MeshError::QueueFull { .. } => Code::ResourceExhausted,
+            MeshError::Gap { .. } => Code::Internal,
             MeshError::TooLarge { .. }
             | MeshError::Encode { .. }
             | MeshError::Address { .. }
             | MeshError::NotInClusterFile { .. } => Code::InvalidArgument,
+            MeshError::Key(KeyError::Missing { .. }) => Code::Unauthenticated,
             MeshError::Key(_) => Code::FailedPrecondition,
             MeshError::Listen { .. } | MeshError::Certificate(_) | MeshError::Io { .. } => Code::Unavailable,
         }
@@ -107,6 +112,13 @@ pub enum KeyError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} does not hold a mesh key; move it away to have a new one made")]
     Damaged { path: PathBuf },
+    #[error(
+        "this machine has no key of mesh {mesh:?}: there is no {path}. `meshtf node --name local/0` starts the mesh here \
+         and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over"
+    )]
+    Missing { mesh: String, path: PathBuf },
+    #[error("{path} is a secret, and others than its owner may use it (its mode is {mode:04o}): chmod 600 {path}")]
+    Exposed { path: PathBuf, mode: u32 },
     #[error(
         "a different key for mesh {mesh:?} is already in {path}; replacing it cuts this machine off from those who use it"
     )]

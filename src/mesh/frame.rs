@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Holder, MeshError};
 use crate::failure::Failure;
+use crate::ids::{PieceId, RequestId, SessionId};
 use crate::plan::Task;
-use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message};
+use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Request};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
-/// Bytes of a prefix: kind, header length, payload length, sequence, after, behind.
-pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 8;
+/// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
+pub const PREFIX_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 8 + 8 + 8;
 /// Most bytes a message may have, header and tensors, to travel on the control stream.
 pub const MAX_SMALL_BYTES: usize = 64 << 10;
 /// Most bytes of a frame on the control stream: a Hello that names many peers is more than a small message.
@@ -26,12 +27,14 @@ pub const MAX_TENSORS: usize = 1 << 16;
 pub enum Kind {
     /// An [`Envelope`].
     Message = 0,
-    /// A sign of life; empty.
+    /// A sign of life, which acknowledges as every frame does; empty.
     Ping = 1,
     /// A [`Refusal`]; the connection ends with it.
     Refused = 2,
     /// "Dial me, I have bulk for you and cannot dial you"; empty.
     Call = 3,
+    /// A [`Standing`], first on a control stream.
+    Standing = 4,
 }
 
 /// The first bytes of a frame.
@@ -40,12 +43,50 @@ pub struct Prefix {
     pub kind: Kind,
     pub header_bytes: usize,
     pub payload_bytes: usize,
-    /// Counts the bulk messages of a link from 1; 0 on the control stream.
-    pub sequence: u64,
+    /// Counts a link's messages from 1, those on the control stream and the bulk each for themselves. 0: what is said on one
+    /// connection alone and is not sent again.
+    pub number: u64,
     /// The bulk message that must have been delivered before this one; 0: none.
     pub after: u64,
-    /// How many frames of the control stream must have been taken before this bulk message is delivered.
+    /// How many messages of the control stream must have been taken before this bulk message is delivered.
     pub behind: u64,
+    /// What the sender has taken of what this receiver sent on the link.
+    pub taken: Taken,
+}
+
+/// What one end of a link has taken of the other's messages: an acknowledgement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Every message of the control stream up to this one.
+    pub frames: u64,
+    /// Every bulk message up to this one.
+    pub bulk: u64,
+}
+
+/// What is said first on a control stream: with which link the two may go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The number of the link that begins where none goes on. It is drawn at random.
+    pub fresh: u64,
+    /// The link that the sayer has with the peer.
+    pub link: Option<LinkNumbers>,
+    pub taken: Taken,
+    /// The bulk messages taken beyond those.
+    pub bulk_beyond: Vec<u64>,
+}
+
+/// How the two ends call a link: `own` the end that speaks, `theirs` the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkNumbers {
+    pub own: u64,
+    pub theirs: u64,
+}
+
+impl Standing {
+    /// The link that goes on where one end said this and the other `theirs`: the one that both have.
+    pub fn goes_on(&self, theirs: &Standing) -> Option<LinkNumbers> {
+        self.link.filter(|link| theirs.link == Some(LinkNumbers { own: link.theirs, theirs: link.own }))
+    }
 }
 
 /// Why a participant is refused by another that it could prove the mesh key to.
@@ -110,9 +151,10 @@ impl Prefix {
         bytes[0] = self.kind as u8;
         bytes[1..5].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
         bytes[5..13].copy_from_slice(&(self.payload_bytes as u64).to_le_bytes());
-        bytes[13..21].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[21..29].copy_from_slice(&self.after.to_le_bytes());
-        bytes[29..].copy_from_slice(&self.behind.to_le_bytes());
+        let numbers = [self.number, self.after, self.behind, self.taken.frames, self.taken.bulk];
+        for (place, number) in bytes[13..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
         bytes
     }
 
@@ -124,17 +166,31 @@ impl Prefix {
             1 => Kind::Ping,
             2 => Kind::Refused,
             3 => Kind::Call,
+            4 => Kind::Standing,
             other => return Err(Failure::invalid(format!("no frame is of kind {other}"))),
         };
         let [_, a, b, c, d, rest @ ..] = bytes;
         let header_bytes = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
         let number = |at: usize| rest[at..at + 8].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
-        let (payload_bytes, sequence, after, behind) = (number(0), number(8), number(16), number(24));
+        let payload_bytes = number(0);
         let total = payload_bytes.saturating_add(header_bytes as u64);
         if total > limit as u64 {
             return Err(Failure::invalid(format!("a frame of {total} bytes; {limit} is the limit here")));
         }
-        Ok(Prefix { kind, header_bytes, payload_bytes: payload_bytes as usize, sequence, after, behind })
+        Ok(Prefix {
+            kind,
+            header_bytes,
+            payload_bytes: payload_bytes as usize,
+            number: number(8),
+            after: number(16),
+            behind: number(24),
+            taken: Taken { frames: number(32), bulk: number(40) },
+        })
+    }
+
+    /// A frame that says nothing of what came before it.
+    fn of(kind: Kind, header_bytes: usize, payload_bytes: usize) -> Self {
+        Prefix { kind, header_bytes, payload_bytes, number: 0, after: 0, behind: 0, taken: Taken::default() }
     }
 
     /// Bytes that follow.
@@ -158,7 +214,7 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
     if bytes > limit || envelope.tensors.len() > MAX_TENSORS {
         return Err(MeshError::TooLarge { bytes, limit });
     }
-    let prefix = Prefix { kind: Kind::Message, header_bytes, payload_bytes, sequence: 0, after: 0, behind: 0 };
+    let prefix = Prefix::of(Kind::Message, header_bytes, payload_bytes);
     head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     Ok((prefix, head))
 }
@@ -171,14 +227,21 @@ pub fn encode_value(kind: Kind, value: &impl Serialize) -> Result<Vec<u8>, MeshE
     let mut frame = postcard::to_extend(value, vec![0; PREFIX_BYTES])
         .map_err(|error| MeshError::Encode { why: error.to_string() })?;
     let header_bytes = frame.len() - PREFIX_BYTES;
-    let prefix = Prefix { kind, header_bytes, payload_bytes: 0, sequence: 0, after: 0, behind: 0 };
+    let prefix = Prefix::of(kind, header_bytes, 0);
     frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
     Ok(frame)
 }
 
 /// A frame that is only its prefix.
 pub fn empty_frame(kind: Kind) -> [u8; PREFIX_BYTES] {
-    Prefix { kind, header_bytes: 0, payload_bytes: 0, sequence: 0, after: 0, behind: 0 }.encode()
+    Prefix::of(kind, 0, 0).encode()
+}
+
+/// Writes into a frame that is ready to go what is known only now: its number, and what this end has taken.
+pub fn stamp(frame: &mut [u8], number: u64, taken: Taken) {
+    for (at, value) in [(13, number), (37, taken.frames), (45, taken.bulk)] {
+        frame[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
 }
 
 /// Bytes of the tensors that follow an envelope's header.
@@ -205,6 +268,27 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
         return Err(Failure::invalid(format!("tensors of {total} bytes in a payload of {payload_bytes}")));
     }
     Ok(header)
+}
+
+/// So many bytes of a header tell who is to be told that it could not be taken.
+pub const TELLING_BYTES: usize = 64;
+
+/// A message by whose answer the sender learns that a large one could not be taken, from the first bytes of its header: for
+/// a request any other of its id, for pieces to register that the first of them is. `None` where nobody waits for an answer.
+pub fn stand_in(header: &[u8]) -> Option<Message> {
+    let (kind, rest) = postcard::take_from_bytes::<u32>(header).ok()?;
+    let is = |message: &Message| postcard::to_allocvec(message).is_ok_and(|bytes| bytes.first() == Some(&(kind as u8)));
+    let (first, rest) = postcard::take_from_bytes::<u64>(rest).ok()?;
+    let (id, session) = (RequestId(first), SessionId(first));
+    let request = Message::Request { id, request: Request::Close { session } };
+    if is(&request) {
+        return Some(request);
+    }
+    if is(&Message::Register { session, isolated: false, pieces: Vec::new() }) {
+        let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(rest).ok()?;
+        return Some(Message::Registered { session, pieces: vec![piece], result: Ok(()) });
+    }
+    None
 }
 
 /// A whole message whose bytes are all here.
@@ -238,7 +322,7 @@ impl TensorHeader {
     /// # Errors
     /// For a dtype that is no host tensor's, a shape over the limit of a tensor, and strings that do not fill the shape.
     pub fn payload_bytes(&self) -> Result<usize, Failure> {
-        let elements = self.shape.checked_elements(self.dtype)?;
+        let elements = self.shape.limited_elements(self.dtype)?;
         match (self.dtype, &self.strings, self.dtype.size()) {
             (DType::String, Some(strings), _) if strings.len() == elements => Ok(0),
             (DType::String, _, _) => Err(Failure::invalid("the strings of a tensor do not fill its shape")),
@@ -263,7 +347,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::{RequestId, SessionId, StepId};
+    use crate::ids::StepId;
+    use crate::plan::{DeviceKind, Mode, Piece};
 
     fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
@@ -303,16 +388,68 @@ mod tests {
     }
 
     #[test]
+    fn the_first_bytes_tell_who_waits_for_an_answer() {
+        let check = |message: Message, want: Option<Message>| {
+            let (prefix, bytes) = encode_head(&message.into()).unwrap();
+            assert_eq!(stand_in(&bytes[PREFIX_BYTES..][..prefix.header_bytes.min(TELLING_BYTES)]), want);
+        };
+        let (id, session) = (RequestId(u64::MAX), SessionId(1 << 40));
+        let open = Request::Open { session, graph: vec![Default::default(); 9], options: Default::default() };
+        let close = Message::Request { id, request: Request::Close { session: SessionId(id.0) } };
+        check(Message::Request { id, request: open }, Some(close));
+        let piece = |number| {
+            let piece = Piece {
+                device: Task::new("local", 0).device(DeviceKind::Cpu, 0),
+                nodes: Vec::new(),
+                frames: Vec::new(),
+                feeds: vec![1, 2],
+                fetches: vec![3],
+                mode: Mode::Whole,
+            };
+            (PieceId { session, number }, piece)
+        };
+        let pieces = vec![piece(u32::MAX), piece(3)];
+        let registered = Message::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
+        check(Message::Register { session, isolated: true, pieces }, Some(registered));
+        check(Message::Release { session }, None);
+    }
+
+    #[test]
     fn a_prefix_survives_the_wire() {
         let prefix = Prefix {
             kind: Kind::Call,
             header_bytes: 0x0102_0304,
             payload_bytes: 77,
-            sequence: 5,
+            number: 5,
             after: 1 << 40,
             behind: 3,
+            taken: Taken { frames: 1 << 50, bulk: 9 },
         };
-        assert_eq!(Prefix::decode(&prefix.encode(), MAX_MESSAGE_BYTES), Ok(prefix));
+        let mut bytes = prefix.encode();
+        assert_eq!(Prefix::decode(&bytes, MAX_MESSAGE_BYTES), Ok(prefix));
+        let later = Taken { frames: 7, bulk: 1 << 33 };
+        stamp(&mut bytes, 6, later);
+        assert_eq!(Prefix::decode(&bytes, MAX_MESSAGE_BYTES), Ok(Prefix { number: 6, taken: later, ..prefix }));
+    }
+
+    #[test]
+    fn both_ends_say_alike_which_link_goes_on() {
+        let standing = |link: Option<(u64, u64)>| Standing {
+            fresh: 9,
+            link: link.map(|(own, theirs)| LinkNumbers { own, theirs }),
+            taken: Taken::default(),
+            bulk_beyond: vec![],
+        };
+        let check = |ours, theirs, goes_on: bool| {
+            let (ours, theirs) = (standing(ours), standing(theirs));
+            assert_eq!(ours.goes_on(&theirs), ours.link.filter(|_| goes_on));
+            assert_eq!(theirs.goes_on(&ours), theirs.link.filter(|_| goes_on));
+        };
+        check(Some((1, 2)), Some((2, 1)), true);
+        check(Some((1, 2)), None, false);
+        check(Some((1, 2)), Some((3, 1)), false);
+        check(Some((1, 2)), Some((1, 2)), false);
+        check(None, None, false);
     }
 
     #[test]
@@ -332,14 +469,7 @@ mod tests {
         let mut bytes = whole(&example());
         bytes[5] ^= 1;
         assert!(parse(&bytes).is_err());
-        let huge = Prefix {
-            kind: Kind::Message,
-            header_bytes: 9,
-            payload_bytes: usize::MAX,
-            sequence: 0,
-            after: 0,
-            behind: 0,
-        };
+        let huge = Prefix::of(Kind::Message, 9, usize::MAX);
         assert!(Prefix::decode(&huge.encode(), MAX_MESSAGE_BYTES).is_err());
     }
 

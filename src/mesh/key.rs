@@ -1,10 +1,11 @@
 //! The mesh key, which admits to a mesh, and the ticket, which carries it to another machine.
 //!
-//! A key is made at first use and kept in the user's own folder, readable by nobody else; it is never sent on a socket,
-//! only proven ([`admission`](super::admission)). A ticket is the key in the clear: whoever has it is in.
+//! A key is made with the first node of a mesh and kept in the user's own folder; a file that others can read is refused.
+//! It is never sent on a socket, only proven ([`admission`](super::admission)). A ticket is the key in the clear: whoever
+//! has it is in.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -22,6 +23,11 @@ const CHECKSUM_BYTES: usize = 8;
 pub const MAX_TICKET_ADDRESSES: usize = 16;
 /// Longest line that is looked at as a ticket.
 const MAX_TICKET_CHARS: usize = 8192;
+/// Most bytes of a file that holds a secret.
+const MAX_SECRET_BYTES: u64 = 64 << 10;
+/// Who may read a file: anybody but its owner.
+#[cfg(unix)]
+const OTHERS: u32 = 0o077;
 
 /// The shared secret of one mesh.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,23 +63,23 @@ impl MeshKey {
         blake3::derive_key("meshtf 2026 key fingerprint", &self.0)[..6].iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// The key of `mesh` in `home`, made now where there is none. Of two processes that make one at once, both get the
-    /// key of the first.
+    /// The key of `mesh` in `home`, made now where there is none, and whether it was. Of two processes that make one at
+    /// once, both get the key of the first.
     ///
     /// # Errors
     /// Where `mesh` is not a name, or the folder or file cannot be used.
-    pub fn load_or_create(home: &Path, mesh: &str) -> Result<Self, MeshError> {
+    pub fn load_or_create(home: &Path, mesh: &str) -> Result<(Self, bool), MeshError> {
         let path = key_path(home, mesh)?;
         if let Some(key) = read_key(&path)? {
-            return Ok(key);
+            return Ok((key, false));
         }
         let key = MeshKey::generate()?;
         if write_new(&path, &key)? {
             // Without the mark a ticket is refused that could be taken; that is all.
             let _unmarked = fs::write(untried_path(&path), "");
-            return Ok(key);
+            return Ok((key, true));
         }
-        Ok(read_key(&path)?.ok_or(KeyError::Damaged { path })?)
+        Ok((read_key(&path)?.ok_or(KeyError::Damaged { path })?, false))
     }
 
     /// Notes that somebody was met with the key of `mesh`: from now on a ticket with another does not just replace it.
@@ -83,12 +89,13 @@ impl MeshKey {
         }
     }
 
-    /// The key of `mesh` in `home`, where there is one.
+    /// The key of `mesh` in `home`.
     ///
     /// # Errors
-    /// As [`MeshKey::load_or_create`].
-    pub fn load(home: &Path, mesh: &str) -> Result<Option<Self>, KeyError> {
-        read_key(&key_path(home, mesh)?)
+    /// [`KeyError::Missing`] where there is none; otherwise as [`MeshKey::load_or_create`].
+    pub fn load(home: &Path, mesh: &str) -> Result<Self, KeyError> {
+        let path = key_path(home, mesh)?;
+        read_key(&path)?.ok_or_else(|| KeyError::Missing { mesh: mesh.to_owned(), path })
     }
 }
 
@@ -223,7 +230,7 @@ impl Ticket {
                 MeshKey::confirm(home, &self.mesh);
                 Accepted::Stored
             }
-            Err(KeyError::Damaged { .. }) | Ok(_) if replace => {
+            Err(KeyError::Damaged { .. } | KeyError::Exposed { .. }) | Ok(_) if replace => {
                 overwrite(&path, key_file(&self.key).as_bytes())?;
                 Accepted::Replaced
             }
@@ -272,7 +279,7 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
     {
         use std::os::unix::fs::PermissionsExt;
         let permissions = fs::metadata(path).map_err(fail)?.permissions();
-        if permissions.mode() & 0o077 != 0 {
+        if permissions.mode() & OTHERS != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(fail)?;
         }
     }
@@ -306,19 +313,37 @@ fn key_file(key: &MeshKey) -> String {
     format!("{KEY_FILE_MARK} {}\n", URL_SAFE_NO_PAD.encode(key.0))
 }
 
-fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(KeyError::Io { path: path.to_owned(), source }),
-    };
+/// The text of a file that holds a secret.
+///
+/// # Errors
+/// [`KeyError::Exposed`] where others than its owner can read it; [`KeyError::Io`] where it cannot be read at all.
+pub fn read_secret(path: &Path) -> Result<String, KeyError> {
+    let fail = |source| KeyError::Io { path: path.to_owned(), source };
+    let file = fs::File::open(path).map_err(fail)?;
+    // Of the file that is open here, whatever its path may lead to a moment later.
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        if fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0) {
-            tracing::warn!("{} can be read by others than its owner; chmod 600 it", path.display());
+        let mode = file.metadata().map_err(fail)?.permissions().mode() & 0o777;
+        if mode & OTHERS != 0 {
+            return Err(KeyError::Exposed { path: path.to_owned(), mode });
         }
     }
+    let mut text = String::new();
+    file.take(MAX_SECRET_BYTES).read_to_string(&mut text).map_err(fail)?;
+    Ok(text)
+}
+
+fn read_key(path: &Path) -> Result<Option<MeshKey>, KeyError> {
+    let text = match read_secret(path) {
+        Ok(text) => text,
+        Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Not text, and so no key.
+        Err(KeyError::Io { path, source }) if source.kind() == io::ErrorKind::InvalidData => {
+            return Err(KeyError::Damaged { path });
+        }
+        Err(error) => return Err(error),
+    };
     let key = text
         .strip_prefix(KEY_FILE_MARK)
         .and_then(|rest| URL_SAFE_NO_PAD.decode(rest.trim()).ok())
@@ -371,11 +396,13 @@ mod tests {
     fn a_key_is_made_once_and_private() {
         let home = tempfile::tempdir().unwrap();
         let keys: Vec<MeshKey> = std::thread::scope(|scope| {
-            let make = || MeshKey::load_or_create(home.path(), "lab").unwrap();
+            let make = || MeshKey::load_or_create(home.path(), "lab").unwrap().0;
             (0..8).map(|_| scope.spawn(make)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert!(keys.iter().all(|key| *key == keys[0]));
-        assert_ne!(MeshKey::load_or_create(home.path(), "other").unwrap(), keys[0]);
+        let (other, made) = MeshKey::load_or_create(home.path(), "other").unwrap();
+        assert!(made && other != keys[0]);
+        assert_eq!(MeshKey::load_or_create(home.path(), "other").unwrap(), (other, false));
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -403,6 +430,45 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_only_looked_for() {
+        let home = tempfile::tempdir().unwrap();
+        let error = MeshKey::load(home.path(), "lab").unwrap_err();
+        assert!(matches!(error, KeyError::Missing { .. }));
+        for part in ["lab.key", "meshtf node", "meshtf join"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let (key, _) = MeshKey::load_or_create(home.path(), "lab").unwrap();
+        let path = home.path().join("keys/lab.key");
+        let check = |mode: u32, taken: bool| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            match MeshKey::load(home.path(), "lab") {
+                Ok(read) => assert!(taken && read == key, "{mode:o}"),
+                Err(error) => {
+                    let wanted = format!("chmod 600 {}", path.display());
+                    assert!(!taken && error.to_string().contains(&wanted), "{mode:o}: {error}");
+                }
+            }
+        };
+        check(0o600, true);
+        check(0o400, true);
+        check(0o640, false);
+        check(0o604, false);
+        check(0o602, false);
+        check(0o610, false);
+        // A ticket that replaces it is another file.
+        assert_eq!(ticket().accept(home.path(), true).unwrap(), Accepted::Replaced);
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), ticket().key);
+    }
+
+    #[test]
     fn a_ticket_is_kept_and_replaces_only_when_told() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Stored);
@@ -410,9 +476,9 @@ mod tests {
         assert_eq!(remembered_addresses(home.path(), "lab").unwrap(), ticket().addresses);
         let other = Ticket { key: MeshKey::from_bytes([8; 32]), addresses: vec![], ..ticket() };
         assert!(matches!(other.accept(home.path(), false), Err(KeyError::Exists { .. })));
-        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), Some(ticket().key));
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), ticket().key);
         assert_eq!(other.accept(home.path(), true).unwrap(), Accepted::Replaced);
-        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), Some(other.key));
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), other.key);
         assert!(remembered_addresses(home.path(), "lab").unwrap().is_empty());
     }
 

@@ -1,12 +1,13 @@
 //! The behaviour that gives every connection its control stream, and every peer one connection.
 //!
 //! Both sides dial, so two connections with one peer are common. The participant with the lower PeerId decides: it opens
-//! the control stream on the first connection it has and closes the others. The other participant closes none on its own
-//! account, so no message is ever on a connection that is given up.
+//! the control stream on the first, and closes one that comes right behind it. One that comes later is there because one
+//! side does not hear the other any more: the stream is opened there, too, and the link goes on over it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
 use libp2p::core::transport::PortUse;
@@ -19,9 +20,13 @@ use libp2p::swarm::{
 
 use super::address::is_loopback;
 use super::control::{Control, End, Ended, Open};
-use super::roster::{Link, Roster};
+use super::link::Connection;
+use super::roster::Roster;
 use super::wire::Wire;
 use crate::protocol::Peer;
+
+/// Connections that come about within this time are of two sides that dialled at once; a later one is wanted.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A control stream was over.
 #[derive(Debug)]
@@ -33,8 +38,8 @@ pub struct LinkEnded {
 pub struct Links {
     me: PeerId,
     roster: Arc<Roster>,
-    /// The connections of each peer, oldest first; the control stream is on the first.
-    connections: BTreeMap<PeerId, Vec<ConnectionId>>,
+    /// The connections of each peer that have a control stream or are to have one, and since when they are there.
+    connections: BTreeMap<PeerId, Vec<(ConnectionId, Instant)>>,
     todo: VecDeque<ToSwarm<LinkEnded, Open>>,
 }
 
@@ -45,15 +50,13 @@ impl Links {
 
     fn handler(&self, peer: PeerId, remote: &Multiaddr, dialled: bool) -> Control {
         let address = remote.to_string();
-        let link = Link::new(
-            Peer::new(peer.to_string()),
-            peer,
-            Arc::new(Wire::default()),
-            is_loopback(&address),
-            dialled.then(|| address.clone()),
-            address,
-        );
-        Control::new(self.roster.clone(), link)
+        let connection = Connection {
+            wire: Wire::default(),
+            loopback: is_loopback(&address),
+            dialled: dialled.then(|| address.clone()),
+            remote: address,
+        };
+        Control::new(self.roster.clone(), Peer::new(peer.to_string()), peer, connection)
     }
 
     fn open(&mut self, peer: PeerId, connection: ConnectionId) {
@@ -93,28 +96,25 @@ impl NetworkBehaviour for Links {
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionEstablished(ConnectionEstablished { peer_id, connection_id, .. }) => {
+                if self.me > peer_id {
+                    return;
+                }
                 let connections = self.connections.entry(peer_id).or_default();
-                connections.push(connection_id);
-                let first = connections.len() == 1;
-                if self.me < peer_id && first {
-                    self.open(peer_id, connection_id);
-                } else if self.me < peer_id {
+                if connections.iter().any(|(_, since)| since.elapsed() < AT_ONCE) {
                     self.todo.push_back(ToSwarm::CloseConnection {
                         peer_id,
                         connection: CloseConnection::One(connection_id),
                     });
+                } else {
+                    connections.push((connection_id, Instant::now()));
+                    self.open(peer_id, connection_id);
                 }
             }
             FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => {
                 let Some(connections) = self.connections.get_mut(&peer_id) else { return };
-                let had_stream = connections.first() == Some(&connection_id);
-                connections.retain(|id| *id != connection_id);
-                match connections.first().copied() {
-                    Some(next) if had_stream && self.me < peer_id => self.open(peer_id, next),
-                    Some(_) => {}
-                    None => {
-                        self.connections.remove(&peer_id);
-                    }
+                connections.retain(|(id, _)| *id != connection_id);
+                if connections.is_empty() {
+                    self.connections.remove(&peer_id);
                 }
             }
             _ => {}

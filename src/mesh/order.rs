@@ -1,7 +1,8 @@
 //! The order of messages that belong together, though some come in bulk and some on the control stream.
 //!
 //! Pure. A bulk message has a number; a message may name the bulk message it must follow, and a bulk message how many
-//! frames of the control stream it must follow. It waits here for them.
+//! frames of the control stream it must follow. It waits here for them. What comes a second time, since a connection broke
+//! before the sender heard that it had come, is known by its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +11,15 @@ use crate::protocol::Envelope;
 /// Most messages of one peer that wait for a bulk message before them.
 pub const MAX_WAITING: usize = 4096;
 
-/// What has arrived of one link's bulk, and what waits for more of it.
+/// What has come on one link, and what of it waits for more.
 #[derive(Default)]
 pub struct Order {
-    /// Every bulk message up to this one has arrived.
-    floor: u64,
-    /// Those that have arrived beyond it.
-    beyond: BTreeSet<u64>,
+    /// Number of the last frame of the control stream that was taken. They come in order, some of them twice.
+    frames: u64,
+    /// The bulk messages that have come.
+    come: Numbers,
+    /// Those of them that were handed on.
+    done: Numbers,
     /// Messages by the bulk message they follow, with their own number.
     waiting: BTreeMap<u64, Vec<(u64, Envelope)>>,
     /// Bulk messages by the frames of the control stream they follow, with their own number and the bulk before them.
@@ -24,25 +27,109 @@ pub struct Order {
     count: usize,
 }
 
+/// Numbers from 1 on, which need not come in order.
+#[derive(Default)]
+struct Numbers {
+    /// Every one up to this is there.
+    floor: u64,
+    /// Those that are there beyond it.
+    beyond: BTreeSet<u64>,
+}
+
+impl Numbers {
+    fn has(&self, number: u64) -> bool {
+        number <= self.floor || self.beyond.contains(&number)
+    }
+
+    fn add(&mut self, number: u64) {
+        if number > self.floor {
+            self.beyond.insert(number);
+            while self.beyond.remove(&(self.floor + 1)) {
+                self.floor += 1;
+            }
+        }
+    }
+}
+
+/// Why a message cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disorder {
+    /// So many wait already, which is the limit.
+    Full(usize),
+    /// It is not the next and was not taken before.
+    Gap { number: u64, after: u64 },
+}
+
 impl Order {
-    /// A message has come: bulk message `sequence`, or 0, to follow bulk message `after`, or 0. Answers what can be
+    /// A frame of the control stream has come. Answers whether it is the next; else it was taken before.
+    ///
+    /// # Errors
+    /// [`Disorder::Gap`] where frames before it are missing.
+    pub fn frame(&mut self, number: u64) -> Result<bool, Disorder> {
+        if number > self.frames + 1 {
+            return Err(Disorder::Gap { number, after: self.frames });
+        }
+        let is_next = number > self.frames;
+        self.frames = self.frames.max(number);
+        Ok(is_next)
+    }
+
+    /// Number of the last frame of the control stream that was taken.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Every bulk message up to this one has come.
+    pub fn bulk(&self) -> u64 {
+        self.come.floor
+    }
+
+    /// The bulk messages that have come beyond that.
+    pub fn bulk_beyond(&self) -> Vec<u64> {
+        self.come.beyond.iter().copied().collect()
+    }
+
+    /// Bulk message `sequence` has come, to be delivered behind `behind` frames and behind bulk message `after`, or 0.
+    /// Answers what can be handed on now, in order; nothing where it had come before.
+    ///
+    /// # Errors
+    /// [`Disorder::Full`] where too many wait.
+    pub fn parcel(
+        &mut self,
+        sequence: u64,
+        behind: u64,
+        after: u64,
+        envelope: Envelope,
+    ) -> Result<Vec<Envelope>, Disorder> {
+        if self.come.has(sequence) {
+            return Ok(Vec::new());
+        }
+        if behind > self.frames {
+            self.wait()?;
+            self.early.entry(behind).or_default().push((sequence, after, envelope));
+            self.come.add(sequence);
+            return Ok(Vec::new());
+        }
+        let ready = self.arrive(sequence, after, envelope)?;
+        self.come.add(sequence);
+        Ok(ready)
+    }
+
+    /// A message is to follow bulk message `after`, or 0; it is bulk message `sequence` itself, or 0. Answers what can be
     /// handed on now, in order.
     ///
     /// # Errors
-    /// The limit, where too many wait.
-    pub fn arrive(&mut self, sequence: u64, after: u64, envelope: Envelope) -> Result<Vec<Envelope>, usize> {
-        if !self.has(after) {
-            if self.count == MAX_WAITING {
-                return Err(MAX_WAITING);
-            }
-            self.count += 1;
+    /// [`Disorder::Full`] where too many wait.
+    pub fn arrive(&mut self, sequence: u64, after: u64, envelope: Envelope) -> Result<Vec<Envelope>, Disorder> {
+        if !self.done.has(after) {
+            self.wait()?;
             self.waiting.entry(after).or_default().push((sequence, envelope));
             return Ok(Vec::new());
         }
         let mut ready = vec![envelope];
         let mut arrived = vec![sequence];
         while let Some(sequence) = arrived.pop() {
-            self.note(sequence);
+            self.done.add(sequence);
             for (next, envelope) in self.waiting.remove(&sequence).unwrap_or_default() {
                 self.count -= 1;
                 ready.push(envelope);
@@ -52,46 +139,32 @@ impl Order {
         Ok(ready)
     }
 
-    /// Bulk message `sequence` has come before `behind` frames of the control stream have.
-    ///
-    /// # Errors
-    /// The limit, where too many wait.
-    pub fn arrive_early(&mut self, behind: u64, sequence: u64, after: u64, envelope: Envelope) -> Result<(), usize> {
-        if self.count == MAX_WAITING {
-            return Err(MAX_WAITING);
-        }
-        self.count += 1;
-        self.early.entry(behind).or_default().push((sequence, after, envelope));
-        Ok(())
+    /// Whether bulk waits for frames of the control stream.
+    pub fn has_early(&self) -> bool {
+        !self.early.is_empty()
     }
 
-    /// So many frames of the control stream have been taken. Answers what can be handed on now, in order, and whether
-    /// bulk still waits for more of them.
+    /// The bulk that waited for the frames that are taken by now, in order.
     ///
     /// # Errors
     /// As [`Order::arrive`].
-    pub fn caught_up(&mut self, taken: u64) -> Result<(Vec<Envelope>, bool), usize> {
-        let later = self.early.split_off(&(taken + 1));
+    pub fn caught_up(&mut self) -> Result<Vec<Envelope>, Disorder> {
+        let later = self.early.split_off(&(self.frames + 1));
         let mut ready = Vec::new();
         for (sequence, after, envelope) in std::mem::replace(&mut self.early, later).into_values().flatten() {
             self.count -= 1;
             ready.extend(self.arrive(sequence, after, envelope)?);
         }
-        Ok((ready, !self.early.is_empty()))
+        Ok(ready)
     }
 
-    fn has(&self, sequence: u64) -> bool {
-        sequence <= self.floor || self.beyond.contains(&sequence)
-    }
-
-    fn note(&mut self, sequence: u64) {
-        if sequence == 0 {
-            return;
+    /// Counts one more that waits.
+    fn wait(&mut self) -> Result<(), Disorder> {
+        if self.count == MAX_WAITING {
+            return Err(Disorder::Full(MAX_WAITING));
         }
-        self.beyond.insert(sequence);
-        while self.beyond.remove(&(self.floor + 1)) {
-            self.floor += 1;
-        }
+        self.count += 1;
+        Ok(())
     }
 }
 
@@ -123,19 +196,41 @@ mod tests {
         assert_eq!(numbers(order.arrive(3, 0, message(9)).unwrap()), [9]);
         assert_eq!(numbers(order.arrive(1, 0, message(1)).unwrap()), [1, 2, 3]);
         assert_eq!(numbers(order.arrive(0, 2, message(4)).unwrap()), [4]);
-        assert_eq!(order.floor, 3);
-        assert!(order.beyond.is_empty() && order.waiting.is_empty() && order.count == 0);
+        assert_eq!(order.done.floor, 3);
+        assert!(order.done.beyond.is_empty() && order.waiting.is_empty() && order.count == 0);
     }
 
     #[test]
     fn bulk_waits_for_the_small_messages_before_it() {
         let mut order = Order::default();
-        order.arrive_early(3, 1, 0, message(4)).unwrap();
-        order.arrive_early(5, 2, 1, message(6)).unwrap();
-        assert_eq!(order.caught_up(2), Ok((vec![], true)));
-        assert_eq!(order.caught_up(4), Ok((vec![message(4)], true)));
-        assert_eq!(order.caught_up(5), Ok((vec![message(6)], false)));
-        assert_eq!((order.floor, order.count), (2, 0));
+        order.frame(1).unwrap();
+        assert_eq!(order.parcel(1, 3, 0, message(4)), Ok(vec![]));
+        assert_eq!(order.parcel(2, 5, 1, message(6)), Ok(vec![]));
+        for (frame, ready) in [(2, vec![]), (3, vec![message(4)]), (4, vec![]), (5, vec![message(6)])] {
+            assert_eq!(order.frame(frame), Ok(true));
+            assert_eq!(order.caught_up(), Ok(ready), "behind frame {frame}");
+        }
+        assert!(!order.has_early());
+        assert_eq!((order.bulk(), order.done.floor, order.count), (2, 2, 0));
+    }
+
+    #[test]
+    fn what_comes_twice_is_taken_once() {
+        let mut order = Order::default();
+        let frames = [(1, Ok(true)), (2, Ok(true)), (1, Ok(false)), (2, Ok(false)), (3, Ok(true))];
+        for (number, taken) in frames {
+            assert_eq!(order.frame(number), taken, "frame {number}");
+        }
+        assert_eq!(order.frame(5), Err(Disorder::Gap { number: 5, after: 3 }));
+        // 2 waits for 1, and 4 for a frame: that they have come is known all the same.
+        let parcels = [(2, 0, 1, vec![]), (4, 9, 0, vec![]), (2, 0, 1, vec![]), (4, 9, 0, vec![])];
+        for (sequence, behind, after, ready) in parcels {
+            assert_eq!(order.parcel(sequence, behind, after, message(sequence)), Ok(ready));
+        }
+        assert_eq!((order.bulk(), order.bulk_beyond()), (0, vec![2, 4]));
+        assert_eq!(order.parcel(1, 0, 0, message(1)), Ok(vec![message(1), message(2)]));
+        assert_eq!(order.parcel(1, 0, 0, message(1)), Ok(vec![]));
+        assert_eq!((order.bulk(), order.bulk_beyond()), (2, vec![4]));
     }
 
     #[test]
@@ -144,7 +239,7 @@ mod tests {
         for number in 0..MAX_WAITING as u64 {
             order.arrive(0, 1, message(number)).unwrap();
         }
-        assert_eq!(order.arrive(0, 1, message(0)), Err(MAX_WAITING));
+        assert_eq!(order.arrive(0, 1, message(0)), Err(Disorder::Full(MAX_WAITING)));
         assert_eq!(order.arrive(1, 0, message(0)).unwrap().len(), MAX_WAITING + 1);
     }
 

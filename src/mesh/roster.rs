@@ -1,12 +1,11 @@
 //! Who is up: the links to peers, what the peers said of themselves, and who holds which task.
 //!
-//! Every link is greeted once and ended once, and the [`Inbox`] hears of both in that order. Nothing here touches a
-//! socket: a link's frames go into its [`Wire`](super::wire::Wire) and its parcels into its
-//! [`Outbound`](super::transfer::Outbound).
+//! Every link begins once and ends once, and the [`Inbox`] hears of both in that order. Nothing here touches a socket.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
 use tokio::sync::{Notify, watch};
@@ -14,10 +13,8 @@ use tokio::sync::{Notify, watch};
 use super::address::reachable_from;
 use super::admission::Gate;
 use super::error::{Holder, MeshError};
-use super::frame::{self, Kind, Prefix, Refusal};
-use super::order::Order;
-use super::transfer::Outbound;
-use super::wire::Wire;
+use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
+use super::link::{Connection, Link};
 use super::{Inbox, Mesh};
 use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
@@ -28,25 +25,31 @@ pub const MAX_PEERS: usize = 1024;
 pub const MAX_KNOWN_PEERS: usize = 256;
 /// Most addresses of one peer that are looked at.
 pub const MAX_ADDRESSES: usize = 16;
+/// How long after the end of a link the inbox is told that others had time to miss the peer too: they may have heard it up
+/// to a sign of life later.
+const PARTED_AFTER: Duration = Duration::from_millis(1500);
+/// Most links that ended within that time; beyond, the oldest is told of at once.
+const MAX_PARTED: usize = 4 * MAX_PEERS;
 
-/// The connection with one peer, once both have said Hello.
-pub struct Link {
-    pub peer: Peer,
-    pub id: PeerId,
-    pub wire: Arc<Wire>,
-    pub outbound: Outbound,
-    /// The peer is on this machine, by the address it is connected through.
-    pub loopback: bool,
-    /// Where the peer was dialled, where it was this side that dialled.
-    pub dialled: Option<String>,
-    /// Address of the peer's end of the connection.
-    pub remote: String,
-    hello: Mutex<Arc<Hello>>,
-    order: Mutex<Order>,
-    /// Frames of the control stream that are done with, and whether bulk waits for more of them.
-    taken: AtomicU64,
-    has_early: AtomicBool,
-    ended: watch::Sender<bool>,
+/// What this side said of itself first on a connection.
+pub struct Said {
+    pub hello: Hello,
+    pub standing: Standing,
+}
+
+/// Why two that said Hello have no link.
+pub enum Unmet {
+    Refused(Refusal),
+    /// What this side said was out of date by then, or the peer's words make no sense; another connection is to decide.
+    Again(String),
+}
+
+/// A link that ended, for those who are told when others had time to notice.
+struct Parted {
+    due: Instant,
+    peer: Peer,
+    task: Task,
+    why: String,
 }
 
 /// All links of this participant.
@@ -66,52 +69,9 @@ pub struct Roster {
     /// Counts who came up.
     changes: watch::Sender<u64>,
     gate: Arc<Gate>,
-    /// Something for the driver to look at: a peer came, went, or named others.
+    /// Something for the driver to look at: a peer came, went, named others, or its connection broke.
     pub news: Notify,
-}
-
-impl Link {
-    pub fn new(
-        peer: Peer,
-        id: PeerId,
-        wire: Arc<Wire>,
-        loopback: bool,
-        dialled: Option<String>,
-        remote: String,
-    ) -> Self {
-        Link {
-            peer,
-            id,
-            wire,
-            outbound: Outbound::default(),
-            loopback,
-            dialled,
-            remote,
-            hello: Mutex::new(Arc::new(unsaid())),
-            order: Mutex::default(),
-            taken: AtomicU64::new(0),
-            has_early: AtomicBool::new(false),
-            ended: watch::Sender::new(false),
-        }
-    }
-
-    /// What the peer last said of itself.
-    pub fn hello(&self) -> Arc<Hello> {
-        lock(&self.hello).clone()
-    }
-
-    pub fn is_over(&self) -> bool {
-        *self.ended.borrow()
-    }
-
-    fn waits_too_long(&self, limit: usize) -> MeshError {
-        MeshError::QueueFull { peer: self.peer.clone(), what: "messages that wait for one before them", limit }
-    }
-
-    /// Returns once the link is over.
-    pub async fn over(&self) {
-        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
-    }
+    parted: Mutex<VecDeque<Parted>>,
 }
 
 impl Roster {
@@ -129,6 +89,7 @@ impl Roster {
             changes: watch::Sender::default(),
             gate,
             news: Notify::new(),
+            parted: Mutex::default(),
         };
         roster.refresh();
         roster
@@ -160,7 +121,7 @@ impl Roster {
     pub fn open(&self, mesh: &Mesh) {
         self.inbox.joined(mesh);
         self.open.store(true, Ordering::Release);
-        self.links().iter().for_each(|link| link.wire.wake());
+        self.links().iter().for_each(|link| link.connection().wire.wake());
     }
 
     pub fn link(&self, peer: &Peer) -> Option<Arc<Link>> {
@@ -171,11 +132,25 @@ impl Roster {
         self.links.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Whether every node that a peer here tells of is here too.
+    /// Whether every node that a peer here tells of, and where to reach it, is here too.
     pub fn has_met_all(&self) -> bool {
         let links = self.links();
         let is_here = |peer: &Peer| *peer == self.me || links.iter().any(|link| link.peer == *peer);
-        links.iter().all(|link| link.hello().peers.iter().all(|known| is_here(&known.peer)))
+        let told = |known: &KnownPeer| known.addresses.is_empty() || is_here(&known.peer);
+        links.iter().all(|link| link.hello().peers.iter().all(told))
+    }
+
+    /// Whether a peer here tells of a node that holds `task`.
+    pub fn is_told_of(&self, task: &Task) -> bool {
+        self.links().iter().any(|link| link.hello().peers.iter().any(|known| known.task == *task))
+    }
+
+    /// Whether the node `peer` is connected with the node of `task`, or is it, as far as it has told.
+    pub fn is_met_by(&self, task: &Task, peer: &Peer) -> bool {
+        let Some(hello) = self.link(peer).map(|link| link.hello()) else { return false };
+        // One that knows as many as it can name may know more.
+        let is_named = || hello.peers.len() >= MAX_KNOWN_PEERS || hello.peers.iter().any(|known| known.task == *task);
+        hello.task.as_ref() == Some(task) || is_named()
     }
 
     /// What this participant says of itself, in full.
@@ -193,14 +168,15 @@ impl Roster {
         hello.bulk_addresses = keep(&hello.bulk_addresses);
         let known = self.links().into_iter().filter_map(|link| {
             let theirs = link.hello();
+            let theirs_loopback = link.connection().loopback;
             let addresses: Vec<String> = theirs
                 .addresses
                 .iter()
-                .filter(|a| reachable_from(a, loopback && link.loopback))
+                .filter(|a| reachable_from(a, loopback && theirs_loopback))
                 .take(MAX_ADDRESSES)
                 .cloned()
                 .collect();
-            (theirs.task.is_some() && !addresses.is_empty()).then(|| KnownPeer { peer: link.peer.clone(), addresses })
+            theirs.task.clone().map(|task| KnownPeer { peer: link.peer.clone(), task, addresses })
         });
         hello.peers = known.take(MAX_KNOWN_PEERS).collect();
         hello
@@ -219,81 +195,117 @@ impl Roster {
     /// Sends this participant's Hello to everybody who is up.
     pub fn tell(&self) {
         for link in self.links() {
-            let hello = Message::Hello(Box::new(self.hello_for(link.loopback)));
-            if let Err(error) = encode_small(&hello.into()).and_then(|frame| link.wire.push(&link.peer, &frame)) {
-                tracing::debug!(peer = %link.peer, %error, "a Hello was not sent");
+            let hello = Message::Hello(Box::new(self.hello_for(link.connection().loopback)));
+            match encode_small(&hello.into()) {
+                // Who has no connection now is told with the first words on the next.
+                Ok(frame) => link.say(frame),
+                Err(error) => tracing::debug!(peer = %link.peer, %error, "a Hello was not sent"),
             }
         }
     }
 
-    /// The first Hello on a link. `said` is what this side said of itself on the same link.
+    /// What to say first on a new connection with a peer.
+    pub fn first_words(&self, peer: &Peer, loopback: bool) -> Said {
+        let fresh = crate::random::u64();
+        let none = || Standing { fresh, link: None, taken: Taken::default(), bulk_beyond: Vec::new() };
+        let standing = self.link(peer).map_or_else(none, |link| link.standing(fresh));
+        Said { hello: self.hello_for(loopback), standing }
+    }
+
+    /// The first words of a peer on a connection on which `said` was said: their link goes on over it, or begins.
     ///
     /// # Errors
-    /// Why the peer is refused; it then never was up.
-    pub fn greet(&self, link: &Arc<Link>, hello: Hello, said: &Hello) -> Result<(), Refusal> {
+    /// Why there is no link; a peer that had none never was up.
+    pub fn greet(
+        &self,
+        (peer, id): (&Peer, PeerId),
+        connection: &Arc<Connection>,
+        (hello, standing): (Hello, &Standing),
+        Said { hello: said, standing: said_standing }: &Said,
+    ) -> Result<Arc<Link>, Unmet> {
         let turn = lock(&self.turn);
         if hello.version != VERSION {
-            return Err(Refusal::OtherVersion { version: VERSION });
+            return Err(Unmet::Refused(Refusal::OtherVersion { version: VERSION }));
         }
         if hello.mesh != said.mesh {
-            return Err(Refusal::OtherMesh { mesh: said.mesh.clone() });
+            return Err(Unmet::Refused(Refusal::OtherMesh { mesh: said.mesh.clone() }));
         }
-        let old = self.link(&link.peer);
+        let old = self.link(peer);
+        if let Some(numbers) = said_standing.goes_on(standing) {
+            let Some(link) = old.filter(|link| link.numbers == numbers) else {
+                return Err(Unmet::Again("the link ended while it was taken up again".to_owned()));
+            };
+            link.attach(connection, standing).map_err(Unmet::Again)?;
+            drop(turn);
+            self.update(&link, hello);
+            return Ok(link);
+        }
+        if old.as_ref().is_some_and(|old| said_standing.link != Some(old.numbers)) {
+            return Err(Unmet::Again("another connection was faster".to_owned()));
+        }
         if old.is_none() && self.links().len() >= MAX_PEERS {
-            return Err(Refusal::Crowded { limit: MAX_PEERS });
+            return Err(Unmet::Refused(Refusal::Crowded { limit: MAX_PEERS }));
         }
         let mut rivals = Vec::new();
         if let Some(task) = &hello.task {
+            let taken = |holder| Unmet::Refused(Refusal::TaskTaken { task: task.clone(), holder });
             if said.task.as_ref() == Some(task) {
-                if has_it(said, &self.me, &hello, &link.peer) {
-                    return Err(Refusal::TaskTaken { task: task.clone(), holder: holder(&self.me, said) });
+                if has_it(said, &self.me, &hello, peer) {
+                    return Err(taken(holder(&self.me, said)));
                 }
-                self.lose(task.clone(), holder(&link.peer, &hello));
+                self.lose(task.clone(), holder(peer, &hello));
             }
-            for rival in self.links().into_iter().filter(|rival| rival.peer != link.peer) {
+            for rival in self.links().into_iter().filter(|rival| rival.peer != *peer) {
                 let theirs = rival.hello();
                 if theirs.task.as_ref() != Some(task) {
                     continue;
                 }
-                if has_it(&theirs, &rival.peer, &hello, &link.peer) {
-                    return Err(Refusal::TaskTaken { task: task.clone(), holder: holder(&rival.peer, &theirs) });
+                if has_it(&theirs, &rival.peer, &hello, peer) {
+                    return Err(taken(holder(&rival.peer, &theirs)));
                 }
                 rivals.push(rival);
             }
         }
         if let Some(old) = old {
-            self.end_in_turn(&turn, &old, "its connection was replaced by a new one");
+            self.end_in_turn(&turn, &old, "it had given the link up");
         }
         for rival in rivals {
-            let refusal = Refusal::TaskTaken { task: said_task(&hello), holder: holder(&link.peer, &hello) };
+            let refusal = Refusal::TaskTaken { task: said_task(&hello), holder: holder(peer, &hello) };
             if let Ok(frame) = frame::encode_value(Kind::Refused, &refusal) {
-                let _ = rival.wire.push(&rival.peer, &frame);
+                rival.say(frame);
             }
-            self.end_in_turn(&turn, &rival, &format!("its task is held by {}", link.peer));
+            self.end_in_turn(&turn, &rival, &format!("its task is held by {peer}"));
         }
-        let hello = Arc::new(trimmed(hello));
-        *lock(&link.hello) = hello.clone();
-        self.links.write().unwrap_or_else(PoisonError::into_inner).insert(link.peer.clone(), link.clone());
-        self.inbox.up(&link.peer, &hello);
+        let hello = trimmed(hello);
+        let numbers = LinkNumbers { own: said_standing.fresh, theirs: standing.fresh };
+        let link = Arc::new(Link::new(peer.clone(), id, numbers, connection.clone(), hello.clone()));
+        self.links.write().unwrap_or_else(PoisonError::into_inner).insert(peer.clone(), link.clone());
+        self.inbox.up(peer, &hello);
         self.refresh();
         drop(turn);
         self.changes.send_modify(|count| *count += 1);
         self.news.notify_one();
-        Ok(())
+        Ok(link)
     }
 
     /// A later Hello on a link that is up.
     pub fn update(&self, link: &Arc<Link>, hello: Hello) {
         let hello = trimmed(hello);
-        let mut current = lock(&link.hello);
+        let current = link.hello();
         if hello.task != current.task || hello.incarnation != current.incarnation || hello.mesh != current.mesh {
-            drop(current);
             return self.end(link, "it changed its name while it was up");
         }
-        *current = Arc::new(hello);
-        drop(current);
+        link.set_hello(hello);
         self.refresh();
         self.news.notify_one();
+    }
+
+    /// A connection is over. The link that it carried, if any, waits for another.
+    pub fn broke(&self, link: &Link, connection: &Arc<Connection>, why: &str, hung_up: bool) {
+        if link.detach(connection, why, hung_up) && !link.is_over() {
+            tracing::debug!(peer = %link.peer, why, "the connection broke");
+            self.news.notify_one();
+        }
     }
 
     /// The link is over, unless it was already: its connection closes, and the inbox hears of it.
@@ -305,21 +317,38 @@ impl Roster {
     }
 
     fn end_in_turn(&self, _turn: &MutexGuard<'_, ()>, link: &Arc<Link>, why: &str) {
-        link.wire.close();
-        if link.ended.send_replace(true) {
+        if !link.finish() {
             return;
         }
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        let was_up = links.get(&link.peer).is_some_and(|current| Arc::ptr_eq(current, link));
-        if was_up {
+        if links.get(&link.peer).is_some_and(|current| Arc::ptr_eq(current, link)) {
             links.remove(&link.peer);
         }
         drop(links);
-        link.outbound.clear();
-        if was_up {
-            tracing::debug!(peer = %link.peer, why, "down");
-            self.inbox.down(&link.peer, link.hello().task.as_ref(), why);
-            self.refresh();
+        tracing::debug!(peer = %link.peer, why, "down");
+        let task = link.hello().task.clone();
+        self.inbox.down(&link.peer, task.as_ref(), why);
+        self.refresh();
+        if let Some(task) = task {
+            let (due, peer, why) = (Instant::now() + PARTED_AFTER, link.peer.clone(), why.to_owned());
+            lock(&self.parted).push_back(Parted { due, peer, task, why });
+        }
+    }
+
+    /// Tells the inbox of the links that ended so long ago that others had time to miss the peer too.
+    pub fn tell_parted(&self, now: Instant) {
+        loop {
+            let next = {
+                let mut parted = lock(&self.parted);
+                let in_time = parted.len() <= MAX_PARTED;
+                if parted.front().is_none_or(|next| next.due > now && in_time) {
+                    return;
+                }
+                parted.pop_front()
+            };
+            if let Some(Parted { peer, task, why, .. }) = next {
+                self.inbox.parted(&peer, &task, &why);
+            }
         }
     }
 
@@ -329,67 +358,25 @@ impl Roster {
         self.refresh();
     }
 
-    /// Hands a message of the control stream to the inbox, after the bulk message it must follow.
+    /// Hands a message of the control stream to the inbox, once, after the bulk message it must follow.
     ///
     /// # Errors
-    /// [`MeshError::QueueFull`] where too many wait for a bulk message that does not come.
-    pub fn deliver(&self, link: &Link, after: u64, envelope: Envelope) -> Result<(), MeshError> {
-        if after > 0 {
-            let mut order = lock(&link.order);
-            let ready = order.arrive(0, after, envelope).map_err(|limit| link.waits_too_long(limit))?;
-            self.hand_over(link, ready);
-        } else if !link.is_over() {
-            self.inbox.deliver(&link.peer, envelope);
-        }
-        Ok(())
+    /// Where messages before it are missing, or too many wait for a bulk message that does not come.
+    pub fn deliver(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
+        link.take_frame(prefix.number, prefix.after, envelope, |envelope| self.hand_over(link, envelope))
     }
 
-    /// A frame of the control stream is done with: bulk that must follow it may be handed over.
+    /// Hands a bulk message to the inbox, once, after what it must follow.
     ///
     /// # Errors
-    /// As [`Roster::deliver`].
-    pub fn took_frame(&self, link: &Link) -> Result<(), MeshError> {
-        link.taken.fetch_add(1, Ordering::SeqCst);
-        if link.has_early.load(Ordering::SeqCst) {
-            self.catch_up(link, &mut lock(&link.order))?;
-        }
-        Ok(())
-    }
-
-    /// Hands a bulk message to the inbox, after what it must follow.
-    ///
-    /// # Errors
-    /// As [`Roster::deliver`].
+    /// Where too many wait for one before them.
     pub fn deliver_bulk(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
-        // Everything under the lock: another bulk socket's reader must not overtake this one here.
-        let mut order = lock(&link.order);
-        if prefix.behind > link.taken.load(Ordering::SeqCst) {
-            let parked = order.arrive_early(prefix.behind, prefix.sequence, prefix.after, envelope);
-            parked.map_err(|limit| link.waits_too_long(limit))?;
-            // Said before it is looked again, so that whoever takes the frame meanwhile sees the one or the other.
-            link.has_early.store(true, Ordering::SeqCst);
-            return self.catch_up(link, &mut order);
-        }
-        let ready = order.arrive(prefix.sequence, prefix.after, envelope);
-        self.hand_over(link, ready.map_err(|limit| link.waits_too_long(limit))?);
-        Ok(())
+        link.take_parcel(prefix, envelope, |envelope| self.hand_over(link, envelope))
     }
 
-    fn catch_up(&self, link: &Link, order: &mut Order) -> Result<(), MeshError> {
-        let taken = link.taken.load(Ordering::SeqCst);
-        let (ready, more) = order.caught_up(taken).map_err(|limit| link.waits_too_long(limit))?;
-        if !more {
-            link.has_early.store(false, Ordering::SeqCst);
-        }
-        self.hand_over(link, ready);
-        Ok(())
-    }
-
-    fn hand_over(&self, link: &Link, envelopes: Vec<Envelope>) {
-        for envelope in envelopes {
-            if !link.is_over() {
-                self.inbox.deliver(&link.peer, envelope);
-            }
+    fn hand_over(&self, link: &Link, envelope: Envelope) {
+        if !link.is_over() {
+            self.inbox.deliver(&link.peer, envelope);
         }
     }
 
@@ -403,7 +390,17 @@ impl Roster {
         let lost = self.lost.borrow().is_some();
         let own = (!lost).then(|| member(&self.me, &own)).flatten();
         let others = self.links().into_iter().filter_map(|link| member(&link.peer, &link.hello()));
-        let cluster = Arc::new(Cluster::new(others.chain(own)));
+        let cluster = Cluster::new(others.chain(own));
+        let apart: Vec<(Task, Task)> = {
+            let own = self.own_hello().out_of_reach.into_iter().map(|peer| (self.me.clone(), peer));
+            let told = self.links().into_iter().flat_map(|link| {
+                let missing = link.hello().out_of_reach.clone();
+                missing.into_iter().map(move |peer| (link.peer.clone(), peer))
+            });
+            let task = |peer: &Peer| cluster.member_of(peer).map(|member| member.task.clone());
+            own.chain(told).filter_map(|(from, to)| Some((task(&from)?, task(&to)?))).collect()
+        };
+        let cluster = Arc::new(cluster.with_apart(apart));
         self.cluster.send_if_modified(|current| {
             let changed = *current != cluster;
             if changed {
@@ -438,26 +435,10 @@ fn said_task(hello: &Hello) -> Task {
     hello.task.clone().unwrap_or_else(|| Task::new("", 0))
 }
 
-/// What a peer said before it said anything.
-fn unsaid() -> Hello {
-    Hello {
-        version: 0,
-        mesh: String::new(),
-        task: None,
-        incarnation: Incarnation(0),
-        devices: Vec::new(),
-        addresses: Vec::new(),
-        bulk_addresses: Vec::new(),
-        since_unix_ms: 0,
-        claims_since_unix_ms: 0,
-        settled: false,
-        peers: Vec::new(),
-    }
-}
-
 /// A Hello without what is over the limits, and without addresses that nobody can dial.
 fn trimmed(mut hello: Hello) -> Hello {
     hello.peers.truncate(MAX_KNOWN_PEERS);
+    hello.out_of_reach.truncate(MAX_KNOWN_PEERS);
     for list in [&mut hello.addresses, &mut hello.bulk_addresses]
         .into_iter()
         .chain(hello.peers.iter_mut().map(|p| &mut p.addresses))

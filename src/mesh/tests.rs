@@ -20,14 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 enum Heard {
     Up(Peer),
     Down(Peer, String),
-    Got(Peer, Envelope),
+    Got(Peer, Box<Envelope>),
 }
 
 struct Ear(UnboundedSender<Heard>);
 
 impl Inbox for Ear {
     fn deliver(&self, from: &Peer, envelope: Envelope) {
-        let _ = self.0.send(Heard::Got(from.clone(), envelope));
+        let _ = self.0.send(Heard::Got(from.clone(), Box::new(envelope)));
     }
 
     fn up(&self, peer: &Peer, _: &Hello) {
@@ -70,7 +70,7 @@ impl Someone {
     async fn got(&mut self) -> (Peer, Envelope) {
         loop {
             match self.next().await {
-                Heard::Got(from, envelope) => return (from, envelope),
+                Heard::Got(from, envelope) => return (from, *envelope),
                 Heard::Up(_) => {}
                 Heard::Down(peer, why) => panic!("{peer} went down: {why}"),
             }
@@ -228,6 +228,7 @@ async fn strangers_are_told_why_and_stay_outside() {
         assert!(stranger.mesh.cluster().is_empty());
         let tried = stranger.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
         assert!(tried.contains(why), "{why}: {tried}");
+        assert!(stranger.mesh.is_turned_away(), "nobody else is left to try: {tried}");
     }
     assert_eq!((keyed.mesh.cluster().len(), open.mesh.cluster().len()), (1, 1), "one folder, two meshes");
 }
@@ -267,7 +268,7 @@ async fn messages_of_one_request_stay_in_order_whatever_their_size() {
         for request in 0..20 {
             mesh.send(&to, fetched(request, 400_000)).unwrap();
             mesh.send(&to, fetched(request, 4)).unwrap();
-            let ran = Reply::Ran { steps: 1, devices: vec![] };
+            let ran = Reply::Ran { steps: 1 };
             mesh.send(&to, Message::Reply { id: RequestId(request), result: Ok(ran) }.into()).unwrap();
         }
         for i in 0..5000 {
@@ -343,10 +344,134 @@ async fn one_that_hangs_is_noticed_and_welcome_when_it_wakes() {
     let asleep = std::time::Instant::now();
     let (peer, why) = a.down().await;
     assert_eq!(peer, b);
-    assert!(asleep.elapsed() < Duration::from_secs(5), "{why} after {:?}", asleep.elapsed());
+    assert!(asleep.elapsed() < health::LINK_LIMIT + Duration::from_secs(2), "{why} after {:?}", asleep.elapsed());
     wake.send(()).unwrap();
     assert_eq!(a.up().await, b);
     a.sees(&["local/0", "local/1"]).await;
     drop(end);
     sleeper.join().unwrap();
+}
+
+/// A proxy before one participant: what goes through it can be reset, or held back without a word.
+struct Proxy {
+    address: std::net::SocketAddr,
+    open: Arc<Mutex<Vec<std::net::TcpStream>>>,
+    held: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Proxy {
+    fn before(target: std::net::SocketAddr) -> Proxy {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy { address: listener.local_addr().unwrap(), open: Arc::default(), held: Arc::default() };
+        let (open, held) = (proxy.open.clone(), proxy.held.clone());
+        // Ends with the process: a listener has no other way to be told.
+        std::thread::spawn(move || {
+            for inward in listener.incoming().map_while(Result::ok) {
+                let Ok(outward) = std::net::TcpStream::connect(target) else { continue };
+                for (mut from, mut to) in [(&inward, &outward), (&outward, &inward)].map(|(a, b)| (clone(a), clone(b)))
+                {
+                    let held = held.clone();
+                    std::thread::spawn(move || {
+                        let mut bytes = vec![0; 64 << 10];
+                        while let Ok(read @ 1..) = std::io::Read::read(&mut from, &mut bytes) {
+                            while held.load(std::sync::atomic::Ordering::Relaxed) {
+                                std::thread::park_timeout(Duration::from_millis(10));
+                            }
+                            if std::io::Write::write_all(&mut to, &bytes[..read]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+                lock(&open).extend([inward, outward]);
+            }
+        });
+        proxy
+    }
+
+    /// Resets every connection through it.
+    fn reset(&self) {
+        for socket in lock(&self.open).drain(..) {
+            let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn hold(&self, hold: bool) {
+        self.held.store(hold, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+fn clone(socket: &std::net::TcpStream) -> std::net::TcpStream {
+    socket.try_clone().unwrap()
+}
+
+/// Two that are connected through a proxy, and know of no other way at first.
+async fn through_a_proxy(folders: &[tempfile::TempDir; 2]) -> (Someone, Someone, Proxy) {
+    let a = Someone::join(config(folders[0].path(), "local/0")).await.unwrap();
+    let proxy = Proxy::before(address::socket(&a.mesh.addresses()[0]).unwrap());
+    let peers = vec![proxy.address.to_string()];
+    let b = Someone::join(MeshConfig { peers, ..config(folders[1].path(), "local/1") }).await.unwrap();
+    for someone in [&a, &b] {
+        someone.sees(&["local/0", "local/1"]).await;
+    }
+    (a, b, proxy)
+}
+
+/// Takes `count` messages of each kind: small ones in order from `from`, large ones with these ids, each once.
+async fn take_round(ear: &mut Someone, from: u64, count: u64, large: std::ops::Range<u64>) {
+    let mut small = Vec::new();
+    let mut ids = std::collections::BTreeSet::new();
+    while small.len() < count as usize || ids.len() < (large.end - large.start) as usize {
+        match ear.got().await.1 {
+            Envelope { message: Message::Done { step, .. }, .. } => small.push(step),
+            Envelope { message: Message::Fetched { id, .. }, tensors } => {
+                assert!(tensors[0].len() == 100_000 && ids.insert(id.0), "{id:?} came twice");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(small.iter().copied().eq(from..from + count), "{small:?} from {from}");
+    assert!(ids.iter().copied().eq(large));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent_survives_resets_once_and_in_order() {
+    const SMALL: u64 = 300;
+    const LARGE: u64 = 6;
+    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| tempfile::tempdir().unwrap())).await;
+    for round in 0..30 {
+        let (first, large) = (round * SMALL, round * LARGE..(round + 1) * LARGE);
+        for number_ in 0..SMALL {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                from.mesh.send(to.peer(), number(first + number_)).unwrap();
+                if number_ % (SMALL / LARGE) == 0 {
+                    let id = large.start + number_ / (SMALL / LARGE);
+                    from.mesh.send(to.peer(), fetched(id, 100_000)).unwrap();
+                }
+            }
+            if number_ == round * 10 {
+                proxy.reset();
+            }
+        }
+        take_round(&mut a, first, SMALL, large.clone()).await;
+        take_round(&mut b, first, SMALL, large).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_says_nothing_is_replaced() {
+    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| tempfile::tempdir().unwrap())).await;
+    // The way through the proxy is dead from now on; the direct one, of which both were told, is not.
+    proxy.hold(true);
+    let start = std::time::Instant::now();
+    for i in 0..100 {
+        a.mesh.send(b.peer(), number(i)).unwrap();
+        b.mesh.send(a.peer(), number(i)).unwrap();
+    }
+    take_round(&mut a, 0, 100, 0..0).await;
+    take_round(&mut b, 0, 100, 0..0).await;
+    assert!(start.elapsed() < health::LINK_LIMIT, "{:?}", start.elapsed());
+    proxy.hold(false);
 }

@@ -1,4 +1,5 @@
-//! The transport under the swarm: TCP, tuned to notice a dead peer, then [`admission`](super::admission).
+//! The transport under the swarm: TCP through the [port](super::entry), tuned to notice a dead peer, then
+//! [`admission`](super::admission).
 //!
 //! A connection carries one stream, so it needs no multiplexer: what is written is one TLS record and one system call.
 //! Bulk sockets come in on the same port. Once admitted they are handed over and never reach the swarm, so one open port is
@@ -11,19 +12,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use libp2p::PeerId;
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox, StreamMuxerEvent};
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::transport::{Boxed, Transport as _};
-use libp2p::{PeerId, tcp};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::admission::{Gate, HANDSHAKE_LIMIT, Purpose, Secured};
+use super::entry::{Arrival, Entry};
 
 /// How long sent bytes may stay unacknowledged: a cut cable is noticed within this.
 pub const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(3);
+/// How long one address may take to answer. The system would ask again only after 1 s, 3 s and 7 s; whoever dials does it
+/// anew.
+pub const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
 
@@ -41,16 +46,20 @@ pub struct HandedOver;
 
 /// The swarm's transport. Bulk sockets go to `bulk`.
 pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed<(PeerId, StreamMuxerBox)> {
-    let transport = tcp::tokio::Transport::new(tcp::Config::default()).and_then(move |socket, endpoint| {
+    let tcp = TransportTimeout::with_outgoing_timeout(Entry::new(), CONNECT_LIMIT).map_err(io::Error::other);
+    let transport = tcp.and_then(move |arrival, _| {
         let (gate, bulk) = (gate.clone(), bulk.clone());
         async move {
-            let socket = TcpStream::from(socket);
+            let (socket, stranger) = match arrival {
+                Arrival::Dialled(socket) => {
+                    tune(&socket)?;
+                    let (peer, stream) = gate.dialled(socket, Purpose::Control, None).await?;
+                    return Ok::<_, io::Error>((peer, StreamMuxerBox::new(Single::new(stream))));
+                }
+                Arrival::Came(socket, stranger) => (socket, stranger),
+            };
             tune(&socket)?;
-            if endpoint.is_dialer() {
-                let (peer, stream) = gate.dialled(socket, Purpose::Control, None).await?;
-                return Ok::<_, io::Error>((peer, StreamMuxerBox::new(Single::new(stream))));
-            }
-            let (peer, stream, purpose) = gate.accepted(socket).await?;
+            let (peer, stream, purpose) = gate.accepted(socket, stranger).await?;
             if purpose != Purpose::Control {
                 // A full queue closes the socket; the sender reports it and tries again.
                 let _ = bulk.try_send(BulkSocket { peer, purpose, stream });
@@ -59,6 +68,8 @@ pub fn swarm_transport(gate: Arc<Gate>, bulk: mpsc::Sender<BulkSocket>) -> Boxed
             Ok((peer, StreamMuxerBox::new(Single::new(stream))))
         }
     });
+    // Both halves fail with the same kind of error: behind an Either nobody would find what caused it.
+    let transport = transport.map_err(|error| error.into_inner());
     TransportTimeout::new(transport, HANDSHAKE_LIMIT).boxed()
 }
 

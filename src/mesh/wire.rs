@@ -15,15 +15,14 @@ use futures::{AsyncRead, AsyncWrite};
 use libp2p::Stream;
 use tokio::time::Instant;
 
-use super::error::MeshError;
 use super::frame::MAX_CONTROL_FRAME_BYTES;
 use super::roster::lock;
-use crate::protocol::Peer;
+use super::sent::MAX_UNACKNOWLEDGED_BYTES;
 
-/// Most bytes that wait to be written to one peer.
-pub const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Most bytes that wait to be written on one connection: all that a link keeps, and what is said beside it.
+pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + (16 << 20);
 
-/// The way to one peer. Whoever holds `line` may take `queue` for a moment, never the other way round.
+/// What is written on one connection with a peer. Whoever holds `line` may take `queue` for a moment, never the other way round.
 #[derive(Default)]
 pub struct Wire {
     queue: Mutex<Queue>,
@@ -32,12 +31,19 @@ pub struct Wire {
     waker: AtomicWaker,
 }
 
+/// Why a connection takes no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    #[error("the connection is closing")]
+    Closed,
+    #[error("{MAX_QUEUED_BYTES} bytes wait to be written on it already")]
+    Full,
+}
+
 /// Frames that nobody has begun to write.
 #[derive(Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// Frames pushed so far.
-    frames: u64,
     /// Somebody is about to write them.
     promised: bool,
     closed: bool,
@@ -63,9 +69,9 @@ impl Wire {
     /// Sends a frame. Frames are written in the order they were pushed.
     ///
     /// # Errors
-    /// [`MeshError::QueueFull`] where more than [`MAX_QUEUED_BYTES`] wait, [`MeshError::NotConnected`] after a close.
-    pub fn push(&self, peer: &Peer, frame: &[u8]) -> Result<(), MeshError> {
-        self.push_soon(peer, frame)?;
+    /// [`NotTaken`] where more than [`MAX_QUEUED_BYTES`] wait, and after a close.
+    pub fn push(&self, frame: &[u8]) -> Result<(), NotTaken> {
+        self.push_soon(frame)?;
         self.flush();
         Ok(())
     }
@@ -74,16 +80,15 @@ impl Wire {
     ///
     /// # Errors
     /// As [`Wire::push`].
-    pub fn push_soon(&self, peer: &Peer, frame: &[u8]) -> Result<(), MeshError> {
+    pub fn push_soon(&self, frame: &[u8]) -> Result<(), NotTaken> {
         let mut queue = lock(&self.queue);
         if queue.closed {
-            return Err(MeshError::NotConnected { peer: peer.clone() });
+            return Err(NotTaken::Closed);
         }
         if queue.bytes.len() + frame.len() > MAX_QUEUED_BYTES {
-            return Err(MeshError::QueueFull { peer: peer.clone(), what: "bytes that wait", limit: MAX_QUEUED_BYTES });
+            return Err(NotTaken::Full);
         }
         queue.bytes.extend_from_slice(frame);
-        queue.frames += 1;
         Ok(())
     }
 
@@ -97,11 +102,6 @@ impl Wire {
         if !self.write_now() {
             self.waker.wake();
         }
-    }
-
-    /// Frames pushed so far.
-    pub fn frames(&self) -> u64 {
-        lock(&self.queue).frames
     }
 
     /// Takes no more; what waits is still written, then the connection closes.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::{DeviceName, DeviceSpec};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Reason};
+use crate::graph::GraphError;
 use crate::tensor::{DType, PartialShape};
 
 /// Most devices that a message lists.
@@ -24,6 +25,9 @@ pub enum PlanError {
     NoSuchNode { role: Role, name: String, nearest: Vec<String> },
     #[error("{role} {tensor}: {node} ({op}) has {ports} output(s), numbered from 0{}", as_target(*ports))]
     NoSuchPort { role: Role, tensor: String, node: String, op: String, ports: usize },
+    /// It needs a node that no step can run.
+    #[error(transparent)]
+    CannotRun(GraphError),
     #[error("Must specify at least one target to fetch or execute.")]
     NothingAsked,
     #[error("{tensor} is fed more than once")]
@@ -46,7 +50,15 @@ pub enum PlanError {
         "Cannot assign a device for operation {node}: {node} was explicitly assigned to {requested} but available devices are [ {} ]. {hint}",
         list(devices)
     )]
-    NoSuchDevice { node: String, op: String, requested: DeviceSpec, devices: Vec<DeviceName>, hint: String },
+    NoSuchDevice {
+        node: String,
+        op: String,
+        requested: DeviceSpec,
+        devices: Vec<DeviceName>,
+        hint: String,
+        /// What is missing is the whole task, and its name is no slip of the pen for one that is there.
+        is_task_down: bool,
+    },
     #[error(
         "Cannot colocate nodes {first} and {second}: {first} is assigned to {first_device}, {second} to {second_device}, but they \
          belong on one device (a reference to a variable, a handle of state or a _class attribute holds them together)"
@@ -61,6 +73,8 @@ pub enum PlanError {
     Frames { node: String, op: String, first: String, first_frame: String, second: String, second_frame: String },
     #[error("{node} ({op}) stands outside of every loop; what it takes must come, in the end, from an Enter")]
     OutsideLoop { node: String, op: String },
+    #[error("{node} ({op}) enters the loop {frame:?} more than {limit} loops deep, which is the limit")]
+    LoopsTooDeep { frame: String, node: String, op: String, limit: usize },
     #[error("the loop {frame:?} has two LoopCond nodes, {first} and {second}; it takes one")]
     TwoConditions { frame: String, first: String, second: String },
     #[error("the loop {frame:?} spans devices but has no LoopCond, so that only one of them could know when it ends")]
@@ -82,6 +96,9 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let failure = Failure::new(error.code(), error.to_string());
         match &error {
+            PlanError::NoSuchDevice { node, op, is_task_down: true, .. } => {
+                failure.at_node(node, op).because(Reason::TaskDown)
+            }
             PlanError::NoSuchPort { node, op, .. }
             | PlanError::Handle { node, op, .. }
             | PlanError::FedReference { node, op, .. }
@@ -91,12 +108,15 @@ impl From<PlanError> for Failure {
             | PlanError::Frames { node, op, .. }
             | PlanError::OutsideLoop { node, op }
             | PlanError::NoCondition { node, op, .. }
+            | PlanError::LoopsTooDeep { node, op, .. }
             | PlanError::Apart { second: node, op, .. } => failure.at_node(node, op),
             PlanError::UnfedPlaceholder { node, device, .. } => {
                 failure.at_node(node, "Placeholder").on_device(&device.to_string())
             }
+            PlanError::CannotRun(GraphError::UnknownOp { node, op, .. }) => failure.at_node(node, op),
             PlanError::TwoConditions { second: node, .. } => failure.at_node(node, "LoopCond"),
             PlanError::NoSuchNode { .. }
+            | PlanError::CannotRun(_)
             | PlanError::NothingAsked
             | PlanError::FedTwice { .. }
             | PlanError::NoDevices => failure,

@@ -11,6 +11,9 @@ use crate::graph::Attrs;
 /// Iterations of a loop under way at once, where its Enter nodes do not say.
 const PARALLEL_ITERATIONS: u32 = 10;
 
+/// Most loops within each other: what a device keeps of a loop grows with how deep it stands.
+const MAX_DEPTH: usize = 256;
+
 /// The loops of a step. `all[0]` is the root, outside of every loop; parents come before their children.
 #[derive(Debug)]
 pub(super) struct Loops {
@@ -26,6 +29,8 @@ pub(super) struct Loop {
     pub name: String,
     /// The enclosing loop; the root's is the root.
     pub parent: usize,
+    /// How many loops enclose it, itself included; 0 for the root.
+    depth: usize,
     pub parallel_iterations: u32,
     /// The item that is its LoopCond.
     pub condition: Option<usize>,
@@ -37,11 +42,17 @@ impl Loops {
     /// Finds the frame of every item.
     ///
     /// # Errors
-    /// InvalidArgument where a node mixes values of two frames, a loop has two conditions, or a value is fetched from
-    /// within a loop.
+    /// InvalidArgument where a node mixes values of two frames, a loop has two conditions or stands too deep within others,
+    /// or a value is fetched from within a loop.
     pub fn find(step: &Step) -> Result<Loops, PlanError> {
-        let root =
-            Loop { name: String::new(), parent: 0, parallel_iterations: 1, condition: None, next_iteration: None };
+        let root = Loop {
+            name: String::new(),
+            parent: 0,
+            depth: 0,
+            parallel_iterations: 1,
+            condition: None,
+            next_iteration: None,
+        };
         let mut loops = Loops {
             all: vec![root],
             runs_in: Vec::with_capacity(step.items.len()),
@@ -54,10 +65,16 @@ impl Loops {
             match step.op(item) {
                 "Enter" | "RefEnter" => {
                     let (name, parallel) = enter(step, item);
+                    let depth = loops.all[frame].depth + 1;
+                    if depth > MAX_DEPTH {
+                        let (node, op) = (step.tensor_name(item, 0), step.op(item).to_owned());
+                        return Err(PlanError::LoopsTooDeep { frame: name.to_owned(), node, op, limit: MAX_DEPTH });
+                    }
                     answers_in = *children.entry((frame, name)).or_insert_with(|| {
                         loops.all.push(Loop {
                             name: name.to_owned(),
                             parent: frame,
+                            depth,
                             parallel_iterations: parallel,
                             condition: None,
                             next_iteration: None,

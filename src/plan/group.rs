@@ -18,7 +18,7 @@ pub(super) struct Groups {
     /// What each group requests, at its root.
     pub specs: Vec<GroupSpec>,
     /// Groups that cannot be placed, by root.
-    pub faults: HashMap<NodeId, PlanError>,
+    faults: HashMap<NodeId, PlanError>,
 }
 
 /// What a group requests, and the first member that requested each part.
@@ -51,7 +51,7 @@ impl Groups {
             for name in colocated_with(node) {
                 match graph.find(&name) {
                     Some(other) => groups.union(id, other),
-                    None => faults.push((id, no_such_colocation(graph, node, name))),
+                    None => faults.push((id, no_such_colocation(node, name))),
                 }
             }
         }
@@ -91,6 +91,16 @@ impl Groups {
                 self.faults.entry(root).or_insert(fault);
             }
         }
+    }
+
+    /// Why the group of that root cannot be placed; `None` where it can.
+    pub fn fault(&self, graph: &Graph, root: NodeId) -> Option<PlanError> {
+        let mut fault = self.faults.get(&root)?.clone();
+        if let PlanError::NoSuchColocation { with, nearest: near, .. } = &mut fault {
+            let names = graph.nodes().map(|(_, node)| node.name.as_str());
+            *near = nearest(with, names).into_iter().map(str::to_owned).collect();
+        }
+        Some(fault)
     }
 
     /// Whether a node has no companions.
@@ -169,14 +179,7 @@ fn colocated_with(node: &Node) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-fn no_such_colocation(graph: &Graph, node: &Node, with: String) -> PlanError {
-    PlanError::NoSuchColocation {
-        node: node.name.clone(),
-        op: node.op.name.to_owned(),
-        nearest: nearest(&with, graph.nodes().map(|(_, node)| node.name.as_str()))
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
-        with,
-    }
+/// Without the nearest names, which are looked for where the fault is told.
+fn no_such_colocation(node: &Node, with: String) -> PlanError {
+    PlanError::NoSuchColocation { node: node.name.clone(), op: node.op.name.to_owned(), nearest: Vec::new(), with }
 }

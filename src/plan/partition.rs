@@ -7,7 +7,7 @@ use super::place::Placed;
 use super::prune::{ItemOp, Step};
 use super::shape::Shapes;
 use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
-use crate::graph::{Attrs, OutputType};
+use crate::graph::{Attrs, Node, OutputType};
 
 /// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
 ///
@@ -116,7 +116,7 @@ fn late_reads(step: &Step, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead>
             continue;
         }
         for &(from, port) in &item.inputs {
-            let is_variable = step.outputs(from)[port as usize].is_ref && loops.answers_in[from] == 0;
+            let is_variable = step.is_ref(from, port) && loops.answers_in[from] == 0;
             for &to in placed.of_item[reader].iter().filter(|to| is_variable && !placed.of_item[from].contains(to)) {
                 reads.insert(LateRead { reader, to, from, port });
             }
@@ -188,6 +188,20 @@ fn carrier(step: &Step, crossings: &BTreeSet<Crossing>, item: usize, to: usize) 
         return None;
     }
     crossings.iter().find(|crossing| crossing.to == to && crossing.port.is_some()).and_then(|crossing| crossing.port)
+}
+
+/// The attributes of a node as its kernel takes them: of an older op, with those that the newer one has beyond.
+fn attrs_to_run(node: &Node) -> Attrs {
+    let mut attrs = node.attrs.clone();
+    let runs_as = node.op.runs_as();
+    if !std::ptr::eq(runs_as, node.op) {
+        for def in &runs_as.attrs {
+            if let (None, Some(default)) = (attrs.get(def.name), &def.default) {
+                attrs.set(def.name, default.clone());
+            }
+        }
+    }
+    attrs
 }
 
 /// Puts the pieces together, item by item.
@@ -276,7 +290,7 @@ impl Builder<'_> {
         let (name, op) = match it.op {
             ItemOp::Node(id) => {
                 let node = self.step.graph.node(id);
-                (node.name.clone(), PieceOp::Op(node.op.name.to_owned()))
+                (node.name.clone(), PieceOp::Op(node.op.runs_as().name.to_owned()))
             }
             ItemOp::Feed(feed, _) => {
                 piece.feeds.push(feed);
@@ -297,7 +311,7 @@ impl Builder<'_> {
             inputs,
             control,
             outputs: self.step.outputs(item),
-            attrs: node.map_or_else(Attrs::default, |node| node.attrs.clone()),
+            attrs: node.map_or_else(Attrs::default, attrs_to_run),
             frame,
             output_frame,
         });

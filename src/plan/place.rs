@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::group::{GroupSpec, Groups};
 use super::prune::{Item, ItemOp, Step, is_back_edge};
-use super::{DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Why};
+use super::{DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Task, Why};
 use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;
 
@@ -200,8 +200,8 @@ impl Placer<'_> {
     fn home(&mut self, id: NodeId) -> Result<Home, PlanError> {
         let graph = self.step.graph;
         let group = self.groups.find(id);
-        if let Some(fault) = self.groups.faults.get(&group) {
-            return Err(fault.clone());
+        if let Some(fault) = self.groups.fault(graph, group) {
+            return Err(fault);
         }
         let own = self.groups.requests[id.index()].clone();
         let whole = self.groups.specs[group.index()].clone();
@@ -272,18 +272,21 @@ impl Placer<'_> {
     fn no_such_device(&mut self, id: NodeId, own: &DeviceSpec, whole: &GroupSpec) -> PlanError {
         let node = self.step.graph.node(self.placed_by_user(id));
         let requested = if !own.is_open() && self.choose(own).is_none() { own.clone() } else { whole.spec.clone() };
+        let (hint, is_task_down) = hint(&requested, self.devices);
         PlanError::NoSuchDevice {
             node: node.name.clone(),
             op: node.op.name.to_owned(),
-            hint: hint(&requested, self.devices),
+            hint,
+            is_task_down,
             requested,
             devices: self.devices.to_vec(),
         }
     }
 }
 
-/// What would be right, for a request that no device answers.
-fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> String {
+/// What would be right, for a request that no device answers; and whether it names a task that is down, rather than a device
+/// that its task does not have or a name that is a slip of the pen.
+fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     let place = requested.task_only();
     if devices.iter().any(|device| device.matches(&place)) {
         let what = match (requested.kind, requested.index) {
@@ -292,22 +295,32 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> String {
             (None, index) => format!("device {}", index.unwrap_or_default()),
         };
         let has = if place.is_open() { "No task has".to_owned() } else { format!("{place} has no") };
-        return format!("{has} {what}; with soft placement the operation runs on a CPU instead.");
+        return (format!("{has} {what}; with soft placement the operation runs on a CPU instead."), false);
     }
-    let tasks: BTreeSet<String> = devices.iter().map(|device| device.task.short()).collect();
-    let jobs: BTreeSet<&str> = devices.iter().map(|device| device.task.job.as_str()).collect();
-    let near: Vec<String> = match (&requested.job, requested.task) {
-        (Some(job), Some(task)) => {
-            // Another task of the same job is no slip of the pen: the one that is meant is down.
-            let others = tasks.iter().map(String::as_str).filter(|_| !jobs.contains(job.as_str()));
-            nearest(&format!("{job}/{task}"), others).into_iter().map(str::to_owned).collect()
-        }
-        (Some(job), None) => nearest(job, jobs.iter().copied()).into_iter().map(|job| format!("/job:{job}")).collect(),
-        _ => Vec::new(),
-    };
-    if near.is_empty() {
-        format!("No node is up as {place}; those that are: {}.", tasks.into_iter().collect::<Vec<_>>().join(", "))
+    let tasks: BTreeSet<&Task> = devices.iter().map(|device| &device.task).collect();
+    let meant = meant(&place, tasks.iter().copied());
+    if meant.is_empty() {
+        let tasks: Vec<String> = tasks.iter().map(|task| task.short()).collect();
+        (format!("No node is up as {place}; those that are: {}.", tasks.join(", ")), true)
     } else {
-        format!("No node is up as {place}; did you mean {}?", near.join(" or "))
+        (format!("No node is up as {place}; did you mean {}?", meant.join(" or ")), false)
+    }
+}
+
+/// The names among `tasks` of which a request for none of them may be a slip of the pen; none where it is for another task
+/// of a job that is there: that task is down.
+pub fn meant<'a>(requested: &DeviceSpec, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
+    let tasks: Vec<&Task> = tasks.into_iter().collect();
+    let Some(job) = &requested.job else { return Vec::new() };
+    if tasks.iter().any(|task| task.job == *job) {
+        return Vec::new();
+    }
+    if let Some(task) = requested.task {
+        let others: Vec<String> = tasks.iter().map(|task| task.short()).collect();
+        let near = nearest(&format!("{job}/{task}"), others.iter().map(String::as_str));
+        near.into_iter().map(str::to_owned).collect()
+    } else {
+        let jobs: BTreeSet<&str> = tasks.iter().map(|task| task.job.as_str()).collect();
+        nearest(job, jobs).into_iter().map(|job| format!("/job:{job}")).collect()
     }
 }

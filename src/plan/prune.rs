@@ -3,7 +3,7 @@
 //! Knows nothing of devices.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::{PlanError, Role, Signature};
 use crate::graph::{Graph, Node, NodeId, Output, OutputType, split_tensor_name};
@@ -16,7 +16,7 @@ pub(super) struct Step<'a> {
     /// In topological order but for the back edges of loops; among what is ready, in the graph's order.
     pub items: Vec<Item>,
     /// The nodes that are to run though nobody may take their value.
-    pub targets: Vec<NodeId>,
+    pub targets: HashSet<NodeId>,
     /// dtype of each feed, in the signature's order.
     pub feed_types: Vec<DType>,
     /// dtype of each fetch, in the signature's order.
@@ -59,9 +59,9 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The op type of the item's node; empty for feeds and fetches.
+    /// The op type that the item's node runs as; empty for feeds and fetches.
     pub fn op(&self, item: usize) -> &'static str {
-        self.node(item).map_or("", |node| node.op.name)
+        self.node(item).map_or("", |node| node.op.runs_as().name)
     }
 
     /// `name`, `name:1`: an output of an item as users write it.
@@ -70,6 +70,11 @@ impl<'a> Step<'a> {
             ItemOp::Node(node) => self.graph.tensor_name(Output { node, port }),
             ItemOp::Feed(_, tensor) | ItemOp::Fetch(_, tensor) => self.graph.tensor_name(tensor),
         }
+    }
+
+    /// Whether an output of an item is a reference to a variable.
+    pub fn is_ref(&self, item: usize, port: u32) -> bool {
+        self.node(item).is_some_and(|node| node.outputs[port as usize].is_ref)
     }
 
     /// The types of an item's outputs.
@@ -111,7 +116,7 @@ pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<Step<
     Ok(Step {
         graph,
         items: reached.in_order(graph, &feeds, &fetches),
-        targets,
+        targets: targets.into_iter().collect(),
         feed_types: feeds.iter().map(dtype).collect(),
         fetch_types: fetches.iter().map(dtype).collect(),
     })
@@ -150,6 +155,9 @@ impl<'a> Reached<'a> {
             reached.mark(source, &mut todo);
         }
         while let Some(id) = todo.pop() {
+            if let Some(error) = graph.refusal(id) {
+                return Err(PlanError::CannotRun(error));
+            }
             let node = graph.node(id);
             for (index, &input) in node.inputs.iter().enumerate() {
                 let (source, _) = reached.value(input);
@@ -295,6 +303,9 @@ fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanEr
     let id = find(graph, role, name)?;
     let node = graph.node(id);
     let Some(ty) = node.outputs.get(port as usize) else {
+        if let Some(error) = graph.refusal(id) {
+            return Err(PlanError::CannotRun(error));
+        }
         return Err(PlanError::NoSuchPort {
             role,
             tensor: tensor.to_owned(),
@@ -304,6 +315,9 @@ fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanEr
         });
     };
     if ty.dtype.is_handle() {
+        if let Some(error) = graph.refusal(id) {
+            return Err(PlanError::CannotRun(error));
+        }
         let (node, op) = (node.name.clone(), node.op.name.to_owned());
         return Err(PlanError::Handle { role, tensor: tensor.to_owned(), node, op });
     }

@@ -72,7 +72,7 @@ fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
     let mut open = VecDeque::from([value]);
     while let Some(item) = open.pop_front().filter(|_| waited_for.len() < MOST_LOOKED_AT) {
         if !is_control_flow(step.op(item)) {
-            open.extend(before(item).filter(|&from| waited_for.insert(from)));
+            open.extend(before(item).take(MOST_LOOKED_AT).filter(|&from| waited_for.insert(from)));
         }
     }
     let mut seen = HashSet::from([other]);
@@ -81,8 +81,10 @@ fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
         if waited_for.contains(&item) && !is_control_flow(step.op(item)) {
             continue;
         }
-        let is_feed = matches!(step.items[item].op, ItemOp::Feed(..));
-        if !(is_feed || only_computes(step, item)) || seen.len() > MOST_LOOKED_AT {
+        let Item { op, inputs, control } = &step.items[item];
+        let is_feed = matches!(op, ItemOp::Feed(..));
+        let is_far = inputs.len() + control.len() + seen.len() > MOST_LOOKED_AT;
+        if is_far || !(is_feed || only_computes(step, item)) {
             return false;
         }
         open.extend(before(item).filter(|&from| seen.insert(from)));
@@ -173,7 +175,7 @@ fn has_effect(node: &Node) -> bool {
 
 /// Whether an input is a variable, which has another value at another time.
 fn takes_reference(step: &Step, item: usize) -> bool {
-    step.items[item].inputs.iter().any(|&(from, port)| step.outputs(from)[port as usize].is_ref)
+    step.items[item].inputs.iter().any(|&(from, port)| step.is_ref(from, port))
 }
 
 /// Whether it takes or waits for an answer of control flow: which port that comes from, or which iteration, says whether the
@@ -190,8 +192,11 @@ fn is_control_flow(op: &str) -> bool {
             | "Merge"
             | "RefMerge"
             | "Enter"
+            | "RefEnter"
             | "Exit"
+            | "RefExit"
             | "NextIteration"
+            | "RefNextIteration"
             | "LoopCond"
             | "ControlTrigger"
     )

@@ -1,6 +1,6 @@
 //! Who is there: what a node says of itself, and the snapshot of all of them that planning works on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +17,13 @@ pub struct DeviceInfo {
     pub description: String,
 }
 
-/// A peer that somebody knows of, and where it was reached.
+/// A node that somebody is connected with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPeer {
     pub peer: Peer,
-    /// Multiaddrs.
+    /// The task it holds: up, whether or not whoever is told can reach it.
+    pub task: Task,
+    /// Multiaddrs that whoever is told may reach it by; there may be none.
     pub addresses: Vec<String>,
 }
 
@@ -46,8 +48,10 @@ pub struct Hello {
     /// Whether it has held its task long enough that everybody could object. Of two that claim one task, the settled one
     /// has it.
     pub settled: bool,
-    /// The peers it is connected with, so that everybody meets everybody.
+    /// The nodes it is connected with, so that everybody meets everybody.
     pub peers: Vec<KnownPeer>,
+    /// Nodes that others are connected with and it cannot reach.
+    pub out_of_reach: Vec<Peer>,
 }
 
 /// A node of the cluster: a task and who holds it.
@@ -65,11 +69,36 @@ pub struct Member {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     members: BTreeMap<Task, Member>,
+    /// Which of them cannot reach which, though both are up: the first says so.
+    apart: BTreeSet<(Task, Task)>,
 }
 
 impl Cluster {
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
-        Cluster { members: members.into_iter().map(|member| (member.task.clone(), member)).collect() }
+        let members = members.into_iter().map(|member| (member.task.clone(), member)).collect();
+        Cluster { members, apart: BTreeSet::new() }
+    }
+
+    /// The same, where each of these says that it cannot reach the other.
+    #[must_use]
+    pub fn with_apart(mut self, apart: impl IntoIterator<Item = (Task, Task)>) -> Self {
+        self.apart = apart.into_iter().collect();
+        self
+    }
+
+    /// Who cannot reach whom, though both are up.
+    pub fn apart(&self) -> impl Iterator<Item = &(Task, Task)> {
+        self.apart.iter()
+    }
+
+    /// Whether one of these two says that it cannot reach the other: the one that says so, and the other.
+    pub fn are_apart<'a>(&self, one: &'a Task, other: &'a Task) -> Option<(&'a Task, &'a Task)> {
+        let says = |from: &Task, to: &Task| !self.apart.is_empty() && self.apart.contains(&(from.clone(), to.clone()));
+        match (says(one, other), says(other, one)) {
+            (true, _) => Some((one, other)),
+            (_, true) => Some((other, one)),
+            _ => None,
+        }
     }
 
     pub fn members(&self) -> impl Iterator<Item = &Member> {

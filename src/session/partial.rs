@@ -76,7 +76,8 @@ impl Session {
     ) -> Result<PartialRun> {
         let lane = Lane::take(&self.lanes)?;
         let signature = Signature { feeds, fetches, targets, mode: Mode::Partial { lane: lane.number } };
-        let plan = self.planned(&signature).await?;
+        // Asked for each time: the answer to the run comes too late to have a plan prepared again that the master let go of.
+        let plan = self.prepare(&signature).await?.number;
         let (sender, events) = mpsc::channel(signature.fetches.len().max(1));
         let request = Request::Run { session: self.id, plan, steps: 1, every: 0, watched: false };
         let asked = self.client.ask(&self.master, request, Vec::new(), Some(sender))?;

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{DType, MAX_TENSOR_BYTES};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 
 /// The sizes of a tensor's dimensions, outermost first. Rank 0 is a scalar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,13 +32,26 @@ impl Shape {
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
 
-    /// Number of elements of a tensor that may be made.
+    /// Number of elements of a tensor that is about to be made.
+    ///
+    /// # Errors
+    /// ResourceExhausted where a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`], or what this process may
+    /// hold.
+    pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
+        let n = self.limited_elements(dtype)?;
+        memory::admit(n * element_bytes(dtype)).map_err(|failure| Failure {
+            message: format!("OOM when allocating tensor with shape{self} and type {dtype}: {}", failure.message),
+            ..failure
+        })?;
+        Ok(n)
+    }
+
+    /// Number of elements of a tensor that there may be, which says nothing about memory for it.
     ///
     /// # Errors
     /// ResourceExhausted where a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`].
-    pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
-        // A string costs its handle before its first byte.
-        let size = dtype.size().unwrap_or(size_of::<Vec<u8>>());
+    pub fn limited_elements(&self, dtype: DType) -> Result<usize> {
+        let size = element_bytes(dtype);
         self.elements().filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES)).ok_or_else(
             || {
                 Failure::new(
@@ -68,11 +82,12 @@ impl Shape {
             .map(Shape)
     }
 
-    /// Distance in elements between neighbours along each dimension of a row-major tensor.
+    /// Distance in elements between neighbours along each dimension of a row-major tensor. Beyond every limit only where
+    /// there are no elements.
     pub fn strides(&self) -> SmallVec<[usize; 4]> {
-        let mut strides = SmallVec::from_elem(1, self.rank());
+        let mut strides: SmallVec<[usize; 4]> = SmallVec::from_elem(1, self.rank());
         for axis in (1..self.rank()).rev() {
-            strides[axis - 1] = strides[axis] * self.0[axis];
+            strides[axis - 1] = strides[axis].saturating_mul(self.0[axis]);
         }
         strides
     }
@@ -99,6 +114,11 @@ impl Shape {
             .collect::<Result<SmallVec<_>>>()
             .map(Shape)
     }
+}
+
+/// Bytes of one element; a string costs its handle before its first byte.
+fn element_bytes(dtype: DType) -> usize {
+    dtype.size().unwrap_or(size_of::<Vec<u8>>())
 }
 
 impl From<&[usize]> for Shape {

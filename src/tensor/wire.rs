@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Tensor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let wire = Wire::deserialize(deserializer)?;
         if wire.dtype != DType::String {
-            return Tensor::from_bytes(wire.dtype, wire.shape, &wire.bytes).map_err(D::Error::custom);
+            return Tensor::from_bytes_at_hand(wire.dtype, wire.shape, &wire.bytes).map_err(D::Error::custom);
         }
         let mut rest = &*wire.bytes;
         let mut strings = Vec::new();

@@ -16,7 +16,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A home folder and a mesh name that no other test has.
 pub struct House {
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
     pub mesh: String,
     /// Network namespace that its processes run in, where not the test's own.
     namespace: Option<String>,
@@ -35,7 +35,7 @@ impl House {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         House {
-            folder: tempfile::Builder::new().prefix("meshtf-it-").tempdir().expect("a temporary folder"),
+            folder: Arc::new(tempfile::Builder::new().prefix("meshtf-it-").tempdir().expect("a temporary folder")),
             mesh: format!("it-{}-{number}", std::process::id()),
             namespace: None,
         }
@@ -56,10 +56,12 @@ impl House {
         self.folder.path().join(name)
     }
 
-    /// Writes a file into the home folder and answers its path.
+    /// Writes a file into the home folder and answers its path. Nobody else can read it, as a token's file has to be.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        use std::os::unix::fs::PermissionsExt;
         let path = self.path(name);
         std::fs::write(&path, content).expect("the home folder can be written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a file of this user's own");
         path.display().to_string()
     }
 
@@ -92,6 +94,11 @@ impl House {
     /// Runs a command to its end.
     pub fn run(&self, arguments: &[&str]) -> Ended {
         self.start(arguments).end()
+    }
+
+    /// The same house in the network namespace `name`: for the processes of another machine that shares its home folder.
+    pub fn at(&self, name: &str) -> House {
+        House { folder: Arc::clone(&self.folder), mesh: self.mesh.clone(), namespace: Some(name.to_owned()) }
     }
 
     /// Starts a command and does not wait.
@@ -127,7 +134,7 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(mut command: Command, what: String) -> Running {
+    pub fn start(mut command: Command, what: String) -> Running {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{what} does not start: {error}"));
         let (sender, lines) = mpsc::channel();
         let stdout = Arc::new(Mutex::new(String::new()));
@@ -169,6 +176,11 @@ impl Running {
     /// The next line on stdout, or `None` where it ends or `limit` passes first.
     pub fn next_line(&self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
+    }
+
+    /// A line on stdout that waits to be read.
+    pub fn waiting_line(&self) -> Option<String> {
+        self.lines.try_recv().ok()
     }
 
     /// Whether it has ended.
@@ -251,6 +263,15 @@ impl NodeProcess {
     /// The first address it listens on.
     pub fn address(&self) -> &str {
         self.said("addresses").split(',').next().expect("split has a first part")
+    }
+
+    /// `/ip4/127.0.0.1/tcp/4001[/…]`, that address, as a socket address.
+    pub fn socket_address(&self) -> std::net::SocketAddr {
+        let parts: Vec<&str> = self.address().split('/').collect();
+        match parts[..] {
+            ["", "ip4" | "ip6", host, "tcp", port, ..] => format!("{host}:{port}").parse().expect("an address"),
+            _ => panic!("{:?}", self.address()),
+        }
     }
 }
 

@@ -30,9 +30,15 @@ ops`), never by hand; the test fails where it is out of date.
   computed on the host beside it.
 
 *floats* are float16, bfloat16, float32 and float64, *ints* the whole numbers, each as far as the op takes them at all; *yes*
-stands where the op has no dtype to choose. *runtime* ops have no kernel: state, queues, control flow and what a step begins
-and ends with. They take every dtype, and values of an engine stay where they are. The dtype is that of the
-elements where an op has inputs of several.
+stands where the op has no dtype to choose, *as OP* where it is an older name that runs as that op. *runtime* ops have no
+kernel: state, queues, control flow and what a step begins and ends with. They take every dtype, and values of an engine
+stay where they are. The dtype is that of the elements where an op has inputs of several.
+
+NaN, the infinities and both zeros are answered as by TensorFlow's CPU kernels, on every backend: a GPU's kernels tell them by
+their bits, since shading languages promise nothing about them. What sums (products of matrices, convolutions, softmax and its
+losses, means of pools) relies on the hardware for that, and so on IEEE 754, which GPUs follow there. Which of a NaN and a
+number a MaxPool answers is open, as it is in TensorFlow. Denormal floats count as zero on CPUs, as in TensorFlow; a GPU does
+with them as it likes. Casts of NaN and of what does not fit to a whole number narrower than int32 are the processor's.
 
 ";
 
@@ -73,6 +79,11 @@ fn table(gpu: Option<&dyn Engine>, written: &BTreeMap<&str, &str>) -> String {
     let mut text = String::from(HEAD);
     text.push_str("| op | host | flex | ndarray | wgpu |\n|---|---|---|---|---|\n");
     for op in op::all() {
+        let runs_as = op.runs_as().name;
+        if runs_as != op.name {
+            writeln!(text, "| {} | as {runs_as} |  |  |  |", op.name).expect("it is a string");
+            continue;
+        }
         let nodes = nodes(op);
         let on_host = |node: &KernelNode| matches!(kernel::compile(node), Ok(Some(_)));
         let is_runtime = nodes.iter().all(|(_, node)| matches!(node.with(kernel::compile), Ok(None)));

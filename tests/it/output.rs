@@ -96,6 +96,25 @@ fn a_plan_knows_the_shapes_that_are_fed() {
 }
 
 #[test]
+fn a_run_tells_where_it_ran() {
+    let house = House::new();
+    let split = house.file("split.json", SPLIT_238);
+    let (zero, one) = ("/job:local/task:0/device:CPU:0", "/job:local/task:1/device:CPU:0");
+    let says = [
+        format!("{zero}: y1/y, y1, y"),
+        format!("{one}: y2/y, y2"),
+        // With the bytes of what is fed: three of 4 bytes.
+        format!("{one} -> {zero}: y2, 12 B"),
+    ];
+    let arguments = ["--feed", "x=[1, 2, 3]"];
+    house.run(&[&["run", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
+    let _nodes = [house.node("local/0"), house.node("local/1")];
+    house.run(&[&["submit", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
+    let ended = house.run(&["submit", &split, "--json"]).expect(0).json();
+    assert_eq!(ended["devices"], json!([zero, one]));
+}
+
+#[test]
 fn what_was_not_compared_does_not_differ() {
     let house = House::new();
     let case = house.path("case");

@@ -23,6 +23,17 @@ const COUNTERS: &str = r#"{ "version": 1, "nodes": {
   "init":   { "op": "NoOp", "control": ["zero_a", "zero_b"] },
   "bump":   { "op": "NoOp", "control": ["bump_a", "bump_b"] } } }"#;
 
+/// The same as a file that says what to run: counts in both, and shows them.
+fn counting() -> String {
+    let nodes = COUNTERS.trim_end().strip_suffix("} }").expect("an object of objects");
+    format!(
+        r#"{nodes},
+  "seen_a": {{ "op": "ReadVariableOp", "inputs": ["a"], "control": ["bump"], "device": "/job:ps/task:0", "attrs": {{ "dtype": "int64" }} }},
+  "seen_b": {{ "op": "ReadVariableOp", "inputs": ["b"], "control": ["bump"], "device": "/job:ps/task:1", "attrs": {{ "dtype": "int64" }} }} }},
+  "fetch": ["seen_a", "seen_b"], "targets": ["bump"], "init": ["init"] }}"#
+    )
+}
+
 /// Counts, and saves a large tensor of the count each time.
 const SAVES: &str = r#"{ "version": 1, "nodes": {
   "count":  { "op": "VarHandleOp", "attrs": { "dtype": "int32", "shape": [] } },
@@ -57,6 +68,50 @@ fn eight_clients_lose_no_update() {
     house
         .run(&["submit", &graph, "--fetch", "read_a,read_b"])
         .prints(&format!("read_a: {counted}\nread_b: {}", 2 * counted));
+}
+
+#[test]
+fn what_is_trained_is_not_initialised_again() {
+    let house = House::new();
+    let zero = house.node("ps/0");
+    let one = house.node("ps/1");
+    let graph = house.file("counting.json", counting());
+    let submit = |arguments: &[&str]| house.run(&[&["submit", graph.as_str(), "--steps", "10"], arguments].concat());
+    submit(&[]).prints("seen_a: 10\nseen_b: 20");
+    // The same again goes on, and says so.
+    submit(&[]).complains(&["go on from them", "--init starts over"]).prints("seen_a: 20\nseen_b: 40");
+    submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
+    // A client that dies in the middle of its steps costs none of them.
+    let client = house.start(&["submit", &graph, "--steps", "1000000000", "--every", "10"]);
+    client.next_line(Duration::from_secs(60)).expect("a step");
+    client.signal("KILL");
+    drop(client);
+    // It might have come back over another connection, so its steps go on for a moment.
+    let read = || house.run(&["submit", &graph, "--fetch", "read_a"]).expect(0).stdout;
+    assert!(crate::house::wait_until(Duration::from_secs(20), || read() == read()), "its steps go on");
+    let ended = submit(&["--json"]).expect(0);
+    assert!(ended.json()["values"]["seen_a"]["value"].as_i64().is_some_and(|seen| seen >= 30), "{}", ended.stdout);
+
+    // One half of the model is lost: nothing is overwritten, and what is missing is named.
+    submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
+    one.process.signal("KILL");
+    drop(one);
+    let one = house.node("ps/1");
+    submit(&[]).expect(3).complains(&["1 of the 2 variables", "b (on /job:ps/task:1)", "--init"]);
+    house.run(&["submit", &graph, "--fetch", "read_a"]).prints("10");
+    submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
+
+    // All of it is lost: it is a first run again.
+    for node in [zero, one] {
+        node.process.signal("KILL");
+    }
+    let _nodes = [house.node("ps/0"), house.node("ps/1")];
+    submit(&[]).prints("seen_a: 10\nseen_b: 20");
+    // Nothing is fed to it here, and nothing left of another run.
+    house.run(&["run", &graph, "--steps", "3"]).prints("seen_a: 3\nseen_b: 6");
+    house.run(&["run", &graph, "--init", "--fetch", "read_a"]).prints("0");
+    let without = house.file("without.json", r#"{ "version": 1, "nodes": { "y": 2 }, "fetch": ["y"] }"#);
+    house.run(&["run", &without, "--init"]).expect(2).complains(&["has no \"init\""]);
 }
 
 #[test]

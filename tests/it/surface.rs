@@ -133,8 +133,9 @@ fn a_ticket_brings_another_machine_in() {
     let address = _zero.address().to_owned();
     let listed = other.run(&["ps", "--json", "--peer", &address]).expect(0).json();
     assert_eq!(listed[0]["task"], "/job:local/task:0");
-    // A key that a command made in passing stands in nobody's way; one that is in use is not just replaced.
+    // A key that nobody was met with stands in nobody's way; one that is in use is not just replaced.
     let third = house.elsewhere();
+    third.run(&["ticket", "--no-mdns"]).expect(0);
     third.run(&["ps", "--no-mdns", "--peer", &address]).expect(4);
     third.run(&["join", ticket.trim()]).expect(0);
     third.run(&["ps", "--peer", &address]).expect(0);
@@ -149,6 +150,8 @@ fn without_a_mesh_the_exit_code_says_so() {
     let house = House::new();
     let graph = house.file("graph.json", SPLIT_238);
     house.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
+    // A machine that has the key, and a mesh of which nobody is up.
+    house.run(&["ticket", "--no-mdns"]).expect(0);
     house.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
     // And no network is needed for this.
     house.run(&["run", &graph]).prints("238");

@@ -51,7 +51,8 @@ impl<B: Backing> Site<B> {
     /// The value in the backend's memory.
     ///
     /// # Errors
-    /// Internal where it lies with another engine, and that fails to hand it over.
+    /// Internal where it lies with another engine, and that fails to hand it over; ResourceExhausted where it has to be
+    /// copied and there is no room.
     pub fn array(&self, value: Value) -> Result<Array<B>> {
         let tensor = match value {
             Value::Host(tensor) => tensor,
@@ -65,6 +66,7 @@ impl<B: Backing> Site<B> {
                 }
             }
         };
+        tensor.admit_writing()?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
     }

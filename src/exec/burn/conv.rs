@@ -6,13 +6,17 @@ use burn_backend::ops::ConvOptions;
 
 use super::Body;
 use super::array::{Array, Home, Site, done};
+use super::blocks::by_blocks;
 use super::elementwise::arrays;
+use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
 use super::patches::Convolution;
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
+use crate::exec::turn;
 use crate::failure::Result;
 use crate::graph::Attrs;
+use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -171,7 +175,8 @@ fn fit(window: &Window, dtype: DType, image: &Shape, filter: &Shape) -> Option<F
         filter: [made, taken, height, width].into(),
         answer: window.shape(batch, answer, made),
     };
-    [&fit.image, &fit.filter, &fit.answer].iter().all(|shape| shape.is_allowed(dtype)).then_some(fit)
+    let shapes = [&fit.image, &fit.filter, &fit.answer];
+    shapes.iter().all(|shape| shape.limited_elements(dtype).is_ok()).then_some(fit)
 }
 
 const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
@@ -180,11 +185,48 @@ const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
 /// Fewer products than this take the host no longer than burn takes to lay the tensors out, and the host sums in double.
 const FEWEST_PRODUCTS: usize = 1 << 19;
 
+/// So many products at most between two looks at whether the step was given up: burn takes longer over them than over those of
+/// matrices.
+const MOST_PRODUCTS: usize = MOST_AT_ONCE / 4;
+
 impl Fit {
     /// Whether burn is to do it.
     fn pays<B: Backing>(&self) -> bool {
+        B::REMOTE || self.products() >= FEWEST_PRODUCTS
+    }
+
+    fn products(&self) -> usize {
         let patch: usize = self.filter.dims()[1..].iter().product();
-        B::REMOTE || self.answer.elements().is_none_or(|answers| answers.saturating_mul(patch) >= FEWEST_PRODUCTS)
+        self.answer.elements().unwrap_or(usize::MAX).saturating_mul(patch)
+    }
+
+    fn batch(&self) -> usize {
+        self.image.dims()[0]
+    }
+
+    /// How many images burn is given at once, and how many of these channels, so that the step can be given up in
+    /// between. A GPU is given all.
+    fn parts<B: Backing>(&self, channels: usize) -> (usize, usize) {
+        if B::REMOTE || self.products() <= 2 * MOST_PRODUCTS {
+            return (self.batch(), channels);
+        }
+        let image = (self.products() / self.batch()).max(1);
+        let images = (MOST_PRODUCTS / image).clamp(1, self.batch());
+        // Channels in groups belong together.
+        let is_divisible = image > MOST_PRODUCTS && self.options.groups == 1;
+        (images, if is_divisible { (MOST_PRODUCTS / (image / channels).max(1)).clamp(1, channels) } else { channels })
+    }
+
+    /// Lets burn lay out anew what it is given on a CPU, and make the answer in another layout first.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for all of that.
+    fn admit<B: Backing>(&self, dtype: DType) -> Result<()> {
+        if B::REMOTE {
+            return Ok(());
+        }
+        let bytes = |shape: &Shape| shape.elements().unwrap_or(0) * dtype.size().unwrap_or(0);
+        budget::admit(bytes(&self.image) + bytes(&self.filter) + 2 * bytes(&self.answer))
     }
 }
 
@@ -195,11 +237,27 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     if let (Some(convolution), Some(pixels), Some(weights)) =
         (patches(window, &fit, &image.shape, &filter.shape), B::floats(&image.raw), B::floats(&filter.raw))
     {
+        fit.answer.checked_elements(image.dtype)?;
         let answer = Tensor::from_vec(fit.answer, convolution.compute(pixels, weights));
         return done(site.array(answer.into())?);
     }
+    fit.admit::<B>(image.dtype)?;
     let (dtype, filter) = (image.dtype, filter.permute(&HWIO_TO_OIHW));
-    let raw = B::conv2d(window.enter(image).raw, filter.raw, None, fit.options);
+    let image = window.enter(image);
+    let (images, channels) = fit.parts::<B>(fit.filter.dims()[0]);
+    let raw = if (images, channels) == (fit.batch(), fit.filter.dims()[0]) {
+        B::conv2d(image.raw, filter.raw, None, fit.options)
+    } else {
+        let answer = inner(window, &fit.answer);
+        let block = [images, channels, answer.dims()[2], answer.dims()[3]];
+        let made = by_blocks(site, dtype, answer, &block, |ranges| {
+            let (first, count) = ranges[0];
+            let (image, filter) =
+                (image.clone().narrow(0, first, count), filter.clone().narrow(0, ranges[1].0, ranges[1].1));
+            B::conv2d(image.raw, filter.raw, None, fit.options.clone())
+        });
+        made.raw
+    };
     done(answered::<B>(window, raw, dtype, &fit.answer))
 }
 
@@ -235,10 +293,27 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     inputs.remove(0);
     let [filter, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
-    // burn only asks for the image's shape here.
-    let image = site.full(0.0, dtype, fit.image.clone());
-    let filter = filter.permute(&HWIO_TO_OIHW);
-    let raw = B::conv2d_x_backward(image.raw, filter.raw, window.enter(gradient).raw, fit.options);
+    fit.admit::<B>(dtype)?;
+    let (filter, gradient) = (filter.permute(&HWIO_TO_OIHW), window.enter(gradient));
+    let taken = fit.filter.dims()[1];
+    let (images, channels) = fit.parts::<B>(taken);
+    let raw = if (images, channels) == (fit.batch(), taken) {
+        // burn only asks for the image's shape here.
+        let image = site.full(0.0, dtype, fit.image.clone());
+        B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options)
+    } else {
+        let &[_, all, height, width] = fit.image.dims() else { unreachable!("images have four dimensions") };
+        // Where channels are in groups, all of them are.
+        let channels = if channels == taken { all } else { channels };
+        let image = by_blocks(site, dtype, fit.image.clone(), &[images, channels, height, width], |ranges| {
+            let image = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
+            let (first, count) = ranges[1];
+            let filter = if count < all { filter.clone().narrow(1, first, count) } else { filter.clone() };
+            let gradient = gradient.clone().narrow(0, ranges[0].0, ranges[0].1);
+            B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options.clone())
+        });
+        image.raw
+    };
     done(window.leave(Array::<B> { raw, dtype, shape: fit.image, home: Home::default() }))
 }
 
@@ -251,9 +326,30 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
     inputs.remove(1);
     let [image, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
-    // Nor for more than the filter's shape here.
-    let filter = site.full(0.0, dtype, fit.filter.clone());
-    let raw = B::conv2d_weight_backward(window.enter(image).raw, filter.raw, window.enter(gradient).raw, fit.options);
+    fit.admit::<B>(dtype)?;
+    let (image, gradient) = (window.enter(image), window.enter(gradient));
+    let made = fit.filter.dims()[0];
+    let (images, channels) = fit.parts::<B>(made);
+    let raw = if (images, channels) == (fit.batch(), made) {
+        // Nor for more than the filter's shape here.
+        let filter = site.full(0.0, dtype, fit.filter.clone());
+        B::conv2d_weight_backward(image.raw, filter.raw, gradient.raw, fit.options)
+    } else {
+        let &[_, taken, height, width] = fit.filter.dims() else { unreachable!("filters have four dimensions") };
+        let filter = by_blocks(site, dtype, fit.filter.clone(), &[channels, taken, height, width], |ranges| {
+            let filter = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
+            let of_images = |from: usize| {
+                turn::look();
+                let count = images.min(fit.batch() - from);
+                let image = image.clone().narrow(0, from, count);
+                let gradient = gradient.clone().narrow(0, from, count).narrow(1, ranges[0].0, ranges[0].1);
+                B::conv2d_weight_backward(image.raw, filter.raw.clone(), gradient.raw, fit.options.clone())
+            };
+            // A filter's gradient is the sum over the images.
+            (images..fit.batch()).step_by(images).fold(of_images(0), |sum, from| B::float_add(sum, of_images(from)))
+        });
+        filter.raw
+    };
     done(Array::<B> { raw, dtype, shape: fit.filter, home: Home::default() }.permute(&OIHW_TO_HWIO))
 }
 
@@ -266,9 +362,13 @@ fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
 
 /// The answer of a window's function, from NCHW.
 fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
-    let &[n, a, b, c] = answer.dims() else { unreachable!("images have four dimensions") };
-    let inner = if window.channels_first { [n, a, b, c] } else { [n, c, a, b] };
-    window.leave(Array { raw, dtype, shape: inner.into(), home: Home::default() })
+    window.leave(Array { raw, dtype, shape: inner(window, answer), home: Home::default() })
+}
+
+/// The shape of an image as NCHW.
+fn inner(window: &Window, image: &Shape) -> Shape {
+    let &[n, a, b, c] = image.dims() else { unreachable!("images have four dimensions") };
+    if window.channels_first { [n, a, b, c].into() } else { [n, c, a, b].into() }
 }
 
 /// A pool whose shapes fit: its padding, and the answer's shape.
@@ -295,8 +395,31 @@ fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let (image, padding) = evened(site, window.enter(image), padding);
-    let raw = B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false);
+    let raw = by_images(window, site, dtype, inner(window, &answer), |first, count| {
+        let image = image.clone().narrow(0, first, count);
+        B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false)
+    });
     done(answered::<B>(window, raw, dtype, &answer))
+}
+
+/// Most elements under all windows between two looks at whether the step was given up.
+const MOST_POOLED: usize = 1 << 25;
+
+/// What a function of some images, from the first on, answers for all; both NCHW.
+fn by_images<B: Backing>(
+    window: &Window,
+    site: &Site<B>,
+    dtype: DType,
+    answer: Shape,
+    mut make: impl FnMut(usize, usize) -> B::Raw,
+) -> B::Raw {
+    let &[batch, channels, height, width] = answer.dims() else { unreachable!("images have four dimensions") };
+    let each = [channels, height, width].iter().chain(&window.size).product::<usize>();
+    let images = (MOST_POOLED / each.max(1)).max(1);
+    if B::REMOTE || images >= batch {
+        return make(0, batch);
+    }
+    by_blocks(site, dtype, answer, &[images, channels, height, width], |ranges| make(ranges[0].0, ranges[0].1)).raw
 }
 
 /// Padding that differs before and behind is put on as what no maximum can be.
@@ -339,7 +462,11 @@ fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
     let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
-    let raw = B::avg_pool2d(window.enter(image).raw, window.size, window.stride, padding, false, false);
+    let image = window.enter(image);
+    let raw = by_images(window, site, dtype, inner(window, &answer), |first, count| {
+        let image = image.clone().narrow(0, first, count);
+        B::avg_pool2d(image.raw, window.size, window.stride, padding, false, false)
+    });
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
@@ -354,16 +481,13 @@ fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values
     inputs.remove(0);
     let [gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
-    // burn only asks for the image's shape here.
-    let zeros = site.full(0.0, dtype, image.clone());
-    let raw = B::avg_pool2d_backward(
-        zeros.raw,
-        window.enter(gradient).raw,
-        window.size,
-        window.stride,
-        padding,
-        false,
-        false,
-    );
+    let gradient = window.enter(gradient);
+    let raw = by_images(window, site, dtype, image.clone(), |first, count| {
+        // burn only asks for the images' shape here.
+        let shape = [count].iter().chain(&image.dims()[1..]).copied().collect();
+        let zeros = site.full(0.0, dtype, shape).raw;
+        let gradient = gradient.clone().narrow(0, first, count).raw;
+        B::avg_pool2d_backward(zeros, gradient, window.size, window.stride, padding, false, false)
+    });
     done(window.leave(Array::<B> { raw, dtype, shape: image, home: Home::default() }))
 }

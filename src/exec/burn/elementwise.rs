@@ -3,26 +3,32 @@
 //! What burn can only do in several passes over the elements is here for GPUs alone: on a CPU, the host kernel does it
 //! in one.
 
-use burn_backend::{BoolDType, Scalar};
+use burn_backend::Scalar;
 use smallvec::SmallVec;
 
-use super::Body;
-use super::array::{Array, Site, done, float, host_scalar};
+use super::array::{Array, Home, Site, done, float, host_scalar};
+use super::bits::{Comparison, One, Two};
 use super::memory::Backing;
+use super::{Body, blocks};
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
+use crate::exec::turn;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Shape};
 
 type Unary<B> = fn(Raw<B>) -> Raw<B>;
 type Binary<B> = fn(Raw<B>, Raw<B>) -> Raw<B>;
 type WithScalar<B> = fn(Raw<B>, Scalar) -> Raw<B>;
-type Compare<B> = fn(Raw<B>, Raw<B>, BoolDType) -> Raw<B>;
 type Raw<B> = <B as Backing>::Raw;
 
 /// The kernels of ops over floats.
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
-    if let Some(function) = unary_function::<B>(node.op).or_else(|| composed_unary::<B>(node.op)) {
+    if B::REMOTE
+        && let Some(careful) = careful(node)?
+    {
+        return Ok(Some(careful));
+    }
+    if let Some(function) = unary_function::<B>(node.op) {
         return Ok(Some(unary(function)));
     }
     if let Some((tensors, with_right, with_left)) = binary_function::<B>(node.op) {
@@ -39,23 +45,52 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             }))
         }
         _ if !B::REMOTE => None,
-        "LeakyReluGrad" => Some(leaky_relu_grad(node.attrs.float("alpha")?)),
-        "ReluGrad" => Some(leaky_relu_grad(0.0)),
         "SelectV2" => Some(select()),
         "Select" => Some(select_whole()),
         // Cutting a fraction short is the host's.
         "Cast" if node.attrs.bool("Truncate")? => None,
         "Cast" => cast(node.inputs[0], node.outputs[0].dtype),
-        "Equal" | "NotEqual" => {
-            // With this attribute off, shapes that do not fit are an answer, not an error.
-            let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
-            let compare: Compare<B> = if node.op == "Equal" { B::float_equal } else { B::float_not_equal };
-            strict.then(|| comparison(compare))
-        }
-        "Greater" => Some(comparison(B::float_greater)),
-        "GreaterEqual" => Some(comparison(B::float_greater_equal)),
-        "Less" => Some(comparison(B::float_lower)),
-        "LessEqual" => Some(comparison(B::float_lower_equal)),
+        _ => None,
+    })
+}
+
+/// The kernels that choose by NaN, infinity or sign, for GPUs.
+fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
+    let one = match node.op {
+        "LeakyRelu" => Some(One::LeakyRelu(node.attrs.float("alpha")?.to_bits())),
+        op => One::of(op),
+    };
+    if let Some(function) = one {
+        return Ok(Some(Box::new(move |site, inputs| {
+            let [x] = arrays(site, inputs)?;
+            done(x.map(|raw| B::one(raw, function)))
+        })));
+    }
+    let two = match node.op {
+        "LeakyReluGrad" => Some(Two::LeakyReluGrad(node.attrs.float("alpha")?.to_bits())),
+        op => Two::of(op),
+    };
+    if let Some(function) = two {
+        // A gradient has its feature's shape: nothing is broadcast there.
+        let same = node.op.ends_with("Grad");
+        return Ok(Some(Box::new(move |site, inputs| {
+            let fits = |inputs: &Values| !same || inputs[0].shape() == inputs[1].shape();
+            let Some(shape) = broadcast(&inputs).filter(|_| fits(&inputs)) else { return Ok(Ran::Declined(inputs)) };
+            let [x, y] = arrays(site, inputs)?;
+            let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
+            let dtype = x.dtype;
+            done(Array::<B> { raw: B::two(x.raw, y.raw, function), dtype, shape, home: x.home })
+        })));
+    }
+    // With this attribute off, shapes that do not fit are an answer, not an error.
+    let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
+    Ok(match node.op {
+        "Equal" if strict => Some(comparison(Comparison::Equal, false)),
+        "NotEqual" if strict => Some(comparison(Comparison::NotEqual, false)),
+        "Greater" => Some(comparison(Comparison::Greater, false)),
+        "GreaterEqual" => Some(comparison(Comparison::GreaterEqual, false)),
+        "Less" => Some(comparison(Comparison::Greater, true)),
+        "LessEqual" => Some(comparison(Comparison::GreaterEqual, true)),
         _ => None,
     })
 }
@@ -112,30 +147,6 @@ fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
     })
 }
 
-/// Functions that take several passes.
-fn composed_unary<B: Backing>(op: &str) -> Option<Unary<B>> {
-    let function: Unary<B> = match op {
-        "Relu6" => |x| {
-            let x = B::relu(x);
-            let bools = bools::<B>(&x);
-            let above = B::float_greater_elem(x.clone(), 6f32.into(), bools);
-            B::float_mask_fill(x, above, 6f32.into())
-        },
-        // x / (1 + |x|)
-        "Softsign" => |x| {
-            let below = B::float_add_scalar(B::float_abs(x.clone()), 1f32.into());
-            B::float_div(x, below)
-        },
-        // max(x, 0) + log1p(exp(-|x|)), which never overflows.
-        "Softplus" => |x| {
-            let rest = B::float_log1p(B::float_exp(B::float_neg(B::float_abs(x.clone()))));
-            B::float_add(B::relu(x), rest)
-        },
-        _ => return None,
-    };
-    B::REMOTE.then_some(function)
-}
-
 /// The primitive for two tensors, that for a scalar on the right, and that for one on the left, as far as there is one
 /// that computes the same.
 type Primitives<B> = (Binary<B>, Option<WithScalar<B>>, Option<WithScalar<B>>);
@@ -152,16 +163,6 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
         "SquaredDifference" => alone(|x, y| {
             let difference = B::float_sub(x, y);
             B::float_mul(difference.clone(), difference)
-        }),
-        "Maximum" => alone(|x, y| {
-            let bools = bools::<B>(&x);
-            let take = B::bool_or(B::float_greater(y.clone(), x.clone(), bools), B::float_is_nan(y.clone(), bools));
-            B::float_mask_where(x, take, y)
-        }),
-        "Minimum" => alone(|x, y| {
-            let bools = bools::<B>(&x);
-            let take = B::bool_or(B::float_lower(y.clone(), x.clone(), bools), B::float_is_nan(y.clone(), bools));
-            B::float_mask_where(x, take, y)
         }),
         // Gradients of functions of one number: of y = f(x) and dy. Those of the roots are the host's: nothing times
         // infinity is nothing there.
@@ -181,12 +182,22 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
 fn broadcast(inputs: &Values) -> Option<Shape> {
     let (first, rest) = inputs.split_first()?;
     let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;
-    shape.is_allowed(inputs.last()?.dtype()).then_some(shape)
+    let dtype = inputs.last()?.dtype();
+    let fits = if inputs.iter().any(|input| *input.shape() == shape) {
+        // As large as an input, for which there was room.
+        shape.limited_elements(dtype).is_ok()
+    } else {
+        shape.is_allowed(dtype)
+    };
+    fits.then_some(shape)
 }
 
 fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
     Box::new(move |site, inputs| {
         let [x] = arrays(site, inputs)?;
+        if blocks::is_much::<B>(&x.shape) {
+            return done(blocks::elementwise(site, x.dtype, x.shape.clone(), 0, [x], |[raw]| function(raw)));
+        }
         done(x.map(function))
     })
 }
@@ -201,22 +212,32 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
                 && let Some(number) = host_scalar(&inputs[number])
             {
                 let x = site.array(take(inputs, tensor))?;
+                if blocks::is_much::<B>(&shape) {
+                    let function = |[raw]: [Raw<B>; 1]| function(raw, number.into());
+                    return done(blocks::elementwise(site, x.dtype, shape, 0, [x], function));
+                }
                 return done(x.map(|raw| function(raw, number.into())));
             }
         }
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
         let dtype = x.dtype;
+        if blocks::is_much::<B>(&shape) {
+            return done(blocks::elementwise(site, dtype, shape, 0, [x, y], |[x, y]| tensors(x, y)));
+        }
         done(Array::<B> { raw: tensors(x.raw, y.raw), dtype, shape, home: x.home })
     })
 }
 
-fn comparison<B: Backing>(compare: Compare<B>) -> Body<B> {
+/// Of the inputs as they stand, or the second first.
+fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
-        done(Array::<B> { raw: compare(x.raw, y.raw, site.bools), dtype: DType::Bool, shape, home: x.home })
+        let (x, y) = if swapped { (y, x) } else { (x, y) };
+        let raw = B::compare(x.raw, y.raw, comparison, site.bools);
+        done(Array::<B> { raw, dtype: DType::Bool, shape, home: Home::default() })
     })
 }
 
@@ -229,6 +250,7 @@ fn add_n<B: Backing>() -> Body<B> {
         let first = inputs.next().expect("AddN has an input");
         let sum = inputs.try_fold(site.array(first)?, |sum, next| {
             let next = site.array(next)?;
+            turn::look();
             Ok::<_, Failure>(sum.map(|raw| B::float_add(raw, next.raw)))
         })?;
         done(sum)
@@ -246,25 +268,6 @@ fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
         let along = (0..shape.rank()).map(|i| if i == axis { shape.dims()[i] } else { 1 }).collect();
         let bias = bias.reshape(along);
         done(x.map(|raw| B::float_add(raw, bias.raw)))
-    })
-}
-
-/// `gradients` where `features` are above 0, and `slope` of them elsewhere: also where features are NaN.
-fn leaky_relu_grad<B: Backing>(slope: f32) -> Body<B> {
-    Box::new(move |site, inputs| {
-        if inputs[0].shape() != inputs[1].shape() {
-            return Ok(Ran::Declined(inputs));
-        }
-        let [gradients, features] = arrays(site, inputs)?;
-        let elsewhere = B::bool_not(B::float_greater_elem(features.raw, 0f32.into(), site.bools));
-        done(gradients.map(|raw| {
-            if slope == 0.0 {
-                B::float_mask_fill(raw, elsewhere, 0f32.into())
-            } else {
-                let scaled = B::float_mul_scalar(raw.clone(), slope.into());
-                B::float_mask_where(raw, elsewhere, scaled)
-            }
-        }))
     })
 }
 
@@ -302,6 +305,9 @@ fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
         if with_host(&inputs) {
             return Ok(Ran::Declined(inputs));
         }
+        if !B::REMOTE {
+            inputs[0].shape().checked_elements(to)?;
+        }
         let [x] = arrays(site, inputs)?;
         let raw = if from.is_float() { B::float_cast(x.raw, float(to)) } else { B::bool_into_float(x.raw, float(to)) };
         done(Array::<B> { raw, dtype: to, ..x })
@@ -324,10 +330,4 @@ pub(super) fn take(mut inputs: Values, index: usize) -> Value {
 
 fn with_host(inputs: &Values) -> bool {
     inputs.iter().any(|input| matches!(input, Value::Host(_)))
-}
-
-/// How the device of this tensor stores a bool.
-fn bools<B: Backing>(raw: &Raw<B>) -> BoolDType {
-    use burn_backend::{DeviceOps, TensorMetadata};
-    raw.device().defaults().bool_dtype
 }

@@ -388,8 +388,8 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
             return Ok(Ran::Declined(inputs));
         };
         let along = match inputs.get(2) {
-            Some(Value::Host(along)) => one(&along.to_i64s()?),
-            Some(Value::Device(_)) => None,
+            Some(Value::Host(along)) if along.rank() == 0 => one(&along.to_i64s()?),
+            Some(_) => None,
             None => Some(0),
         };
         let Some(along) = along.and_then(|along| axis(along, x.shape.rank())).filter(|_| batch_dims == 0) else {

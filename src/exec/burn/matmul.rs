@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::Body;
-use super::array::{Array, done};
+use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
+use super::{Body, blocks};
 use crate::exec::engine::{Ran, Value, Values};
-use crate::exec::kernel::KernelNode;
+use crate::exec::kernel::{KernelNode, call};
 use crate::failure::Result;
 use crate::tensor::{Shape, Tensor};
 
@@ -35,8 +35,58 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
         let (x, y) = (transposed(x.lifted(rank), transpose_left), transposed(y.lifted(rank), transpose_right));
+        if !B::REMOTE && multiplications(&x.shape, &shape) > 2 * MOST_AT_ONCE {
+            return done(in_blocks(site, x, y, shape));
+        }
         done(Array::<B> { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape, home: x.home })
     })))
+}
+
+/// Most multiplications of the backend between two looks at whether the step was given up: twenty milliseconds or so of a
+/// few cores. Narrower blocks read their operands more often, which large products feel.
+pub(super) const MOST_AT_ONCE: usize = 1 << 31;
+
+/// A part of a matrix is a multiple of so many rows and columns, where it is that large.
+const ALIGNED: usize = 64;
+
+/// How many multiplications the product takes whose left matrices these are.
+fn multiplications(x: &Shape, product: &Shape) -> usize {
+    let inner = x.dims().last().copied().unwrap_or(1);
+    call::product(product.dims()).saturating_mul(inner)
+}
+
+/// The product by blocks of the answer, each of which the backend computes at once.
+fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Array<B> {
+    let (rank, inner) = (shape.rank(), x.shape.dims()[x.shape.rank() - 1]);
+    let block = block(shape.dims(), inner);
+    blocks::by_blocks(site, x.dtype, shape, &block, |ranges| {
+        let (mut left, mut right) = (ranges.clone(), ranges.clone());
+        (left[rank - 1], right[rank - 2]) = ((0, inner), (0, inner));
+        B::float_matmul(blocks::part(&x, &left).raw, blocks::part(&y, &right).raw)
+    })
+}
+
+/// The sizes of the blocks of a product: as many of the last dimensions as [`MOST_AT_ONCE`] lets pass, and of a matrix that
+/// is too much by itself a part about as wide as high.
+fn block(dims: &[usize], inner: usize) -> SmallVec<[usize; 8]> {
+    let (rows, columns) = (dims.len() - 2, dims.len() - 1);
+    let elements = (MOST_AT_ONCE / inner.max(1)).max(1);
+    let side = elements.isqrt();
+    let side = if side > ALIGNED { side / ALIGNED * ALIGNED } else { side.max(1) };
+    let mut block = SmallVec::<[usize; 8]>::from_elem(1, dims.len());
+    block[rows] = dims[rows].min(side.max(elements / dims[columns]));
+    block[columns] = dims[columns].min((elements / block[rows]).max(1));
+    let mut left = elements / (block[rows] * block[columns]).max(1);
+    let mut is_whole = block[rows] == dims[rows] && block[columns] == dims[columns];
+    for axis in (0..rows).rev() {
+        if !is_whole {
+            break;
+        }
+        block[axis] = dims[axis].min(left.max(1));
+        left /= block[axis];
+        is_whole = block[axis] == dims[axis];
+    }
+    block
 }
 
 /// What the dimensions before the last two may be.
@@ -109,4 +159,36 @@ fn transposed<B: Backing>(x: Array<B>, really: bool) -> Array<B> {
     let mut axes: SmallVec<[usize; 8]> = (0..rank).collect();
     axes.swap(rank - 2, rank - 1);
     x.permute(&axes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_the_product_and_none_is_too_much() {
+        let check = |dims: &[usize], inner: usize, most_blocks: usize| {
+            let block = block(dims, inner);
+            let work = call::product(&block).saturating_mul(inner);
+            assert!(work <= MOST_AT_ONCE || block.iter().all(|&size| size == 1), "{dims:?} by {inner}: {block:?}");
+            let (mut start, mut covered, mut blocks) = (vec![0; dims.len()], 0, 0);
+            loop {
+                let sizes = start.iter().zip(dims).zip(&block).map(|((from, size), block)| (size - from).min(*block));
+                covered += sizes.product::<usize>();
+                blocks += 1;
+                if !blocks::advance(&mut start, &block, dims) {
+                    break;
+                }
+            }
+            assert_eq!(covered, call::product(dims), "{dims:?} by {inner}: {block:?}");
+            assert!(blocks <= most_blocks, "{dims:?} by {inner}: {blocks} blocks of {block:?}");
+        };
+        check(&[2048, 2048], 2048, 12);
+        check(&[14000, 14000], 14000, 2700);
+        check(&[3, 5], 1 << 29, 15);
+        check(&[1, 1 << 20], 1 << 12, 8);
+        check(&[1 << 20, 1], 1 << 12, 8);
+        check(&[7, 64, 512, 512], 512, 60);
+        check(&[3, 2, 1500, 1500], 1500, 48);
+    }
 }

@@ -8,9 +8,13 @@ use burn_backend::{
 };
 
 use super::array::taken;
+use super::bits::{Comparison, One, Two};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_number};
+
+const FOR_GPUS: &str = "compiled for GPUs alone";
 
 /// A backend whose float, integer and bool tensors are of one type, as all of burn's own are.
 pub(in crate::exec) trait Backing:
@@ -35,6 +39,21 @@ pub(in crate::exec) trait Backing:
     /// whether others hold them too, so that they can only be copied.
     fn elements<E: burn_backend::Element + bytemuck::Pod>(_raw: &Self::Raw) -> Option<(&[E], bool)> {
         None
+    }
+
+    /// A GPU's kernels that do not rely on what shaders make of NaN; a CPU's own functions need none of that.
+    fn one(_x: Self::Raw, _function: One) -> Self::Raw {
+        unreachable!("{FOR_GPUS}")
+    }
+
+    /// As [`Backing::one`], of two tensors that are broadcast and have as many dimensions.
+    fn two(_x: Self::Raw, _y: Self::Raw, _function: Two) -> Self::Raw {
+        unreachable!("{FOR_GPUS}")
+    }
+
+    /// As [`Backing::two`].
+    fn compare(_x: Self::Raw, _y: Self::Raw, _comparison: Comparison, _bools: BoolDType) -> Self::Raw {
+        unreachable!("{FOR_GPUS}")
     }
 
     /// As [`Backing::elements`], float32 alone.
@@ -88,6 +107,18 @@ impl Backing for burn_wgpu::CubeBackend {
 
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
         if let Memory::Wgpu(raw) = memory { Ok(*raw) } else { Err(memory) }
+    }
+
+    fn one(x: Self::Raw, function: One) -> Self::Raw {
+        super::bits::one(x, function)
+    }
+
+    fn two(x: Self::Raw, y: Self::Raw, function: Two) -> Self::Raw {
+        super::bits::two(x, y, function)
+    }
+
+    fn compare(x: Self::Raw, y: Self::Raw, comparison: Comparison, bools: BoolDType) -> Self::Raw {
+        super::bits::compare(x, y, comparison, bools)
     }
 }
 
@@ -163,7 +194,7 @@ fn stored<T: bytemuck::NoUninit + Send + Sync>(
 /// The tensor in the memory of this process; waits for the backend where that still computes it.
 ///
 /// # Errors
-/// Internal where the backend failed.
+/// Internal where the backend failed; ResourceExhausted where others hold it too and there is no room for a copy.
 pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
     match taken(memory)?.0 {
@@ -178,7 +209,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
-    let copied = with_number!(dtype, T => copied::<B, T>(&raw)).flatten();
+    let copied = with_number!(dtype, T => copied::<B, T>(&raw)).transpose()?.flatten();
     if let Some(data) = copied {
         return Tensor::new(shape, data);
     }
@@ -217,9 +248,16 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
 
 /// A copy of elements that are few or that others hold too: the backend would make one as bytes, and those would have to be
 /// copied once more to be elements.
-fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &B::Raw) -> Option<Data> {
-    let (elements, is_shared) = B::elements::<E>(raw)?;
-    (is_shared || elements.len() <= COPIED).then(|| E::into_data(elements.to_vec()))
+fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &B::Raw) -> Result<Option<Data>> {
+    let Some((elements, is_shared)) = B::elements::<E>(raw) else {
+        memory::admit(raw.shape().num_elements() * size_of::<E>())?;
+        return Ok(None);
+    };
+    if !is_shared && elements.len() > COPIED {
+        return Ok(None);
+    }
+    memory::admit(size_of_val(elements))?;
+    Ok(Some(E::into_data(elements.to_vec())))
 }
 
 /// The elements taken over, or copied where the backend allocated them for another alignment.

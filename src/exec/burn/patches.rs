@@ -4,7 +4,8 @@
 
 use rayon::prelude::*;
 
-use super::matmul::multiply;
+use super::matmul::{MOST_AT_ONCE, multiply};
+use crate::exec::turn;
 
 /// Floats of the patches that are gathered at once: half a megabyte, which stays in a core's cache until it is multiplied.
 const GATHERED: usize = 128 << 10;
@@ -38,14 +39,21 @@ impl Convolution {
         let fair = patches.div_ceil(rayon::current_num_threads() * LOTS);
         let lot = (GATHERED / depth).min(fair).max(FEWEST);
         let mut answer = vec![0.0; patches * self.made];
-        answer.par_chunks_mut(lot * self.made).enumerate().for_each_init(Vec::new, |gathered, (i, answer)| {
-            let count = answer.len() / self.made;
-            gathered.clear();
-            for patch in i * lot..i * lot + count {
-                self.gather(image, patch, gathered);
-            }
-            multiply([count, depth, self.made], (gathered, false), (filter, false), answer);
-        });
+        // So many lots between two looks; whoever else needs the threads of the pool gets them then.
+        let lots_at_once = (MOST_AT_ONCE / (lot * depth * self.made)).max(1);
+        for (first, answer) in answer.chunks_mut(lots_at_once * lot * self.made).enumerate() {
+            turn::look();
+            let lots = answer.par_chunks_mut(lot * self.made).enumerate();
+            lots.for_each_init(Vec::new, |gathered, (i, answer)| {
+                let count = answer.len() / self.made;
+                let from = (first * lots_at_once + i) * lot;
+                gathered.clear();
+                for patch in from..from + count {
+                    self.gather(image, patch, gathered);
+                }
+                multiply([count, depth, self.made], (gathered, false), (filter, false), answer);
+            });
+        }
         answer
     }
 

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::Body;
 use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
+use super::{Body, admit_answer, blocks};
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
@@ -58,6 +58,9 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
             // No dimension of more than one element goes, as in the gradient of what did not broadcast.
             inputs.truncate(1);
             return Ok(Ran::Done(inputs));
+        }
+        if !B::REMOTE {
+            shape.checked_elements(inputs[0].dtype())?;
         }
         let [x] = arrays(site, inputs)?;
         done(fold(x, kind, |axis| reduced[axis], shape))
@@ -125,7 +128,11 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
 fn along_rows<B: Backing>(function: fn(Raw<B>, usize) -> Raw<B>) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(axis) = inputs[0].rank().checked_sub(1) else { return Ok(Ran::Declined(inputs)) };
+        admit_answer(&inputs)?;
         let [x] = arrays(site, inputs)?;
+        if blocks::is_much::<B>(&x.shape) {
+            return done(blocks::elementwise(site, x.dtype, x.shape.clone(), 1, [x], |[raw]| function(raw, axis)));
+        }
         done(x.map(|raw| function(raw, axis)))
     })
 }

@@ -5,6 +5,7 @@
 
 use smallvec::SmallVec;
 
+use crate::exec::turn::Pace;
 use crate::tensor::Shape;
 
 /// How `K` row-major operands, each broadcast to one shape, are walked together.
@@ -74,16 +75,18 @@ impl<const K: usize> Broadcast<K> {
     /// For each row, in order, the offset of each operand's first element.
     pub fn rows(&self) -> Rows<'_, K> {
         let outer = self.dims.len() - 1;
-        Rows { walk: self, index: SmallVec::from_elem(0, outer), next: (self.elements > 0).then_some([0; K]) }
+        let next = (self.elements > 0).then_some([0; K]);
+        Rows { walk: self, index: SmallVec::from_elem(0, outer), next, pace: Pace::new() }
     }
 }
 
-/// The rows of a [`Broadcast`].
+/// The rows of a [`Broadcast`], with a look now and then whether the step was given up.
 pub struct Rows<'a, const K: usize> {
     walk: &'a Broadcast<K>,
     /// Where the next row is in each dimension but the last.
     index: SmallVec<[usize; 4]>,
     next: Option<[usize; K]>,
+    pace: Pace,
 }
 
 impl<const K: usize> Iterator for Rows<'_, K> {
@@ -93,6 +96,7 @@ impl<const K: usize> Iterator for Rows<'_, K> {
     #[inline(never)]
     fn next(&mut self) -> Option<[usize; K]> {
         let now = self.next?;
+        self.pace.go(self.walk.row());
         let mut offsets = now;
         for (axis, index) in self.index.iter_mut().enumerate().rev() {
             let (size, strides) = (self.walk.dims[axis], &self.walk.strides[axis]);

@@ -4,6 +4,7 @@
 
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// The inputs by name: `let [x, y] = take(inputs)?`.
@@ -109,10 +110,10 @@ pub fn product(dims: &[usize]) -> usize {
 /// Lets strings be made that have no more than so many bytes together.
 ///
 /// # Errors
-/// ResourceExhausted where that passes [`MAX_TENSOR_BYTES`].
+/// ResourceExhausted where that passes [`MAX_TENSOR_BYTES`], or the memory budget.
 pub fn check_text_bytes(bytes: usize) -> Result<()> {
     if bytes <= MAX_TENSOR_BYTES {
-        return Ok(());
+        return memory::admit(bytes);
     }
     let message = format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor");
     Err(Failure::new(Code::ResourceExhausted, message))

@@ -2,12 +2,15 @@
 //!
 //! All but the last touch the disk, and are compiled for the one folder that graphs may touch.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::call::{one, take};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save};
+use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
+use crate::graph::FROM_WORKING_FOLDER;
 use crate::tensor::{Shape, Tensor};
 
 /// The kernel of a node whose op names files without touching them.
@@ -40,7 +43,8 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
                 let [prefix, names, parts] = take(inputs)?;
                 let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
                 let checkpoint = Checkpoint::open(dir, &prefix)?;
-                let tensors = named.iter().zip(&dtypes);
+                // Nothing is lost where this ends before the last.
+                let tensors = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
                 tensors.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
             })
         }
@@ -57,6 +61,14 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
         _ => return Ok(None),
     };
     let op = node.op.to_owned();
+    let dir = match node.attrs.get(FROM_WORKING_FOLDER) {
+        None => dir,
+        Some(_) => {
+            // A folder that is gone is below no other.
+            let base = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+            dir.map(|dir| Arc::new(DataDir::clone(&dir).from_base(base)))
+        }
+    };
     Ok(Some(Box::new(move |inputs| {
         let dir = dir.as_deref().ok_or_else(|| {
             let message = format!("{op} needs a folder for files, and this node was given none");

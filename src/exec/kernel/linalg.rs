@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::real::{abs, ln, sqrt};
 use super::{HostKernel, KernelNode};
+use crate::exec::turn::{Pace, look, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Float, Shape, Tensor, with_type};
 
@@ -57,13 +58,15 @@ fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
 }
 
 fn transposed<T: Copy>(matrix: &[T], size: usize) -> Vec<T> {
-    (0..size * size).map(|at| matrix[at % size * size + at / size]).collect()
+    let mut columns = Vec::with_capacity(matrix.len());
+    paced(0..size, 8 * size).for_each(|j| columns.extend(matrix[j..].iter().step_by(size)));
+    columns
 }
 
 /// The lower factor, read from the lower half alone; all NaN where a matrix has none, and no failure, as in TensorFlow.
 fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
     let (_, n) = square(&input)?;
-    for a in input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)) {
+    for a in paced(input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)), n * n) {
         let is_positive = factor(a, n);
         for (i, row) in a.chunks_exact_mut(n.max(1)).enumerate() {
             if !is_positive {
@@ -77,10 +80,12 @@ fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
 
 /// Puts the lower factor in the place of the matrix's lower half; false where the matrix is not positive definite.
 fn factor<T: Float>(a: &mut [T], n: usize) -> bool {
+    let mut pace = Pace::new();
     for j in 0..n {
         let (above, rest) = a.split_at_mut(j * n);
         let row = &mut rest[..n];
         for k in 0..j {
+            pace.go(k);
             row[k] = (row[k] - dot(&row[..k], &above[k * n..][..k])) / above[k * n + k];
         }
         let pivot = row[j] - dot(&row[..j], &row[..j]);
@@ -111,6 +116,7 @@ impl<T: Float> Lu<T> {
         let mut lu = Lu { n, factors: matrix.to_vec(), rows: (0..n).collect(), is_odd: false };
         let a = &mut lu.factors;
         for k in 0..n {
+            look();
             let pivot = (k + 1..n).fold(k, |best, i| if abs(a[i * n + k]) > abs(a[best * n + k]) { i } else { best });
             if pivot != k {
                 lu.rows.swap(k, pivot);
@@ -123,7 +129,7 @@ impl<T: Float> Lu<T> {
             if pivot_row[k] == T::ZERO {
                 continue;
             }
-            for row in below.chunks_exact_mut(n) {
+            for row in paced(below.chunks_exact_mut(n), n - k) {
                 row[k] = row[k] / pivot_row[k];
                 let factor = row[k];
                 for (x, &p) in row[k + 1..].iter_mut().zip(&pivot_row[k + 1..]) {
@@ -153,9 +159,11 @@ impl<T: Float> Lu<T> {
 
 /// Solves with one triangle of `a` in place.
 fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: bool, unit_diagonal: bool) {
-    let step = |x: &mut [T], i: usize| {
+    let mut pace = Pace::new();
+    let mut step = |x: &mut [T], i: usize| {
         let others = if is_lower { 0..i } else { i + 1..n };
         for k in others {
+            pace.go(width);
             let factor = a[i * n + k];
             for column in 0..width {
                 x[i * width + column] = x[i * width + column] - factor * x[k * width + column];
@@ -211,8 +219,9 @@ fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
 
 fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     let (_, n) = square(input)?;
-    let identity: Vec<T> = (0..n * n).map(|at| if at / n == at % n { T::ONE } else { T::ZERO }).collect();
-    let mut all = Vec::with_capacity(input.len());
+    let mut identity = vec![T::ZERO; n * n];
+    (0..n).for_each(|i| identity[i * n + i] = T::ONE);
+    let mut all = Vec::with_capacity(input.shape().checked_elements(T::DTYPE)?);
     for matrix in matrices(input.slice::<T>()?, n) {
         let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
@@ -246,7 +255,7 @@ fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor
     if rhs.is_empty() {
         return Ok(rhs);
     }
-    let mut all = Vec::with_capacity(rhs.len());
+    let mut all = Vec::with_capacity(rhs.shape().checked_elements(T::DTYPE)?);
     for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
         let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
@@ -262,7 +271,8 @@ fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adj
     if rhs.is_empty() {
         return Ok(rhs);
     }
-    for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width)) {
+    let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
+    for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {
             eliminate(&transposed(matrix, n), n, rhs, width, !lower, false);
         } else {

@@ -6,6 +6,7 @@ use super::broadcast::Broadcast;
 use super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::math::{cast, wide};
 use super::{HostKernel, KernelNode};
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
@@ -105,17 +106,21 @@ fn by_rows<T: Numeric>(
     shape: Shape,
 ) -> Result<Tensor> {
     let (xs, ys) = (x.tensor.slice::<T>()?, y.tensor.slice::<T>()?);
-    let mut out = Vec::with_capacity(pairs.len() * m * n);
+    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     let mut sums = vec![T::ZERO; BLOCK_ROWS * n];
     let mut right: Vec<T> = Vec::new();
     let mut loaded = None;
+    let mut pace = Pace::new();
     for &(i, j) in pairs {
         // The right matrix row by row; made once where several left ones meet it.
         if loaded != Some(j) {
             let matrix = &ys[j * k * n..(j + 1) * k * n];
             right.clear();
             if y.adjoint {
-                right.extend((0..k).flat_map(|p| (0..n).map(move |q| matrix[q * k + p])));
+                for p in 0..k {
+                    pace.go(8 * n);
+                    right.extend((0..n).map(|q| matrix[q * k + p]));
+                }
             } else {
                 right.extend_from_slice(matrix);
             }
@@ -128,6 +133,7 @@ fn by_rows<T: Numeric>(
             let sums = &mut sums[..rows * n];
             sums.fill(T::ZERO);
             for p in 0..k {
+                pace.go(rows * n);
                 let ys = &right[p * n..(p + 1) * n];
                 for row in 0..rows {
                     let x = at(first + row, p);

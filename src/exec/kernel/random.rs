@@ -1,14 +1,14 @@
 //! Random numbers, TensorFlow's own to the last bit: Philox counters, its ways from bits to numbers, its seeds.
 //!
-//! A stateless op's numbers follow from its inputs. A stateful node draws on from where it stopped the step before;
-//! with both seeds 0 it starts anywhere, otherwise its first step's numbers follow from the seeds.
+//! A stateless op's numbers follow from its inputs. A stateful node draws on from where its session's last step that
+//! had it stopped; with both seeds 0 it starts anywhere, otherwise its first step's numbers follow from the seeds.
 
 mod distribution;
 mod philox;
 mod stateful;
 mod stateless;
 
-pub use self::stateful::Dice;
+pub use self::stateful::{Dice, Generators};
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;
 
@@ -16,8 +16,8 @@ use crate::failure::Result;
 ///
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes.
-pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    Ok(match stateful::kernel(node)? {
+pub fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
+    Ok(match stateful::kernel(node, generators)? {
         None => stateless::kernel(node)?,
         found => found,
     })

@@ -76,11 +76,12 @@ pub(super) fn stages(piece: &Piece, code: &Code, acts: &[Act]) -> Option<Stages>
         set_of.push(set);
     }
 
-    let mut order: Vec<u32> = (0..piece.nodes.len() as u32).filter(|&i| runs(piece, code, acts, i)).collect();
+    let sources = sources(piece, code, acts);
+    let mut order: Vec<u32> = (0..piece.nodes.len() as u32).filter(|&i| runs(code, acts, &sources, i)).collect();
     let rank = |i: u32| (sets.members[set_of[i as usize] as usize].len(), set_of[i as usize]);
     order.sort_by_key(|&i| (rank(i), i));
 
-    let mut routes = Routes::of(piece, code, acts);
+    let mut routes = Routes::of(piece, code, &sources);
     let mut stages: Vec<Stage> = Vec::new();
     let mut waiting = vec![Vec::new(); receives.len()];
     let mut last_set = None;
@@ -102,26 +103,33 @@ pub(super) fn stages(piece: &Piece, code: &Code, acts: &[Act]) -> Option<Stages>
 }
 
 /// Whether a node takes a turn of its own.
-fn runs(piece: &Piece, code: &Code, acts: &[Act], i: u32) -> bool {
+fn runs(code: &Code, acts: &[Act], sources: &[Source], i: u32) -> bool {
     match acts[i as usize] {
         Act::Recv { .. } => false,
         Act::Nothing => code.nodes[i as usize].inputs > 0,
-        _ => source(piece, code, acts, i).is_none(),
+        _ => sources[i as usize].is_none(),
     }
 }
 
-/// The input that a node hands on as it is. Not where that may be a reference, which is looked at on its way.
-fn source(piece: &Piece, code: &Code, acts: &[Act], i: u32) -> Option<(u32, u32)> {
-    if !matches!(acts[i as usize], Act::Forward) || code.nodes[i as usize].input_refs != 0 {
-        return None;
+/// For a node that hands its input on as it is: the output of a node that runs which that is in the end.
+type Source = Option<(u32, u32)>;
+
+/// The source of every node. None where the input may be a reference, which is looked at on its way.
+fn sources(piece: &Piece, code: &Code, acts: &[Act]) -> Vec<Source> {
+    let mut sources: Vec<Source> = Vec::with_capacity(piece.nodes.len());
+    for (i, node) in piece.nodes.iter().enumerate() {
+        // An input comes before the node: only a loop leads back, and there are none here.
+        let source = match (&acts[i], node.inputs.first()) {
+            (Act::Forward, Some(&(from, port))) if code.nodes[i].input_refs == 0 => match acts[from as usize] {
+                Act::Kernel { .. } | Act::Recv { .. } | Act::Feed { .. } | Act::Const(_) => Some((from, port)),
+                Act::Forward => sources.get(from as usize).copied().flatten(),
+                _ => None,
+            },
+            _ => None,
+        };
+        sources.push(source);
     }
-    let (from, port) = *piece.nodes[i as usize].inputs.first()?;
-    let is_value = match acts[from as usize] {
-        Act::Kernel { .. } | Act::Recv { .. } | Act::Feed { .. } | Act::Const(_) => true,
-        Act::Forward => source(piece, code, acts, from).is_some(),
-        _ => false,
-    };
-    is_value.then_some((from, port))
+    sources
 }
 
 /// Where every node's outputs go.
@@ -132,17 +140,11 @@ struct Routes {
 }
 
 impl Routes {
-    fn of(piece: &Piece, code: &Code, acts: &[Act]) -> Routes {
-        // What a node that is passed by would have answered, as the output of one that runs.
-        let mut origin: Vec<Option<(u32, u32)>> = vec![None; piece.nodes.len()];
+    fn of(piece: &Piece, code: &Code, sources: &[Source]) -> Routes {
         let mut of = vec![Vec::new(); piece.nodes.len()];
-        for i in 0..piece.nodes.len() {
-            if let Some((from, port)) = source(piece, code, acts, i as u32) {
-                origin[i] = Some(origin[from as usize].unwrap_or((from, port)));
-                continue;
-            }
-            for (input, &(from, port)) in piece.nodes[i].inputs.iter().enumerate() {
-                let (from, port) = origin[from as usize].unwrap_or((from, port));
+        for (i, node) in piece.nodes.iter().enumerate().filter(|&(i, _)| sources[i].is_none()) {
+            for (input, &(from, port)) in node.inputs.iter().enumerate() {
+                let (from, port) = sources[from as usize].unwrap_or((from, port));
                 of[from as usize].push((port, code.nodes[i].first_input + input as u32));
             }
         }

@@ -15,6 +15,7 @@ use super::{
     wrong_kind,
 };
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Integer, Numeric, PartialShape, Tensor, with_float, with_integer, with_number};
 
 pub(in crate::exec) struct Accumulator {
@@ -115,7 +116,10 @@ impl Accumulator {
             return Err(Failure::invalid(why));
         }
         match &mut state.sum {
-            None => state.sum = Some(gradient),
+            None => {
+                memory::grow()?;
+                state.sum = Some(gradient);
+            }
             Some(sum) => add(sum, &gradient)?,
         }
         state.count += 1;
@@ -129,6 +133,11 @@ impl Accumulator {
         }
         state.takes.push_back((waiter, required));
         Ok(self.advance(state))
+    }
+
+    /// Bytes of the sum; 0 where somebody is just changing it.
+    pub(in crate::exec) fn bytes(&self) -> usize {
+        self.state.try_lock().ok().and_then(|state| state.sum.as_ref().map(Tensor::byte_len)).unwrap_or(0)
     }
 
     /// Forgets a take that waits.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::super::engine::{Engine, Value};
+use super::super::held::Tally;
 use super::super::kernel::KernelNode;
 use super::super::token::{Token, Tokens};
 use super::queue::{row, stack};
 use super::variant::{depth_over, held, sum};
 use super::{Inputs, Site, StateOp, one, simple};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Held, Result};
+use crate::memory;
 use crate::tensor::{DType, Data, PartialShape, Shape, Tensor, with_type};
 
 /// Most elements of one list.
@@ -53,6 +55,7 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
                     format!("Tried to push item into a full list list size: {size} max_num_elements: {}", list.limit);
                 return Err(Failure::invalid(why));
             }
+            memory::grow().map_err(|failure| failure.held_by(|| list.held()))?;
             list.depth = list.depth.max(depth_over([&item].into_iter())?);
             list.items.push(Some(item));
             Ok(one(list))
@@ -102,7 +105,9 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
         }
         "TensorListResize" => simple(|mut inputs, _| {
             let mut list = Arc::unwrap_or_clone(inputs.list(0)?);
-            list.items.resize(inputs.size(1)?, None);
+            let size = inputs.size(1)?;
+            memory::admit(size * size_of::<Option<Token>>())?;
+            list.items.resize(size, None);
             Ok(one(list))
         }),
         "TensorListConcatLists" => simple(move |mut inputs, _| {
@@ -140,7 +145,8 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
             let size = list.items.len();
             let places = inputs.host(1)?.to_i64s()?.into_iter().map(|index| {
                 usize::try_from(index).ok().filter(|&index| index < size).ok_or_else(|| {
-                    let why = format!("Trying to gather element {index} in a list with {size} elements.");
+                    // As TensorFlow words it.
+                    let why = format!("Index {index} out o range; list only has {size} elements.");
                     Failure::invalid(why)
                 })
             });
@@ -176,6 +182,15 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
             list.scatter(&whole, &indices, true)?;
             Ok(one(list))
         }),
+        "TensorListConcat" => {
+            let stated = node.attrs.shape("element_shape")?.clone();
+            simple(move |mut inputs, _| {
+                let list = inputs.list(0)?;
+                list.check_dtype(dtype)?;
+                let (whole, lengths) = list.concat(&stated, &[])?;
+                Ok(Tokens::from_iter([Some(whole.into()), Some(lengths.into())]))
+            })
+        }
         "TensorListConcatV2" => simple(move |mut inputs, _| {
             let list = inputs.list(0)?;
             list.check_dtype(dtype)?;
@@ -183,7 +198,7 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
             Ok(Tokens::from_iter([Some(whole.into()), Some(lengths.into())]))
         }),
         "TensorListSplit" => simple(move |mut inputs, _| {
-            let (whole, shape, lengths) = (inputs.host(0)?, inputs.shape(1)?, inputs.host(2)?.to_i64s()?);
+            let (whole, shape, lengths) = (inputs.host(0)?, inputs.shape(1)?, inputs.host(2)?);
             Ok(one(split(dtype, &whole, shape, &lengths)?))
         }),
         _ => Ok(None),
@@ -195,6 +210,9 @@ impl Inputs {
     fn own_list(&mut self, index: usize, dtype: DType) -> Result<List> {
         let list = self.list(index)?;
         list.check_dtype(dtype)?;
+        if Arc::strong_count(&list) > 1 {
+            memory::admit(size_of_val(&*list.items))?;
+        }
         Ok(Arc::unwrap_or_clone(list))
     }
 
@@ -223,11 +241,23 @@ fn in_limit(size: i64) -> Result<usize> {
 
 impl List {
     fn new(dtype: DType, shape: PartialShape, size: usize) -> Result<List> {
+        memory::admit(size * size_of::<Option<Token>>())?;
         Ok(List { dtype, shape, limit: MAX_LIST, items: vec![None; size], depth: depth_over([].into_iter())? })
     }
 
     pub fn depth(&self) -> usize {
         self.depth
+    }
+
+    /// What it holds, all the way down.
+    fn held(&self) -> Held {
+        let mut tally = Tally::default();
+        self.items().for_each(|token| tally.token(token));
+        tally.most(&format!("a list of {} elements", self.items.len()))
+    }
+
+    pub(in crate::exec) fn items(&self) -> impl Iterator<Item = &Token> {
+        self.items.iter().flatten()
     }
 
     fn check_dtype(&self, dtype: DType) -> Result<()> {
@@ -252,6 +282,7 @@ impl List {
         let at = match usize::try_from(index) {
             Ok(at) if at < size => at,
             Ok(at) if may_grow && at < MAX_LIST => {
+                memory::admit((at + 1) * size_of::<Option<Token>>())?;
                 self.items.resize(at + 1, None);
                 at
             }
@@ -261,6 +292,7 @@ impl List {
             }
         };
         self.check(&item, "Tried to set a tensor with incompatible shape at a list index. Item element shape")?;
+        memory::grow().map_err(|failure| failure.held_by(|| self.held()))?;
         self.depth = self.depth.max(depth_over([&item].into_iter())?);
         self.items[at] = Some(item);
         Ok(())
@@ -294,7 +326,7 @@ impl List {
 
     /// All that is known of the elements' shape.
     fn shape_of_elements(&self, stated: &PartialShape) -> Result<PartialShape> {
-        let mut shape = merged(&self.shape, stated)?;
+        let mut shape = merged(stated, &self.shape)?;
         if shape.known().is_none() {
             for item in self.items.iter().flatten() {
                 if let Token::Value(value) = item {
@@ -407,38 +439,77 @@ impl List {
 }
 
 /// A tensor cut along its first dimension into a list.
-fn split(dtype: DType, whole: &Tensor, shape: PartialShape, lengths: &[i64]) -> Result<List> {
+fn split(dtype: DType, whole: &Tensor, shape: PartialShape, lengths: &Tensor) -> Result<List> {
+    if lengths.rank() != 1 {
+        let why = format!("Expected lengths to be a vector, received shape: {}", lengths.shape());
+        return Err(Failure::invalid(why));
+    }
     let Some(&rows) = whole.dims().first() else {
         return Err(Failure::invalid("Tensor must be at least a vector, but saw shape: []"));
     };
-    let total = lengths.iter().try_fold(0i64, |sum, &length| sum.checked_add(length).filter(|_| length >= 0));
-    if total != Some(rows as i64) {
-        let why = format!("Attempted to split a tensor of {rows} rows into parts of {lengths:?}");
-        return Err(Failure::invalid(why));
+    match shape.0.as_ref().map(|dims| dims.split_first()) {
+        Some(None) => {
+            return Err(Failure::invalid(
+                "TensorListSplit requires element_shape to be at least of rank 1, but saw: []",
+            ));
+        }
+        Some(Some((_, rest))) if !PartialShape(Some(rest.to_vec())).admits(&whole.dims()[1..].into()) => {
+            let why = format!("tensor shape {} is not compatible with element_shape {shape}", whole.shape());
+            return Err(Failure::invalid(why));
+        }
+        _ => {}
     }
+    let lengths = parts(&lengths.to_i64s()?, rows)?;
     let mut list = List::new(dtype, shape, lengths.len())?;
     let width: usize = whole.dims()[1..].iter().product();
     let mut first = 0;
-    for (i, &length) in lengths.iter().enumerate() {
-        let length = length as usize;
+    for (i, length) in lengths.into_iter().enumerate() {
         let dims: Shape = std::iter::once(length).chain(whole.dims()[1..].iter().copied()).collect();
+        dims.checked_elements(dtype)?;
         let part: Option<Result<Data>> = with_type!(dtype, T => {
             let cut = first * width..(first + length) * width;
             whole.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[cut].to_vec()))
         });
         let part = Tensor::new(dims, part.ok_or_else(|| Failure::invalid("a variant is no tensor"))??)?;
-        list.set(i as i64, Value::from(part).into(), false)?;
+        // Whether a part is as long as the elements are said to be is not looked at.
+        list.items[i] = Some(Value::from(part).into());
         first += length;
     }
     Ok(list)
 }
 
+/// The lengths of the parts that a tensor of so many rows is cut into.
+fn parts(lengths: &[i64], rows: usize) -> Result<Vec<usize>> {
+    let mut start = 0usize;
+    let mut parts = Vec::with_capacity(lengths.len());
+    for &length in lengths {
+        let part =
+            usize::try_from(length).map_err(|_| Failure::invalid(format!("Invalid value in lengths: {length}")))?;
+        let end = start.saturating_add(part);
+        if end > rows {
+            let why = format!("Attempting to slice [{start}, {end}] from tensor with length {rows}");
+            return Err(Failure::invalid(why));
+        }
+        parts.push(part);
+        start = end;
+    }
+    if start < rows {
+        let why = format!("Unused values in tensor. Length of tensor: {rows} Values used: {start}");
+        return Err(Failure::invalid(why));
+    }
+    Ok(parts)
+}
+
 /// What two statements of a shape say together.
 fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     let (Some(x), Some(y)) = (&a.0, &b.0) else { return Ok(if a.0.is_none() { b.clone() } else { a.clone() }) };
-    let same = x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.is_none() || y.is_none() || x == y);
+    if x.len() != y.len() {
+        let why = format!("PartialTensorShape: Incompatible ranks during merge: {} vs. {}", x.len(), y.len());
+        return Err(Failure::invalid(why));
+    }
+    let same = x.iter().zip(y).all(|(x, y)| x.is_none() || y.is_none() || x == y);
     if !same {
-        return Err(Failure::invalid(format!("Incompatible shapes during merge: {a} vs. {b}")));
+        return Err(Failure::invalid(format!("PartialTensorShape: Incompatible shapes during merge: {a} vs. {b}")));
     }
     Ok(PartialShape(Some(x.iter().zip(y).map(|(x, y)| x.or(*y)).collect())))
 }

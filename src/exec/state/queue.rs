@@ -6,7 +6,7 @@ mod rows;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use self::elements::{Element, Elements, Kind, bytes};
+use self::elements::{Element, Elements, Kind, bytes, heap_bytes};
 use self::rows::stack_padded;
 pub(super) use self::rows::{row, stack};
 use super::super::engine::Engine;
@@ -19,6 +19,7 @@ use super::{
     wrong_kind,
 };
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most bytes of elements in one queue.
@@ -238,6 +239,17 @@ impl Queue {
         }
     }
 
+    /// Bytes of its elements, and of those that wait to get in; 0 where somebody is just changing it.
+    pub(in crate::exec) fn bytes(&self) -> usize {
+        let Ok(state) = self.state.try_lock() else { return 0 };
+        let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
+            Entering::Elements(elements) => Some(elements),
+            Entering::Close => None,
+        });
+        let taken = state.dequeues.iter().flat_map(|dequeue| &dequeue.taken);
+        waiting.flatten().chain(taken).map(heap_bytes).sum::<usize>() + state.elements.heap_bytes()
+    }
+
     /// Lets those who wait go on, as far as they can.
     fn advance(&self, state: &mut State) -> Ended {
         let mut ended = Vec::new();
@@ -268,6 +280,9 @@ impl Queue {
                 if state.elements.bytes() + bytes(&element) > MAX_QUEUE_BYTES {
                     let why = format!("queue '{}' passes the limit of {MAX_QUEUE_BYTES} bytes", self.name);
                     break Err(Failure::new(Code::ResourceExhausted, why));
+                }
+                if let Err(failure) = memory::grow() {
+                    break Err(failure);
                 }
                 state.elements.push(element);
             },

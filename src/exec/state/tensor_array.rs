@@ -12,6 +12,7 @@ use super::accumulator::add;
 use super::queue::{row, stack};
 use super::{Site, StateOp, one, simple};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most elements of one tensor array.
@@ -48,6 +49,9 @@ impl State {
     }
 }
 
+/// What an element takes before there is one.
+const ELEMENT_BYTES: usize = size_of::<Element>() + size_of::<Option<Shape>>();
+
 #[derive(Clone)]
 enum Element {
     Unwritten,
@@ -58,7 +62,7 @@ enum Element {
 
 pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
-        "TensorArrayV3" => make(node),
+        "TensorArrayV3" | "TensorArrayV2" | "TensorArray" => make(node),
         "TensorArrayWriteV3" => simple(|mut inputs, _| {
             let array = inputs.tensor_array(0)?;
             let index = inputs.host(1)?.to_i64()?;
@@ -82,6 +86,22 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
                 Ok(one(array.gather(&inputs.host(1)?, &shape)?))
             })
         }
+        "TensorArrayPack" => {
+            let dtype = node.attrs.dtype("dtype")?;
+            let shape = node.attrs.shape("element_shape")?.clone();
+            simple(move |mut inputs, _| {
+                let array = inputs.tensor_array(0)?;
+                array.check_dtype(dtype)?;
+                let all = up_to(lock(&array.state).elements.len());
+                Ok(one(array.gather(&all, &shape)?))
+            })
+        }
+        "TensorArrayUnpack" => simple(|mut inputs, _| {
+            let array = inputs.tensor_array(0)?;
+            let values = inputs.host(1)?;
+            array.scatter(&up_to(values.dims().first().copied().unwrap_or(0)), &values)?;
+            Ok(one(inputs.token(2)?))
+        }),
         "TensorArrayScatterV3" => simple(|mut inputs, _| {
             let array = inputs.tensor_array(0)?;
             let indices = inputs.host(1)?;
@@ -90,10 +110,12 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
         }),
         "TensorArrayGradV3" => {
             let source = node.attrs.str("source")?.to_owned();
+            let has_flow = node.outputs.len() > 1;
             simple(move |mut inputs, _| {
                 let gradients = inputs.tensor_array(0)?.gradients_for(&source)?;
                 let handle = Token::Resource(Resource::TensorArray(gradients));
-                Ok(super::Tokens::from_iter([Some(handle), Some(inputs.token(1)?)]))
+                let flow = inputs.token(1)?;
+                Ok(std::iter::once(Some(handle)).chain(has_flow.then_some(Some(flow))).collect())
             })
         }
         "TensorArraySizeV3" => simple(|mut inputs, _| {
@@ -133,13 +155,17 @@ fn make(node: &KernelNode) -> Result<Option<StateOp>> {
     let shape = node.attrs.shape("element_shape")?.clone();
     let is_dynamic = node.attrs.bool("dynamic_size")?;
     let clears_after_read = node.attrs.bool("clear_after_read")?;
-    let is_uniform = node.attrs.bool("identical_element_shapes")?;
+    // Older forms neither say so nor answer a flow.
+    let is_uniform =
+        node.attrs.get("identical_element_shapes").is_some() && node.attrs.bool("identical_element_shapes")?;
+    let has_flow = node.outputs.len() > 1;
     simple(move |mut inputs, _| {
         let size = inputs.host(0)?.to_i64()?;
         let size = usize::try_from(size).ok().filter(|&size| size <= MAX_TENSOR_ARRAY).ok_or_else(|| {
             let why = format!("TensorArray {name}: size {size} is not between 0 and {MAX_TENSOR_ARRAY}");
             Failure::invalid(why)
         })?;
+        memory::admit(size * ELEMENT_BYTES)?;
         let mut state = State { shape: shape.clone(), elements: Vec::new(), shapes: Vec::new() };
         state.resize(size);
         let array = TensorArray {
@@ -153,8 +179,14 @@ fn make(node: &KernelNode) -> Result<Option<StateOp>> {
             gradients: Mutex::default(),
         };
         let handle = Token::Resource(Resource::TensorArray(Arc::new(array)));
-        Ok(super::Tokens::from_iter([Some(handle), Some(Tensor::scalar(0f32).into())]))
+        let flow = has_flow.then(|| Some(Tensor::scalar(0f32).into()));
+        Ok(std::iter::once(Some(handle)).chain(flow).collect())
     })
+}
+
+/// The indices of the first `count` elements.
+fn up_to(count: usize) -> Tensor {
+    Tensor::vector((0..count as i64).collect())
 }
 
 impl TensorArray {
@@ -225,9 +257,27 @@ impl TensorArray {
         if self.is_uniform {
             state.shape = PartialShape::from(value.shape());
         }
+        memory::grow()?;
         state.shapes[at] = Some(value.shape().clone());
         state.elements[at] = Element::Written(value);
         Ok(())
+    }
+
+    pub(in crate::exec) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of its elements and of its gradients; 0 where somebody is just changing it.
+    pub(in crate::exec) fn bytes(&self) -> usize {
+        let elements = self.state.try_lock().map_or(0, |state| {
+            let written = state.elements.iter().map(|element| match element {
+                Element::Written(value) => value.heap_bytes(),
+                Element::Unwritten | Element::Read => 0,
+            });
+            written.sum::<usize>() + state.elements.len() * ELEMENT_BYTES
+        });
+        let gradients = self.gradients.try_lock().map_or(0, |all| all.values().map(|array| array.bytes()).sum());
+        elements + gradients
     }
 
     /// The place of an index; the array grows to hold it where it may.
@@ -236,6 +286,7 @@ impl TensorArray {
         match usize::try_from(index) {
             Ok(at) if at < size => Ok(at),
             Ok(at) if self.is_dynamic && at < MAX_TENSOR_ARRAY => {
+                memory::admit((at + 1) * ELEMENT_BYTES)?;
                 state.resize(at + 1);
                 Ok(at)
             }
@@ -288,6 +339,7 @@ impl TensorArray {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let own = lock(&self.state);
+        memory::admit(own.elements.len() * ELEMENT_BYTES)?;
         let mut state = State { shape: own.shape.clone(), elements: Vec::new(), shapes: own.shapes.clone() };
         state.resize(own.elements.len());
         let array = Arc::new(TensorArray {

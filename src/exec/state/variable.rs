@@ -11,6 +11,7 @@ use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
 use super::super::resource::{Resource, Variable};
 use super::super::token::Token;
+use super::super::turn;
 use super::{Inputs, Named, Site, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
@@ -185,7 +186,8 @@ fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
     simple(move |mut inputs, _| {
         let params = inputs.variable(0)?.read()?.into_host()?;
         let indices = inputs.host(1)?;
-        let answer = kernel(KernelInputs::from_iter([params, indices, Tensor::scalar(batch_dims)]))?;
+        let inputs = KernelInputs::from_iter([params, indices, Tensor::scalar(batch_dims)]);
+        let answer = turn::in_part(|| kernel(inputs))?;
         Ok(answer.into_iter().map(|tensor| Some(tensor.into())).collect())
     })
 }

@@ -30,6 +30,22 @@ pub(in crate::exec) struct Optional {
 }
 
 impl Variant {
+    /// The values within, one level deep.
+    pub fn values(&self) -> Vec<&Token> {
+        match self {
+            Variant::List(list) => list.items().collect(),
+            Variant::Optional(optional) => optional.values.iter().flatten().collect(),
+        }
+    }
+
+    /// Where it lies: the same for all that share it.
+    pub fn address(&self) -> usize {
+        match self {
+            Variant::List(list) => Arc::as_ptr(list) as usize,
+            Variant::Optional(optional) => Arc::as_ptr(optional) as usize,
+        }
+    }
+
     pub fn kind(&self) -> &'static str {
         match self {
             Variant::List(_) => "list",

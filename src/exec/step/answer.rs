@@ -5,7 +5,9 @@ use super::super::kernel::Inputs;
 use super::super::program::{Act, Node};
 use super::super::state::{Call, Outcome};
 use super::super::token::{Token, Tokens};
+use super::super::turn;
 use crate::failure::{Code as Class, Failure, Result};
+use crate::memory;
 use crate::tensor::Tensor;
 
 /// What a node on live inputs answers.
@@ -20,6 +22,7 @@ pub(super) fn answer(
     let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
     match act {
         Act::Kernel { engine, host } => {
+            memory::go_on()?;
             let declined = match engine {
                 Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
                     match (kernel.run)(values(inputs)?)? {
@@ -49,7 +52,8 @@ pub(super) fn answer(
             inputs.fill(None);
             Ok(Outcome::Done(Tokens::new()))
         }
-        Act::State(op) => match op(inputs.iter_mut().map(Option::take).collect(), call)? {
+        // What it does to its state, it does as a whole.
+        Act::State(op) => match turn::whole(|| op(inputs.iter_mut().map(Option::take).collect(), call))? {
             Outcome::Done(tokens) if tokens.len() == node.outputs as usize => Ok(Outcome::Done(tokens)),
             Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
             waits => Ok(waits),

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::{Instance, Tags};
+use crate::exec::held::Tally;
 use crate::exec::program::{CONTROL, Code, Edge, Node, Wait};
 use crate::exec::token::{Token, Tokens};
 use crate::failure::{Code as Class, Failure};
@@ -101,6 +102,15 @@ impl Frames {
         self.new_run(code, 0, 0);
     }
 
+    /// Adds up the values that flow.
+    pub fn tally(&self, tally: &mut Tally) {
+        self.iterations.iter().flat_map(|it| &it.slots).flatten().for_each(|token| tally.token(token));
+        for run in &self.runs {
+            run.invariants.iter().filter_map(|(_, tokens)| tokens.as_ref()).for_each(|tokens| tally.all(tokens));
+            run.carried.iter().for_each(|(_, tokens)| tally.all(tokens));
+        }
+    }
+
     pub fn is_done(&self) -> bool {
         self.is_done
     }
@@ -119,7 +129,7 @@ impl Frames {
     /// The numbers of the iterations around a node, outermost first.
     pub fn tags(&self, code: &Code, iteration: u32) -> Tags {
         let mut at = &self.iterations[iteration as usize];
-        let mut tags = Tags::from_elem(0, code.frames[at.frame as usize].path.len());
+        let mut tags = Tags::from_elem(0, code.frames[at.frame as usize].depth as usize);
         for tag in tags.iter_mut().rev() {
             *tag = at.number;
             at = &self.iterations[self.runs[at.run as usize].parent as usize];
@@ -132,14 +142,18 @@ impl Frames {
         if self.is_done {
             return None;
         }
-        let path = &code.frames[frame as usize].path;
         let mut at = self.runs[0].iterations.front().copied().flatten()?;
-        if path.len() != tags.len() {
+        let mut within = &code.frames[frame as usize];
+        if within.depth as usize != tags.len() {
             return None;
         }
-        for (&frame, &number) in path.iter().zip(tags) {
-            let place = code.frames[frame as usize].place as usize;
-            let run = &self.runs[*self.iterations[at as usize].children.get(place)? as usize];
+        let mut places = SmallVec::<[u32; 2]>::from_elem(0, tags.len());
+        for place in places.iter_mut().rev() {
+            *place = within.place;
+            within = &code.frames[within.parent as usize];
+        }
+        for (&place, &number) in places.iter().zip(tags) {
+            let run = &self.runs[*self.iterations[at as usize].children.get(place as usize)? as usize];
             at = run.iterations.get(number.checked_sub(run.first)? as usize).copied().flatten()?;
         }
         Some(at)
@@ -290,8 +304,17 @@ impl Frames {
         }
     }
 
-    /// Starts the next iteration of a run.
-    fn start(&mut self, code: &Code, run_id: u32, ready: &mut Ready) {
+    /// Starts the next iteration of a run, and the first ones of all loops within it, however deep.
+    fn start(&mut self, code: &Code, run: u32, ready: &mut Ready) {
+        let mut starting = vec![run];
+        while let Some(run) = starting.pop() {
+            let children = self.start_one(code, run, ready);
+            starting.extend(children.iter().rev());
+        }
+    }
+
+    /// Starts the next iteration of a run; answers the runs within it, which are to be started.
+    fn start_one(&mut self, code: &Code, run_id: u32, ready: &mut Ready) -> &[u32] {
         let run = &mut self.runs[run_id as usize];
         let number = run.first + run.iterations.len() as u32;
         run.wanted = run.wanted.max(number + 1);
@@ -324,8 +347,8 @@ impl Frames {
         for &child in &frame.children {
             let run = self.new_run(code, child, id);
             self.iterations[id as usize].children.push(run);
-            self.start(code, run, ready);
         }
+        &self.iterations[id as usize].children
     }
 
     fn new_run(&mut self, code: &Code, frame: u32, parent: u32) -> u32 {

@@ -131,7 +131,7 @@ impl Step {
                 (self.course.next, self.course.end) = (stage.first, stage.end);
                 self.course.left -= 1;
             }
-            if turn == 0 || near.inbox.is_waiting() {
+            if turn == 0 || near.are_wanted() {
                 return Ok(Progress::Yields);
             }
             turn -= 1;

@@ -101,6 +101,34 @@ fn what_was_read_of_a_reference_shows_a_later_update_and_what_was_read_of_a_reso
     cluster.check(&graph, &[], &[("late2", "1.0,2.0"), ("before2", "1.0,2.0"), ("after2", "0.0,0.0")]);
 }
 
+/// What TensorFlow 2.21 answers to `run(r)` and `run([r, c])` in turns: each goes on where the other stopped. A new session
+/// begins anew.
+#[test]
+fn the_random_numbers_of_a_node_go_on_from_plan_to_plan() {
+    let text = "
+        shape = Const is=(4,)
+        r = RandomUniform shape dtype=float32 seed=87654321 seed2=7
+        c = Const is=(1.0)";
+    let drawn = [
+        "0.48394096,0.50620306,0.25514376,0.12474227",
+        "0.3056023,0.9769274,0.1292485,0.09471023",
+        "0.42858732,0.91270113,0.36260653,0.43272328",
+        "0.66456664,0.79164183,0.111200094,0.26179373",
+    ];
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    for session in [7, 8] {
+        cluster.session = SessionId(session);
+        cluster.check(&graph, &[], &[("r", drawn[0])]);
+        cluster.check(&graph, &[], &[("r", drawn[1]), ("c", "1.0")]);
+        cluster.check(&graph, &[], &[("r", drawn[2])]);
+        cluster.check(&graph, &[], &[("c", "1.0"), ("r", drawn[3])]);
+    }
+    cluster.device(&cluster.names[0]).release(SessionId(7));
+    cluster.session = SessionId(7);
+    cluster.check(&graph, &[], &[("r", drawn[0])]);
+}
+
 /// A variable that is read on another device shows what the reader waited for, as it does on its own.
 #[test]
 fn a_variable_read_elsewhere_shows_what_was_written_before() {
@@ -258,4 +286,27 @@ fn an_assertion_says_what_did_not_hold() {
     cluster.check(&graph(text), &[("p", "true")], &[("y", "1,2,3,4")]);
     let failure = cluster.run(&graph(text), &[("p", tensor("false"))], &["y"]).unwrap_err();
     assert_eq!((failure.code, failure.message.as_str()), (Code::InvalidArgument, "assertion failed: [1 2 3...]"));
+}
+
+#[test]
+fn names_of_containers_are_those_that_tensorflow_takes() {
+    let check = |op: &str, name: &str, refused: Option<&str>| {
+        let node = match op {
+            "FIFOQueueV2" => format!("n = {op} component_types=<int32> {name}"),
+            _ => format!("n = {op} dtype=int32 shape=[] {name}"),
+        };
+        let got = Cluster::new(1).run(&graph(&node), &[], &["^n"]).map(|_| ()).map_err(|failure| failure.message);
+        assert_eq!(got, refused.map_or(Ok(()), |why| Err(why.to_owned())), "{node}");
+    };
+    for op in ["VariableV2", "FIFOQueueV2", "ResourceConditionalAccumulator"] {
+        for name in ["a_b", "_a", "-a", "a/_b"] {
+            let why = format!("container contains invalid characters: {name}");
+            check(op, &format!("container=\"{name}\""), Some(&why));
+        }
+        check(op, "container=\"a/b-c.1\"", None);
+        check(op, "shared_name=\"_a\"", Some("shared_name cannot start with '_':_a"));
+        check(op, "shared_name=\"a_b\"", None);
+    }
+    // The handle of a variable is taken with every name.
+    check("VarHandleOp", "container=\"a_b\" shared_name=\"_a\"", None);
 }

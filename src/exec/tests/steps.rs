@@ -98,6 +98,30 @@ fn release_forgets_a_session_whatever_it_does() {
     }
 }
 
+#[test]
+fn a_forgotten_piece_takes_its_steps_with_it_and_no_other() {
+    let waits = "
+        q = FIFOQueueV2 component_types=<int32>
+        get = QueueDequeueV2 q component_types=<int32>
+        y = Identity get @1";
+    let other = "
+        one = Const is=(1)
+        y = Neg one @1";
+    let (waits, other) = (graph(waits), graph(other));
+    let mut cluster = Cluster::new(2);
+    let step = cluster.start(&waits, &[], &["y"], 5).unwrap();
+    let pieces: Vec<PieceId> = cluster.running[&step].places.keys().copied().collect();
+    cluster.check(&other, &[], &[("y", "-1")]);
+    let before = cluster.device(&cluster.names[1]).holds();
+    for name in &cluster.names {
+        cluster.device(name).forget(pieces.clone());
+    }
+    cluster.is_empty();
+    let after = cluster.device(&cluster.names[1]).holds();
+    assert_eq!((before.pieces, after.pieces, after.sessions), (2, 1, 1));
+    cluster.check(&other, &[], &[("y", "-1")]);
+}
+
 /// Has kernels for Neg, which panics on 13 and leaves 0 to the host, and for Square, which squares nothing and is not asked
 /// for what has up to two elements.
 struct Odd;

@@ -118,3 +118,34 @@ fn lists_are_within_each_other_only_so_deep() {
     let failure = cluster.run(&graph, &[("n", tensor("100"))], &["size"]).unwrap_err();
     assert_eq!((failure.code, failure.node.as_deref()), (Code::ResourceExhausted, Some("push")), "{failure}");
 }
+
+/// Where a list cannot be cut or taken apart, TensorFlow 2.21's words for it.
+#[test]
+fn lists_that_do_not_fit_are_refused_in_tensorflows_words() {
+    let text = "
+        x = Const is=(1.0,2.0,3.0,4.0)
+        scalar = Const is=(,)
+        list = TensorListFromTensor x scalar element_dtype=float32
+        at = Placeholder dtype=int32
+        shape = Placeholder dtype=int32
+        gather = TensorListGather list at shape element_dtype=float32
+        lengths = Cast at DstT=int64
+        split = TensorListSplit x shape lengths element_dtype=float32";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    let mut check = |op: &str, at: &str, shape: &str, message: &str| {
+        let feeds = [("at", tensor(at)), ("shape", tensor(shape))];
+        let failure = cluster.run(&graph, &feeds, &[&format!("^{op}")]).unwrap_err();
+        assert_eq!((failure.code, failure.message.as_str()), (Code::InvalidArgument, message), "{op} {at} {shape}");
+    };
+    check("gather", "5,", ",", "Index 5 out o range; list only has 4 elements.");
+    check("gather", "-1,", ",", "Index -1 out o range; list only has 4 elements.");
+    check("gather", "0,", "3,", "PartialTensorShape: Incompatible ranks during merge: 1 vs. 0");
+    check("split", "4", "-1,", "Expected lengths to be a vector, received shape: []");
+    check("split", "1,1", "-1,", "Unused values in tensor. Length of tensor: 4 Values used: 2");
+    check("split", ",", "-1,", "Unused values in tensor. Length of tensor: 4 Values used: 0");
+    check("split", "-1,5", "-1,", "Invalid value in lengths: -1");
+    check("split", "5,", "-1,", "Attempting to slice [0, 5] from tensor with length 4");
+    check("split", "1,3", "-1,3", "tensor shape [4] is not compatible with element_shape [?,3]");
+    check("split", "1,3", ",", "TensorListSplit requires element_shape to be at least of rank 1, but saw: []");
+}

@@ -3,6 +3,7 @@
 //!
 //! Branches and loops are in `flow`.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -10,18 +11,17 @@ use prost::Message as _;
 
 use super::function::{Body, Call, Functions, control, fill, types};
 use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
-use super::read_node;
+use super::{Reading, read_node};
 use crate::device::DeviceSpec;
 use crate::graph::op::{self, ArgType};
-use crate::graph::program::Budget;
 use crate::graph::{Attr, Attrs, FormatError, NodeDef};
 use crate::tensor::{DType, Tensor};
 
 /// Most functions within each other.
-const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 /// Most bytes that the nodes which calls become take together, as messages.
-const MAX_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 256 << 20;
 
 /// What stands in the place of an output that is a handle, under the caller's name. Those who take the handle take it
 /// from where it comes from.
@@ -98,6 +98,8 @@ pub(super) struct Answer {
 pub(super) struct Expander<'a> {
     functions: &'a Functions,
     names: &'a mut HashSet<String>,
+    /// The last number behind a name that was taken.
+    numbers: HashMap<String, u32>,
     /// The functions that are being expanded, each within the one before.
     active: Vec<String>,
     made: Vec<NodeDef>,
@@ -105,14 +107,22 @@ pub(super) struct Expander<'a> {
     spent: usize,
     limit: usize,
     bytes: usize,
-    /// What the constants of the whole piece may take.
-    pub budget: Budget,
+    /// What the nodes of the whole piece are read with.
+    pub reading: Reading,
 }
 
 impl<'a> Expander<'a> {
-    pub fn new(functions: &'a Functions, names: &'a mut HashSet<String>, limit: usize) -> Self {
-        let (active, made, budget) = (Vec::new(), Vec::new(), Budget::new());
-        Expander { functions, names, active, made, spent: 0, limit, bytes: 0, budget }
+    pub fn new(functions: &'a Functions, names: &'a mut HashSet<String>, limit: usize, reading: Reading) -> Self {
+        let numbers = HashMap::new();
+        Expander { functions, names, numbers, active: Vec::new(), made: Vec::new(), spent: 0, limit, bytes: 0, reading }
+    }
+
+    /// Refuses a call that would become more nodes than are left: `None` where there is no telling.
+    pub fn has_room(&self, node: &str, wanted: Option<usize>) -> Result<(), FormatError> {
+        match wanted {
+            Some(wanted) if wanted <= self.limit - self.spent.min(self.limit) => Ok(()),
+            _ => Err(self.too_many(node)),
+        }
     }
 
     /// The nodes that were made since this was last asked.
@@ -166,7 +176,7 @@ impl<'a> Expander<'a> {
         };
         tensors.extend(done);
         let (name, inputs, device) = (node.name.clone(), tensors, node.device.clone());
-        self.push(NodeDef { name, op: op.into(), inputs, device, attrs: Attrs::default() })
+        self.push(NodeDef { name, op: op.into(), inputs, device, ..NodeDef::default() })
     }
 
     /// Makes the body of a function nodes named `prefix/node`.
@@ -234,6 +244,7 @@ impl<'a> Expander<'a> {
             calls: Vec::new(),
             names: Vec::new(),
             answers: HashMap::new(),
+            places: RefCell::default(),
             by_name: function.node_def.iter().enumerate().map(|(i, node)| (&*node.name, i)).collect(),
             args,
         };
@@ -279,7 +290,7 @@ impl<'a> Expander<'a> {
             node.device = own_device(&node, &function.node_def[i].device);
             localise(&mut node, prefix, &body);
             self.bytes += node.encoded_len();
-            let node = read_node(node, &mut self.budget)?;
+            let node = read_node(node, &mut self.reading);
             self.push(node)?;
         }
 
@@ -340,13 +351,13 @@ impl<'a> Expander<'a> {
         attrs: Attrs,
     ) -> Result<String, FormatError> {
         let name = self.claim(name);
-        self.push(NodeDef { name: name.clone(), op: op.into(), inputs, device: device.into(), attrs })?;
+        self.push(NodeDef { name: name.clone(), op: op.into(), inputs, device: device.into(), attrs, refused: None })?;
         Ok(name)
     }
 
     /// A node under a name that was claimed before.
     pub fn named(&mut self, name: String, op: &str, inputs: Vec<String>, device: &str) -> Result<(), FormatError> {
-        self.push(NodeDef { name, op: op.into(), inputs, device: device.into(), attrs: Attrs::default() })
+        self.push(NodeDef { name, op: op.into(), inputs, device: device.into(), ..NodeDef::default() })
     }
 
     pub fn function(&self, call: &NameAttrList) -> Option<&FunctionDef> {
@@ -370,19 +381,30 @@ impl<'a> Expander<'a> {
         if self.spent <= self.limit && self.bytes <= MAX_BYTES {
             return Ok(());
         }
+        Err(self.too_many(node))
+    }
+
+    fn too_many(&self, node: &str) -> FormatError {
         let limit = self.limit;
         let why = format!("with it, the functions of the graph expand to more than {limit} nodes or {MAX_BYTES} bytes");
-        Err(refuse(node, why))
+        refuse(node, why)
     }
 
     /// Takes a name for a node, or the next like it that is free.
     pub fn claim(&mut self, wanted: String) -> String {
-        let mut name = wanted.clone();
-        let mut number = 0;
-        while !self.names.insert(name.clone()) {
-            number += 1;
-            name = format!("{wanted}_{number}");
+        if self.names.insert(wanted.clone()) {
+            return wanted;
         }
+        // Where the last one like it was found: a call of many branches wants one name for each.
+        let mut number = self.numbers.get(&wanted).copied().unwrap_or(0);
+        let name = loop {
+            number += 1;
+            let name = format!("{wanted}_{number}");
+            if self.names.insert(name.clone()) {
+                break name;
+            }
+        };
+        self.numbers.insert(wanted, number);
         name
     }
 }
@@ -423,7 +445,7 @@ fn localise(node: &mut NodeMessage, prefix: &str, body: &Body) {
         let local = classes.iter().filter_map(|class| Some(&body.names[*body.by_name.get(place_of(class)?)?]));
         let s = local.map(|name| format!("loc:@{name}").into_bytes()).collect();
         let list = super::proto::ListValue { s, ..Default::default() };
-        node.attr.insert("_class".into(), AttrValue { value: Some(Value::List(list)) });
+        node.attr.insert("_class".into(), AttrValue { value: Some(Value::List(Box::new(list))) });
     }
 }
 

@@ -1,8 +1,12 @@
 //! The functions of a graph: who calls one, what it takes and answers, and how its body names tensors.
 
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+
+use prost::Message as _;
 
 use super::proto::{ArgDef, AttrValue, FunctionDef, ListValue, NameAttrList, NodeDef, Value};
 use crate::graph::op::{self, ArgType};
@@ -27,6 +31,21 @@ pub(super) enum Call {
     If { then: NameAttrList, other: NameAttrList },
     Case(Vec<NameAttrList>),
     While { cond: NameAttrList, body: NameAttrList },
+}
+
+/// Whether a node of that op calls a function, or would.
+pub(super) fn is_caller(op: &str, functions: &Functions) -> bool {
+    matches!(
+        op,
+        "PartitionedCall"
+            | "StatefulPartitionedCall"
+            | "If"
+            | "StatelessIf"
+            | "Case"
+            | "StatelessCase"
+            | "While"
+            | "StatelessWhile"
+    ) || functions.contains_key(op)
 }
 
 impl Call {
@@ -59,23 +78,25 @@ impl Call {
         }))
     }
 
-    /// The places of the outputs that the caller's op calls `name`.
-    fn places(&self, node: &NodeDef, functions: &Functions, name: &str) -> Result<Range<usize>, String> {
+    /// The places of the outputs that the caller's op names.
+    fn places(&self, node: &NodeDef, functions: &Functions) -> Result<Places, String> {
         let types = match self {
             Call::Function(call) if call.name == node.op => {
                 let signature = functions.get(&call.name).and_then(|function| function.signature.as_ref());
                 let outputs = signature.map_or(&[][..], |signature| &signature.output_arg);
-                let types = types(outputs, &call.attr)?;
-                let place = outputs.iter().position(|arg| arg.name == name);
-                let place = place.ok_or_else(|| format!("{} has no output {name:?}", node.op))?;
-                let first = types[..place].iter().map(Vec::len).sum();
-                return Ok(first..first + types[place].len());
+                let mut first = 0;
+                let mut places = HashMap::with_capacity(outputs.len());
+                for (output, types) in outputs.iter().zip(types(outputs, &call.attr)?) {
+                    places.entry(output.name.clone()).or_insert(first..first + types.len());
+                    first += types.len();
+                }
+                return Ok(Places::Named(places));
             }
             Call::While { .. } => "T",
             _ => "Tout",
         };
         match node.attr.get(types).and_then(|attr| attr.value.as_ref()) {
-            Some(Value::List(list)) => Ok(0..list.r#type.len()),
+            Some(Value::List(list)) => Ok(Places::All(list.r#type.len())),
             _ => Err(format!("{} does not say the types of its outputs ({types})", node.name)),
         }
     }
@@ -117,33 +138,64 @@ pub(super) fn types(args: &[ArgDef], attrs: &AttrValues) -> Result<Vec<Vec<i32>>
         .collect()
 }
 
+/// Most bytes that the attributes of a call fill in for one node of a body, and how deep functions among them nest: each
+/// call within a call may double what it hands on.
+const MAX_FILLED_BYTES: usize = 1 << 20;
+const MAX_FILLED_DEPTH: usize = 64;
+
 /// The attributes of a node of a body, where those of the call take the places they are meant for.
 pub(super) fn fill(attr: &AttrValues, given: &AttrValues) -> Result<AttrValues, String> {
-    attr.iter()
-        .map(|(key, attr)| {
-            let filled = fill_one(attr, given).map_err(|why| format!("attribute {key:?} {why}"))?;
-            Ok((key.clone(), filled))
-        })
-        .collect()
+    Filling { given, left: MAX_FILLED_BYTES }.all(attr, 0)
 }
 
-fn fill_one(attr: &AttrValue, given: &AttrValues) -> Result<AttrValue, String> {
-    let function = |call: &NameAttrList| {
-        let attr = fill(&call.attr, given)?;
-        Ok::<_, String>(NameAttrList { name: call.name.clone(), attr })
-    };
-    Ok(match &attr.value {
-        Some(Value::Placeholder(name)) => given
-            .get(name)
-            .cloned()
-            .ok_or_else(|| format!("stands for attribute {name:?} of its function, which the call does not state"))?,
-        Some(Value::Func(call)) => AttrValue { value: Some(Value::Func(function(call)?)) },
-        Some(Value::List(list)) if !list.func.is_empty() => {
-            let func = list.func.iter().map(function).collect::<Result<_, _>>()?;
-            AttrValue { value: Some(Value::List(ListValue { func, ..list.clone() })) }
+struct Filling<'a> {
+    given: &'a AttrValues,
+    left: usize,
+}
+
+impl Filling<'_> {
+    fn all(&mut self, attr: &AttrValues, depth: usize) -> Result<AttrValues, String> {
+        if depth > MAX_FILLED_DEPTH {
+            return Err(format!("names functions within functions more than {MAX_FILLED_DEPTH} deep"));
         }
-        _ => attr.clone(),
-    })
+        attr.iter()
+            .map(|(key, attr)| {
+                let filled = self.one(attr, depth).map_err(|why| format!("attribute {key:?} {why}"))?;
+                Ok((key.clone(), filled))
+            })
+            .collect()
+    }
+
+    fn one(&mut self, attr: &AttrValue, depth: usize) -> Result<AttrValue, String> {
+        Ok(match &attr.value {
+            Some(Value::Placeholder(name)) => {
+                let given = self.given.get(name).ok_or_else(|| {
+                    format!("stands for attribute {name:?} of its function, which the call does not state")
+                })?;
+                self.left = self
+                    .left
+                    .checked_sub(given.encoded_len())
+                    .ok_or_else(|| format!("takes what a call fills in for its node past {MAX_FILLED_BYTES} bytes"))?;
+                given.clone()
+            }
+            Some(Value::Func(call)) => AttrValue { value: Some(Value::Func(self.function(call, depth)?)) },
+            Some(Value::List(list)) if !list.func.is_empty() => {
+                let func = list.func.iter().map(|call| self.function(call, depth)).collect::<Result<_, _>>()?;
+                AttrValue { value: Some(Value::List(Box::new(ListValue { func, ..*list.clone() }))) }
+            }
+            _ => attr.clone(),
+        })
+    }
+
+    fn function(&mut self, call: &NameAttrList, depth: usize) -> Result<NameAttrList, String> {
+        Ok(NameAttrList { name: call.name.clone(), attr: self.all(&call.attr, depth + 1)? })
+    }
+}
+
+/// Where the outputs of a call stand among all that it answers: by name, or all under one.
+pub(super) enum Places {
+    Named(HashMap<String, Range<usize>>),
+    All(usize),
 }
 
 /// The body of a function, in the course of becoming nodes of a graph.
@@ -157,12 +209,29 @@ pub(super) struct Body<'a> {
     pub names: Vec<String>,
     /// What each call that has been expanded answers.
     pub answers: HashMap<usize, Vec<String>>,
+    /// Where the outputs of each call stand whose answer was asked for.
+    pub places: RefCell<HashMap<usize, Places>>,
     pub by_name: HashMap<&'a str, usize>,
     /// The tensors of the graph that each argument stands for.
     pub args: HashMap<&'a str, Vec<String>>,
 }
 
 impl Body<'_> {
+    /// The places of the outputs of a call that its op calls `name`.
+    fn answer_places(&self, node: usize, call: &Call, name: &str) -> Result<Range<usize>, String> {
+        let mut known = self.places.borrow_mut();
+        let known = match known.entry(node) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(call.places(&self.nodes[node], self.functions)?),
+        };
+        match known {
+            Places::All(count) => Ok(0..*count),
+            Places::Named(places) => {
+                places.get(name).cloned().ok_or_else(|| format!("{} has no output {name:?}", self.nodes[node].op))
+            }
+        }
+    }
+
     /// The node of the body that an input comes from.
     pub fn source(&self, input: &str) -> Option<usize> {
         let name = input.strip_prefix('^').unwrap_or(input);
@@ -195,15 +264,22 @@ impl Body<'_> {
         let &node = self.by_name.get(name).ok_or_else(unknown)?;
         let output = parts.next().ok_or_else(unknown)?;
         let places = match &self.calls[node] {
-            Some(call) => call.places(&self.nodes[node], self.functions, output)?,
+            Some(call) => self.answer_places(node, call, output)?,
             None => places(&self.nodes[node], output)?,
         };
-        let tensors: Vec<String> = match (self.answers.get(&node), &self.calls[node]) {
-            (Some(answers), _) => answers.get(places).map(<[String]>::to_vec).ok_or_else(unknown)?,
-            (None, Some(_)) => return Err(format!("input {input:?} depends on itself")),
-            (None, None) => places.map(|port| tensor(&self.names[node], port)).collect(),
+        // One of them, or all; only what is asked for is made.
+        let places = match parts.next() {
+            None => places,
+            Some(index) => {
+                let index = index.parse::<usize>().ok().filter(|&index| index < places.len()).ok_or_else(unknown)?;
+                places.start + index..places.start + index + 1
+            }
         };
-        pick(&tensors, parts.next())
+        match (self.answers.get(&node), &self.calls[node]) {
+            (Some(answers), _) => answers.get(places).map(<[String]>::to_vec).ok_or_else(unknown),
+            (None, Some(_)) => Err(format!("input {input:?} depends on itself")),
+            (None, None) => Ok(places.map(|port| tensor(&self.names[node], port)).collect()),
+        }
     }
 }
 

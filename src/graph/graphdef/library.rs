@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
+use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
 use super::function::{Call, Functions};
 use super::proto::{FunctionDef, GraphDef, NodeDef as NodeMessage};
-use super::read_node;
+use super::{Reading, read_node};
+use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
 /// The functions of a graph that comes in pieces, and what has become of the calls so far.
@@ -33,10 +35,11 @@ impl Library {
     /// The nodes of a GraphDef, with each call of a function replaced by the nodes of its body. The functions are those
     /// that it brings and those that came before; one that comes again must be the same.
     ///
-    /// A graph that is refused leaves the functions as they were.
+    /// A call that cannot be expanded is kept as a node that no step can run. A graph that is refused leaves the functions as
+    /// they were.
     ///
     /// # Errors
-    /// Node where a node states something that meshtf cannot hold, or a call cannot be expanded.
+    /// NoGraph where two functions of one name differ, Node where a call takes its own answer.
     pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
         let mut added = Vec::new();
         let learned = graph.library.into_iter().flat_map(|library| library.function).try_for_each(|function| {
@@ -44,7 +47,9 @@ impl Library {
             added.extend(self.learn(&name, function)?);
             Ok(())
         });
-        let nodes = learned.and_then(|()| self.nodes(graph.node));
+        let producer = graph.versions.map_or(0, |versions| versions.producer);
+        let reading = Reading { budget: Budget::new(), producer };
+        let nodes = learned.and_then(|()| self.nodes(graph.node, reading));
         if nodes.is_err() {
             added.iter().for_each(|name| drop(self.functions.remove(name)));
         }
@@ -64,40 +69,65 @@ impl Library {
         }
     }
 
-    fn nodes(&mut self, nodes: Vec<NodeMessage>) -> Result<Vec<NodeDef>, FormatError> {
-        let calls: Vec<Option<Call>> = nodes
-            .iter()
-            .map(|node| Call::of(node, &self.functions).map_err(|why| refuse(&node.name, why)))
-            .collect::<Result<_, _>>()?;
+    fn nodes(&mut self, nodes: Vec<NodeMessage>, reading: Reading) -> Result<Vec<NodeDef>, FormatError> {
+        // Why calls cannot be expanded.
+        let mut refused: HashMap<usize, String> = HashMap::new();
+        let mut calls: Vec<Option<Call>> = Vec::with_capacity(nodes.len());
+        for (i, node) in nodes.iter().enumerate() {
+            calls.push(Call::of(node, &self.functions).unwrap_or_else(|why| {
+                refused.insert(i, why);
+                None
+            }));
+        }
         self.names.extend(nodes.iter().map(|node| node.name.clone()));
         let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (&*node.name, i)).collect();
         let source = |input: &str| by_name.get(split_tensor_name(input).0).copied();
         let order = order(&nodes, &calls, source).map_err(|node| refuse(&nodes[node].name, circle()))?;
 
-        let mut expander = Expander::new(&self.functions, &mut self.names, self.limit);
+        let mut counter = Counter::new(&self.functions, self.limit);
+        let mut expander = Expander::new(&self.functions, &mut self.names, self.limit, reading);
         // Each call's nodes, to stand where the call stood.
         let mut expanded: HashMap<usize, Vec<NodeDef>> = HashMap::new();
         for i in order {
             let Some(call) = &calls[i] else { continue };
             let node = with_handles(nodes[i].clone(), &self.handles);
             let around = Around::default();
-            let answer = expander.call(&node, call, &around)?;
-            for (port, (tensor, &ty)) in answer.tensors.iter().zip(&answer.types).enumerate() {
-                if is_handle(ty) {
-                    self.handles.insert(format!("{}:{port}", node.name), tensor.clone());
+            let room = expander.has_room(&node.name, counter.nodes(call));
+            let handles = &mut self.handles;
+            let made = room.and_then(|()| expander.call(&node, call, &around)).and_then(|answer| {
+                for (port, (tensor, &ty)) in answer.tensors.iter().zip(&answer.types).enumerate() {
+                    if is_handle(ty) {
+                        handles.insert(format!("{}:{port}", node.name), tensor.clone());
+                    }
                 }
+                expander.caller(&node, answer, &around)
+            });
+            let nodes = expander.take_made();
+            match made {
+                Ok(()) => _ = expanded.insert(i, nodes),
+                Err(error) => _ = refused.insert(i, why(&node.name, error)),
             }
-            expander.caller(&node, answer, &around)?;
-            expanded.insert(i, expander.take_made());
         }
         let mut all = Vec::with_capacity(nodes.len() + expanded.values().map(Vec::len).sum::<usize>());
         for (i, node) in nodes.into_iter().enumerate() {
             match expanded.remove(&i) {
                 Some(nodes) => all.extend(nodes),
-                None => all.push(read_node(with_handles(node, &self.handles), &mut expander.budget)?),
+                None => {
+                    let node = read_node(with_handles(node, &self.handles), &mut expander.reading);
+                    all.push(NodeDef { refused: refused.remove(&i).or(node.refused), ..node });
+                }
             }
         }
         Ok(all)
+    }
+}
+
+/// What keeps a call from being expanded, as the call's own fault.
+fn why(call: &str, error: FormatError) -> String {
+    match error {
+        FormatError::Node { node, why } if node == call => why,
+        FormatError::Node { node, why } => format!("its node {node}: {why}"),
+        other => other.to_string(),
     }
 }
 

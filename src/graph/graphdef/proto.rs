@@ -110,8 +110,9 @@ pub struct AttrValue {
 #[derive(Clone, PartialEq, prost::Oneof, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Value {
-    #[prost(message, tag = "1")]
-    List(ListValue),
+    // The two large ones stand apart, or every attribute would take their place.
+    #[prost(message, boxed, tag = "1")]
+    List(Box<ListValue>),
     #[prost(bytes, tag = "2")]
     #[serde(serialize_with = "base64")]
     S(Vec<u8>),
@@ -128,8 +129,8 @@ pub enum Value {
     Type(i32),
     #[prost(message, tag = "7")]
     Shape(TensorShapeProto),
-    #[prost(message, tag = "8")]
-    Tensor(TensorProto),
+    #[prost(message, boxed, tag = "8")]
+    Tensor(Box<TensorProto>),
     #[prost(string, tag = "9")]
     Placeholder(String),
     #[prost(message, tag = "10")]

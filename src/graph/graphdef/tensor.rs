@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use super::proto::{Dim, TensorProto, TensorShapeProto, data_type_name};
 use crate::graph::program::Budget;
+use crate::graph::{Attr, Filled};
 use crate::tensor::{DType, Data, Element, PartialShape, Shape, Tensor};
 
 /// The dtype of a value; references are what they refer to.
@@ -34,12 +35,42 @@ pub(super) fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
-pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tensor, String> {
+/// The constant that a message holds. Where it is large and one value many times over, it stays that.
+pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Result<Attr, String> {
     let dtype = dtype(proto.dtype)?;
-    let shape = match &proto.tensor_shape {
+    let shape = shape(&proto)?;
+    let stated = [
+        proto.float_val.len(),
+        proto.double_val.len(),
+        proto.half_val.len(),
+        proto.int_val.len(),
+        proto.int64_val.len(),
+        proto.uint32_val.len(),
+        proto.uint64_val.len(),
+        proto.bool_val.len(),
+        proto.string_val.len(),
+        // Packed: each element is there.
+        if proto.tensor_content.is_empty() { 0 } else { 2 },
+    ];
+    let n = shape.limited_elements(dtype).map_err(|failure| failure.message)?;
+    if stated.iter().sum::<usize>() > 1 || n < Filled::LEAST_ELEMENTS {
+        return from_proto(proto, budget).map(Attr::Tensor);
+    }
+    proto.tensor_shape = None;
+    let element = from_proto(proto, budget)?;
+    Filled::new(element, shape).map(Attr::Filled).map_err(|failure| failure.message)
+}
+
+fn shape(proto: &TensorProto) -> Result<Shape, String> {
+    Ok(match &proto.tensor_shape {
         None => Shape::scalar(),
         Some(shape) => partial_shape(shape)?.known().ok_or("is a tensor whose shape is not fully known")?,
-    };
+    })
+}
+
+pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tensor, String> {
+    let dtype = dtype(proto.dtype)?;
+    let shape = shape(&proto)?;
     let n = shape.checked_elements(dtype).map_err(|failure| failure.message)?;
     if !proto.tensor_content.is_empty() {
         budget.take(proto.tensor_content.len())?;
@@ -85,7 +116,7 @@ fn fill<T: Element + Default>(mut values: Vec<T>, n: usize, budget: &mut Budget)
         Data::String(strings) => strings[0].len(),
         _ => 0,
     };
-    budget.take((n - values.len()).saturating_mul(size_of::<T>() + payload))?;
+    budget.expand((n - values.len()).saturating_mul(size_of::<T>() + payload))?;
     values.resize(n, last);
     Ok(T::into_data(values))
 }

@@ -45,7 +45,7 @@ fn read(def: &AttrDef, value: &Value, path: Path) -> Read<Attr> {
             AttrKind::Shape => Attr::Shape(shape(value, path)?),
             AttrKind::Tensor => {
                 let literal = super::draft::literal(value, path, &[])?;
-                Attr::Tensor(literal.tensor(literal.dtype, &mut super::Budget::new())?)
+                literal.attr(literal.dtype, &mut super::Budget::new())?
             }
             AttrKind::Func => return Err(Fault::content(value, path, "meshtf runs no functions")),
         });

@@ -61,10 +61,9 @@ fn leads_back(from: &Draft, to: &OpDef) -> bool {
 }
 
 /// The dtype of `name` or `name:port`, where it is known.
-pub(super) fn of_tensor(tensor: &str, nodes: &[Draft], settled: &[Settled]) -> Option<DType> {
+pub(super) fn of_tensor(tensor: &str, by_name: &HashMap<&str, usize>, settled: &[Settled]) -> Option<DType> {
     let (name, port) = split_tensor_name(tensor);
-    let i = nodes.iter().position(|node| node.name == name)?;
-    settled[i].outputs.get(port as usize).copied()
+    settled[*by_name.get(name)?].outputs.get(port as usize).copied()
 }
 
 fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Settled>]) -> Result<Settled, Fault> {

@@ -95,9 +95,16 @@ fn attr(name: &str, value: &Attr) -> Option<Value> {
         Attr::Type(v) if has_kind => dtype(v),
         Attr::Shape(v) if has_kind => shape(v),
         Attr::Tensor(v) if has_kind => tensor(v),
+        Attr::Filled(v) if has_kind => {
+            let mut literal = tensor(v.element());
+            literal["shape"] = v.shape().dims().into();
+            literal
+        }
         Attr::Types(v) if has_kind => v.iter().map(dtype).collect(),
         Attr::Shapes(v) if has_kind => v.iter().map(shape).collect(),
-        Attr::Type(_) | Attr::Shape(_) | Attr::Tensor(_) | Attr::Types(_) | Attr::Shapes(_) => return None,
+        Attr::Type(_) | Attr::Shape(_) | Attr::Tensor(_) | Attr::Filled(_) | Attr::Types(_) | Attr::Shapes(_) => {
+            return None;
+        }
     })
 }
 

@@ -20,6 +20,7 @@ pub(super) fn op(line: &'static str) -> OpDef {
         attrs,
         stateful: flags.contains("stateful"),
         allows_uninitialized: flags.contains("uninitialized"),
+        newer: flags.split("as ").nth(1),
     }
 }
 

@@ -11,7 +11,7 @@ const MAX_VALUES: usize = 64;
 pub(super) fn outputs(node: &Node, inputs: &Inputs) -> Option<Vec<Option<Dims>>> {
     let one = |dims: Dims| Some(vec![Some(dims)]);
     match node.op.name {
-        "Const" => one(known(node.attrs.tensor("value").ok()?.dims())),
+        "Const" => one(known(node.attrs.tensor_type("value").ok()?.1.dims())),
         // A handle has its variable's shape here, for the ops that read it.
         "VariableV2" | "VarHandleOp" => one(inputs.known.stated(node)?),
 

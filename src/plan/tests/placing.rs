@@ -144,6 +144,74 @@ fn contradictions_name_both_nodes() {
     check("one", false, None);
 }
 
+/// A graph may have nodes that no step can run: a step is refused where it needs one, and a feed takes one's place.
+#[test]
+fn a_node_that_cannot_run_matters_to_who_needs_it() {
+    let graph = graph(
+        "x = 2
+         u = Nosuch x
+         y = Add x u:1 T=int32
+         z = Add x x
+         other = Nosuch2 ^z",
+    );
+    let devices = two_tasks();
+    let run = |feeds: &[&str], fetches: &[&str], targets: &[&str]| {
+        plan(&graph, &devices, &signature(feeds, fetches, targets), &options(&devices)).map(|_| ())
+    };
+    assert_eq!(run(&[], &["z"], &[]), Ok(()));
+    assert_eq!(run(&["u:1"], &["y"], &[]), Ok(()));
+    for (feeds, fetches, targets, node) in [
+        (&[][..], &["y"][..], &[][..], "u"),
+        (&[], &["u:1"], &[], "u"),
+        (&[], &["u"], &[], "u"),
+        (&["u"], &["y"], &[], "u"),
+        (&[], &["z"], &["other"], "other"),
+    ] {
+        let error = run(feeds, fetches, targets).unwrap_err();
+        assert!(error.to_string().contains(&format!("node {node}: unknown op \"Nosuch")), "{error}");
+        let failure = Failure::from(error);
+        assert_eq!((failure.code, failure.node.as_deref()), (Code::InvalidArgument, Some(node)));
+    }
+}
+
+/// Names that are looked up for a message are looked up once.
+#[test]
+fn many_faults_and_targets_are_planned_in_one_breath() {
+    let n = 20_000;
+    let text: String = (0..n).map(|i| format!("node_number_{i} = NoOp _class=no_such_node_{i}\n")).collect();
+    let devices = two_tasks();
+    let lost = graph(&format!("x = 2\n{text}"));
+    assert!(plan(&lost, &devices, &signature(&[], &["x"], &[]), &options(&devices)).is_ok());
+    let error = plan(&lost, &devices, &signature(&[], &[], &["node_number_7"]), &options(&devices)).unwrap_err();
+    assert!(error.to_string().contains("unknown node 'no_such_node_7'"), "{error}");
+    let text: String = (0..n).map(|i| format!("node_number_{i} = Neg x\n")).collect();
+    let many = graph(&format!("x = 2\n{text}"));
+    let targets: Vec<String> = (0..n).map(|i| format!("node_number_{i}")).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let planned = plan(&many, &devices, &signature(&[], &[], &targets), &options(&devices)).unwrap();
+    assert_eq!(planned.pieces[0].nodes.len(), n + 1);
+}
+
+#[test]
+fn loops_within_loops_have_a_limit() {
+    let loops = |depth: usize| {
+        let enters = (0..depth).map(|i| match i {
+            0 => "e0 = Enter x frame_name=f0".to_owned(),
+            _ => format!("e{i} = Enter e{} frame_name=f{i}", i - 1),
+        });
+        let exits = (0..depth).rev().map(|i| match i + 1 == depth {
+            true => format!("x{i} = Exit e{i}"),
+            false => format!("x{i} = Exit x{}", i + 1),
+        });
+        graph(&std::iter::once("x = 2".to_owned()).chain(enters).chain(exits).collect::<Vec<_>>().join("\n"))
+    };
+    let devices = two_tasks();
+    let run = |depth| plan(&loops(depth), &devices, &signature(&[], &["x0"], &[]), &options(&devices));
+    assert!(run(256).is_ok());
+    let error = run(257).unwrap_err();
+    assert_eq!(error.to_string(), "e256 (Enter) enters the loop \"f256\" more than 256 loops deep, which is the limit");
+}
+
 #[test]
 fn what_cannot_be_planned_says_why() {
     let graph = graph(

@@ -26,7 +26,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             return Err(Failure::invalid(format!("Input rank should be: 4 instead of: {}", x.rank())));
         };
         let (h, w, c) = if channels_last { (a, b, c) } else { (b, c, a) };
-        let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % (block * block) == 0 };
+        // Where a size is 0, it is divisible by any: what comes of the others is looked at by itself.
+        let squared = block.checked_mul(block);
+        let fits =
+            if to_depth { h % block == 0 && w % block == 0 } else { squared.is_some_and(|squared| c % squared == 0) };
         if !fits {
             let (what, size) = if to_depth {
                 ("Image width and height", format!("{h} x {w}"))
@@ -38,31 +41,33 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 if to_depth { "" } else { " squared" }
             )));
         }
-        // Split the blocked dimensions, order them anew, and merge them.
-        let (split, order, shape) = match (to_depth, channels_last) {
-            (true, true) => {
-                let (h, w) = (h / block, w / block);
-                (vec![n, h, block, w, block, c], [0, 1, 3, 2, 4, 5], [n, h, w, block * block * c])
-            }
-            (true, false) => {
-                let (h, w) = (h / block, w / block);
-                (vec![n, c, h, block, w, block], [0, 3, 5, 1, 2, 4], [n, block * block * c, h, w])
-            }
-            (false, true) => {
-                let c = c / block / block;
-                (vec![n, h, w, block, block, c], [0, 1, 3, 2, 4, 5], [n, h * block, w * block, c])
-            }
-            (false, false) => {
-                let c = c / block / block;
-                (vec![n, block, block, c, h, w], [0, 3, 4, 1, 5, 2], [n, c, h * block, w * block])
-            }
+        let times = |a: usize, b: usize| a.checked_mul(b);
+        let answer = if to_depth {
+            squared.and_then(|squared| Some((h / block, w / block, times(squared, c)?)))
+        } else {
+            times(h, block).zip(times(w, block)).map(|(h, w)| (h, w, c / block / block))
         };
+        let (oh, ow, oc) = answer.ok_or_else(|| {
+            Failure::invalid(format!("with block_size {block}, the shape {} becomes one beyond every limit", x.shape()))
+        })?;
+        // Split the blocked dimensions, order them anew, and merge them.
+        let (split, order) = match (to_depth, channels_last) {
+            (true, true) => (vec![n, oh, block, ow, block, c], [0, 1, 3, 2, 4, 5]),
+            (true, false) => (vec![n, c, oh, block, ow, block], [0, 3, 5, 1, 2, 4]),
+            (false, true) => (vec![n, h, w, block, block, oc], [0, 1, 3, 2, 4, 5]),
+            (false, false) => (vec![n, block, block, oc, h, w], [0, 3, 4, 1, 5, 2]),
+        };
+        let shape = if channels_last { [n, oh, ow, oc] } else { [n, oc, oh, ow] };
         reordered(&x, &split, &order, shape.into())
     })))
 }
 
 /// The elements of `x`, seen in dimensions `split`, those taken in `order`, as a tensor of `shape`.
 fn reordered(x: &Tensor, split: &[usize], order: &[usize], shape: Shape) -> Result<Tensor> {
+    if x.is_empty() {
+        shape.checked_elements(x.dtype())?;
+        return x.clone().reshaped(shape);
+    }
     let all = View::all(&split.into());
     View { offset: 0, dims: order.iter().map(|&axis| all.dims[axis]).collect() }.read(x, shape)
 }
@@ -104,7 +109,7 @@ fn batch_to_space(x: &Tensor, block: &Tensor, crops: &Tensor) -> Result<Tensor> 
     let mut whole = vec![x.dims()[0] / all];
     for (i, &size) in block.iter().enumerate() {
         order.extend([blocked + 1 + i, i]);
-        whole.push(x.dims()[i + 1] * size);
+        whole.push(x.dims()[i + 1].saturating_mul(size));
     }
     order.extend(2 * blocked + 1..split.len());
     whole.extend(&x.dims()[blocked + 1..]);

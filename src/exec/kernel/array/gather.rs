@@ -3,6 +3,7 @@
 use super::super::call::{self, kernel as call};
 use super::super::{HostKernel, KernelNode};
 use super::view::not_held;
+use crate::exec::turn::{BLOCK, Pace, blocks, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Data, Element, Shape, Tensor, with_type};
 
@@ -10,7 +11,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "GatherV2" => {
             let batch_dims = node.attrs.int("batch_dims")?;
-            call(move |[params, indices, axis]| gather(&params, &indices, axis.to_i64()?, batch_dims))
+            call(move |[params, indices, axis]| {
+                if axis.rank() != 0 {
+                    return Err(Failure::invalid("axis must be scalar"));
+                }
+                gather(&params, &indices, axis.to_i64()?, batch_dims)
+            })
         }
         "GatherNd" => {
             let ignore = ignores_bad_indices(node)?;
@@ -26,19 +32,25 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// The slices of `params` along `axis` that `indices` name; the first `batch_dims` dimensions of both go together.
 ///
 /// # Errors
-/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, and where the shapes do not fit.
+/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, and where the shapes do not fit, in TensorFlow's words.
 pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Tensor> {
-    let batch = if batch_dims < 0 { batch_dims + indices.rank() as i64 } else { batch_dims };
-    let batch = usize::try_from(batch).ok().filter(|&batch| batch <= indices.rank()).ok_or_else(|| {
-        Failure::invalid(format!("batch_dims {batch_dims} is out of range for indices of rank {}", indices.rank()))
+    if params.rank() == 0 {
+        return Err(Failure::invalid("params must be at least 1 dimensional"));
+    }
+    let at = call::axis(axis, params.rank()).map_err(|_| {
+        let least = if axis < 0 { axis.unsigned_abs() } else { axis.unsigned_abs() + 1 };
+        Failure::invalid(format!("Shape must be at least rank {least} but is rank {}", params.rank()))
     })?;
-    let at = call::axis(axis, params.rank())?;
-    if batch > at || params.dims()[..batch] != indices.dims()[..batch] {
-        return Err(Failure::invalid(format!(
-            "params of shape {} and indices of shape {} must have the same first {batch} dimension(s), before axis {at}",
-            params.shape(),
-            indices.shape()
-        )));
+    let batch = batches(params, indices, batch_dims)?;
+    if batch > at {
+        return Err(Failure::invalid(format!("batch_dims ({batch}) must be less than or equal to axis ({at}).")));
+    }
+    for (i, (size, other)) in params.dims().iter().zip(indices.dims()).take(batch).enumerate() {
+        if size != other {
+            return Err(Failure::invalid(format!(
+                "params.shape[{i}]: {size} should be equal to indices.shape[{i}]: {other}"
+            )));
+        }
     }
     let limit = params.dims()[at];
     let places = indices_of(indices)?
@@ -72,6 +84,21 @@ pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> 
     .unwrap_or_else(|| not_held(params.dtype()))
 }
 
+/// How many dimensions of `params` and `indices` go together.
+fn batches(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<usize> {
+    let rank = indices.rank() as i64;
+    if batch_dims.unsigned_abs() > rank.unsigned_abs() {
+        let why = format!("Expected batch_dims in the range [{}, {rank}], but got {batch_dims}", -rank);
+        return Err(Failure::invalid(why));
+    }
+    let batch = if batch_dims < 0 { batch_dims + rank } else { batch_dims } as usize;
+    if batch >= params.rank() {
+        let why = format!("batch_dims ({batch}) must be less than rank(params) ({}).", params.rank());
+        return Err(Failure::invalid(why));
+    }
+    Ok(batch)
+}
+
 struct Gather {
     batches: usize,
     outer: usize,
@@ -86,13 +113,18 @@ struct Gather {
 impl Gather {
     fn read<T: Element>(&self, params: &[T], out: &mut Vec<T>) {
         let own = self.places.len() / self.batches;
+        let mut pace = Pace::new();
         for (batch, places) in self.places.chunks_exact(own).enumerate() {
             for outer in 0..self.outer {
                 let first = (batch * self.outer + outer) * self.limit;
                 if self.inner == 1 {
-                    out.extend(places.iter().map(|&place| params[first + place].clone()));
+                    pace.go(places.len().min(BLOCK));
+                    for places in blocks(places) {
+                        out.extend(places.iter().map(|&place| params[first + place].clone()));
+                    }
                 } else {
                     for &place in places {
+                        pace.go(self.inner);
                         out.extend_from_slice(&params[(first + place) * self.inner..][..self.inner]);
                     }
                 }
@@ -170,7 +202,7 @@ fn gather_nd<T: Element>(params: &Tensor, indices: &Tensor, ignore: bool) -> Res
     let params = params.slice::<T>()?;
     // What is ignored reads as zeros.
     let zeros = T::from_data(Data::zeros(T::DTYPE, inner)).unwrap_or_default();
-    for offset in offsets {
+    for offset in paced(offsets.into_iter(), inner + 4) {
         out.extend_from_slice(offset.map_or(&zeros, |offset| &params[offset..offset + inner]));
     }
     Ok(Tensor::from_vec(shape, out))

@@ -3,6 +3,7 @@
 use super::super::call::{self, one};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::not_held;
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Element, Shape, Tensor, with_type};
 
@@ -101,9 +102,11 @@ pub(super) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outpu
 fn interleave<T: Element>(inputs: &[Tensor], outer: usize, n: usize) -> Result<Vec<T>> {
     let slices: Vec<&[T]> = inputs.iter().map(Tensor::slice::<T>).collect::<Result<_>>()?;
     let mut out = Vec::with_capacity(n);
+    let mut pace = Pace::new();
     for i in 0..outer {
         for slice in &slices {
             let chunk = slice.len() / outer;
+            pace.go(chunk);
             out.extend_from_slice(&slice[i * chunk..(i + 1) * chunk]);
         }
     }

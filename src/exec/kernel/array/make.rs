@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_number, with_type};
 
@@ -79,7 +80,7 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
     };
     let shape = Shape::from([n]);
     shape.checked_elements(T::DTYPE)?;
-    let elements = (0..n).map(|i| start.add(delta.mul(T::from_i64(i as i64)))).collect();
+    let elements = paced(0..n, 1).map(|i| start.add(delta.mul(T::from_i64(i as i64)))).collect();
     Ok(Tensor::from_vec(shape, elements))
 }
 
@@ -102,7 +103,7 @@ fn one_hot<T: Element>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tens
     let shape = Shape::from(dims);
     let mut out = vec![off; shape.checked_elements(T::DTYPE)?];
     let inner = call::product(&indices.dims()[at..]);
-    for (i, &hot) in indices_i64.iter().enumerate() {
+    for (i, &hot) in paced(indices_i64.iter(), 8).enumerate() {
         if let Some(hot) = usize::try_from(hot).ok().filter(|&hot| hot < depth) {
             out[(i / inner * depth + hot) * inner + i % inner] = on.clone();
         }

@@ -3,7 +3,9 @@
 use super::super::call;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::not_held;
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{Data, Element, Shape, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -36,9 +38,11 @@ fn partition<T: Element>(data: &Tensor, partitions: &Tensor, count: usize) -> Re
     }
     let rest = &data.dims()[partitions.rank()..];
     let inner = call::product(rest);
+    // Each part grows by doubling.
+    memory::admit(2 * data.byte_len())?;
     let slices = data.slice::<T>()?;
     let mut parts: Vec<(usize, Vec<T>)> = vec![(0, Vec::new()); count];
-    for (i, number) in partitions.to_i64s()?.into_iter().enumerate() {
+    for (i, number) in paced(partitions.to_i64s()?.into_iter(), inner + 4).enumerate() {
         let Some((rows, part)) = usize::try_from(number).ok().and_then(|number| parts.get_mut(number)) else {
             let place = call::place(i, partitions.dims());
             return Err(Failure::invalid(format!("partitions{place} = {number} is not in [0, {count})")));
@@ -93,7 +97,7 @@ fn stitch<T: Element>(inputs: &Inputs) -> Result<Tensor> {
     let inner = call::product(rest);
     for (numbers, data) in numbers.iter().zip(data) {
         let slices = data.slice::<T>()?;
-        for (i, &to) in numbers.iter().enumerate() {
+        for (i, &to) in paced(numbers.iter(), inner + 4).enumerate() {
             out[to as usize * inner..][..inner].clone_from_slice(&slices[i * inner..(i + 1) * inner]);
         }
     }

@@ -3,6 +3,7 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode};
 use super::gather::{ignores_bad_indices, indices_of, slices};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Numeric, Shape, Tensor, with_number, with_type};
 
@@ -91,7 +92,7 @@ fn scatter<T: Element>(
     }
     let updates = updates.slice::<T>()?;
     let to = x.slice_mut::<T>()?;
-    for (offset, updates) in offsets.into_iter().zip(updates.chunks_exact(inner)) {
+    for (offset, updates) in paced(offsets.into_iter().zip(updates.chunks_exact(inner)), inner + 4) {
         if let Some(offset) = offset {
             to[offset..offset + inner].iter_mut().zip(updates).for_each(|(to, from)| combine(to, from));
         }

@@ -6,8 +6,10 @@ use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dt
 use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
 use super::gather::indices_of;
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Tensor, with_type};
+use crate::memory;
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found: Option<HostKernel> = match node.op {
@@ -42,6 +44,9 @@ fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
     y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))
 }
 
+/// So much work is it to compare two elements that lie apart.
+const COMPARISON: usize = 8;
+
 fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     let k = match *indices_of(k)?.as_slice() {
         [k] if k >= 0 => k as usize,
@@ -56,15 +61,21 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     }
     let mut dims = x.dims().to_vec();
     dims[x.rank() - 1] = k;
-    let (mut values, mut places) = (Vec::new(), Vec::new());
+    let answers = Shape::from(dims.as_slice()).checked_elements(DType::I64)?;
+    memory::admit(answers * (size_of::<T>() + size_of::<i64>()) + columns * size_of::<usize>())?;
+    let (mut values, mut places) = (Vec::with_capacity(answers), Vec::with_capacity(answers));
     let mut order: Vec<usize> = Vec::with_capacity(columns);
+    let mut pace = Pace::new();
     for row in x.slice::<T>()?.chunks_exact(columns.max(1)).filter(|_| k > 0) {
         order.clear();
         order.extend(0..columns);
         // Of equal ones the first comes first.
-        let by = |&a: &usize, &b: &usize| descending(&row[a], &row[b]).then(a.cmp(&b));
+        let mut by = |&a: &usize, &b: &usize| {
+            pace.go(COMPARISON);
+            descending(&row[a], &row[b]).then(a.cmp(&b))
+        };
         if k < columns {
-            order.select_nth_unstable_by(k - 1, by);
+            order.select_nth_unstable_by(k - 1, &mut by);
             order.truncate(k);
         }
         order.sort_unstable_by(by);
@@ -87,7 +98,7 @@ fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor
         )));
     }
     let predictions = predictions.slice::<f32>()?;
-    let within = classes.iter().enumerate().map(|(i, &class)| {
+    let within = paced(classes.iter(), 2 * columns).enumerate().map(|(i, &class)| {
         let row = &predictions[i * columns..(i + 1) * columns];
         let target = usize::try_from(class).ok().and_then(|class| row.get(class)).filter(|target| target.is_finite());
         target.is_some_and(|target| {
@@ -109,9 +120,9 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
     if rows != value_rows {
         return Err(Failure::invalid(format!("Leading dim_size of both tensors must match: {rows} vs. {value_rows}")));
     }
+    memory::admit(values.len() * 2 * size_of::<usize>())?;
     let (sorted, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);
-    let places: Vec<usize> = wanted
-        .iter()
+    let places: Vec<usize> = paced(wanted.iter(), 32 * COMPARISON)
         .enumerate()
         .map(|(i, value)| {
             let row = i / value_columns;
@@ -127,10 +138,9 @@ fn places_where(x: &Tensor) -> Result<Tensor> {
         return Err(Failure::invalid("WhereOp : Unhandled input dimensions: 0; a scalar has no places"));
     }
     let strides = x.shape().strides();
-    let mut coordinates: Vec<i64> = Vec::new();
-    let mut rows = 0;
-    for (i, _) in x.slice::<bool>()?.iter().enumerate().filter(|(_, x)| **x) {
-        rows += 1;
+    let rows = x.slice::<bool>()?.iter().filter(|x| **x).count();
+    let mut coordinates: Vec<i64> = Vec::with_capacity(Shape::from([rows, x.rank()]).checked_elements(DType::I64)?);
+    for (i, _) in paced(x.slice::<bool>()?.iter(), x.rank()).enumerate().filter(|(_, x)| **x) {
         coordinates.extend(x.dims().iter().zip(&strides).map(|(&size, &stride)| (i / stride % size) as i64));
     }
     Ok(Tensor::from_vec([rows, x.rank()], coordinates))

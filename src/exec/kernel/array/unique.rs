@@ -7,8 +7,10 @@ use super::super::call::{self, input_dtype, no_kernel, output_dtype};
 use super::super::math::cast;
 use super::super::{HostKernel, KernelNode, Outputs};
 use super::gather::gather;
+use crate::exec::turn::{blocks, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Tensor};
+use crate::memory;
+use crate::tensor::{DType, Data, Element, Tensor};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let counts = match node.op {
@@ -45,24 +47,38 @@ impl<'a> Keys<'a> {
             return Ok(Keys::Strings(strings));
         }
         let numbers = if x.dtype().is_float() {
-            cast(x.clone(), DType::F64)?.slice::<f64>()?.iter().map(|&x| (!x.is_nan()).then(|| bits(x))).collect()
+            keyed(&cast(x.clone(), DType::F64)?, |x: f64| (!x.is_nan()).then(|| bits(x)))?
         } else {
-            cast(x.clone(), DType::U64)?.slice::<u64>()?.iter().map(|&x| Some(x)).collect()
+            keyed(&cast(x.clone(), DType::U64)?, Some)?
         };
         Ok(Keys::Numbers(numbers))
     }
 }
+
+fn keyed<T: Element + Copy>(x: &Tensor, key: impl Fn(T) -> Option<u64>) -> Result<Vec<Option<u64>>> {
+    let mut keys = Vec::with_capacity(x.len());
+    blocks(x.slice::<T>()?).for_each(|block| keys.extend(block.iter().map(|&x| key(x))));
+    Ok(keys)
+}
+
+/// So much work is it to look a key up: it lies anywhere in memory.
+const LOOKUP: usize = 128;
 
 /// Both zeros are one value.
 fn bits(x: f64) -> u64 {
     if x == 0.0 { 0 } else { x.to_bits() }
 }
 
+/// What is kept of an element while it is looked for among the others: its key, its place in a table that is half empty, and
+/// its numbers.
+const KEY_BYTES: usize = 96;
+
 /// Each value once, in the order of its first place; where each element's value stands; how often it came.
 fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     if x.rank() != 1 {
         return Err(Failure::invalid(format!("unique expects a 1D vector, got shape {}", x.shape())));
     }
+    memory::admit(x.len() * KEY_BYTES)?;
     let (firsts, places, numbers) = match Keys::of(x)? {
         Keys::Numbers(keys) => first_places(keys.into_iter()),
         Keys::Strings(keys) => first_places(keys.iter().map(Some)),
@@ -79,7 +95,7 @@ fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
 fn first_places<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<i64>, Vec<usize>, Vec<usize>) {
     let mut seen = HashMap::new();
     let (mut firsts, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, key) in keys.enumerate() {
+    for (i, key) in paced(keys, LOOKUP).enumerate() {
         let place = key.map_or(firsts.len(), |key| *seen.entry(key).or_insert(firsts.len()));
         if place == firsts.len() {
             firsts.push(i as i64);
@@ -98,6 +114,7 @@ fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
             return Err(Failure::invalid(format!("{name} should be a 1D vector, got shape {}", tensor.shape())));
         }
     }
+    memory::admit((x.len() + y.len()) * KEY_BYTES)?;
     let places = match (Keys::of(x)?, Keys::of(y)?) {
         (Keys::Numbers(x), Keys::Numbers(y)) => without(x.into_iter(), y.into_iter()),
         (Keys::Strings(x), Keys::Strings(y)) => without(x.iter().map(Some), y.iter().map(Some)),
@@ -108,7 +125,7 @@ fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
 }
 
 fn without<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>, others: impl Iterator<Item = Option<K>>) -> Vec<usize> {
-    let others: HashSet<K> = others.flatten().collect();
+    let others: HashSet<K> = paced(others, LOOKUP).flatten().collect();
     let is_new = |key: &Option<K>| key.as_ref().is_none_or(|key| !others.contains(key));
-    keys.enumerate().filter(|(_, key)| is_new(key)).map(|(i, _)| i).collect()
+    paced(keys, LOOKUP).enumerate().filter(|(_, key)| is_new(key)).map(|(i, _)| i).collect()
 }

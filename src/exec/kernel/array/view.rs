@@ -4,6 +4,7 @@
 //! compiled for every dtype.
 
 use super::super::call::check_text_bytes;
+use crate::exec::turn::{BLOCK, Pace};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
 
@@ -94,11 +95,19 @@ impl View {
         if let ([.., (_, 1), _], false) = (self.dims.as_slice(), std::mem::needs_drop::<T>()) {
             return self.read_tiles(source, out);
         }
-        self.for_each(1, |at| match step {
-            1 => out.extend_from_slice(&source[at as usize..at as usize + row]),
-            0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
-            step if step > 0 => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
-            step => out.extend(source[..=at as usize].iter().rev().step_by(-step as usize).take(row).cloned()),
+        let mut pace = Pace::new();
+        self.for_each(1, |at| {
+            // A long row is taken in parts.
+            for first in (0..row).step_by(BLOCK) {
+                let (at, row) = (at + first as isize * step, BLOCK.min(row - first));
+                pace.go(row);
+                match step {
+                    1 => out.extend_from_slice(&source[at as usize..at as usize + row]),
+                    0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
+                    2.. => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
+                    _ => out.extend(source[..=at as usize].iter().rev().step_by(-step as usize).take(row).cloned()),
+                }
+            }
         });
     }
 
@@ -108,7 +117,9 @@ impl View {
             return;
         };
         let mut rest = source;
+        let mut pace = Pace::new();
         self.for_each(1, |at| {
+            pace.go(row);
             let (own, after) = rest.split_at(row);
             rest = after;
             if step == 1 {
@@ -126,11 +137,13 @@ impl View {
     fn read_tiles<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
         const TILE: usize = 32;
         let &[.., (rows, _), (columns, step)] = self.dims.as_slice() else { return };
+        let mut pace = Pace::new();
         self.for_each(2, |at| {
             let first = out.len();
             out.resize(first + rows * columns, source[at as usize].clone());
             let to = &mut out[first..];
             for top in (0..rows).step_by(TILE) {
+                pace.go(TILE * columns);
                 for left in (0..columns).step_by(TILE) {
                     for row in top..rows.min(top + TILE) {
                         for column in left..columns.min(left + TILE) {

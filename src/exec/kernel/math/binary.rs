@@ -125,7 +125,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "MulNoNan" => binary(|x: T, y| if y == T::ZERO { T::ZERO } else { x * y }),
         "Xlogy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln(y) }),
         "Xlog1py" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln_1p(y) }),
-        "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| -dy * y * y),
+        "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { -dy * y * y }),
         "Pow" => binary(|x: T, y| with_both(x, y, f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
         // The inputs are the op's result and the gradient that reaches it.

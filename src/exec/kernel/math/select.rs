@@ -3,6 +3,7 @@
 use super::super::broadcast::Broadcast;
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::{ELEMENTS, blocks};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Element, Shape, Tensor, with_type};
 
@@ -62,8 +63,11 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
     for [c, t, e] in walk.rows() {
         // All three lie as the result does: the common case, and one that needs no look at where the next element is.
         if (step_c, step_t, step_e) == (1, 1, 1) {
-            let of = conditions[c..c + row].iter().zip(&ts[t..t + row]).zip(&es[e..e + row]);
-            out.extend(of.map(|((&condition, t), e)| if condition { t.clone() } else { e.clone() }));
+            for (i, conditions) in blocks(&conditions[c..c + row]).enumerate() {
+                let (t, e) = (t + i * ELEMENTS, e + i * ELEMENTS);
+                let of = conditions.iter().zip(&ts[t..]).zip(&es[e..]);
+                out.extend(of.map(|((&condition, t), e)| if condition { t.clone() } else { e.clone() }));
+            }
             continue;
         }
         out.extend(

@@ -1,6 +1,19 @@
-//! The special functions that Rust's standard library does not have: the error function and the logarithm of gamma.
+//! The special functions that Rust's standard library does not have, the error function and the logarithm of gamma, and those
+//! that it computes for small numbers only.
 
-use std::f64::consts::PI;
+use std::f64::consts::{LN_2, PI};
+
+/// From here on, 1 is nothing beside a square: the inverse hyperbolic functions are the logarithm of twice the number, which the
+/// standard library's formulas would square or double first.
+const LARGE: f64 = 1e150;
+
+pub fn acosh(x: f64) -> f64 {
+    if x > LARGE { x.ln() + LN_2 } else { x.acosh() }
+}
+
+pub fn asinh(x: f64) -> f64 {
+    if x.abs() > LARGE { (x.abs().ln() + LN_2).copysign(x) } else { x.asinh() }
+}
 
 /// The error function, to about 1e-15.
 ///

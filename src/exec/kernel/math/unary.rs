@@ -3,7 +3,7 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel, one};
 use super::super::real::exp;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::special::{digamma, erf, erfc, ln_gamma};
+use super::special::{acosh, asinh, digamma, erf, erfc, ln_gamma};
 use super::{map, map_to, widened, zip};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, with_float, with_type};
@@ -131,6 +131,8 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
                 x + T::ZERO
             }
         }),
+        "Acosh" => unary(|x: T| x.map(|x| acosh(f64::from(x)) as f32, acosh)),
+        "Asinh" => unary(|x: T| x.map(|x| asinh(f64::from(x)) as f32, asinh)),
         "Reciprocal" => unary(|x: T| T::ONE / x),
         "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
         "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
@@ -141,7 +143,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "IsFinite" => test(|x: &T| *x > T::LOWEST && *x < T::HIGHEST),
         op => {
             return functions!(op;
-                "Acos" => acos, "Acosh" => acosh, "Asin" => asin, "Asinh" => asinh, "Atanh" => atanh, "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
+                "Acos" => acos, "Asin" => asin, "Atanh" => atanh, "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
                 "Floor" => floor, "Log" => ln, "Log1p" => ln_1p, "Rint" => round_ties_even, "Round" => round_ties_even,
                 "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan, "Tanh" => tanh);
         }

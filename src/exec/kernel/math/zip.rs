@@ -5,20 +5,25 @@
 
 use super::super::array::broadcast_to;
 use super::super::broadcast::Broadcast;
+use crate::exec::turn::{ELEMENTS, blocks, blocks_mut, look};
 use crate::failure::Result;
 use crate::tensor::{Element, Shape, Tensor};
 
 /// `f` of each element, in place where possible.
 pub fn map<T: Element + Copy>(mut x: Tensor, f: impl Fn(T) -> T) -> Result<Tensor> {
-    for x in x.slice_mut::<T>()? {
-        *x = f(*x);
+    for block in blocks_mut(x.slice_mut::<T>()?) {
+        block.iter_mut().for_each(|x| *x = f(*x));
     }
     Ok(x)
 }
 
 /// `f` of each element, of another dtype.
 pub fn map_to<T: Element, R: Element>(x: &Tensor, f: impl Fn(&T) -> R) -> Result<Tensor> {
-    Ok(Tensor::from_vec(x.shape().clone(), x.slice::<T>()?.iter().map(f).collect()))
+    let mut out = Vec::with_capacity(x.shape().checked_elements(R::DTYPE)?);
+    for block in blocks(x.slice::<T>()?) {
+        out.extend(block.iter().map(&f));
+    }
+    Ok(Tensor::from_vec(x.shape().clone(), out))
 }
 
 /// `f` of each pair of elements, in place where possible.
@@ -44,11 +49,14 @@ fn over<T: Element + Copy>(mut x: Tensor, y: &Tensor, f: impl Fn(T, T) -> T) -> 
     let xs = x.slice_mut::<T>()?;
     for [at, with] in walk.rows() {
         let xs = &mut xs[at..at + row];
-        if step == 0 {
-            let y = ys[with];
-            xs.iter_mut().for_each(|x| *x = f(*x, y));
-        } else {
-            xs.iter_mut().zip(&ys[with..with + row]).for_each(|(x, &y)| *x = f(*x, y));
+        for (i, xs) in blocks_mut(xs).enumerate() {
+            if step == 0 {
+                let y = ys[with];
+                xs.iter_mut().for_each(|x| *x = f(*x, y));
+            } else {
+                let ys = &ys[with + i * ELEMENTS..][..xs.len()];
+                xs.iter_mut().zip(ys).for_each(|(x, &y)| *x = f(*x, y));
+            }
         }
     }
     Ok(x)
@@ -65,10 +73,17 @@ pub fn zip_to<T: Element, R: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&T, &T)
     let walk = walk(&shape, [x.shape(), y.shape()]);
     let (row, steps) = (walk.row(), walk.steps());
     for [a, b] in walk.rows() {
-        if steps == [1, 1] {
-            out.extend(xs[a..a + row].iter().zip(&ys[b..b + row]).map(|(x, y)| f(x, y)));
-        } else {
-            out.extend((0..row).map(|i| f(&xs[a + i * steps[0]], &ys[b + i * steps[1]])));
+        for first in (0..row).step_by(ELEMENTS) {
+            if first > 0 {
+                look();
+            }
+            let count = ELEMENTS.min(row - first);
+            let (a, b) = (a + first * steps[0], b + first * steps[1]);
+            if steps == [1, 1] {
+                out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y)));
+            } else {
+                out.extend((0..count).map(|i| f(&xs[a + i * steps[0]], &ys[b + i * steps[1]])));
+            }
         }
     }
     Ok(Tensor::from_vec(shape, out))

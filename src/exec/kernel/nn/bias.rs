@@ -3,6 +3,7 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{narrow, widen};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Tensor, with_number};
 
@@ -53,11 +54,11 @@ fn bias_add<T: Numeric>(mut value: Tensor, bias: &Tensor, channels_first: bool) 
     }
     let elements = value.slice_mut::<T>()?;
     if run == 1 {
-        for place in elements.chunks_exact_mut(channels) {
+        for place in paced(elements.chunks_exact_mut(channels), channels) {
             place.iter_mut().zip(bias).for_each(|(x, &b)| *x = T::add(*x, b));
         }
     } else {
-        for (places, &b) in elements.chunks_exact_mut(run).zip(bias.iter().cycle()) {
+        for (places, &b) in paced(elements.chunks_exact_mut(run).zip(bias.iter().cycle()), run) {
             places.iter_mut().for_each(|x| *x = T::add(*x, b));
         }
     }
@@ -72,11 +73,11 @@ fn bias_add_grad<T: Numeric>(gradient: &Tensor, channels_first: bool) -> Result<
         return Ok(Tensor::vector(sums));
     }
     if run == 1 {
-        for place in elements.chunks_exact(channels) {
+        for place in paced(elements.chunks_exact(channels), channels) {
             sums.iter_mut().zip(place).for_each(|(sum, &g)| *sum = T::add(*sum, g));
         }
     } else {
-        for (i, places) in elements.chunks_exact(run).enumerate() {
+        for (i, places) in paced(elements.chunks_exact(run), run).enumerate() {
             let sum = &mut sums[i % channels];
             *sum = places.iter().fold(*sum, |sum, &g| T::add(sum, g));
         }

@@ -10,6 +10,7 @@ use super::super::{HostKernel, KernelNode};
 use super::gemm::{Matrix, Term, add_product};
 use super::layout::{channels_first, channels_last};
 use super::window::{Axis, Slide, spread};
+use crate::exec::turn::look;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
@@ -110,6 +111,7 @@ impl Convolution {
         let (windows, run) = (self.windows(), (PATCH_ELEMENTS / self.patch().max(1)).max(1));
         for group in 0..self.groups {
             for first in (0..windows).step_by(run) {
+                look();
                 f(first, run.min(windows - first), group * self.group_in(), group * self.group_out());
             }
         }

@@ -5,6 +5,7 @@ use super::super::real::{widened, with_real};
 use super::super::{HostKernel, KernelNode};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, spread};
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Float, Shape, Tensor};
 
@@ -58,6 +59,7 @@ impl Depthwise {
     fn for_each_pixel(&self, mut f: impl FnMut(usize, usize, usize)) {
         let [_, h, w] = &self.axes;
         let out_channels = self.channels * self.multiplier;
+        let mut pace = Pace::new();
         for image in 0..self.batch {
             for (y, x) in (0..h.output).flat_map(|y| (0..w.output).map(move |x| (y, x))) {
                 let to = ((image * h.output + y) * w.output + x) * out_channels;
@@ -66,6 +68,7 @@ impl Depthwise {
                     for kx in 0..w.window {
                         let Some(column) = w.position(x, kx) else { continue };
                         let from = ((image * h.input + row) * w.input + column) * self.channels;
+                        pace.go(out_channels);
                         f(from, (ky * w.window + kx) * out_channels, to);
                     }
                 }

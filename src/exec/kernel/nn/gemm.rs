@@ -1,5 +1,6 @@
 //! Matrix products for convolutions: packed into panels that stay in the cache, in loops the compiler vectorises.
 
+use crate::exec::turn::Pace;
 use crate::tensor::Numeric;
 
 /// Rows and columns of the block of the result that is kept in registers.
@@ -73,6 +74,7 @@ impl<'a, T: Copy> Matrix<'a, T> {
 pub fn add_product<T: Term>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c: &mut [T], stride: usize) {
     let mut right = vec![T::ZERO; DEPTH.min(k) * WIDTH.min(n.next_multiple_of(COLUMNS))];
     let mut left = vec![T::ZERO; DEPTH.min(k) * ROWS];
+    let mut pace = Pace::new();
     for k0 in (0..k).step_by(DEPTH) {
         let depth = DEPTH.min(k - k0);
         for n0 in (0..n).step_by(WIDTH) {
@@ -81,6 +83,7 @@ pub fn add_product<T: Term>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, c
                 pack(panel, COLUMNS, COLUMNS.min(width - j0), |p, j| b.at(k0 + p, n0 + j0 + j));
             }
             for m0 in (0..m).step_by(ROWS) {
+                pace.go(depth * width);
                 let height = ROWS.min(m - m0);
                 let left = &mut left[..depth * ROWS];
                 pack(left, ROWS, height, |p, i| a.at(m0 + i, k0 + p));

@@ -1,5 +1,6 @@
 //! Channels-first tensors made channels-last and back.
 
+use crate::exec::turn::Pace;
 use crate::failure::Result;
 use crate::tensor::{Element, Shape, Tensor};
 
@@ -20,10 +21,12 @@ pub fn channels_first<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
 /// Each batch element transposed, as a matrix of `rows` by `columns`.
 fn transposed<T: Element + Copy>(tensor: &Tensor, shape: Shape, rows: usize, columns: usize) -> Result<Tensor> {
     let from = tensor.slice::<T>()?;
-    let mut to: Vec<T> = Vec::with_capacity(from.len());
+    let mut to: Vec<T> = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     if !from.is_empty() {
+        let mut pace = Pace::new();
         for matrix in from.chunks_exact(rows * columns) {
             for column in 0..columns {
+                pace.go(rows);
                 to.extend(matrix[column..].iter().step_by(columns));
             }
         }

@@ -6,6 +6,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::super::real::widened;
 use super::super::{HostKernel, KernelNode, Outputs};
 use super::layout::{channels_first, channels_last};
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -112,7 +113,7 @@ impl BatchNorm {
         let weights: Vec<f32> =
             scale.iter().zip(&variance).map(|(scale, variance)| scale / (variance + self.epsilon).sqrt()).collect();
         let places = x.len() / channels;
-        for place in x.slice_mut::<f32>()?.chunks_exact_mut(channels) {
+        for place in paced(x.slice_mut::<f32>()?.chunks_exact_mut(channels), channels) {
             for (((x, &mean), &weight), &offset) in place.iter_mut().zip(&mean).zip(&weights).zip(offset) {
                 *x = (*x - mean) * weight + offset;
             }
@@ -154,14 +155,16 @@ impl BatchNorm {
         let (mut sums, mut products) = (vec![0f64; channels], vec![0f64; channels]);
         let xs = x.slice::<f32>()?;
         if !xs.is_empty() {
-            for (dy, x) in gradient.slice::<f32>()?.chunks_exact(channels).zip(xs.chunks_exact(channels)) {
+            let pairs = gradient.slice::<f32>()?.chunks_exact(channels).zip(xs.chunks_exact(channels));
+            for (dy, x) in paced(pairs, 2 * channels) {
                 for c in 0..channels {
                     sums[c] += f64::from(dy[c]);
                     products[c] += f64::from(dy[c] * ((x[c] - mean[c]) * factor[c]));
                 }
             }
             let places = (xs.len() / channels) as f32;
-            for (dy, x) in gradient.slice_mut::<f32>()?.chunks_exact_mut(channels).zip(xs.chunks_exact(channels)) {
+            let pairs = gradient.slice_mut::<f32>()?.chunks_exact_mut(channels).zip(xs.chunks_exact(channels));
+            for (dy, x) in paced(pairs, 2 * channels) {
                 for c in 0..channels {
                     let centred = if self.is_training {
                         let normal = (x[c] - mean[c]) * factor[c];
@@ -183,12 +186,12 @@ impl BatchNorm {
 fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
     let places = (x.len() / channels) as f64;
     let mut mean = vec![0f64; channels];
-    for place in x.chunks_exact(channels) {
+    for place in paced(x.chunks_exact(channels), channels) {
         mean.iter_mut().zip(place).for_each(|(sum, &x)| *sum += f64::from(x));
     }
     mean.iter_mut().for_each(|sum| *sum /= places);
     let mut variance = vec![0f64; channels];
-    for place in x.chunks_exact(channels) {
+    for place in paced(x.chunks_exact(channels), channels) {
         for ((sum, &x), mean) in variance.iter_mut().zip(place).zip(&mean) {
             *sum += (f64::from(x) - mean) * (f64::from(x) - mean);
         }
@@ -197,6 +200,9 @@ fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Local response normalization: each channel divided by a power of the squares of its neighbours.
+/// So much work is it to raise a number to a power.
+const POWER: usize = 32;
+
 struct Lrn {
     radius: usize,
     bias: f32,
@@ -228,9 +234,13 @@ impl Lrn {
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         check_rank("in", input.shape())?;
-        let mut output = Vec::with_capacity(input.len());
+        let mut output = Vec::with_capacity(input.shape().checked_elements(DType::F32)?);
+        let mut pace = Pace::new();
         for place in input.slice::<f32>()?.chunks_exact(input.dims()[3].max(1)) {
-            output.extend(place.iter().enumerate().map(|(c, x)| x * self.norm(place, c).powf(-self.beta)));
+            output.extend(place.iter().enumerate().map(|(c, x)| {
+                pace.go(POWER + self.neighbours(c, place.len()).len());
+                x * self.norm(place, c).powf(-self.beta)
+            }));
         }
         Ok(Tensor::from_vec(input.shape().clone(), output))
     }
@@ -246,11 +256,13 @@ impl Lrn {
             )));
         }
         let channels = input.dims()[3].max(1);
-        let mut back = vec![0f32; input.len()];
+        let mut back = vec![0f32; input.shape().checked_elements(DType::F32)?];
+        let mut pace = Pace::new();
         let places = input.slice::<f32>()?.chunks_exact(channels).zip(output.slice::<f32>()?.chunks_exact(channels));
         let gradients = gradient.slice::<f32>()?.chunks_exact(channels);
         for (((x, y), dy), dx) in places.zip(gradients).zip(back.chunks_exact_mut(channels)) {
             for c in 0..channels {
+                pace.go(POWER + 2 * self.neighbours(c, channels).len());
                 let norm = self.norm(x, c);
                 dx[c] += dy[c] * norm.powf(-self.beta);
                 let shared = -2.0 * self.alpha * self.beta * dy[c] * y[c] / norm;

@@ -5,6 +5,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
 use super::conv::{from_channels_last, to_channels_last};
 use super::window::{Axis, Slide, per_dimension, spread};
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 
@@ -108,7 +109,7 @@ impl Windows {
     fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
         let mut pixels = Vec::with_capacity(self.axes.iter().map(|axis| axis.window.min(axis.input)).product());
-        let mut window = 0;
+        let (mut window, mut pace) = (0, Pace::new());
         for image in 0..self.batch {
             for z in 0..d.output {
                 for y in 0..h.output {
@@ -120,6 +121,7 @@ impl Windows {
                                 pixels.extend(under(w, x).map(|column| row + column));
                             }
                         }
+                        pace.go(pixels.len() * self.channels);
                         f(window, &pixels);
                         window += 1;
                     }
@@ -189,7 +191,7 @@ fn max_over_channels<T: Numeric>(pool: &Pool, input: Tensor, window: usize) -> R
     let mut dims = input.dims().to_vec();
     dims[pool.slide.spatial + 1] = channels / window;
     let max = |group: &[T]| group.iter().fold(T::LOWEST, |max, &x| if x > max { x } else { max });
-    let output = input.slice::<T>()?.chunks_exact(window).map(max).collect();
+    let output = paced(input.slice::<T>()?.chunks_exact(window), window).map(max).collect();
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(dims, output))
 }
 

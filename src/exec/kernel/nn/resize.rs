@@ -3,6 +3,7 @@
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{narrow, widen};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Float, Numeric, Shape, Tensor, with_float, with_number};
 
@@ -116,8 +117,10 @@ impl Centers {
         let mut output = Vec::with_capacity(shape.checked_elements(DType::F32)?);
         let pixels = images.slice::<f32>()?;
         let (ys, xs) = (self.between(rows, height), self.between(columns, width));
+        let mut pace = Pace::new();
         for image in 0..batch {
             for y in &ys {
+                pace.go(4 * width * channels);
                 for x in &xs {
                     let pixel = |row: usize, column: usize| {
                         &pixels[((image * rows + row) * columns + column) * channels..][..channels]
@@ -156,7 +159,7 @@ impl Centers {
         let from = gradient.slice::<f32>()?;
         if !from.is_empty() {
             let (ys, xs) = (self.between(rows, height), self.between(columns, width));
-            for (i, pixel) in from.chunks_exact(channels).enumerate() {
+            for (i, pixel) in paced(from.chunks_exact(channels), 8 * channels).enumerate() {
                 let (y, x) = (&ys[i / width % height], &xs[i % width]);
                 let image = i / (width * height);
                 for (row, row_share) in [(y.lower, 1.0 - y.share), (y.upper, y.share)] {
@@ -178,8 +181,10 @@ impl Centers {
         let mut output: Vec<T> = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
         let pixels = images.slice::<T>()?;
         let (ys, xs) = (self.nearest_of(rows, height), self.nearest_of(columns, width));
+        let mut pace = Pace::new();
         for image in 0..batch {
             for row in &ys {
+                pace.go(width * channels);
                 for column in &xs {
                     output.extend(&pixels[((image * rows + row) * columns + column) * channels..][..channels]);
                 }
@@ -195,7 +200,7 @@ impl Centers {
         let from = gradient.slice::<T>()?;
         if !from.is_empty() {
             let (ys, xs) = (self.nearest_of(rows, height), self.nearest_of(columns, width));
-            for (i, pixel) in from.chunks_exact(channels).enumerate() {
+            for (i, pixel) in paced(from.chunks_exact(channels), 4 + channels).enumerate() {
                 let (row, column, image) = (ys[i / width % height], xs[i % width], i / (width * height));
                 let to = ((image * rows + row) * columns + column) * channels;
                 back[to..to + channels].iter_mut().zip(pixel).for_each(|(to, &g)| *to = T::add(*to, g));

@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use super::super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::super::real::{exp, ln, widened, with_real};
 use super::super::{HostKernel, KernelNode, Outputs};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Float, Shape, Tensor, with_float};
 
@@ -34,7 +35,7 @@ fn rows<T: Float>(f: fn(&mut [T])) -> HostKernel {
             return Err(Failure::invalid(format!("logits must have >= 1 dimension, got {}", logits.shape())));
         };
         if classes > 0 {
-            logits.slice_mut::<T>()?.chunks_exact_mut(classes).for_each(f);
+            paced(logits.slice_mut::<T>()?.chunks_exact_mut(classes), 8 * classes).for_each(f);
         }
         Ok(logits)
     })
@@ -82,8 +83,8 @@ fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
     let labels = rows_of::<T>(&labels, &shape)?;
     let mut loss = vec![T::ZERO; batch];
     if classes > 0 {
-        for ((row, labels), loss) in backprop.chunks_exact_mut(classes).zip(labels.chunks_exact(classes)).zip(&mut loss)
-        {
+        let rows = backprop.chunks_exact_mut(classes).zip(labels.chunks_exact(classes)).zip(&mut loss);
+        for ((row, labels), loss) in paced(rows, 16 * classes) {
             shift(row);
             let total = sum(row.iter().map(|&x| exp(x)));
             let log_total = ln(total);
@@ -142,7 +143,8 @@ fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<O
         )));
     }
     let mut loss = vec![T::ZERO; batch];
-    for ((row, label), loss) in logits.slice_mut::<T>()?.chunks_exact_mut(classes).zip(labels).zip(&mut loss) {
+    let rows = logits.slice_mut::<T>()?.chunks_exact_mut(classes).zip(labels).zip(&mut loss);
+    for ((row, label), loss) in paced(rows, 16 * classes) {
         shift(row);
         let total = sum(row.iter().map(|&x| exp(x)));
         let label = label as usize;

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::philox::{Bits, Philox, Words};
+use crate::exec::turn::Pace;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -19,6 +20,9 @@ pub enum Distribution {
 
 /// Counts set aside for each group of a truncated normal's numbers, which may take many draws.
 const COUNTS_PER_TRUNCATED_NUMBER: u64 = 64;
+
+/// So much work is it to draw a number.
+pub const DRAW: usize = 16;
 
 /// The bound of a truncated normal.
 const TRUNCATED_AT: f64 = 2.0;
@@ -72,7 +76,9 @@ impl Distribution {
 /// `n` numbers, of which each count gives `G`.
 pub fn groups<T: Copy, const G: usize>(n: usize, mut philox: Philox, numbers: impl Fn(Bits) -> [T; G]) -> Vec<T> {
     let mut all = Vec::with_capacity(n.next_multiple_of(G));
+    let mut pace = Pace::new();
     while all.len() < n {
+        pace.go(DRAW * G);
         all.extend(numbers(philox.draw()));
     }
     all.truncate(n);
@@ -96,7 +102,9 @@ impl Normal for f64 {
 /// `n` numbers near 0; each group of them starts at a count of its own.
 fn truncated<T: Normal>(n: usize, philox: Philox, pair: &mut dyn FnMut(&mut Words, &mut [T; 2])) -> Vec<T> {
     let mut all = Vec::with_capacity(n.next_multiple_of(T::GROUP));
+    let mut pace = Pace::new();
     while all.len() < n {
+        pace.go(2 * DRAW * T::GROUP);
         let mut start = philox;
         start.skip(all.len() as u64 * COUNTS_PER_TRUNCATED_NUMBER);
         let mut words = start.words();

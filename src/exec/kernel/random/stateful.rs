@@ -1,18 +1,21 @@
-//! Random ops with a state: the node's generator, which every step leaves further on.
+//! Random ops with a state: the node's generator, which every step leaves further on, whichever plan it is a step of.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
-use super::distribution::{Distribution, groups, uniform_f64};
+use super::distribution::{DRAW, Distribution, groups, uniform_f64};
 use super::philox::{Philox, Words};
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 
 /// Counts that TensorFlow sets aside for each number, whether they are drawn or not.
 const COUNTS_PER_NUMBER: u64 = 256;
 
-pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
     if !matches!(
         node.op,
         "RandomUniform"
@@ -24,7 +27,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     ) {
         return Ok(None);
     }
-    let generator = Generator::of(node)?;
+    let generator = generators.of(node)?;
     let kernel = match node.op {
         "RandomUniform" => floats(node, generator, Distribution::Uniform)?,
         "RandomStandardNormal" => floats(node, generator, Distribution::Normal)?,
@@ -44,7 +47,7 @@ impl Dice {
     /// # Errors
     /// InvalidArgument where the node has no seeds.
     pub fn of(node: &KernelNode) -> Result<Dice> {
-        Ok(Dice(Generator::of(node)?.0.words()))
+        Ok(Dice(start(node)?.words()))
     }
 
     /// A number below `sides`, which is not 0.
@@ -53,26 +56,47 @@ impl Dice {
     }
 }
 
+/// The generators of one session's nodes on one device, by the names of the nodes. A node has one, whatever it is run for,
+/// so that evaluating a model between two steps of training draws from where the first left off.
+#[derive(Default)]
+pub struct Generators(Mutex<HashMap<String, Generator>>);
+
+impl Generators {
+    /// The node's generator, as all plans of the session leave it.
+    fn of(&self, node: &KernelNode) -> Result<Generator> {
+        let mut generators = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = generators.get(node.name) {
+            return Ok(known.clone());
+        }
+        let generator = Generator(Arc::new(Mutex::new(start(node)?)));
+        generators.insert(node.name.to_owned(), generator.clone());
+        Ok(generator)
+    }
+}
+
+/// Where a node's random numbers begin.
+fn start(node: &KernelNode) -> Result<Philox> {
+    let (seed, seed2) = (node.attrs.int("seed")? as u64, node.attrs.int("seed2")? as u64);
+    Ok(match (seed, seed2) {
+        (0, 0) => Philox::from_seeds(entropy(), entropy()),
+        _ => Philox::from_seeds(seed, seed2),
+    })
+}
+
 /// Where the node's random numbers go on.
-struct Generator(Philox);
+#[derive(Clone)]
+struct Generator(Arc<Mutex<Philox>>);
 
 impl Generator {
-    fn of(node: &KernelNode) -> Result<Generator> {
-        let (seed, seed2) = (node.attrs.int("seed")? as u64, node.attrs.int("seed2")? as u64);
-        Ok(Generator(match (seed, seed2) {
-            (0, 0) => Philox::from_seeds(entropy(), entropy()),
-            _ => Philox::from_seeds(seed, seed2),
-        }))
-    }
-
     /// The generator for this step, which has so many counts to itself.
-    fn reserve(&mut self, counts: u64) -> Philox {
-        let now = self.0;
-        self.0.skip(counts);
+    fn reserve(&self, counts: u64) -> Philox {
+        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = *next;
+        next.skip(counts);
         now
     }
 
-    fn reserve_numbers(&mut self, numbers: usize) -> Philox {
+    fn reserve_numbers(&self, numbers: usize) -> Philox {
         self.reserve(numbers as u64 * COUNTS_PER_NUMBER)
     }
 }
@@ -100,7 +124,7 @@ pub(super) fn shape_of(tensor: &Tensor) -> Result<Shape> {
     Shape::from_i64s(&sizes)
 }
 
-fn floats(node: &KernelNode, mut generator: Generator, distribution: Distribution) -> Result<Option<HostKernel>> {
+fn floats(node: &KernelNode, generator: Generator, distribution: Distribution) -> Result<Option<HostKernel>> {
     let dtype = output_dtype(node, 0)?;
     if !dtype.is_float() {
         return Ok(None);
@@ -112,7 +136,7 @@ fn floats(node: &KernelNode, mut generator: Generator, distribution: Distributio
     })))
 }
 
-fn integers(node: &KernelNode, mut generator: Generator) -> Result<Option<HostKernel>> {
+fn integers(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel>> {
     let dtype = output_dtype(node, 0)?;
     if !matches!(dtype, DType::I32 | DType::I64) {
         return Ok(None);
@@ -150,7 +174,7 @@ pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Phi
     Tensor::from_vec(shape, groups(n, philox, |[a, b, c, d]| [number([a, b]), number([c, d])]))
 }
 
-fn multinomial(node: &KernelNode, mut generator: Generator) -> Result<Option<HostKernel>> {
+fn multinomial(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel>> {
     let wide = output_dtype(node, 0)? == DType::I64;
     Ok(with_float!(input_dtype(node, 0)?, T => call(move |[logits, samples]| {
         let &[batch, classes] = logits.dims() else {
@@ -183,7 +207,9 @@ pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usiz
     let mut words = philox.words();
     let mut drawn = Vec::new();
     let mut cumulative = Vec::with_capacity(classes);
+    let mut pace = Pace::new();
     for row in logits.chunks_exact(classes.max(1)) {
+        pace.go(DRAW * classes);
         let finite = |x: &T| Some(x.to_f64()).filter(|x| x.is_finite());
         let max = row.iter().filter_map(finite).fold(f64::MIN, f64::max);
         let mut total = 0.0;
@@ -193,6 +219,7 @@ pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usiz
             total
         }));
         for _ in 0..samples {
+            pace.go(4 * DRAW);
             let at = uniform_f64([words.draw(), words.draw()]) * total;
             drawn.push(cumulative.partition_point(|&sum| sum <= at) as i64);
         }
@@ -200,7 +227,7 @@ pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usiz
     drawn
 }
 
-fn shuffle<T: Element>(mut generator: Generator) -> HostKernel {
+fn shuffle<T: Element>(generator: Generator) -> HostKernel {
     call(move |[mut value]| {
         let rows = value.dims().first().copied().unwrap_or(1);
         if rows <= 1 || value.len() <= 1 {
@@ -209,7 +236,7 @@ fn shuffle<T: Element>(mut generator: Generator) -> HostKernel {
         let mut words = generator.reserve((rows as u64 - 1).div_ceil(4)).words();
         let width = value.len() / rows;
         let elements = value.slice_mut::<T>()?;
-        for row in 0..rows - 1 {
+        for row in paced(0..rows - 1, width + DRAW) {
             let other = row + words.draw() as usize % (rows - row);
             if other != row {
                 let (before, from) = elements.split_at_mut(other * width);

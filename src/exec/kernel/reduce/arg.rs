@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::math::{cast, wide};
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_type};
 
@@ -36,13 +37,15 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
     let inner = call::product(&x.dims()[at + 1..]);
     let mut dims = x.dims().to_vec();
     dims.remove(at);
-    let mut places = vec![0i64; call::product(&dims)];
+    let mut places = vec![0i64; Shape::from(dims.as_slice()).checked_elements(DType::I64)?];
     if !places.is_empty() {
         let mut best = vec![T::ZERO; inner];
+        let mut pace = Pace::new();
         for (block, places) in x.slice::<T>()?.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
             // From the least value there is: a NaN is never greater, nor are ties.
             best.fill(if greatest { T::LOWEST } else { T::HIGHEST });
             for (i, row) in block.chunks_exact(inner).enumerate() {
+                pace.go(inner);
                 for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(row) {
                     if if greatest { x > *best } else { x < *best } {
                         (*best, *place) = (x, i as i64);

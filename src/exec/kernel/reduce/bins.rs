@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::math::cast;
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
@@ -47,7 +48,7 @@ fn bincount<T: Numeric>(input: &Tensor, size: &Tensor, weights: &Tensor, binary:
     let row = if input.rank() == 2 { input.dims()[1] } else { values.len() };
     let weights = weights.slice::<T>()?;
     let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
-    for (i, &value) in values.iter().enumerate().filter(|(_, value)| (**value as u64) < bins as u64) {
+    for (i, &value) in paced(values.iter().enumerate(), 8).filter(|(_, value)| (**value as u64) < bins as u64) {
         let count = &mut out[i / row * bins + value as usize];
         *count = if binary { T::ONE } else { count.add(weights.get(i).copied().unwrap_or(T::ONE)) };
     }
@@ -72,7 +73,7 @@ fn histogram<T: Numeric>(values: &Tensor, range: &Tensor, bins: &Tensor, to: DTy
     Shape::from([bins]).checked_elements(DType::I64)?;
     let step = (high.to_f64() - low.to_f64()) / bins as f64;
     let mut counts = vec![0i64; bins];
-    for &value in values.slice::<T>()? {
+    for &value in paced(values.slice::<T>()?.iter(), 8) {
         // What lies outside counts for the outermost bins.
         let bin = if value < low { 0.0 } else { ((value.to_f64() - low.to_f64()) / step).floor() };
         counts[(bin as usize).min(bins - 1)] += 1;

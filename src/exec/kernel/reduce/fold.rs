@@ -4,6 +4,7 @@ use super::super::broadcast::Broadcast;
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::blocks;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_type};
 
@@ -109,11 +110,13 @@ fn reduction<T: Element + Copy, A: Copy + Send + 'static, R: Element>(
 
 fn fold_row<T: Copy, A: Copy>(row: &[T], start: A, load: impl Fn(T) -> A, fold: impl Fn(A, A) -> A) -> A {
     let mut lanes = [start; LANES];
-    let chunks = row.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = fold(*lane, load(x));
+    let rest = &row[row.len() / LANES * LANES..];
+    // A block is a multiple of the lanes.
+    for block in blocks(row) {
+        for chunk in block.chunks_exact(LANES) {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane = fold(*lane, load(x));
+            }
         }
     }
     let all = lanes.into_iter().fold(start, &fold);

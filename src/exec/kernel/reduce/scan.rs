@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Numeric, Tensor, with_type};
 
@@ -41,9 +42,11 @@ fn scan<T: Numeric>(
         return Ok(x);
     }
     let mut sums = vec![start; inner];
+    let mut pace = Pace::new();
     for block in x.slice_mut::<T>()?.chunks_exact_mut(size * inner) {
         sums.fill(start);
         for i in 0..size {
+            pace.go(inner);
             let i = if reverse { size - 1 - i } else { i };
             for (sum, x) in sums.iter_mut().zip(&mut block[i * inner..(i + 1) * inner]) {
                 let before = *sum;

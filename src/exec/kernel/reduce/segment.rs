@@ -3,6 +3,7 @@
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_integer, with_type};
 
@@ -77,10 +78,11 @@ fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor>
     let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
     let row = call::product(&data.dims()[1..]);
     let rows = data.slice::<T>()?;
-    let mut first = 0;
+    let (mut first, mut pace) = (0, Pace::new());
     for same in ids.chunk_by(|a, b| a == b) {
         let to = &mut out[same[0] as usize * row..][..row];
         for i in first..first + same.len() {
+            pace.go(row + 4);
             to.iter_mut().zip(&rows[i * row..]).for_each(|(sum, &x)| *sum = sum.add(x));
         }
         if mean {
@@ -118,7 +120,7 @@ fn unsorted<T: Numeric>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold:
         Data::I16(values) => values.iter().map(|&id| i64::from(id)).collect(),
         _ => ids.to_i64s()?,
     };
-    for (i, &id) in id_values.iter().enumerate().filter(|(_, id)| **id >= 0) {
+    for (i, &id) in paced(id_values.iter().enumerate(), row + 4).filter(|(_, id)| **id >= 0) {
         let id = usize::try_from(id).ok().filter(|&id| id < segments).ok_or_else(|| {
             Failure::invalid(format!(
                 "segment_ids{} = {id} is out of range [0, {segments})",

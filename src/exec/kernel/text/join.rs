@@ -3,6 +3,7 @@
 use super::super::array::View;
 use super::super::call::{self, check_text_bytes, kernel as call, one, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::exec::turn::paced;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Shape, Tensor};
 
@@ -14,6 +15,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     let keep_dims = node.attrs.bool("keep_dims")?;
     Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
 }
+
+/// So much work is it to make a string.
+const STRING: usize = 64;
 
 /// Element by element; a scalar goes with every element of the others.
 fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
@@ -28,7 +32,7 @@ fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
         sum.saturating_add(if column.len() == 1 { own.saturating_mul(n) } else { own })
     });
     check_text_bytes(bytes)?;
-    let strings = (0..n)
+    let strings = paced(0..n, STRING + bytes.checked_div(n).unwrap_or(0))
         .map(|i| {
             let parts: Vec<&[u8]> =
                 columns.iter().map(|column| if let [one] = column { one } else { &column[i] }.as_slice()).collect();
@@ -67,6 +71,6 @@ fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]
     let n = shape.elements().unwrap_or(0);
     let strings = rows.slice::<Vec<u8>>()?;
     let row = strings.len().checked_div(n).unwrap_or(0);
-    let joined = (0..n).map(|i| strings[i * row..(i + 1) * row].join(separator)).collect();
+    let joined = paced(0..n, STRING * row).map(|i| strings[i * row..(i + 1) * row].join(separator)).collect();
     Ok(Tensor::from_vec(shape, joined))
 }

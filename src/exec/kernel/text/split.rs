@@ -2,6 +2,7 @@
 
 use super::super::call::{check_text_bytes, take};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Shape, Tensor};
 
@@ -36,7 +37,9 @@ fn sparse(inputs: Inputs, what: &str, split: impl for<'a> Fn(&'a [u8], &[u8]) ->
     // A part takes far more room than its bytes.
     check_text_bytes(texts.iter().map(|text| (text.len() + 1).saturating_mul(size_of::<Vec<u8>>())).sum())?;
     let (mut indices, mut values, mut columns) = (Vec::new(), Vec::new(), 0);
+    let mut pace = Pace::new();
     for (row, text) in texts.iter().enumerate() {
+        pace.go(32 * (text.len() + 1));
         let parts = split(text, by);
         columns = columns.max(parts.len());
         for (column, part) in parts.into_iter().enumerate() {

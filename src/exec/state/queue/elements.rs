@@ -79,6 +79,11 @@ impl Elements {
         self.bytes
     }
 
+    /// As [`Elements::bytes`], with what surrounds each.
+    pub fn heap_bytes(&self) -> usize {
+        self.list.iter().map(heap_bytes).sum()
+    }
+
     pub fn push(&mut self, element: Element) {
         self.bytes += bytes(&element);
         match (self.kind, priority(&element)) {
@@ -121,6 +126,11 @@ impl Elements {
 
 pub(super) fn bytes(element: &Element) -> usize {
     element.iter().map(Tensor::byte_len).sum()
+}
+
+/// Bytes of memory that an element takes.
+pub(super) fn heap_bytes(element: &Element) -> usize {
+    size_of::<Element>() + element.iter().map(Tensor::heap_bytes).sum::<usize>()
 }
 
 fn priority(element: &Element) -> Option<i64> {

@@ -6,7 +6,7 @@ use crate::tensor::{DType, Data, Shape, Tensor, with_type};
 /// Row `i` of a tensor.
 pub(in super::super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::from(&tensor.dims()[1..]);
-    let size = shape.elements().unwrap_or(0);
+    let size = shape.checked_elements(tensor.dtype())?;
     let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
         tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
     });

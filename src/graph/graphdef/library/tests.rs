@@ -82,8 +82,16 @@ fn expanded(nodes: &[String], functions: &[String]) -> Vec<String> {
     lines(&nodes)
 }
 
+/// Why the graph is refused, or the first of its nodes that no step can run.
 fn refused(nodes: &[String], functions: &[String]) -> String {
-    from_json(&graph(nodes, functions)).unwrap_err().to_string()
+    match from_json(&graph(nodes, functions)) {
+        Err(error) => error.to_string(),
+        Ok(nodes) => {
+            let graph = Graph::new(nodes).unwrap();
+            let refusal = graph.nodes().find_map(|(id, _)| graph.refusal(id));
+            refusal.expect("a node that no step can run").to_string()
+        }
+    }
 }
 
 fn square() -> String {
@@ -253,8 +261,8 @@ fn a_library_grows_with_its_graph() {
     let new = function("new(a) -> (o)", &[], "o=a", "");
     let error = library.expand(piece(&graph(&[], &[new, other]))).unwrap_err().to_string();
     assert_eq!(error, "there are two functions \"f\" that differ");
-    let error = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap_err();
-    assert_eq!(error.to_string(), "node n: calls \"new\", which is no function of the graph's library");
+    let nodes = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap();
+    assert_eq!(nodes[0].refused.as_deref(), Some("calls \"new\", which is no function of the graph's library"));
 }
 
 #[test]
@@ -302,11 +310,76 @@ fn a_few_functions_do_not_become_a_graph_without_end() {
     let text = graph(&[constant("x = Const"), node("y = f0 x", "")], &functions);
     let mut library = Library { limit: 1000, ..Library::default() };
     let piece = read_json::graph(&crate::json::parse(&text).unwrap()).unwrap();
-    let error = library.expand(piece).unwrap_err().to_string();
-    assert!(error.contains("with it, the functions of the graph expand to more than 1000 nodes"), "{error}");
+    let nodes = library.expand(piece).unwrap();
+    let why = nodes[1].refused.as_deref().unwrap();
+    assert!(why.contains("with it, the functions of the graph expand to more than 1000 nodes"), "{why}");
+    // That was counted, and nothing made for it.
+    assert_eq!((nodes.len(), library.names.len()), (2, 2));
 
-    let mut functions: Vec<String> = (0..80).map(many).collect();
+    let one = |i: usize| {
+        let call = node(&format!("c = f{} a", i + 1), "");
+        function(&format!("f{i}(a) -> (o)"), &[call], "o=c:o:0", "")
+    };
+    let mut functions: Vec<String> = (0..80).map(one).collect();
     functions.push(function("f80(a) -> (o)", &[], "o=a", ""));
     let error = refused(&[constant("x = Const"), node("y = f0 x", "")], &functions);
     assert!(error.contains("calls f64, more than 64 functions deep"), "{error}");
+}
+
+/// Each call hands on twice what it was given, so that the sixtieth would be given more than any memory holds.
+#[test]
+fn what_calls_hand_on_does_not_grow_without_end() {
+    let many = |i: usize| {
+        let attr = r#""h": {"func": {"name": "h", "attr": {"p": {"placeholder": "h"}, "q": {"placeholder": "h"}}}}"#;
+        function(&format!("f{i}(a) -> (o)"), &[node(&format!("c = f{} a", i + 1), attr)], "o=c:o:0", "")
+    };
+    let mut functions: Vec<String> = (0..60).map(many).collect();
+    functions.push(function("f60(a) -> (o)", &[], "o=a", ""));
+    let error = refused(&[constant("x = Const"), node("y = f0 x", &func("h", "h"))], &functions);
+    assert!(error.contains("past 1048576 bytes"), "{error}");
+    let deep = |i: usize| {
+        let attr = r#""h": {"func": {"name": "h", "attr": {"p": {"func": {"name": "h", "attr": {"p": {"placeholder": "h"}}}}}}}"#;
+        function(&format!("f{i}(a) -> (o)"), &[node(&format!("c = f{} a", i + 1), attr)], "o=c:o:0", "")
+    };
+    let mut functions: Vec<String> = (0..60).map(deep).collect();
+    functions.push(function("f60(a) -> (o)", &[], "o=a", ""));
+    let nodes = [constant("x = Const"), node("y = f0 x", &func("h", "h"))];
+    assert_eq!(expanded(&nodes, &functions).last().map(String::as_str), Some("y = Identity x"));
+}
+
+/// Each of these took a time that grew with the square of what is there.
+#[test]
+fn wide_calls_are_expanded_in_one_breath() {
+    let n = 10_000;
+    // As many branches.
+    let branches = vec![r#"{"name": "f"}"#; n].join(", ");
+    let case = node("y = Case p x", &format!(r#""branches": {{"list": {{"func": [{branches}]}}}}"#));
+    let effect = function("f(a) -> ()", &[node("m = Neg a", FLOAT)], "", "m=m");
+    let nodes = [placeholder("p", "DT_INT32"), constant("x = Const"), case];
+    let nodes = from_json(&graph(&nodes, &[effect])).unwrap();
+    assert!(nodes.len() > 3 * n && nodes.iter().all(|node| node.refused.is_none()));
+    // As many outputs of a function, and of a node, each taken by its name.
+    let outputs: Vec<String> = (0..n).map(|i| format!("o{i}")).collect();
+    let ret: Vec<String> = (0..n).map(|i| format!("o{i}=s:output:{i}")).collect();
+    let axis = node("axis = Const", r#""dtype": {"type": "DT_INT32"}, "value": {"tensor": {"dtype": "DT_INT32"}}"#);
+    let split = node("s = Split axis:output:0 a", &format!(r#"{FLOAT}, "num_split": {{"i": "{n}"}}"#));
+    let many = function(&format!("many(a) -> ({})", outputs.join(", ")), &[axis, split], &ret.join(" "), "");
+    let take: Vec<String> = (0..n).map(|i| node(&format!("t{i} = Neg c:o{i}:0"), FLOAT)).collect();
+    let call = [vec![node("c = many a", "")], take].concat();
+    let all = function("all(a) -> (o)", &call, &format!("o=t{}:y:0", n - 1), "");
+    let nodes = from_json(&graph(&[constant("x = Const"), node("y = all x", "")], &[many, all])).unwrap();
+    assert_eq!(lines(&nodes).last().unwrap(), &format!("y = Identity y/t{}", n - 1));
+    assert!(lines(&nodes).contains(&"y/t7 = Neg y/c/s:7".to_owned()));
+}
+
+#[test]
+fn a_call_that_cannot_be_expanded_leaves_the_rest_as_it_is() {
+    let nodes =
+        [constant("x = Const"), node("y = SymbolicGradient x", ""), node("z = f x", ""), node("u = Neg y", FLOAT)];
+    let nodes = from_json(&graph(&nodes, &[square()])).unwrap();
+    let read = Graph::new(nodes).unwrap();
+    let refused: Vec<&str> =
+        read.nodes().filter(|(_, node)| node.refused.is_some()).map(|(_, node)| &*node.name).collect();
+    assert_eq!(refused, ["y"]);
+    assert!(read.find("z/m").is_some());
 }

@@ -1,0 +1,17 @@
+//! The formats of a checkpoint as functions of bytes, for [`crate::fuzz`].
+
+use super::bundle::Index;
+use super::slice::Slice;
+
+pub fn index(bytes: &[u8]) {
+    let Ok(index) = Index::decode(bytes) else { return };
+    assert_eq!(Index::decode(&index.encode()).as_ref(), Ok(&index));
+}
+
+pub fn slice(text: &str) {
+    if let Ok(Some((shape, slice))) = Slice::parse(text) {
+        let _ = slice.shape(&shape);
+        let _ = slice.is_full(&shape);
+        let _ = slice.key(text.as_bytes());
+    }
+}

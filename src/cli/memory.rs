@@ -1,0 +1,193 @@
+//! `--memory`: what a process that runs graphs may hold, and what that is where nobody says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::memory::{self, Bytes};
+
+/// The part of what there is that a process takes for itself where nobody says, in percent: the rest is for code, stacks,
+/// what the allocator keeps between steps, and the machine's other programs.
+const SHARE_PERCENT: u64 = 80;
+
+/// A budget below this leaves nothing for values beside what a node itself needs.
+const LEAST_BYTES: u64 = 32 << 20;
+
+/// Address space under `ulimit -v` that is left to threads' stacks and to what the allocator maps ahead.
+const ADDRESS_MARGIN_BYTES: u64 = 256 << 20;
+
+#[derive(Debug, clap::Args)]
+pub struct MemoryArgs {
+    /// Memory for tensors, variables, queues and messages: 4GB, 512MiB, or 50% of what the machine or container has. Over
+    /// it a step fails with ResourceExhausted [default: 80%]
+    #[arg(long, value_name = "SIZE", env = "MESHTF_MEMORY", value_parser = size)]
+    memory: Option<Size>,
+}
+
+/// A size as the command line states it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Size {
+    Bytes(u64),
+    Percent(u64),
+}
+
+impl MemoryArgs {
+    /// Makes it the budget of this process. To be called before the first tensor.
+    pub fn apply(&self) {
+        let bytes = match self.memory {
+            // More than `ulimit -v` leaves would end the process before it is refused.
+            Some(Size::Bytes(bytes)) => Some(addresses(100).map_or(bytes, |most| most.min(bytes))),
+            Some(Size::Percent(percent)) => available(percent),
+            None => available(SHARE_PERCENT),
+        };
+        if let Some(bytes) = bytes {
+            memory::set_limit(usize::try_from(bytes.max(LEAST_BYTES)).unwrap_or(usize::MAX));
+        }
+    }
+}
+
+/// What a node says of its budget when it serves: ` memory=4.00GB`.
+pub(super) fn shown() -> String {
+    memory::limit().map_or_else(String::new, |limit| format!(" memory={}", Bytes(limit).to_string().replace(' ', "")))
+}
+
+/// `4GB`, `512 MiB`, `1.5g`, `50%`, or a number of bytes.
+fn size(text: &str) -> Result<Size, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim().to_ascii_lowercase());
+    let wrong = || format!("{text:?} is no size such as 4GB, 512MiB or 50%");
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    if unit == "%" {
+        if !(1.0..=100.0).contains(&number) {
+            return Err(format!("{text:?}: between 1% and 100% of what there is"));
+        }
+        return Ok(Size::Percent(number as u64));
+    }
+    let factor: u64 = match unit.as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    let bytes = (number * factor as f64) as u64;
+    if bytes < LEAST_BYTES {
+        return Err(format!("{text:?} is too little: a node needs {} at least", Bytes(LEAST_BYTES as usize)));
+    }
+    Ok(Size::Bytes(bytes))
+}
+
+/// So much of what this process can get: of the machine's memory or the container's share of it, and of the addresses
+/// that `ulimit -v` leaves. `None` where the system tells neither.
+fn available(percent: u64) -> Option<u64> {
+    let memory = [machine(), cgroup(Path::new("/"))].into_iter().flatten().min().map(|bytes| bytes / 100 * percent);
+    memory.into_iter().chain(addresses(percent)).min()
+}
+
+/// So much of the addresses that `ulimit -v` leaves for values.
+fn addresses(percent: u64) -> Option<u64> {
+    addresses_left().map(|bytes| bytes.saturating_sub(ADDRESS_MARGIN_BYTES) / 100 * percent.min(SHARE_PERCENT))
+}
+
+fn machine() -> Option<u64> {
+    // SAFETY: both only answer a number.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)
+}
+
+/// The least of the limits of this process's control groups, of either version, and of the groups around them. `root` is
+/// where the file systems are looked for.
+fn cgroup(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mount = root.join("sys/fs/cgroup");
+    let limits = groups.lines().flat_map(|line| {
+        // `0::/path` of version 2, `4:memory:/path` of version 1.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        let (mount, file) = if controllers.is_empty() {
+            (mount.clone(), "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (mount.join("memory"), "memory.limit_in_bytes")
+        } else {
+            return Vec::new();
+        };
+        let path = PathBuf::from(path.trim_start_matches('/'));
+        // A container that sees its own group as the root has no folder of that path: then the root is its limit.
+        path.ancestors().filter_map(|group| limit_in(&mount.join(group).join(file))).collect()
+    });
+    limits.min()
+}
+
+/// The limit that a file states; `None` for `max`, and for version 1's way to say so, which is a number past any memory.
+fn limit_in(file: &Path) -> Option<u64> {
+    let bytes: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    (bytes < 1 << 60).then_some(bytes)
+}
+
+/// Addresses that this process may still map; `None` where it is not limited.
+fn addresses_left() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills in the structure it is given.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    if told != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    Some(limit.rlim_cur.saturating_sub(mapped().unwrap_or(0)))
+}
+
+/// Addresses that this process has mapped.
+fn mapped() -> Option<u64> {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
+    // SAFETY: it only answers a number.
+    pages.checked_mul(u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let check = |text: &str, want: Option<Size>| assert_eq!(size(text).ok(), want, "{text}");
+        check("4GB", Some(Size::Bytes(4_000_000_000)));
+        check("4 gb", Some(Size::Bytes(4_000_000_000)));
+        check("512MiB", Some(Size::Bytes(512 << 20)));
+        check("1.5g", Some(Size::Bytes(1_500_000_000)));
+        check("200000000", Some(Size::Bytes(200_000_000)));
+        check("50%", Some(Size::Percent(50)));
+        for wrong in ["", "GB", "4 apples", "-4GB", "1.2.3GB", "0%", "101%", "31MB", "4", "nan", "inf"] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn the_least_limit_of_a_container_and_those_around_it_counts() {
+        let check = |groups: &str, files: &[(&str, &str)], want: Option<u64>| {
+            let root = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = root.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write("proc/self/cgroup", groups);
+            files.iter().for_each(|(path, text)| write(&format!("sys/fs/cgroup/{path}"), text));
+            assert_eq!(cgroup(root.path()), want, "{groups} {files:?}");
+        };
+        check("0::/", &[("memory.max", "4294967296\n")], Some(4 << 30));
+        check("0::/", &[("memory.max", "max\n")], None);
+        check("0::/a/b", &[("a/memory.max", "100\n"), ("a/b/memory.max", "max\n")], Some(100));
+        check("0::/a/b", &[("memory.max", "70\n")], Some(70));
+        check(
+            "4:memory:/x\n2:cpu:/\n0::/\n",
+            &[("memory/memory.limit_in_bytes", "9223372036854771712\n"), ("memory/x/memory.limit_in_bytes", "500\n")],
+            Some(500),
+        );
+        check("3:cpu,memory:/\n", &[("memory/memory.limit_in_bytes", "9223372036854771712\n")], None);
+        check("", &[], None);
+    }
+}

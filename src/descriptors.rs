@@ -1,0 +1,75 @@
+//! File descriptors: every socket takes one, and many systems begin with a soft limit of 1024.
+//!
+//! What a process may hold at once is asked here and nowhere else; nothing here opens or closes anything.
+
+use std::io;
+
+/// What a process asks for where the system lets it: nine sockets for each of a thousand peers are far below, and what some
+/// systems refuse is far above.
+const WANTED: u64 = 65_536;
+/// What is assumed where the system does not say.
+const ASSUMED: u64 = 1024;
+
+/// Raises this process's soft limit towards its hard one, and answers what it is then.
+///
+/// # Errors
+/// Where the system does not let it; the limit is as it was.
+#[cfg(unix)]
+pub(crate) fn raise() -> io::Result<usize> {
+    let mut limits = limits()?;
+    let wanted = WANTED.min(limits.rlim_max);
+    if limits.rlim_cur < wanted {
+        limits.rlim_cur = wanted;
+        // SAFETY: `limits` is a valid structure that lives through the call, which only reads it.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limits) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(limit())
+}
+
+/// How many descriptors this process may have open at once.
+#[cfg(unix)]
+pub(crate) fn limit() -> usize {
+    let soft = limits().map_or(ASSUMED, |limits| limits.rlim_cur);
+    usize::try_from(soft).unwrap_or(usize::MAX)
+}
+
+#[cfg(unix)]
+fn limits() -> io::Result<libc::rlimit> {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is a valid structure that lives through the call, which writes it.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } {
+        0 => Ok(limits),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a socket was refused because this process, or the whole system, has no descriptor left.
+pub(crate) fn are_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_and_never_lowered() {
+        let before = limit();
+        assert!(before > 0);
+        let after = raise().unwrap();
+        assert!(after >= before, "{before} before, {after} after");
+        assert_eq!((limit(), raise().unwrap()), (after, after));
+    }
+
+    #[test]
+    fn only_a_lack_of_descriptors_is_one() {
+        let check =
+            |code, exhausted| assert_eq!(are_exhausted(&io::Error::from_raw_os_error(code)), exhausted, "{code}");
+        check(libc::EMFILE, true);
+        check(libc::ENFILE, true);
+        check(libc::ECONNABORTED, false);
+        assert!(!are_exhausted(&io::ErrorKind::TimedOut.into()));
+    }
+}

@@ -1,0 +1,289 @@
+//! Feeds in a client's messages: elements go from the network's bytes into their tensor without a copy in between.
+//!
+//! What a few bytes ask for is counted, and held against what the graph takes there, before it is made.
+
+use bytes::BufMut;
+use prost::Message as _;
+
+use super::pieces::malformed;
+use super::readers::Readers;
+use super::rope::Rope;
+use super::tensor::{CONTENT, Name, TENSOR};
+use crate::failure::{Failure, Result};
+use crate::graph::graphdef::weigh::{TENSOR as TENSOR_SCHEMA, weigh};
+use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+
+/// What takes more bytes than that to read is read where it may take its time.
+const AT_ONCE: usize = 256 << 10;
+/// So much memory a tensor gets for what its client says it will send; more when that has come.
+const CLAIMED: usize = 16 << 20;
+
+/// What a TensorProto says beside its elements.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Head {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    tensor_shape: Option<TensorShapeProto>,
+}
+
+impl Head {
+    /// Its dtype and shape, where it is one that meshtf has, and its dimensions are known.
+    fn read(bytes: &[u8]) -> Result<Option<(DType, Shape)>> {
+        let head = Head::decode(bytes).map_err(|error| malformed(&error))?;
+        let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
+        let dims = head.tensor_shape.map(|shape| shape.dim).unwrap_or_default();
+        let dims = dims.iter().map(|dim| usize::try_from(dim.size).ok()).collect::<Option<Vec<_>>>();
+        Ok(dims.map(|dims| (dtype, Shape::from(dims))))
+    }
+}
+
+/// Where tensors are read: what is known of feeds beforehand, and who reads the large ones.
+pub(super) struct Reading<'a> {
+    pub readers: &'a Readers,
+    /// Whether a value of that dtype and shape may be fed to the tensor of that name.
+    pub admits: &'a (dyn Fn(&str, DType, &Shape) -> Result<()> + Sync),
+}
+
+impl Reading<'_> {
+    /// Reads a NamedTensorProto of `length` bytes.
+    pub async fn named(&self, rope: &mut Rope, length: usize) -> Result<(String, Tensor)> {
+        let end = rope.left().saturating_sub(length);
+        let mut tensor = None;
+        let mut rest = Vec::new();
+        while let Some(length) = rope.field(end, TENSOR, &mut rest).await? {
+            let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
+            tensor = Some(self.tensor(rope, length, &name).await?);
+        }
+        let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
+        match tensor {
+            Some(tensor) => Ok((name, tensor)),
+            None => Err(Failure::invalid(format!("the feed {name:?} comes without a tensor"))),
+        }
+    }
+
+    /// Reads a TensorProto of `length` bytes, which is fed to `name`.
+    pub async fn tensor(&self, rope: &mut Rope, length: usize, name: &str) -> Result<Tensor> {
+        let end = rope.left().saturating_sub(length);
+        let mut filled = None;
+        let mut packed = Vec::new();
+        let mut rest = Vec::new();
+        while let Some(length) = rope.field(end, CONTENT, &mut rest).await? {
+            // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not,
+            // or for strings and bools, whose bytes are not their elements, the content is kept and read at the end.
+            filled = self.fill(rope, end, length, &rest, name).await?;
+            if filled.is_none() {
+                packed.clear();
+                rope.copy(length, end, |bytes| packed.extend_from_slice(bytes)).await?;
+            }
+        }
+        match filled {
+            Some(tensor) => Ok(tensor),
+            None => self.stated(rope, rest, packed, name).await,
+        }
+    }
+
+    /// The tensor of a message that states its elements one by one, or once what all of them are: a few bytes can ask for
+    /// any amount. What it takes is counted before it is made.
+    async fn stated(&self, rope: &mut Rope, stated: Vec<u8>, packed: Vec<u8>, name: &str) -> Result<Tensor> {
+        let mut elements = 0;
+        if let Some((dtype, shape)) = Head::read(&stated)? {
+            let size = dtype.size().unwrap_or(size_of::<Vec<u8>>());
+            elements = shape.checked_elements(dtype)? * size;
+            if elements > AT_ONCE {
+                (self.admits)(name, dtype, &shape)?;
+            }
+        }
+        let decoded = |stated: &[u8]| TensorProto::decode(stated).map_err(|error| malformed(&error));
+        let mut proto = if stated.len() <= AT_ONCE {
+            decoded(&stated)?
+        } else {
+            let weighed = move || Ok((weigh(&*stated, &TENSOR_SCHEMA, MAX_TENSOR_BYTES)?, stated));
+            let (bytes, stated) = self.readers.run(weighed).await?;
+            rope.expand(bytes)?;
+            self.readers.run(move || decoded(&stated)).await?
+        };
+        // The last string stands for all that are missing.
+        let repeated = proto.string_val.last().map_or(0, Vec::len);
+        elements = elements.saturating_add(repeated.saturating_mul(elements / size_of::<Vec<u8>>()));
+        proto.tensor_content = packed;
+        if elements.max(proto.tensor_content.len()) <= AT_ONCE {
+            return tensor_from_proto(proto);
+        }
+        rope.expand(elements)?;
+        self.readers.run(move || tensor_from_proto(proto)).await
+    }
+
+    /// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
+    /// simply its bytes.
+    async fn fill(
+        &self,
+        rope: &mut Rope,
+        end: usize,
+        length: usize,
+        before: &[u8],
+        name: &str,
+    ) -> Result<Option<Tensor>> {
+        let Some((dtype, shape)) = Head::read(before)? else { return Ok(None) };
+        let Some(size) = dtype.size().filter(|_| dtype != DType::Bool) else { return Ok(None) };
+        let count = shape.checked_elements(dtype)?;
+        if count * size != length {
+            let why =
+                format!("a tensor of {dtype} and shape {shape} takes {} bytes, its content has {length}", count * size);
+            return Err(Failure::invalid(why));
+        }
+        if length > AT_ONCE {
+            (self.admits)(name, dtype, &shape)?;
+        }
+        let mut data = Data::zeros(dtype, count.min(CLAIMED / size));
+        let first = fill_bytes(&mut data, 0, rope, end).await?;
+        if first < length {
+            // So much came that the rest is believed.
+            let begun = data;
+            let grown = move || {
+                let mut data = Data::zeros(dtype, count);
+                if let (Some(to), Some(from)) = (data.bytes_mut(), begun.bytes()) {
+                    to[..from.len()].copy_from_slice(from);
+                }
+                Ok(data)
+            };
+            data = self.readers.run(grown).await?;
+            fill_bytes(&mut data, first, rope, end).await?;
+        }
+        Tensor::new(shape, data).map(Some)
+    }
+}
+
+/// Fills the bytes of `data` from the one at `from` on; where they end.
+async fn fill_bytes(data: &mut Data, from: usize, rope: &mut Rope, end: usize) -> Result<usize> {
+    let Some(bytes) = data.bytes_mut() else { return Ok(from) };
+    let (length, mut room) = (bytes.len(), &mut bytes[from..]);
+    rope.copy(room.len(), end, |bytes| room.put_slice(bytes)).await?;
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::encoding::{WireType, encode_key, encode_varint};
+
+    use super::super::rope::tests::rope;
+    use super::super::tensor::tests::tensors;
+    use super::*;
+    use crate::failure::Code;
+    use crate::graph::graphdef::{Dim, tensor_to_proto};
+
+    fn anything(_: &str, _: DType, _: &Shape) -> Result<()> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_feed_is_read_whatever_pieces_it_comes_in() {
+        let readers = Readers::new(1);
+        let reading = Reading { readers: &readers, admits: &anything };
+        for tensor in tensors() {
+            let named = Name { name: "x:0".into() }.encode_to_vec();
+            let bytes = [named, field(TENSOR, &tensor_to_proto(&tensor).encode_to_vec())].concat();
+            for piece in [1, 3, 1000, bytes.len()] {
+                let (name, read) = reading.named(&mut rope(&bytes, piece).await, bytes.len()).await.unwrap();
+                assert_eq!((name.as_str(), &read), ("x:0", &tensor));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_feed_is_the_same_in_two_parts() {
+        let readers = Readers::new(1);
+        let reading = Reading { readers: &readers, admits: &anything };
+        let tensor = Tensor::vector((0..(CLAIMED / 4 + 1000) as u32).collect::<Vec<u32>>());
+        let bytes = tensor_to_proto(&tensor).encode_to_vec();
+        let read = reading.tensor(&mut rope(&bytes, 1 << 20).await, bytes.len(), "x").await.unwrap();
+        assert!(read == tensor);
+    }
+
+    /// A field that holds these bytes.
+    fn field(tag: u32, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_key(tag, WireType::LengthDelimited, &mut out);
+        encode_varint(bytes.len() as u64, &mut out);
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    /// A TensorProto of that dtype and length whose elements are these, the last of them for all that follow.
+    fn splat(dtype: DType, length: i64, elements: TensorProto) -> Vec<u8> {
+        let shape = TensorShapeProto { dim: vec![Dim { size: length }], unknown_rank: false };
+        TensorProto { dtype: dtype.proto_number(), tensor_shape: Some(shape), ..elements }.encode_to_vec()
+    }
+
+    #[tokio::test]
+    async fn what_all_elements_are_is_counted_before_it_is_made() {
+        let readers = Readers::new(1);
+        let ones = |length| splat(DType::F32, length, TensorProto { float_val: vec![1.0], ..Default::default() });
+        let texts = |length| {
+            let string_val = vec![vec![b'x'; 1000]];
+            splat(DType::String, length, TensorProto { string_val, ..Default::default() })
+        };
+        let reading = Reading { readers: &readers, admits: &anything };
+        let check = async |bytes: Vec<u8>, read: Option<usize>| {
+            let answer = reading.tensor(&mut rope(&bytes, bytes.len()).await, bytes.len(), "x").await;
+            match read {
+                Some(length) => assert_eq!(answer.unwrap().len(), length),
+                None => assert_eq!(answer.unwrap_err().code, Code::ResourceExhausted),
+            }
+        };
+        // The room in these tests is of 64 MiB a message.
+        check(ones(10), Some(10)).await;
+        check(ones(1 << 20), Some(1 << 20)).await;
+        check(ones(1 << 25), None).await;
+        check(ones((1 << 29) - 1), None).await;
+        check(texts(10), Some(10)).await;
+        check(texts(100_000), None).await;
+        // Each may be, and both of one message may not.
+        let two = ones(10 << 20);
+        let both = [field(7, &two), field(7, &two)].concat();
+        let mut message = rope(&both, both.len()).await;
+        let mut answers = Vec::new();
+        while let Some(length) = message.field(0, 7, &mut Vec::new()).await.unwrap() {
+            answers.push(reading.tensor(&mut message, length, "x").await.is_ok());
+            if answers.last() == Some(&false) {
+                break;
+            }
+        }
+        assert_eq!(answers, [true, false]);
+    }
+
+    #[tokio::test]
+    async fn a_large_feed_that_nobody_takes_is_refused_before_it_is_made() {
+        let readers = Readers::new(1);
+        let admits = |name: &str, dtype: DType, shape: &Shape| {
+            assert_eq!((name, dtype), ("x:0", DType::F32));
+            if shape.dims() == [1 << 20] { Ok(()) } else { Err(Failure::invalid("not for this")) }
+        };
+        let reading = Reading { readers: &readers, admits: &admits };
+        let check = async |proto: Vec<u8>, is_read: bool| {
+            let bytes = [Name { name: "x:0".into() }.encode_to_vec(), field(TENSOR, &proto)].concat();
+            let answer = reading.named(&mut rope(&bytes, bytes.len()).await, bytes.len()).await;
+            assert_eq!(answer.is_ok(), is_read);
+        };
+        let one = || TensorProto { float_val: vec![1.0], ..Default::default() };
+        check(splat(DType::F32, 1 << 20, one()), true).await;
+        check(splat(DType::F32, (1 << 20) + 1, one()), false).await;
+        let content = |length| tensor_to_proto(&Tensor::zeros(DType::F32, vec![length]).unwrap()).encode_to_vec();
+        check(content(1 << 20), true).await;
+        check(content((1 << 20) - 1), false).await;
+        // What is small is left to the session, which says more.
+        check(splat(DType::F32, 2, one()), true).await;
+    }
+
+    #[tokio::test]
+    async fn content_that_does_not_fit_is_refused() {
+        let readers = Readers::new(1);
+        let reading = Reading { readers: &readers, admits: &anything };
+        let mut proto = tensor_to_proto(&Tensor::vector(vec![1f32, 2.0]));
+        proto.tensor_content.pop();
+        let bytes = proto.encode_to_vec();
+        let refused = reading.tensor(&mut rope(&bytes, 4).await, bytes.len(), "x").await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument);
+    }
+}

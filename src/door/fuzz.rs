@@ -1,0 +1,65 @@
+//! What a client of TensorFlow sends, as functions of bytes, for [`crate::fuzz`].
+
+use std::time::Duration;
+
+use http_body::Frame;
+use http_body_util::StreamBody;
+use prost::Message;
+use tonic::body::Body;
+
+use super::feed::Reading;
+use super::message as msg;
+use super::readers::Readers;
+use super::room::Room;
+use super::rope::Rope;
+use crate::failure::Result;
+
+/// The feeds of a RunStepRequest.
+const STEP_FEED: u32 = 2;
+const LONGEST: usize = 1 << 20;
+
+/// A message of each kind that is read as a whole.
+pub fn message(bytes: &[u8]) {
+    fn read<M: Message + Default>(bytes: &[u8]) {
+        let _ = M::decode(bytes);
+    }
+    let readers: [fn(&[u8]); 9] = [
+        read::<msg::CreateSessionRequest>,
+        read::<msg::ExtendSessionRequest>,
+        read::<msg::PartialRunSetupRequest>,
+        read::<msg::MakeCallableRequest>,
+        read::<msg::ReleaseCallableRequest>,
+        read::<msg::CloseSessionRequest>,
+        read::<msg::ResetRequest>,
+        read::<msg::ListDevicesRequest>,
+        read::<msg::RunStepRequest>,
+    ];
+    readers.iter().for_each(|read| read(bytes));
+}
+
+/// A RunStep with its feeds, which come in pieces whose length the first byte says.
+pub fn run_step(bytes: &[u8]) {
+    let Some((&piece, bytes)) = bytes.split_first() else { return };
+    if bytes.len() <= LONGEST {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let _ = runtime.block_on(step(bytes, usize::from(piece).max(1)));
+    }
+}
+
+async fn step(bytes: &[u8], piece: usize) -> Result<()> {
+    let mut framed = vec![0];
+    framed.extend((bytes.len() as u32).to_be_bytes());
+    framed.extend(bytes);
+    let pieces: Vec<Result<Frame<bytes::Bytes>, tonic::Status>> =
+        framed.chunks(piece).map(|piece| Ok(Frame::data(bytes::Bytes::copy_from_slice(piece)))).collect();
+    let share = Room::new(LONGEST, 1, Duration::from_secs(60)).share(true);
+    let mut rope = Rope::open(Body::new(StreamBody::new(futures::stream::iter(pieces))), share).await?;
+    let reading = Reading { readers: &Readers::new(1), admits: &|_, _, _| Ok(()) };
+    rope.handle().await?;
+    let mut head = Vec::new();
+    while let Some(length) = rope.field(0, STEP_FEED, &mut head).await? {
+        reading.named(&mut rope, length).await?;
+    }
+    let _ = msg::RunStepRequest::decode(&*head);
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Where large messages are read: on threads that may take their time, a few at once.
+//!
+//! What clients send never keeps the threads busy that carry everybody's messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::failure::{Code, Failure, Result};
+
+/// How long a message waits for its turn.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Turns for work that takes long.
+pub(super) struct Readers(Arc<Semaphore>);
+
+impl Readers {
+    /// So many at once.
+    pub fn new(count: usize) -> Readers {
+        Readers(Arc::new(Semaphore::new(count)))
+    }
+
+    /// Does the work when it is its turn.
+    ///
+    /// # Errors
+    /// What the work fails with; ResourceExhausted where its turn does not come; Internal where it panics.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else {
+            let why = format!(
+                "so many large requests are being read that this one did not come to its turn within {} s; try again",
+                MAX_WAIT.as_secs()
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        };
+        // The turn lasts as long as the work, also where nobody waits for it any more.
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        done.await.unwrap_or_else(|error| {
+            Err(Failure::new(Code::Internal, format!("the request could not be worked on: {error}")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_at_once_and_a_panic_is_a_failure() {
+        let readers = Arc::new(Readers::new(1));
+        let (go_on, waits) = mpsc::channel::<()>();
+        let (began, begins) = tokio::sync::oneshot::channel();
+        let first = tokio::spawn({
+            let readers = Arc::clone(&readers);
+            async move {
+                let work = move || {
+                    let _gone = began.send(());
+                    let _hung_up = waits.recv();
+                    Ok(1)
+                };
+                readers.run(work).await
+            }
+        });
+        begins.await.unwrap();
+        // The one that runs is given up; its turn is not over before it has ended.
+        first.abort();
+        let mut second = std::pin::pin!(readers.run(|| Ok(2)));
+        assert!(futures::poll!(second.as_mut()).is_pending());
+        drop(go_on);
+        assert_eq!(second.await.unwrap(), 2);
+        let panicked = readers.run(|| -> Result<()> { panic!("on purpose") }).await.unwrap_err();
+        assert_eq!(panicked.code, Code::Internal);
+        assert_eq!(readers.run(|| Ok(3)).await.unwrap(), 3);
+    }
+}

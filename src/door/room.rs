@@ -1,0 +1,218 @@
+//! How much may be under way at once: what has come of clients' messages, and what they become when they are read.
+//!
+//! A message counts with the bytes that it has brought, not with those that it says it will bring. A client that has not
+//! shown the door's token yet shares a small room with all others of its kind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::pieces::{Pieces, malformed};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
+use crate::memory;
+
+/// Most bytes of messages from clients that have not shown the door's token: of one, and of all together. A session's first
+/// message has its token in it, behind the graph.
+const MAX_UNPROVEN_BYTES: usize = 256 << 20;
+/// Permits count in so many bytes.
+const GRAIN: usize = 1 << 10;
+
+/// The room of a door.
+#[derive(Clone)]
+pub(super) struct Room(Arc<Limits>);
+
+struct Limits {
+    longest: usize,
+    silence: Duration,
+    known: Arc<Semaphore>,
+    unproven: Arc<Semaphore>,
+    decoding: Arc<Semaphore>,
+}
+
+impl Room {
+    /// Room for `count` messages of the longest kind at once, whose clients may be silent for so long.
+    pub fn new(longest: usize, count: usize, silence: Duration) -> Room {
+        let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
+        Room(Arc::new(Limits {
+            longest,
+            silence,
+            known: Arc::new(Semaphore::new(grains)),
+            unproven: Arc::new(Semaphore::new(MAX_UNPROVEN_BYTES / GRAIN)),
+            decoding: Arc::new(Semaphore::new(MAX_GRAPH_BYTES / GRAIN)),
+        }))
+    }
+
+    /// A message's share, as yet empty.
+    pub fn share(&self, is_known: bool) -> Share {
+        Share { room: self.clone(), is_known, permit: None, taken: 0, expanded: 0 }
+    }
+
+    /// Decodes a message of that schema; what it takes as a message stays counted while the permit is held.
+    ///
+    /// # Errors
+    /// InvalidArgument where it is none; ResourceExhausted where it takes more than there may be, alone or with others.
+    pub fn decode<M: prost::Message + Default>(
+        &self,
+        message: Pieces,
+        schema: &'static Schema,
+    ) -> Result<(M, OwnedSemaphorePermit)> {
+        let bytes = weigh(message.clone(), schema, MAX_GRAPH_BYTES)?;
+        let permit = take(&self.0.decoding, bytes.div_ceil(GRAIN))?;
+        // Until it is decoded; then the process counts what it has become.
+        let _reserved = memory::reserve(bytes)?;
+        Ok((M::decode(message).map_err(|error| malformed(&error))?, permit))
+    }
+}
+
+/// What one message takes of the room, until it is dropped.
+pub(super) struct Share {
+    room: Room,
+    is_known: bool,
+    permit: Option<OwnedSemaphorePermit>,
+    /// Bytes that it has room for.
+    taken: usize,
+    /// Bytes that it has become beyond those that came.
+    expanded: usize,
+}
+
+impl Share {
+    /// Whether a message of that length may come.
+    ///
+    /// # Errors
+    /// ResourceExhausted where it is over the limit of one message.
+    pub fn admit(&self, length: usize) -> Result<()> {
+        let longest = self.room.0.longest;
+        if length > longest {
+            let why = format!("the request has {length} bytes, the limit is {longest} (--grpc-limit)");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        if !self.is_known && length > MAX_UNPROVEN_BYTES {
+            let why = format!(
+                "the request has {length} bytes, and the limit is {MAX_UNPROVEN_BYTES} for a client that has not shown the \
+                 door's token; show it as the header `authorization: Bearer TOKEN`, or feed large values instead"
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        Ok(())
+    }
+
+    /// How long the client may send nothing of a message that has begun.
+    pub fn silence(&self) -> Duration {
+        self.room.0.silence
+    }
+
+    /// Takes room for all that has come so far.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is none.
+    pub fn received(&mut self, bytes: usize) -> Result<()> {
+        self.cover(bytes.saturating_add(self.expanded))
+    }
+
+    /// Takes room for what a few bytes become when they are read, as though all of it had been sent.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is none, or it is more than one message may have.
+    pub fn expand(&mut self, received: usize, bytes: usize) -> Result<()> {
+        let longest = self.room.0.longest;
+        self.expanded = self.expanded.saturating_add(bytes);
+        if self.expanded > longest {
+            let why = format!(
+                "the feeds of the request take {} bytes or more once they are read, the limit is {longest} (--grpc-limit)",
+                self.expanded
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        memory::admit(bytes)?;
+        self.received(received)
+    }
+
+    /// The client has shown that it may pass.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room among those who may.
+    pub fn prove(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_known, true) {
+            return Ok(());
+        }
+        let taken = std::mem::take(&mut self.taken);
+        let before = self.permit.take();
+        self.cover(taken)?;
+        drop(before);
+        Ok(())
+    }
+
+    fn cover(&mut self, bytes: usize) -> Result<()> {
+        let missing = bytes.saturating_sub(self.taken).div_ceil(GRAIN);
+        if missing == 0 {
+            return Ok(());
+        }
+        let Limits { known, unproven, .. } = &*self.room.0;
+        let from = if self.is_known { known } else { unproven };
+        let more = take(from, missing)?;
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            None => self.permit = Some(more),
+        }
+        self.taken += missing * GRAIN;
+        Ok(())
+    }
+}
+
+fn take(from: &Arc<Semaphore>, grains: usize) -> Result<OwnedSemaphorePermit> {
+    let taken = u32::try_from(grains).ok().and_then(|grains| Arc::clone(from).try_acquire_many_owned(grains).ok());
+    taken.ok_or_else(|| {
+        let why = "so many large requests are under way that there is no room for another; try again";
+        Failure::new(Code::ResourceExhausted, why)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_full(result: Result<()>) -> bool {
+        result.is_err_and(|failure| failure.code == Code::ResourceExhausted)
+    }
+
+    #[test]
+    fn what_has_come_counts_and_what_is_claimed_does_not() {
+        let room = Room::new(4 * GRAIN, 2, Duration::MAX);
+        assert!(is_full(room.share(true).admit(4 * GRAIN + 1)));
+        let claims: Vec<Share> = (0..100).map(|_| room.share(true)).collect();
+        assert!(claims.iter().all(|share| share.admit(4 * GRAIN).is_ok()));
+        let [mut one, mut other, mut third] = [(); 3].map(|()| room.share(true));
+        one.received(4 * GRAIN).unwrap();
+        other.received(1).unwrap();
+        other.received(3 * GRAIN + 1).unwrap();
+        assert!(is_full(third.received(1)));
+        drop(other);
+        third.received(1).unwrap();
+    }
+
+    #[test]
+    fn what_is_expanded_counts_as_what_is_sent() {
+        let room = Room::new(4 * GRAIN, 2, Duration::MAX);
+        let mut share = room.share(true);
+        share.expand(10, 3 * GRAIN).unwrap();
+        assert!(is_full(share.expand(10, GRAIN + 1)));
+        let mut other = room.share(true);
+        other.expand(0, 4 * GRAIN).unwrap();
+        assert!(is_full(room.share(true).expand(0, 2 * GRAIN)));
+    }
+
+    #[test]
+    fn clients_without_the_token_have_a_room_of_their_own() {
+        let room = Room::new(usize::MAX, 1, Duration::MAX);
+        let [mut stranger, mut other] = [(); 2].map(|()| room.share(false));
+        assert!(is_full(stranger.admit(MAX_UNPROVEN_BYTES + 1)));
+        stranger.received(MAX_UNPROVEN_BYTES).unwrap();
+        assert!(is_full(other.received(1)));
+        room.share(true).received(1).unwrap();
+        // Who shows it makes room for the next.
+        stranger.prove().unwrap();
+        other.received(1).unwrap();
+    }
+}

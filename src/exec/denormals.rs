@@ -1,0 +1,56 @@
+//! Denormal floats count as zero where kernels run, as in TensorFlow, whose threads are set so: a processor takes up to a
+//! hundred times as long over one, and what has come so close to zero is seldom worth that.
+//!
+//! It is a setting of a thread, not of a kernel: threads that compute for devices have it, the others of the process never
+//! do. What only moves a number leaves it as it is; and reading and writing numbers as text works on their bits, wherever it
+//! happens.
+
+use std::sync::Once;
+
+/// Lets the calling thread, and the pool that kernels spread their work over, take denormals for zero and answer zero
+/// instead of one.
+pub(super) fn flush() {
+    on_this_thread();
+    static POOL: Once = Once::new();
+    POOL.call_once(on_the_pool);
+}
+
+/// The threads of rayon's global pool, whoever started it. Other pools are started by the thread that computes, and a
+/// thread begins with the settings of the one that starts it.
+fn on_the_pool() {
+    #[cfg(feature = "exec")]
+    rayon::broadcast(|_| on_this_thread());
+}
+
+/// Rust takes it for granted that nobody changes these settings, and computes in advance what it can accordingly: all that
+/// can come of it is a denormal where the processor would have answered zero.
+#[cfg(target_arch = "x86_64")]
+fn on_this_thread() {
+    /// The bits of the register MXCSR: results that are denormal become zero, and operands that are count as zero.
+    const FLUSH_TO_ZERO: u32 = 1 << 15;
+    const DENORMALS_ARE_ZERO: u32 = 1 << 6;
+    let mut control = 0u32;
+    // SAFETY: every x86-64 processor has the register, and every bit but those two stays as it was.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &mut control, options(nostack, preserves_flags));
+        control |= FLUSH_TO_ZERO | DENORMALS_ARE_ZERO;
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &control, options(nostack, preserves_flags, readonly));
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn on_this_thread() {
+    /// The bit of the register FPCR for both, in float32 and float64.
+    const FLUSH_TO_ZERO: u64 = 1 << 24;
+    let mut control: u64;
+    // SAFETY: every 64-bit ARM processor has the register, and every bit but that one stays as it was.
+    unsafe {
+        std::arch::asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags));
+        control |= FLUSH_TO_ZERO;
+        std::arch::asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags));
+    }
+}
+
+/// Other processors compute with denormals.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn on_this_thread() {}

@@ -1,0 +1,569 @@
+//! The pieces, sessions and steps of a device, and what each message does to them.
+//!
+//! Only the thread that drives the device works on this. The steps of one piece run in order, one after the other; a step
+//! that waits for a value or a resource costs nothing until that comes. While a piece has its turn its body is out of the
+//! table: what comes for it then is held until it is back.
+
+mod account;
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::Pushed;
+use super::super::mailbox::{Message, Ticket};
+use super::super::step::{self, Body, Parked, Progress, Surroundings, Tags};
+use super::super::token::Tokens;
+use super::super::turn::{self, Signal};
+use super::ended::Ended;
+use super::{Claim, Place};
+use crate::failure::{Code, Failure, Held, Result};
+use crate::ids::{PieceId, SessionId, StepId};
+use crate::memory;
+use crate::tensor::Tensor;
+
+/// Most bytes of values that wait on one device for their step or their Recv.
+pub const MAX_PARKED_BYTES: usize = 4 << 30;
+
+/// Most pieces that one device holds.
+pub const MAX_PIECES: usize = 1 << 16;
+
+/// Most [`Device::start`](crate::exec::Device::start)s of one piece that wait for their turn.
+pub const MAX_RUNS: usize = 1 << 16;
+
+pub(super) struct Table {
+    place: Arc<Place>,
+    pieces: HashMap<PieceId, PieceState>,
+    sessions: HashMap<SessionId, SessionState>,
+    /// The pieces whose step can go on.
+    runnable: VecDeque<PieceId>,
+    /// Turns of steps that were given up, which have not ended.
+    ending: usize,
+    /// Why the device answers nothing but this any more.
+    lost: Option<Failure>,
+}
+
+struct PieceState {
+    /// None while the piece has its turn.
+    body: Option<Box<Body>>,
+    signal: Arc<Signal>,
+    /// The step under way.
+    current: Option<u64>,
+    runs: VecDeque<Run>,
+    is_queued: bool,
+    /// What came for the step while the body was out.
+    held: Vec<Given>,
+}
+
+/// What a step waits for.
+enum Given {
+    Value { transfer: u32, tags: Tags, value: Option<Tensor> },
+    Woken { ticket: Ticket, result: Result<Tokens> },
+}
+
+/// Steps to run, one after the other.
+struct Run {
+    first: u64,
+    next: u64,
+    end: u64,
+    feeds: Vec<Tensor>,
+    /// For the feeds, until the first of the steps begins.
+    claim: Option<Claim>,
+}
+
+#[derive(Default)]
+struct SessionState {
+    pieces: Vec<PieceId>,
+    /// The piece that each step under way belongs to.
+    steps: HashMap<u64, PieceId>,
+    /// Values that came before their step.
+    early: HashMap<u64, Parked>,
+    ended: Ended,
+}
+
+/// The turn of a piece.
+pub(in crate::exec) struct Turn {
+    id: PieceId,
+    number: u64,
+    body: Box<Body>,
+    pub signal: Arc<Signal>,
+}
+
+impl Turn {
+    /// Lets the step run until it waits, is done, fails, has had its turn or is told to make way.
+    pub fn run(&mut self, place: &Place) -> Result<Progress> {
+        let near = surroundings(place, self.id, &self.signal);
+        let Body { program, step } = &mut *self.body;
+        let _turn = memory::Turn::begin();
+        let run = || turn::within(&self.signal, || step.run(program, &near));
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            Err(match turn::is_stop(&*panic) {
+                true => Failure::new(Code::Cancelled, "the step was given up"),
+                false => step.place(program, Failure::panicked("the kernel", &*panic)),
+            })
+        })
+    }
+}
+
+fn surroundings<'a>(place: &'a Place, piece: PieceId, signal: &'a Signal) -> Surroundings<'a> {
+    Surroundings {
+        device: &place.name,
+        piece,
+        engine: &*place.engine,
+        sink: &*place.sink,
+        mailbox: &place.mailbox,
+        signal,
+        parked: &place.parked,
+    }
+}
+
+impl Table {
+    pub fn new(place: Arc<Place>) -> Table {
+        let (pieces, sessions, runnable) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Table { place, pieces, sessions, runnable, ending: 0, lost: None }
+    }
+
+    /// Takes a message. Where that panics, the step it was about fails and the rest goes on.
+    pub fn take(&mut self, message: Message) {
+        if self.lost.is_some() {
+            return self.refuse(message);
+        }
+        let about = match &message {
+            Message::Start { id, first, .. } => Some(StepId { session: id.session, number: *first }),
+            Message::Arrive { step, .. } | Message::Overflow { step, .. } | Message::Abort { step } => Some(*step),
+            Message::Wake { ticket, .. } => Some(ticket.step),
+            Message::Back { turn, .. } => Some(turn.step()),
+            Message::Register { .. }
+            | Message::Forget { .. }
+            | Message::Release { .. }
+            | Message::Count { .. }
+            | Message::Largest { .. }
+            | Message::Close => None,
+        };
+        self.survive(about, |table| table.handle(message));
+    }
+
+    /// Takes a turn back that has ended, on the thread that drives. Where that panics, its step fails and the rest goes on.
+    pub fn end(&mut self, turn: Turn, result: Result<Progress>) {
+        self.survive(Some(turn.step()), |table| table.back(turn, result));
+    }
+
+    pub fn has_turn(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    /// The next piece whose step can go on.
+    pub fn next_turn(&mut self) -> Option<Turn> {
+        loop {
+            let id = self.runnable.pop_front()?;
+            let Some(piece) = self.pieces.get_mut(&id) else { continue };
+            piece.is_queued = false;
+            // Its step may have been given up since; then the body stays for the next.
+            let Some(number) = piece.current else { continue };
+            let Some(body) = piece.body.take() else { continue };
+            piece.signal.clear();
+            return Some(Turn { id, number, body, signal: Arc::clone(&piece.signal) });
+        }
+    }
+
+    /// Forgets everything.
+    pub fn close(&mut self) {
+        for id in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.survive(None, |table| table.release(id));
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Register { id, body, reply } => {
+                let result = self.register(id, body);
+                let _gone = reply.send(result);
+            }
+            Message::Start { id, first, count, feeds, claim } => {
+                let run = Run { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
+                self.start(id, run);
+            }
+            Message::Arrive { step, values } => {
+                for Pushed { transfer, iterations, value } in values {
+                    self.arrive(step, transfer, iterations, value);
+                }
+            }
+            Message::Overflow { step, failure } => self.overflow(step, failure),
+            Message::Abort { step } => self.abort(step),
+            Message::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
+            Message::Release { session } => self.release(session),
+            Message::Wake { ticket, result } => self.wake(ticket, result),
+            Message::Back { turn, result } => self.back(turn, result),
+            Message::Count { reply } => {
+                let _gone = reply.send(self.holds());
+            }
+            Message::Largest { reply } => {
+                let _gone = reply.send(self.most_held());
+            }
+            Message::Close => {}
+        }
+    }
+
+    fn register(&mut self, id: PieceId, body: Box<Body>) -> Result<()> {
+        if self.pieces.contains_key(&id) {
+            let why = format!("piece {} is registered already", id.number);
+            return Err(Failure::new(Code::AlreadyExists, why));
+        }
+        if self.pieces.len() >= MAX_PIECES {
+            let why =
+                format!("the device holds {MAX_PIECES} pieces already (MAX_PIECES); close sessions that are not used");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        let state = PieceState {
+            body: Some(body),
+            signal: Arc::default(),
+            current: None,
+            runs: VecDeque::new(),
+            is_queued: false,
+            held: Vec::new(),
+        };
+        self.pieces.insert(id, state);
+        self.sessions.entry(id.session).or_default().pieces.push(id);
+        Ok(())
+    }
+
+    fn start(&mut self, id: PieceId, run: Run) {
+        let first = run.first;
+        let Some(piece) = self.pieces.get_mut(&id) else {
+            let step = StepId { session: id.session, number: first };
+            let why = format!("piece {} is not registered here; its session may be over", id.number);
+            return self.report(step, Failure::new(Code::NotFound, why));
+        };
+        if piece.runs.len() >= MAX_RUNS {
+            let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
+            return self
+                .report(StepId { session: id.session, number: first }, Failure::new(Code::ResourceExhausted, why));
+        }
+        if run.next < run.end {
+            piece.runs.push_back(run);
+            self.begin(id);
+        }
+    }
+
+    /// Begins the next step of a piece, if it is idle and has one.
+    fn begin(&mut self, id: PieceId) {
+        let (Some(piece), Some(session)) = (self.pieces.get_mut(&id), self.sessions.get_mut(&id.session)) else {
+            return;
+        };
+        let (None, Some(body)) = (piece.current, &mut piece.body) else { return };
+        while piece.runs.front().is_some_and(|run| run.next >= run.end) {
+            piece.runs.pop_front();
+        }
+        let Some(run) = piece.runs.front_mut() else { return };
+        let number = run.next;
+        run.next += 1;
+        run.claim = None;
+        let feeds = if run.next == run.end { std::mem::take(&mut run.feeds) } else { run.feeds.clone() };
+        let early = session.early.remove(&number).unwrap_or_default();
+        session.steps.insert(number, id);
+        piece.current = Some(number);
+        body.step.begin(&body.program.code, StepId { session: id.session, number }, feeds, early);
+        self.queue(id);
+    }
+
+    fn queue(&mut self, id: PieceId) {
+        if let Some(piece) = self.pieces.get_mut(&id)
+            && !std::mem::replace(&mut piece.is_queued, true)
+        {
+            self.runnable.push_back(id);
+        }
+    }
+
+    /// Puts a piece back whose turn has ended, and goes on after it.
+    fn back(&mut self, turn: Turn, result: Result<Progress>) {
+        let Turn { id, number, mut body, signal } = turn;
+        let Some(piece) = self.pieces.get_mut(&id).filter(|piece| Arc::ptr_eq(&piece.signal, &signal)) else {
+            // The session was released in the meantime.
+            self.ending -= 1;
+            return body.step.cancel(&body.program.code, &self.place.parked);
+        };
+        let body = piece.body.insert(body);
+        if piece.current != Some(number) {
+            // The step was given up in the meantime.
+            self.ending -= 1;
+            body.step.cancel(&body.program.code, &self.place.parked);
+            return self.begin(id);
+        }
+        let held = std::mem::take(&mut piece.held);
+        self.settle(id, result);
+        for given in held {
+            let is_current = self.pieces.get(&id).is_some_and(|piece| piece.current == Some(number));
+            if is_current {
+                self.feed(id, given);
+            } else {
+                self.drop_given(given);
+            }
+        }
+    }
+
+    /// Goes on after a step ran or took something in.
+    fn settle(&mut self, id: PieceId, result: Result<Progress>) {
+        match result {
+            Ok(Progress::Waits) => {}
+            Ok(Progress::Yields) => self.queue(id),
+            Ok(Progress::Done(fetches)) => {
+                if let Some(step) = self.end_step(id) {
+                    self.place.sink.done(id, step, fetches);
+                }
+                self.begin(id);
+            }
+            Err(failure) => {
+                let failure = failure.with_holder_among(|worked_on| {
+                    let held =
+                        worked_on.map(|held| Held { what: format!("{} of session {}", held.what, id.session), ..held });
+                    held.into_iter().chain(self.most_held()).max_by_key(|held| held.bytes)
+                });
+                if let Some(step) = self.end_run(id) {
+                    self.report(step, failure);
+                }
+                self.begin(id);
+            }
+        }
+    }
+
+    fn report(&self, step: StepId, failure: Failure) {
+        let Place { name, sink, .. } = &*self.place;
+        sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));
+        sink.flush();
+    }
+
+    /// Forgets the step under way of a piece.
+    fn end_step(&mut self, id: PieceId) -> Option<StepId> {
+        let piece = self.pieces.get_mut(&id)?;
+        let number = piece.current.take()?;
+        match &mut piece.body {
+            Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
+            None => {
+                piece.signal.stop();
+                self.ending += 1;
+            }
+        }
+        let held = std::mem::take(&mut piece.held);
+        held.into_iter().for_each(|given| self.drop_given(given));
+        if let Some(session) = self.sessions.get_mut(&id.session) {
+            session.steps.remove(&number);
+            session.ended.insert(number, number);
+        }
+        Some(StepId { session: id.session, number })
+    }
+
+    /// Forgets the step under way of a piece and those that would have followed it.
+    fn end_run(&mut self, id: PieceId) -> Option<StepId> {
+        let step = self.end_step(id)?;
+        let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
+        if let Some(run) = run.filter(|run| run.next < run.end) {
+            self.forget(id.session, run.next, run.end - 1);
+        }
+        Some(step)
+    }
+
+    /// Notes that steps are over which have not begun.
+    fn forget(&mut self, session: SessionId, first: u64, last: u64) {
+        let Some(session) = self.sessions.get_mut(&session) else { return };
+        session.ended.insert(first, last);
+        session.early.retain(|number, early| {
+            let is_over = (first..=last).contains(number);
+            if is_over {
+                let bytes: usize = early.values().map(step::cost).sum();
+                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            !is_over
+        });
+    }
+
+    fn arrive(&mut self, id: StepId, transfer: u32, tags: Tags, value: Option<Tensor>) {
+        let Some(session) = self.sessions.get_mut(&id.session) else {
+            self.place.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
+            return;
+        };
+        let cost = step::cost(&value);
+        let Some(&piece) = session.steps.get(&id.number) else {
+            let twice = if session.ended.contains(id.number) {
+                Some(cost)
+            } else {
+                let parked = session.early.entry(id.number).or_default();
+                parked.insert((transfer, tags), value).map(|first| step::cost(&first))
+            };
+            self.place.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
+            return;
+        };
+        self.feed(piece, Given::Value { transfer, tags, value });
+    }
+
+    fn wake(&mut self, ticket: Ticket, result: Result<Tokens>) {
+        let session = self.sessions.get(&ticket.step.session);
+        let Some(&piece) = session.and_then(|session| session.steps.get(&ticket.step.number)) else { return };
+        self.feed(piece, Given::Woken { ticket, result });
+    }
+
+    /// Gives a step something that it waits for, and a turn.
+    fn feed(&mut self, id: PieceId, given: Given) {
+        let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_given(given) };
+        let Some(body) = &mut piece.body else { return piece.held.push(given) };
+        let near = surroundings(&self.place, id, &piece.signal);
+        let Body { program, step } = &mut **body;
+        let fed = match given {
+            Given::Value { transfer, tags, value } => step.arrive(program, &near, transfer, tags, value),
+            Given::Woken { ticket, result } => step.wake(program, &near, ticket, result),
+        };
+        match fed {
+            Ok(()) => self.queue(id),
+            Err(failure) => {
+                let failure = step.place(program, failure);
+                self.settle(id, Err(failure));
+            }
+        }
+    }
+
+    /// Drops what no step waits for any more.
+    fn drop_given(&self, given: Given) {
+        if let Given::Value { value, .. } = given {
+            self.place.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
+        }
+    }
+
+    /// Fails a step, begun or not, that more values came for than may wait.
+    fn overflow(&mut self, id: StepId, failure: Failure) {
+        let failure = failure.with_holder_among(|_| self.most_held());
+        self.abort(id);
+        self.report(id, failure);
+    }
+
+    fn abort(&mut self, id: StepId) {
+        let Some(session) = self.sessions.get_mut(&id.session) else { return };
+        for piece_id in session.pieces.clone() {
+            let Some(piece) = self.pieces.get_mut(&piece_id) else { continue };
+            let Some(place) = piece.runs.iter().position(|run| (run.first..run.end).contains(&id.number)) else {
+                continue;
+            };
+            // A piece may be ahead of the step that failed elsewhere: what follows that is given up all the same.
+            if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
+                self.end_run(piece_id);
+                self.begin(piece_id);
+            } else {
+                let end = std::mem::replace(&mut piece.runs[place].end, id.number);
+                self.forget(id.session, id.number, end - 1);
+            }
+        }
+        self.forget(id.session, id.number, id.number);
+    }
+
+    fn forget_piece(&mut self, id: PieceId) {
+        while let Some(piece) = self.pieces.get_mut(&id).filter(|piece| !piece.runs.is_empty()) {
+            if piece.current.is_some() {
+                self.end_run(id);
+            } else if let Some(run) = piece.runs.pop_front().filter(|run| run.next < run.end) {
+                self.forget(id.session, run.next, run.end - 1);
+            }
+        }
+        self.pieces.remove(&id);
+        if let Some(session) = self.sessions.get_mut(&id.session) {
+            session.pieces.retain(|&piece| piece != id);
+        }
+    }
+
+    fn release(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for id in session.pieces {
+            let Some(mut piece) = self.pieces.remove(&id) else { continue };
+            match &mut piece.body {
+                Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
+                None => {
+                    piece.signal.stop();
+                    // Otherwise it was given up before.
+                    self.ending += usize::from(piece.current.is_some());
+                }
+            }
+            piece.held.into_iter().for_each(|given| self.drop_given(given));
+        }
+        let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
+        self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+        self.place.resources.release(id);
+    }
+
+    /// Does something to the table. Where that panics, the step it was about fails; where nothing can be said of one, or
+    /// giving it up panics too, the device is lost.
+    fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
+        let failure = Failure::panicked("the device's thread", &*panic);
+        let ended = about.map(|step| {
+            let fail = || {
+                self.abort(step);
+                self.report(step, failure.clone());
+            };
+            catch_unwind(AssertUnwindSafe(fail))
+        });
+        if !matches!(ended, Some(Ok(()))) {
+            self.lose(failure);
+        }
+    }
+
+    /// Fails every step, now and from now on: nothing is known of what the table holds.
+    fn lose(&mut self, failure: Failure) {
+        let message = format!("{} is lost until its node starts anew: {}", self.place.name, failure.message);
+        let failure = Failure::new(Code::Internal, message);
+        self.lost = Some(failure.clone());
+        self.runnable.clear();
+        self.ending = 0;
+        let mut steps: Vec<StepId> = Vec::new();
+        for (id, mut piece) in std::mem::take(&mut self.pieces) {
+            piece.signal.stop();
+            // Of each run the step that is under way, or the first to come; none of a run that is through.
+            steps.extend(piece.runs.iter().filter_map(|run| {
+                let current = piece.current.filter(|number| (run.first..run.end).contains(number));
+                let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
+                Some(StepId { session: id.session, number })
+            }));
+            // What is to be dropped may be what panics.
+            let _panicked = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(body) = &mut piece.body {
+                    body.step.cancel(&body.program.code, &self.place.parked);
+                }
+                drop(piece);
+            }));
+        }
+        self.sessions.clear();
+        for step in steps {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| self.report(step, failure.clone())));
+        }
+    }
+
+    /// Answers a message to a device that is lost.
+    fn refuse(&mut self, message: Message) {
+        let Some(lost) = self.lost.clone() else { return };
+        let answer = || match message {
+            Message::Register { reply, .. } => {
+                let _gone = reply.send(Err(lost));
+            }
+            Message::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
+            Message::Arrive { values, .. } => {
+                let bytes: usize = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
+                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            Message::Release { session } => self.place.resources.release(session),
+            Message::Count { reply } => {
+                let _gone = reply.send(self.holds());
+            }
+            Message::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
+            Message::Overflow { .. }
+            | Message::Abort { .. }
+            | Message::Forget { .. }
+            | Message::Wake { .. }
+            | Message::Largest { .. }
+            | Message::Close => {}
+        };
+        let _panicked = catch_unwind(AssertUnwindSafe(answer));
+    }
+}
+
+impl Turn {
+    fn step(&self) -> StepId {
+        StepId { session: self.id.session, number: self.number }
+    }
+}

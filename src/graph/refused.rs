@@ -1,0 +1,64 @@
+//! Nodes that are kept though no step can run them: of an op that meshtf does not have, or with an attribute that it
+//! cannot hold. Programs of TensorFlow's have such nodes beside what they run (input pipelines, what only an exporter needs),
+//! and a run is refused only where it needs one.
+
+use super::{GraphError, Node, OpDef, Output, OutputType, op};
+use crate::tensor::DType;
+
+/// Most outputs of such a node that are known by who takes them: nothing else says how many it has.
+const MAX_PORTS: u32 = 64;
+
+/// Stands for the op of a node that no step can run.
+static UNKNOWN: OpDef = OpDef::unknown("an op that meshtf does not have");
+
+/// What such a node stated, and whose fault it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused {
+    /// The op type as stated.
+    pub op: String,
+    /// What its reader found wrong; `None` where it is the op that is unknown.
+    pub why: Option<String>,
+    /// The node that cannot run, where this one only takes of that what it cannot be checked without.
+    pub because_of: Option<(String, Box<Refused>)>,
+}
+
+impl Refused {
+    /// Why the node of that name cannot run.
+    pub fn error(&self, node: &str) -> GraphError {
+        match (&self.because_of, &self.why) {
+            (Some((node, refused)), _) => refused.error(node),
+            (None, Some(why)) => GraphError::CannotRun { node: node.to_owned(), why: why.clone() },
+            (None, None) => GraphError::UnknownOp {
+                node: node.to_owned(),
+                op: self.op.clone(),
+                nearest: op::nearest(&self.op).into_iter().map(str::to_owned).collect(),
+            },
+        }
+    }
+}
+
+/// The op of a node that is kept and cannot run.
+pub(super) fn unknown_op() -> &'static OpDef {
+    &UNKNOWN
+}
+
+/// Whether what `input` takes of a node that cannot run can be known by that.
+pub(super) fn is_countable(input: Output) -> bool {
+    input.port < MAX_PORTS
+}
+
+/// Types the outputs of nodes that cannot run by who takes them, so that they can be fed all the same.
+pub(super) fn type_outputs(nodes: &mut [Node], taken: Vec<(Output, OutputType)>) {
+    for (output, ty) in taken {
+        let outputs = &mut nodes[output.node.index()].outputs;
+        let port = output.port as usize;
+        if outputs.len() <= port {
+            outputs.resize(port + 1, UNTYPED);
+        }
+        let is_ref = ty.is_ref || (outputs[port].is_ref && outputs[port].dtype == ty.dtype);
+        outputs[port] = OutputType { is_ref, ..ty };
+    }
+}
+
+/// An output that nobody who can run takes: no client can feed or fetch it.
+pub(super) const UNTYPED: OutputType = OutputType { dtype: DType::Variant, is_ref: false };

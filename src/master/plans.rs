@@ -1,0 +1,293 @@
+//! The plans of one session: under which numbers they run, which of their pieces are where, and which goes first where
+//! there are too many.
+//!
+//! Sends nothing: it says which pieces nobody runs any more.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::failure::{Code, Failure, Reason, Result};
+use crate::ids::{Incarnation, PieceId, RequestId};
+use crate::plan::{DeviceName, Signature, Summary, Task};
+use crate::protocol::{Cluster, Peer};
+use crate::tensor::{DType, PartialShape, Tensor};
+
+/// Most requests that wait for one plan to be registered.
+const MAX_ASKING: usize = 64;
+
+/// A plan whose pieces are with their workers, or on their way.
+pub(super) struct Prepared {
+    pub parts: Arc<Vec<Part>>,
+    pub signature: Arc<Signature>,
+    pub feed_types: Vec<DType>,
+    /// What is known of each feed's shape.
+    pub feed_shapes: Vec<PartialShape>,
+    /// The tasks of which the first sends the second values.
+    pub meets: Arc<BTreeSet<(Task, Task)>>,
+    /// Where each piece stands: its fetches' places in the signature.
+    pub piece_fetches: Arc<HashMap<PieceId, Vec<u32>>>,
+    /// Where each feed goes that comes while its step is under way.
+    pub feed_ways: Vec<Vec<FeedWay>>,
+    /// In a partial run: the feeds that each fetch needs.
+    pub needed_feeds: Vec<Vec<u32>>,
+    pub summary: Summary,
+    /// The numbers of its pieces.
+    pub pieces: Range<u32>,
+    pub registration: Registration,
+    /// How many runs of it are under way.
+    pub runs: usize,
+    /// When it was last asked for, on the session's own count.
+    pub used: u64,
+    /// Its signature has another plan by now; it goes with its last run.
+    pub is_replaced: bool,
+}
+
+/// Who takes a feed of a partial run.
+#[derive(Clone)]
+pub(super) struct FeedWay {
+    pub worker: Peer,
+    pub device: DeviceName,
+    pub transfer: u32,
+}
+
+/// What one worker has of a plan.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub task: Task,
+    pub worker: Peer,
+    pub incarnation: Incarnation,
+    pub pieces: Vec<PieceId>,
+    /// The signature's feeds that its pieces take, piece by piece.
+    pub feeds: Vec<u32>,
+}
+
+pub(super) enum Registration {
+    /// These workers have not answered yet; then the requests are.
+    Waiting {
+        requests: Vec<RequestId>,
+        workers: BTreeSet<Peer>,
+    },
+    Ready,
+}
+
+/// What stands under a signature.
+pub(super) enum Standing {
+    /// A plan that can run.
+    Ready(u32),
+    /// One that is being registered; the request is answered with it.
+    Asked,
+    Nothing,
+}
+
+/// A session's plans.
+pub(super) struct Plans {
+    limit: usize,
+    plans: HashMap<u32, Prepared>,
+    by_signature: HashMap<Arc<Signature>, u32>,
+    /// Each plan by the first of its pieces.
+    by_piece: BTreeMap<u32, u32>,
+    /// The number of the next plan. None is given twice, so that an old one never means a new plan.
+    next: u32,
+    clock: u64,
+}
+
+/// Pieces that are not needed any more, and who has them.
+pub(super) type Unneeded = Vec<(Peer, Vec<PieceId>)>;
+
+impl Plans {
+    pub fn new(limit: usize) -> Self {
+        let (plans, by_signature, by_piece) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Plans { limit, plans, by_signature, by_piece, next: 0, clock: 0 }
+    }
+
+    pub fn get(&self, number: u32) -> Option<&Prepared> {
+        self.plans.get(&number)
+    }
+
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut Prepared> {
+        self.plans.get_mut(&number)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Prepared> {
+        self.plans.values()
+    }
+
+    /// What stands under a signature on this cluster; `request` is noted where a plan is being registered.
+    ///
+    /// # Errors
+    /// ResourceExhausted where too many requests wait for it already.
+    pub fn stand(&mut self, signature: &Signature, cluster: &Cluster, request: RequestId) -> Result<Standing> {
+        let Some(&number) = self.by_signature.get(signature) else { return Ok(Standing::Nothing) };
+        self.clock += 1;
+        let Some(plan) = self.plans.get_mut(&number) else { return Ok(Standing::Nothing) };
+        plan.used = self.clock;
+        if plan.missed(cluster).is_some() {
+            return Ok(Standing::Nothing);
+        }
+        match &mut plan.registration {
+            Registration::Ready => Ok(Standing::Ready(number)),
+            Registration::Waiting { requests, .. } if requests.len() >= MAX_ASKING => {
+                let why = format!("{MAX_ASKING} requests wait for this plan to be registered already");
+                Err(Failure::new(Code::ResourceExhausted, why))
+            }
+            Registration::Waiting { requests, .. } => {
+                requests.push(request);
+                Ok(Standing::Asked)
+            }
+        }
+    }
+
+    /// The plan of that number, which is about to run.
+    ///
+    /// # Errors
+    /// InvalidArgument for a number never given; Aborted where it is not kept any more or not registered yet.
+    pub fn used(&mut self, number: u32) -> Result<&mut Prepared> {
+        self.clock += 1;
+        match self.plans.get_mut(&number) {
+            Some(plan) if matches!(plan.registration, Registration::Ready) && !plan.is_replaced => {
+                plan.used = self.clock;
+                Ok(plan)
+            }
+            None if number >= self.next => Err(Failure::invalid(format!("the session has no plan {number}"))),
+            _ => Err(gone("the plan is not kept any more")),
+        }
+    }
+
+    /// The requests that wait for a signature's plan, for another plan of it to answer.
+    pub fn take_requests(&mut self, signature: &Signature) -> Vec<RequestId> {
+        let plan = self.by_signature.get(signature).and_then(|number| self.plans.get_mut(number));
+        match plan.map(|plan| &mut plan.registration) {
+            Some(Registration::Waiting { requests, .. }) => std::mem::take(requests),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many that which
+    /// was not used for longest and that nobody runs.
+    ///
+    /// # Errors
+    /// ResourceExhausted where all are in use.
+    pub fn keep(&mut self, mut plan: Prepared) -> Result<(u32, Unneeded)> {
+        let mut unneeded = Unneeded::new();
+        if let Some(&old) = self.by_signature.get(&*plan.signature) {
+            unneeded.extend(self.replace(old));
+        }
+        if self.plans.len() >= self.limit {
+            let is_idle = |plan: &Prepared| plan.runs == 0 && matches!(plan.registration, Registration::Ready);
+            let idle = self.plans.iter().filter(|(_, plan)| is_idle(plan));
+            let oldest = idle.min_by_key(|(_, plan)| plan.used).map(|(&number, _)| number).ok_or_else(|| {
+                let why = format!(
+                    "the session has {} different sets of feeds, fetches and targets, and all are running or being registered",
+                    self.limit
+                );
+                Failure::new(Code::ResourceExhausted, why)
+            })?;
+            unneeded.extend(self.remove(oldest));
+        }
+        let number = self.next;
+        self.next += 1;
+        self.clock += 1;
+        plan.used = self.clock;
+        self.by_signature.insert(Arc::clone(&plan.signature), number);
+        if !plan.pieces.is_empty() {
+            self.by_piece.insert(plan.pieces.start, number);
+        }
+        self.plans.insert(number, plan);
+        Ok((number, unneeded))
+    }
+
+    /// The plan that a piece belongs to.
+    pub fn of_piece(&self, piece: PieceId) -> Option<u32> {
+        let (_, &number) = self.by_piece.range(..=piece.number).next_back()?;
+        self.plans.get(&number)?.pieces.contains(&piece.number).then_some(number)
+    }
+
+    /// A run of the plan is over.
+    pub fn run_over(&mut self, number: u32) -> Unneeded {
+        let Some(plan) = self.plans.get_mut(&number) else { return Unneeded::new() };
+        plan.runs = plan.runs.saturating_sub(1);
+        if plan.runs == 0 && plan.is_replaced { self.remove(number) } else { Unneeded::new() }
+    }
+
+    /// The plan is not to be run again: it goes at once, or with its last run.
+    pub fn replace(&mut self, number: u32) -> Unneeded {
+        let Some(plan) = self.plans.get_mut(&number) else { return Unneeded::new() };
+        if plan.runs == 0 {
+            return self.remove(number);
+        }
+        plan.is_replaced = true;
+        let signature = Arc::clone(&plan.signature);
+        self.by_signature.remove(&signature);
+        Unneeded::new()
+    }
+
+    fn remove(&mut self, number: u32) -> Unneeded {
+        let Some(plan) = self.plans.remove(&number) else { return Unneeded::new() };
+        self.by_piece.remove(&plan.pieces.start);
+        if self.by_signature.get(&plan.signature) == Some(&number) {
+            self.by_signature.remove(&plan.signature);
+        }
+        plan.parts.iter().map(|part| (part.worker.clone(), part.pieces.clone())).collect()
+    }
+
+    /// The numbers of the plans that have a part with that worker.
+    pub fn with(&self, worker: &Peer) -> Vec<u32> {
+        let has = |plan: &Prepared| plan.parts.iter().any(|part| part.worker == *worker);
+        let mut numbers: Vec<u32> =
+            self.plans.iter().filter(|(_, plan)| has(plan)).map(|(&number, _)| number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    pub fn clear(&mut self) {
+        *self = Plans { next: self.next, ..Plans::new(self.limit) };
+    }
+}
+
+/// What a client is told that is to prepare a plan again.
+pub(super) fn gone(why: &str) -> Failure {
+    Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")).because(Reason::PlanGone)
+}
+
+impl Prepared {
+    /// Whether these values are what the plan is to be fed.
+    ///
+    /// # Errors
+    /// InvalidArgument where their number, a dtype or a shape is another.
+    pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
+        if self.feed_types.len() != feeds.len() {
+            let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
+            return Err(Failure::invalid(why));
+        }
+        feeds.iter().enumerate().try_for_each(|(place, feed)| self.check_feed(place, feed))
+    }
+
+    /// Whether this value is what one feed takes.
+    ///
+    /// # Errors
+    /// InvalidArgument where there is no such feed, or the dtype or the shape is another.
+    pub fn check_feed(&self, place: usize, feed: &Tensor) -> Result<()> {
+        let Some(name) = self.signature.feeds.get(place) else {
+            return Err(Failure::invalid(format!("the plan has no feed {place}")));
+        };
+        let (dtype, shape) = (self.feed_types[place], &self.feed_shapes[place]);
+        if dtype != feed.dtype() {
+            return Err(Failure::invalid(format!("feed {name} is {dtype}, got {}", feed.dtype())));
+        }
+        if !shape.admits(feed.shape()) {
+            let why = format!("cannot feed a value of shape {} for {name}, which has shape {shape}", feed.shape());
+            return Err(Failure::invalid(why));
+        }
+        Ok(())
+    }
+
+    /// A task that is not there any more as the plan knew it.
+    pub fn missed(&self, cluster: &Cluster) -> Option<&Task> {
+        let is_there = |part: &Part| {
+            let member = cluster.member(&part.task);
+            member.is_some_and(|member| member.peer == part.worker && member.incarnation == part.incarnation)
+        };
+        self.parts.iter().find(|part| !is_there(part)).map(|part| &part.task)
+    }
+}

@@ -1,0 +1,148 @@
+//! Which sessions are open, and which of them goes where there are too many.
+//!
+//! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: who finds a
+//! session takes its handle and lets go.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::Limits;
+use super::session::Session;
+use crate::failure::{Code, Failure, Result};
+use crate::ids::SessionId;
+use crate::protocol::Peer;
+
+/// Most ended sessions that are remembered, so that a client that comes back hears why.
+const MAX_REMEMBERED: usize = 4096;
+
+pub(super) struct Sessions {
+    limits: Limits,
+    table: Mutex<Table>,
+}
+
+/// A session, for those who work on it.
+pub(super) struct Handle {
+    pub id: SessionId,
+    pub client: Peer,
+    session: Mutex<Session>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: HashMap<SessionId, Arc<Handle>>,
+    /// Those that had to go for others, the last one last.
+    evicted: VecDeque<SessionId>,
+}
+
+impl Handle {
+    pub fn new(session: Session) -> Arc<Self> {
+        Arc::new(Handle { id: session.id, client: session.client.clone(), session: Mutex::new(session) })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something panicked while it was at work on the session, and may have left it half changed.
+    pub fn is_damaged(&self) -> bool {
+        self.session.is_poisoned() || self.lock().is_damaged
+    }
+}
+
+impl Sessions {
+    pub fn new(limits: Limits) -> Self {
+        Sessions { limits, table: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn find(&self, id: SessionId) -> Option<Arc<Handle>> {
+        self.lock().open.get(&id).cloned()
+    }
+
+    /// A session of a client's.
+    ///
+    /// # Errors
+    /// Aborted where it is not open.
+    pub fn of(&self, client: &Peer, id: SessionId) -> Result<Arc<Handle>> {
+        let table = self.lock();
+        let found = table.open.get(&id).filter(|handle| handle.client == *client);
+        found.cloned().ok_or_else(|| table.no_session(id, &self.limits))
+    }
+
+    pub fn all(&self) -> Vec<Arc<Handle>> {
+        self.lock().open.values().cloned().collect()
+    }
+
+    /// What somebody hears whose session is not open.
+    pub fn no_session(&self, id: SessionId) -> Failure {
+        self.lock().no_session(id, &self.limits)
+    }
+
+    /// Keeps a new session; answers the one that has to go for it, if any.
+    ///
+    /// # Errors
+    /// AlreadyExists; ResourceExhausted where there are too many and all are in use.
+    pub fn insert(&self, handle: Arc<Handle>) -> Result<Option<Arc<Handle>>> {
+        let mut table = self.lock();
+        if table.open.contains_key(&handle.id) {
+            return Err(Failure::new(Code::AlreadyExists, format!("session {} is open already", handle.id)));
+        }
+        let mut evicted = None;
+        if table.open.len() >= self.limits.sessions {
+            let victim = table.victim(&self.limits).ok_or_else(|| {
+                let Limits { sessions, idle_kept, .. } = self.limits;
+                let why = format!(
+                    "{sessions} sessions are open already, and each was used within the last {} s; close some",
+                    idle_kept.as_secs()
+                );
+                Failure::new(Code::ResourceExhausted, why)
+            })?;
+            evicted = table.open.remove(&victim);
+            if table.evicted.len() >= MAX_REMEMBERED {
+                table.evicted.pop_front();
+            }
+            table.evicted.push_back(victim);
+        }
+        table.open.insert(handle.id, handle);
+        Ok(evicted)
+    }
+
+    pub fn remove(&self, id: SessionId) {
+        self.lock().open.remove(&id);
+    }
+}
+
+impl Table {
+    /// Of the client that has most sessions, so that it takes no other's place, the idle one that was not used for longest.
+    fn victim(&self, limits: &Limits) -> Option<SessionId> {
+        let mut of_client: HashMap<&Peer, usize> = HashMap::new();
+        for handle in self.open.values() {
+            *of_client.entry(&handle.client).or_default() += 1;
+        }
+        let now = Instant::now();
+        let idle = self.open.values().filter_map(|handle| {
+            // Whoever holds it uses it.
+            let session = handle.session.try_lock().ok()?;
+            let is_idle = session.is_idle() && now.saturating_duration_since(session.used) >= limits.idle_kept;
+            is_idle.then(|| (of_client[&handle.client], std::cmp::Reverse(session.used), handle.id))
+        });
+        idle.max().map(|(.., id)| id)
+    }
+
+    fn no_session(&self, id: SessionId, limits: &Limits) -> Failure {
+        let why = if self.evicted.contains(&id) {
+            let limit = limits.sessions;
+            format!(
+                "session {id} was ended: {limit} sessions were open here, which is the limit, and of its client's this one was \
+                 not used for longest; open another"
+            )
+        } else {
+            format!("session {id} is not open here; it ended, or this node was restarted")
+        };
+        Failure::new(Code::Aborted, why)
+    }
+}

@@ -1,0 +1,420 @@
+//! The memory budget of this process: how much its heap holds, and whether more may be taken.
+//!
+//! What is in use is measured: the command's allocator tells what it hands out and takes back, whoever asked for it.
+//! Before memory is taken for a result, a message or a value that is kept, one of the three below is asked; over the
+//! budget they refuse, and a step fails where the process would be killed. A program that sets no budget has none.
+//!
+//! | ask | for |
+//! |---|---|
+//! | [`admit`] | what is about to be made at once: a result, a copy |
+//! | [`grow`] | what one value after the other is put into: a queue, a list, a tensor array |
+//! | [`reserve`] | what comes in bit by bit: a message, a feed, a file |
+//!
+//! Never takes memory itself, reads a file or waits.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+use crate::failure::{Code, Failure, Held, Refusal, Result};
+
+/// So many bytes of one thread are counted by that thread alone.
+const BATCH: usize = 64 << 10;
+
+/// A result of fewer bytes is small: it is still made where the budget is used up, so that those who keep nothing go on.
+const SMALL: usize = 64 << 10;
+
+/// What grows ends one part in so many below the budget, and small results one above: whoever fills it up leaves room for
+/// the others.
+const SHARE: usize = 32;
+
+/// Most holders that are asked what they hold.
+const MAX_HOLDERS: usize = 4096;
+
+/// What a process holds and may hold. All numbers are bytes.
+struct Budget {
+    /// May lag by one [`BATCH`] a thread, and so be negative at the start.
+    in_use: AtomicIsize,
+    /// Admitted, and not in use yet.
+    reserved: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+static BUDGET: Budget = Budget::of(usize::MAX);
+
+thread_local! {
+    // Neither has a destructor: the allocator is called before and after everything else of a thread.
+    /// What this thread took or gave back, and has not told yet.
+    static UNTOLD: Cell<isize> = const { Cell::new(0) };
+    /// What is reserved for the op under way on this thread; `None` outside a [`Turn`].
+    static PROMISED: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+impl Budget {
+    const fn of(limit: usize) -> Budget {
+        Budget { in_use: AtomicIsize::new(0), reserved: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+    }
+
+    fn in_use(&self) -> usize {
+        usize::try_from(self.in_use.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much fits now.
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        let (limit, in_use) = (self.limit(), self.in_use());
+        if bytes < SMALL {
+            return in_use + bytes <= limit.saturating_add(limit / SHARE);
+        }
+        in_use.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes) <= limit
+    }
+
+    /// Reserves, where there is room beside what others have reserved.
+    fn try_reserve(&self, bytes: usize) -> bool {
+        let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let fits = self.in_use().saturating_add(reserved) <= self.limit();
+        if !fits {
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Reserves a large result for the op under way on this thread, in place of what it asked for before.
+    fn promise(&self, bytes: usize) -> bool {
+        if PROMISED.get().is_none() || self.limit() == usize::MAX {
+            return self.has_room(bytes);
+        }
+        self.forget_promise();
+        let fits = self.try_reserve(bytes);
+        PROMISED.set(Some(if fits { bytes } else { 0 }));
+        fits
+    }
+
+    fn forget_promise(&self) {
+        let promised = PROMISED.replace(Some(0)).unwrap_or(0);
+        if promised > 0 {
+            self.reserved.fetch_sub(promised, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts what a thread took, or gave back, since it last told.
+    fn tell(&self, change: isize) {
+        self.in_use.fetch_add(change, Ordering::Relaxed);
+        // What was promised to this thread's op is there now, and counted.
+        if let (Ok(taken), Some(promised @ 1..)) = (usize::try_from(change), PROMISED.get()) {
+            let kept = promised.min(taken);
+            PROMISED.set(Some(promised - kept));
+            self.reserved.fetch_sub(kept, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, bytes: usize) -> Failure {
+        let what = match bytes {
+            0 => "no more can be kept".to_owned(),
+            _ => format!("this takes {}", Bytes(bytes)),
+        };
+        let why = format!(
+            "{what}, and the process has {} of its {} (--memory) in use",
+            Bytes(self.in_use()),
+            Bytes(self.limit())
+        );
+        Failure { refusal: Some(Refusal::default()), ..Failure::new(Code::ResourceExhausted, why) }
+    }
+}
+
+/// Sets how many bytes the heap of this process may hold. To be said once, before there is anything to refuse; it holds
+/// only in a program whose global allocator is [`Allocator`](crate::Allocator).
+pub fn set_limit(bytes: usize) {
+    BUDGET.limit.store(bytes, Ordering::Relaxed);
+}
+
+/// How many bytes the heap of this process may hold; `None` where no budget is set.
+pub fn limit() -> Option<usize> {
+    Some(BUDGET.limit()).filter(|&limit| limit < usize::MAX)
+}
+
+/// How many bytes it holds.
+pub fn in_use() -> usize {
+    BUDGET.in_use()
+}
+
+/// The allocator handed out so many bytes.
+#[inline]
+pub fn took(bytes: usize) {
+    count(bytes as isize);
+}
+
+/// The allocator got so many bytes back.
+#[inline]
+pub fn gave(bytes: usize) {
+    count(-(bytes as isize));
+}
+
+#[inline]
+fn count(change: isize) {
+    UNTOLD.with(|untold| {
+        let sum = untold.get() + change;
+        if sum.unsigned_abs() < BATCH {
+            untold.set(sum);
+        } else {
+            untold.set(0);
+            tell(sum);
+        }
+    });
+}
+
+#[cold]
+fn tell(change: isize) {
+    BUDGET.tell(change);
+}
+
+/// To be called where a thread ends, so that what it has not told is not lost.
+pub fn tell_all() {
+    BUDGET.in_use.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
+}
+
+/// Lets a result or a copy be made of so many bytes.
+///
+/// # Errors
+/// ResourceExhausted where that passes the budget.
+#[inline]
+pub fn admit(bytes: usize) -> Result<()> {
+    let may = if bytes < SMALL { BUDGET.has_room(bytes) } else { BUDGET.promise(bytes) };
+    if may { Ok(()) } else { Err(BUDGET.refuse(bytes)) }
+}
+
+/// While this is there, what [`admit`] lets a kernel of this thread make is reserved until the kernel has taken it.
+pub(crate) struct Turn(());
+
+impl Turn {
+    pub fn begin() -> Turn {
+        PROMISED.set(Some(0));
+        Turn(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUDGET.forget_promise();
+        PROMISED.set(None);
+    }
+}
+
+/// Lets an op run, whatever it makes.
+///
+/// # Errors
+/// ResourceExhausted where the budget is used up, and what small results may take beyond it.
+#[inline]
+pub fn go_on() -> Result<()> {
+    admit(0)
+}
+
+/// Lets another value, which is there already, be put to those that something holds.
+///
+/// # Errors
+/// ResourceExhausted where nearly all of the budget is in use.
+#[inline]
+pub fn grow() -> Result<()> {
+    let limit = BUDGET.limit();
+    if BUDGET.in_use() <= limit - limit / SHARE { Ok(()) } else { Err(BUDGET.refuse(0)) }
+}
+
+/// Whether the budget is used up, and these bytes, which only wait, are a part of it that counts.
+#[inline]
+pub fn is_crowded_by(waiting: usize) -> bool {
+    let share = BUDGET.limit() / SHARE;
+    waiting > share && BUDGET.in_use() > BUDGET.limit() - share
+}
+
+/// What to say where nothing more can be kept.
+pub fn refusal() -> Failure {
+    BUDGET.refuse(0)
+}
+
+/// Room for so many bytes that will come in bit by bit. Say with [`Reservation::taken`] how many of them have memory of
+/// their own by now; what is left is given back when this is dropped.
+///
+/// # Errors
+/// ResourceExhausted where that passes the budget; says who holds the most.
+pub fn reserve(bytes: usize) -> Result<Reservation> {
+    try_reserve(bytes).map_err(Failure::with_holder)
+}
+
+/// As [`reserve`], for those who find out themselves who holds the most.
+pub fn try_reserve(bytes: usize) -> Result<Reservation> {
+    if BUDGET.limit() == usize::MAX {
+        return Ok(Reservation { bytes: 0 });
+    }
+    if BUDGET.try_reserve(bytes) { Ok(Reservation { bytes }) } else { Err(BUDGET.refuse(bytes)) }
+}
+
+/// See [`reserve`].
+#[derive(Debug)]
+pub struct Reservation {
+    bytes: usize,
+}
+
+impl Reservation {
+    /// So many of the bytes have memory of their own now, which is counted by itself.
+    pub fn taken(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        BUDGET.reserved.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.taken(self.bytes);
+    }
+}
+
+/// Somebody who holds memory for a long time.
+pub(crate) trait Holder: Send + Sync {
+    /// The one thing that takes the most of it. Must not wait for a lock: who asks may hold it.
+    fn most(&self) -> Option<Held>;
+}
+
+static HOLDERS: Mutex<Vec<Weak<dyn Holder>>> = Mutex::new(Vec::new());
+
+/// From now on the holder is asked when something is refused.
+pub(crate) fn watch(holder: Weak<dyn Holder>) {
+    let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    holders.retain(|holder| holder.strong_count() > 0);
+    if holders.len() < MAX_HOLDERS {
+        holders.push(holder);
+    }
+}
+
+/// Who of the holders holds the most.
+fn most() -> Option<Held> {
+    let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let known = holders.iter().filter_map(Weak::upgrade).filter_map(|holder| holder.most());
+    known.max_by_key(|held| held.bytes)
+}
+
+impl Failure {
+    /// Where the budget was refused: what is being worked on here, that may be what holds the most.
+    pub(crate) fn held_by(mut self, held: impl FnOnce() -> Held) -> Failure {
+        if let Some(refusal) = &mut self.refusal {
+            let held = held();
+            if refusal.0.as_ref().is_none_or(|known| known.bytes < held.bytes) {
+                refusal.0 = Some(held);
+            }
+        }
+        self
+    }
+
+    /// Where the budget was refused: says who holds the most. `others` answers what only the caller knows of; it is given
+    /// what is known from the place of the refusal.
+    pub(crate) fn with_holder_among(mut self, others: impl FnOnce(Option<Held>) -> Option<Held>) -> Failure {
+        if let Some(Refusal(worked_on)) = self.refusal.take()
+            && let Some(held) = most().into_iter().chain(others(worked_on)).max_by_key(|held| held.bytes)
+        {
+            self.message.push_str(&format!("; the most is held by {}: {}", held.what, Bytes(held.bytes)));
+        }
+        self
+    }
+
+    /// As [`Failure::with_holder_among`], where the caller knows no more than everybody.
+    pub fn with_holder(self) -> Failure {
+        self.with_holder_among(|worked_on| worked_on)
+    }
+}
+
+/// Bytes for a person: `4 B`, `1.5 MB`; decimal, three digits.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 999.5 && unit + 1 < UNITS.len() {
+            value /= 1000.;
+            unit += 1;
+        }
+        let digits = if unit == 0 || value >= 99.95 {
+            0
+        } else if value >= 9.995 {
+            1
+        } else {
+            2
+        };
+        write!(f, "{value:.digits$} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_for_people() {
+        let check = |bytes: usize, text: &str| assert_eq!(Bytes(bytes).to_string(), text);
+        check(0, "0 B");
+        check(999, "999 B");
+        check(1000, "1.00 kB");
+        check(64_000_000, "64.0 MB");
+        check(123_456_789, "123 MB");
+        check(999_950, "1.00 MB");
+        check(2_147_483_647, "2.15 GB");
+    }
+
+    #[test]
+    fn room_is_what_is_neither_in_use_nor_reserved() {
+        let budget = Budget::of(100 << 20);
+        budget.in_use.store(60 << 20, Ordering::Relaxed);
+        assert!(budget.try_reserve(30 << 20));
+        assert!(!budget.try_reserve(11 << 20), "30 of the 40 are another's");
+        assert!(budget.try_reserve(10 << 20), "and what was refused left nothing behind");
+        assert!(!budget.try_reserve(1));
+        budget.reserved.fetch_sub(40 << 20, Ordering::Relaxed);
+        budget.in_use.fetch_add(40 << 20, Ordering::Relaxed);
+        assert!(!budget.has_room(SMALL));
+        assert!(budget.has_room(SMALL - 1), "small results go on");
+        budget.in_use.fetch_add(4 << 20, Ordering::Relaxed);
+        assert!(!budget.has_room(1), "but not for ever");
+        budget.in_use.store(-5, Ordering::Relaxed);
+        assert_eq!(budget.in_use(), 0);
+    }
+
+    #[test]
+    fn what_an_op_was_promised_is_its_own_until_it_is_taken() {
+        let budget = Budget::of(100 << 20);
+        let reserved = || budget.reserved.load(Ordering::Relaxed) >> 20;
+        PROMISED.set(Some(0));
+        assert!(budget.promise(60 << 20) && reserved() == 60);
+        // The next that it asks for takes the place of the first; nobody else gets what is promised.
+        assert!(budget.promise(70 << 20) && reserved() == 70);
+        assert!(!budget.try_reserve(31 << 20));
+        // Half of it is taken, and so counted once.
+        budget.tell(40 << 20);
+        assert_eq!((reserved(), budget.in_use() >> 20), (30, 40));
+        budget.tell(-(10 << 20));
+        assert_eq!((reserved(), budget.in_use() >> 20), (30, 30));
+        assert!(!budget.promise(71 << 20) && reserved() == 0, "what is refused reserves nothing");
+        assert!(budget.promise(70 << 20));
+        budget.forget_promise();
+        assert_eq!(reserved(), 0);
+        // Outside an op there is no promise, only a look.
+        PROMISED.set(None);
+        assert!(budget.promise(70 << 20) && reserved() == 0);
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_wanted_and_what_there_is() {
+        let budget = Budget::of(4_000_000_000);
+        budget.in_use.store(3_600_000_000, Ordering::Relaxed);
+        let failure = budget.refuse(2_147_483_647);
+        assert_eq!(failure.code, Code::ResourceExhausted);
+        assert_eq!(failure.message, "this takes 2.15 GB, and the process has 3.60 GB of its 4.00 GB (--memory) in use");
+    }
+}

@@ -1,0 +1,340 @@
+//! A link with a peer, and the connections that carry it.
+//!
+//! A link begins when two participants have said Hello and outlives its connections: what was sent and not acknowledged
+//! goes out again on the next one, and what comes twice is dropped. It ends with a goodbye, with the peer's process, or
+//! when it was without a word from the peer for too long. Then what was under way on it is lost, and the next connection
+//! begins another link.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use libp2p::PeerId;
+use tokio::sync::watch;
+
+use super::error::MeshError;
+use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
+use super::order::{Disorder, Order};
+use super::roster::lock;
+use super::sent::Sent;
+use super::transfer::Outbound;
+use super::wire::Wire;
+use crate::protocol::{Envelope, Hello, Peer};
+
+/// Messages of the control stream, and bulk messages and bytes, that a receiver takes before it acknowledges them with a
+/// frame of its own, where nothing else that it sends has done so.
+const FRAMES_UNTOLD: u64 = 64;
+const BULK_UNTOLD: u64 = 16;
+const BULK_BYTES_UNTOLD: usize = 1 << 20;
+
+/// One connection with a peer.
+pub struct Connection {
+    pub wire: Wire,
+    /// The peer is on this machine, by the address it is connected through.
+    pub loopback: bool,
+    /// Where the peer was dialled, where it was this side that dialled.
+    pub dialled: Option<String>,
+    /// Address of the peer's end.
+    pub remote: String,
+}
+
+/// A link with a peer.
+pub struct Link {
+    pub peer: Peer,
+    pub id: PeerId,
+    pub numbers: LinkNumbers,
+    pub outbound: Outbound,
+    outgoing: Mutex<Outgoing>,
+    /// What the peer has acknowledged of the control stream.
+    acknowledged: AtomicU64,
+    hello: Mutex<Arc<Hello>>,
+    order: Mutex<Order>,
+    /// What this side has taken, and the part of it that the peer was told.
+    taken: [AtomicU64; 2],
+    told: [AtomicU64; 2],
+    began: Instant,
+    /// When the peer was last heard, in milliseconds since the link began.
+    heard: AtomicU64,
+    ended: watch::Sender<bool>,
+}
+
+/// What leaves on the control stream.
+struct Outgoing {
+    sent: Sent,
+    /// The connection it leaves on, or left on last.
+    connection: Arc<Connection>,
+    /// That connection is of no use any more.
+    broken: Option<Broken>,
+    closed: bool,
+}
+
+/// How a connection came to its end.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub why: String,
+    /// The peer's machine, or somebody on the way, ended it; it is not that nothing came through.
+    pub hung_up: bool,
+    pub at: Instant,
+}
+
+/// What is known of a link, to decide about its future.
+pub struct Condition {
+    pub heard: Instant,
+    pub broken: Option<Broken>,
+}
+
+impl Link {
+    pub fn new(peer: Peer, id: PeerId, numbers: LinkNumbers, connection: Arc<Connection>, hello: Hello) -> Self {
+        Link {
+            peer,
+            id,
+            numbers,
+            outbound: Outbound::default(),
+            outgoing: Mutex::new(Outgoing { sent: Sent::default(), connection, broken: None, closed: false }),
+            acknowledged: AtomicU64::new(0),
+            hello: Mutex::new(Arc::new(hello)),
+            order: Mutex::default(),
+            taken: Default::default(),
+            told: Default::default(),
+            began: Instant::now(),
+            heard: AtomicU64::new(0),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// What the peer last said of itself.
+    pub fn hello(&self) -> Arc<Hello> {
+        lock(&self.hello).clone()
+    }
+
+    pub fn set_hello(&self, hello: Hello) {
+        *lock(&self.hello) = Arc::new(hello);
+    }
+
+    /// The connection that carries it, or carried it last.
+    pub fn connection(&self) -> Arc<Connection> {
+        lock(&self.outgoing).connection.clone()
+    }
+
+    /// Sends a message's frame; it leaves with the next [`Link::flush`], or over the next connection.
+    ///
+    /// # Errors
+    /// [`MeshError::QueueFull`] where too much is not acknowledged, [`MeshError::NotConnected`] after the end.
+    pub fn send_soon(&self, mut frame: Vec<u8>) -> Result<(), MeshError> {
+        let mut outgoing = lock(&self.outgoing);
+        if outgoing.closed {
+            return Err(MeshError::NotConnected { peer: self.peer.clone() });
+        }
+        let number = outgoing.sent.next(frame.len()).map_err(|limit| MeshError::QueueFull {
+            peer: self.peer.clone(),
+            what: "bytes that wait",
+            limit,
+        })?;
+        self.stamp(&mut frame, number);
+        if outgoing.broken.is_none() && outgoing.connection.wire.push_soon(&frame).is_err() {
+            // One frame less on it makes it useless: its own task closes it, and the next brings them all.
+            let why = "its connection closed".to_owned();
+            outgoing.broken = Some(Broken { why, hung_up: false, at: Instant::now() });
+            outgoing.connection.wire.close();
+        }
+        outgoing.sent.keep(frame);
+        Ok(())
+    }
+
+    /// Sends what waits.
+    pub fn flush(&self) {
+        self.connection().wire.flush();
+    }
+
+    /// Says something on the connection there is, which is not said again on the next.
+    pub fn say(&self, mut frame: Vec<u8>) {
+        self.stamp(&mut frame, 0);
+        let outgoing = lock(&self.outgoing);
+        if outgoing.broken.is_none() && outgoing.connection.wire.push_soon(&frame).is_ok() {
+            let connection = outgoing.connection.clone();
+            drop(outgoing);
+            connection.wire.flush();
+        }
+    }
+
+    /// Messages sent so far on the control stream.
+    pub fn frames(&self) -> u64 {
+        lock(&self.outgoing).sent.last()
+    }
+
+    /// What this side has taken, to be written into a frame that leaves now.
+    pub fn tell_taken(&self) -> Taken {
+        let [frames, bulk] = [0, 1].map(|i| {
+            let taken = self.taken[i].load(Ordering::Acquire);
+            self.told[i].store(taken, Ordering::Relaxed);
+            taken
+        });
+        Taken { frames, bulk }
+    }
+
+    fn stamp(&self, frame: &mut [u8], number: u64) {
+        frame::stamp(frame, number, self.tell_taken());
+    }
+
+    /// A sign of life, which acknowledges.
+    pub fn ping(&self) -> Vec<u8> {
+        let mut frame = frame::empty_frame(Kind::Ping).to_vec();
+        self.stamp(&mut frame, 0);
+        frame
+    }
+
+    /// Whether so much was taken that the peer should be told, `bulk_bytes` of it in bulk just now.
+    pub fn owes_word(&self, bulk_bytes: usize) -> bool {
+        let untold =
+            |i: usize| self.taken[i].load(Ordering::Relaxed).saturating_sub(self.told[i].load(Ordering::Relaxed));
+        untold(0) >= FRAMES_UNTOLD || untold(1) >= BULK_UNTOLD || (untold(1) > 0 && bulk_bytes >= BULK_BYTES_UNTOLD)
+    }
+
+    /// The peer has taken this much of what was sent to it.
+    ///
+    /// # Errors
+    /// Where it was not sent that much.
+    pub fn acknowledged(&self, taken: Taken, bulk_beyond: &[u64]) -> Result<(), String> {
+        if taken.frames > self.acknowledged.load(Ordering::Acquire) {
+            let acknowledged = lock(&self.outgoing).sent.acknowledge(taken.frames);
+            acknowledged.map_err(|last| format!("it acknowledges message {} of {last}", taken.frames))?;
+            self.acknowledged.fetch_max(taken.frames, Ordering::AcqRel);
+        }
+        let acknowledged = self.outbound.acknowledge(taken.bulk, bulk_beyond);
+        acknowledged.map_err(|last| format!("it acknowledges bulk message {} of {last}", taken.bulk))
+    }
+
+    /// How this side stands with the peer, for the first words on a new connection.
+    pub fn standing(&self, fresh: u64) -> Standing {
+        let order = lock(&self.order);
+        Standing {
+            fresh,
+            link: Some(self.numbers),
+            taken: Taken { frames: order.frames(), bulk: order.bulk() },
+            bulk_beyond: order.bulk_beyond(),
+        }
+    }
+
+    /// Goes on over `connection`, whose other end said `standing`: what it has not taken is sent again.
+    ///
+    /// # Errors
+    /// Where it says that it took what was never sent.
+    pub fn attach(&self, connection: &Arc<Connection>, standing: &Standing) -> Result<(), String> {
+        self.acknowledged(standing.taken, &standing.bulk_beyond)?;
+        let mut outgoing = lock(&self.outgoing);
+        let old = std::mem::replace(&mut outgoing.connection, connection.clone());
+        outgoing.broken = None;
+        for frame in outgoing.sent.unacknowledged() {
+            connection.wire.push_soon(frame).map_err(|error| error.to_string())?;
+        }
+        drop(outgoing);
+        old.wire.close();
+        connection.wire.flush();
+        self.note_heard(Instant::now());
+        Ok(())
+    }
+
+    /// A connection is of no use any more. Answers whether it was the one that carries this link.
+    pub fn detach(&self, connection: &Arc<Connection>, why: &str, hung_up: bool) -> bool {
+        let mut outgoing = lock(&self.outgoing);
+        let carried = Arc::ptr_eq(&outgoing.connection, connection);
+        if carried && outgoing.broken.is_none() {
+            outgoing.broken = Some(Broken { why: why.to_owned(), hung_up, at: Instant::now() });
+        }
+        carried
+    }
+
+    pub fn is_attached(&self) -> bool {
+        lock(&self.outgoing).broken.is_none()
+    }
+
+    /// The peer was heard.
+    pub fn note_heard(&self, now: Instant) {
+        let since = now.saturating_duration_since(self.began);
+        self.heard.fetch_max(since.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    pub fn condition(&self) -> Condition {
+        Condition {
+            heard: self.began + Duration::from_millis(self.heard.load(Ordering::Relaxed)),
+            broken: lock(&self.outgoing).broken.clone(),
+        }
+    }
+
+    /// Takes a message of the control stream once, and what waited for it: `hand` gets what may be delivered, in order.
+    ///
+    /// # Errors
+    /// Where messages before it are missing, or too many wait for one before them.
+    pub fn take_frame(
+        &self,
+        number: u64,
+        after: u64,
+        envelope: Envelope,
+        mut hand: impl FnMut(Envelope),
+    ) -> Result<(), MeshError> {
+        // Held while the inbox is called: two connections may bring the same frames for a moment, and the bulk its own.
+        let mut order = lock(&self.order);
+        if !order.frame(number).map_err(|disorder| self.disorder(disorder))? {
+            return Ok(());
+        }
+        self.taken[0].store(number, Ordering::Release);
+        if after == 0 {
+            hand(envelope);
+        } else {
+            order.arrive(0, after, envelope).map_err(|d| self.disorder(d))?.into_iter().for_each(&mut hand);
+        }
+        if order.has_early() {
+            order.caught_up().map_err(|d| self.disorder(d))?.into_iter().for_each(&mut hand);
+        }
+        Ok(())
+    }
+
+    /// Takes a bulk message once: `hand` gets what may be delivered, in order.
+    ///
+    /// # Errors
+    /// Where too many wait for one before them.
+    pub fn take_parcel(
+        &self,
+        prefix: frame::Prefix,
+        envelope: Envelope,
+        hand: impl FnMut(Envelope),
+    ) -> Result<(), MeshError> {
+        let mut order = lock(&self.order);
+        let ready = order.parcel(prefix.number, prefix.behind, prefix.after, envelope);
+        let ready = ready.map_err(|disorder| self.disorder(disorder))?;
+        self.taken[1].store(order.bulk(), Ordering::Release);
+        ready.into_iter().for_each(hand);
+        Ok(())
+    }
+
+    fn disorder(&self, disorder: Disorder) -> MeshError {
+        let peer = self.peer.clone();
+        match disorder {
+            Disorder::Full(limit) => {
+                MeshError::QueueFull { peer, what: "messages that wait for one before them", limit }
+            }
+            Disorder::Gap { number, after } => MeshError::Gap { peer, number, after },
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Ends it: nothing is sent or kept any more, and its connection closes behind what it still has to write. Answers
+    /// whether it had not ended before.
+    pub fn finish(&self) -> bool {
+        let mut outgoing = lock(&self.outgoing);
+        outgoing.closed = true;
+        outgoing.sent.clear();
+        outgoing.connection.wire.close();
+        drop(outgoing);
+        self.outbound.clear();
+        !self.ended.send_replace(true)
+    }
+
+    /// Returns once the link is over.
+    pub async fn over(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+}

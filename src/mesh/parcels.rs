@@ -1,0 +1,179 @@
+//! The bulk messages of a link: those that wait for a socket, and those that were written and are not acknowledged.
+//!
+//! Pure. They are numbered from 1. What was written to a socket that breaks waits again, before all that is newer; the
+//! receiver drops by its number what came twice.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Most bulk messages, and bytes of them, that one peer has not acknowledged.
+pub const MAX_PARCELS: usize = 8192;
+pub const MAX_PARCEL_BYTES: usize = 8 << 30;
+/// How often one bulk message is sent before the link counts as broken for good.
+pub const MAX_SENDS: u32 = 16;
+
+/// The bulk of one direction of a link.
+pub struct Parcels<T> {
+    /// Number of the last.
+    last: u64,
+    kept: BTreeMap<u64, Kept<T>>,
+    /// The numbers of those that wait for a socket, in the order to write them. One that was acknowledged is skipped.
+    waiting: VecDeque<u64>,
+    bytes: usize,
+}
+
+struct Kept<T> {
+    parcel: Arc<T>,
+    bytes: usize,
+    sends: u32,
+}
+
+impl<T> Default for Parcels<T> {
+    fn default() -> Self {
+        Parcels { last: 0, kept: BTreeMap::new(), waiting: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<T> Parcels<T> {
+    /// The number that the next gets, which has so many bytes.
+    ///
+    /// # Errors
+    /// What there would be too many of, and the limit.
+    pub fn next(&self, bytes: usize) -> Result<u64, (&'static str, usize)> {
+        if self.kept.len() >= MAX_PARCELS {
+            return Err(("bulk messages that wait", MAX_PARCELS));
+        }
+        if self.bytes.saturating_add(bytes) > MAX_PARCEL_BYTES {
+            return Err(("bulk bytes that wait", MAX_PARCEL_BYTES));
+        }
+        Ok(self.last + 1)
+    }
+
+    /// Adds the next.
+    pub fn add(&mut self, parcel: T, bytes: usize) {
+        self.last += 1;
+        self.bytes += bytes;
+        self.kept.insert(self.last, Kept { parcel: Arc::new(parcel), bytes, sends: 0 });
+        self.waiting.push_back(self.last);
+    }
+
+    /// How many wait for a socket.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes the next to write.
+    pub fn take(&mut self) -> Option<(u64, Arc<T>)> {
+        while let Some(number) = self.waiting.pop_front() {
+            if let Some(kept) = self.kept.get_mut(&number) {
+                kept.sends += 1;
+                return Some((number, Arc::clone(&kept.parcel)));
+            }
+        }
+        None
+    }
+
+    /// The socket that these were written to broke: those that are not acknowledged wait again.
+    ///
+    /// # Errors
+    /// The limit, where one was sent that often.
+    pub fn broke(&mut self, written: &[u64]) -> Result<(), u32> {
+        for &number in written.iter().rev() {
+            if let Some(kept) = self.kept.get(&number) {
+                if kept.sends >= MAX_SENDS {
+                    return Err(MAX_SENDS);
+                }
+                self.waiting.push_front(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one was written and is not acknowledged.
+    pub fn keeps(&self, number: u64) -> bool {
+        self.kept.contains_key(&number)
+    }
+
+    /// The peer has all of them up to `floor`, and those `beyond` it.
+    ///
+    /// # Errors
+    /// The number of the last, where it cannot have that many.
+    pub fn acknowledge(&mut self, floor: u64, beyond: &[u64]) -> Result<(), u64> {
+        if floor > self.last {
+            return Err(self.last);
+        }
+        while let Some(entry) = self.kept.first_entry().filter(|entry| *entry.key() <= floor) {
+            self.bytes -= entry.remove().bytes;
+        }
+        for number in beyond {
+            self.bytes -= self.kept.remove(number).map_or(0, |kept| kept.bytes);
+        }
+        Ok(())
+    }
+
+    /// Forgets them all.
+    pub fn clear(&mut self) {
+        *self = Parcels { last: u64::MAX, ..Parcels::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(parcels: &mut Parcels<&'static str>) -> Vec<(u64, &'static str)> {
+        std::iter::from_fn(|| parcels.take()).map(|(number, parcel)| (number, *parcel)).collect()
+    }
+
+    fn four() -> Parcels<&'static str> {
+        let mut parcels = Parcels::default();
+        for parcel in ["a", "b", "c", "d"] {
+            parcels.next(10).unwrap();
+            parcels.add(parcel, 10);
+        }
+        parcels
+    }
+
+    #[test]
+    fn what_a_broken_socket_took_goes_first_the_next_time() {
+        let mut parcels = four();
+        assert_eq!(parcels.take().map(|(number, _)| number), Some(1));
+        assert_eq!(parcels.take().map(|(number, _)| number), Some(2));
+        assert_eq!(parcels.take().map(|(number, _)| number), Some(3));
+        parcels.acknowledge(1, &[]).unwrap();
+        // One socket had the first and the third, and has broken; another still has the second.
+        parcels.broke(&[1, 3]).unwrap();
+        assert_eq!(take_all(&mut parcels), [(3, "c"), (4, "d")]);
+        parcels.broke(&[3, 4]).unwrap();
+        parcels.acknowledge(2, &[4]).unwrap();
+        assert_eq!(take_all(&mut parcels), [(3, "c")], "4 has come while it waited");
+        parcels.acknowledge(4, &[]).unwrap();
+        assert_eq!((parcels.bytes, parcels.kept.len()), (0, 0));
+        assert_eq!(parcels.acknowledge(5, &[]), Err(4));
+    }
+
+    #[test]
+    fn none_is_sent_for_ever() {
+        let mut parcels = four();
+        for _ in 1..MAX_SENDS {
+            assert_eq!(parcels.take().map(|(number, _)| number), Some(1));
+            assert_eq!(parcels.broke(&[1]), Ok(()));
+        }
+        parcels.take();
+        assert_eq!(parcels.broke(&[1]), Err(MAX_SENDS));
+    }
+
+    #[test]
+    fn those_that_are_not_acknowledged_are_limited() {
+        let mut parcels = Parcels::default();
+        for _ in 0..MAX_PARCELS {
+            assert!(parcels.next(1).is_ok());
+            parcels.add((), 1);
+            parcels.take();
+        }
+        assert_eq!(parcels.next(1), Err(("bulk messages that wait", MAX_PARCELS)));
+        parcels.acknowledge(1, &[]).unwrap();
+        assert!(parcels.next(1).is_ok());
+        assert_eq!(parcels.next(MAX_PARCEL_BYTES), Err(("bulk bytes that wait", MAX_PARCEL_BYTES)));
+    }
+}

@@ -1,0 +1,338 @@
+//! Sockets whose other side has proven nothing yet: how many there may be, from where, and which goes when one more comes.
+//!
+//! A port keeps one table of them. A newcomer gets a place, and where there is none left another stranger has to go for it:
+//! of the address that holds the most places, first who has said nothing, then who came first. So a crowd from one address
+//! costs that address its own places, and one that comes after the crowd and does what it came for gets through. Some places
+//! are kept for addresses that somebody has proven himself from. What a proof is, is for the port to say; nothing here
+//! reads a byte.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::descriptors;
+
+/// Fewest and most strangers of one port. Between them it is the part of all descriptors that one in so many stands for:
+/// whatever strangers do, the rest is left for those who have proven themselves, and for files.
+const FEWEST_PLACES: usize = 16;
+const MOST_PLACES: usize = 256;
+const DESCRIPTORS_A_PLACE: usize = 8;
+/// Fewest places that one address may hold; otherwise it is a quarter of them.
+const FEWEST_OF_ONE: usize = 8;
+/// Most addresses that are remembered as those of somebody who has proven himself.
+const MAX_KNOWN: usize = 1024;
+/// How often a lack of descriptors is logged.
+const COMPLAINTS: Duration = Duration::from_secs(60);
+
+/// The strangers of one port.
+pub(crate) struct Strangers {
+    places: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Who is here, in the order they came.
+    here: BTreeMap<u64, Place>,
+    /// How many were told to go and have not gone yet.
+    leaving: usize,
+    /// Counts who came.
+    came: u64,
+    /// Where somebody has proven himself, and at which count that was last.
+    known: BTreeMap<Origin, u64>,
+    complained: Option<Instant>,
+}
+
+struct Place {
+    from: Origin,
+    progress: Progress,
+    go: Arc<Notify>,
+}
+
+/// How far a stranger has come. Who has come less far goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Progress {
+    /// It is connected, and has sent nothing.
+    Silent,
+    /// It has sent something.
+    Spoke,
+    /// It speaks TLS, and has a name.
+    Secured,
+}
+
+/// Where a stranger comes from: an IPv4 address, or the /64 of an IPv6 address, since whoever has one has all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Origin(IpAddr);
+
+impl From<IpAddr> for Origin {
+    fn from(ip: IpAddr) -> Self {
+        Origin(match ip.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+            v4 => v4,
+        })
+    }
+}
+
+/// The place of a stranger; dropping it gives it back.
+pub(crate) struct Stranger {
+    strangers: Arc<Strangers>,
+    number: u64,
+    go: Arc<Notify>,
+}
+
+impl Strangers {
+    /// As many places as a port of this process can have, by the descriptors there are.
+    pub fn new() -> Arc<Self> {
+        let places = (descriptors::limit() / DESCRIPTORS_A_PLACE).clamp(FEWEST_PLACES, MOST_PLACES);
+        Arc::new(Strangers::with_places(places))
+    }
+
+    fn with_places(places: usize) -> Self {
+        Strangers { places, table: Mutex::default() }
+    }
+
+    /// A place for a socket that has just been accepted. `None`: close it at once, as too many that were told to go have
+    /// not gone yet.
+    pub fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Stranger> {
+        let from = Origin::from(from);
+        let mut table = self.table();
+        if table.leaving >= self.places {
+            return None;
+        }
+        let of_one = (self.places / 4).max(FEWEST_OF_ONE);
+        let of_unknown = self.places - self.places / 4;
+        let is_known = |origin: &Origin| table.known.contains_key(origin);
+        let count = |counts: &dyn Fn(&Origin) -> bool| table.here.values().filter(|place| counts(&place.from)).count();
+        let goes = if count(&|origin| *origin == from) >= of_one {
+            table.first_to_go(|origin| *origin == from)
+        } else if !is_known(&from) && count(&|origin| !is_known(origin)) >= of_unknown {
+            table.first_to_go(|origin| !is_known(origin))
+        } else if table.here.len() >= self.places {
+            table.first_to_go(|_| true)
+        } else {
+            None
+        };
+        goes.into_iter().for_each(|number| table.tell_to_go(number));
+        table.came += 1;
+        let (number, go) = (table.came, Arc::new(Notify::new()));
+        table.here.insert(number, Place { from, progress: Progress::Silent, go: Arc::clone(&go) });
+        Some(Stranger { strangers: Arc::clone(self), number, go })
+    }
+
+    /// A socket could not be accepted. Where that was for a lack of descriptors, half of the strangers have to give theirs
+    /// back, and the log says so once a minute at most. Whoever accepts is to pause before the next try.
+    pub fn could_not_accept(&self, error: &io::Error) {
+        if !descriptors::are_exhausted(error) {
+            return;
+        }
+        let mut table = self.table();
+        for _ in 0..table.here.len().div_ceil(2) {
+            let goes = table.first_to_go(|_| true);
+            goes.into_iter().for_each(|number| table.tell_to_go(number));
+        }
+        if table.complained.is_none_or(|last| last.elapsed() >= COMPLAINTS) {
+            table.complained = Some(Instant::now());
+            drop(table);
+            tracing::warn!(
+                "no file descriptor is left ({error}; the limit is {}): connections wait until others end; `ulimit -n` \
+                 raises it",
+                descriptors::limit()
+            );
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Who of those from `among` goes first.
+    fn first_to_go(&self, among: impl Fn(&Origin) -> bool) -> Option<u64> {
+        let mut held: BTreeMap<Origin, usize> = BTreeMap::new();
+        let candidates = || self.here.iter().filter(|(_, place)| among(&place.from));
+        candidates().for_each(|(_, place)| *held.entry(place.from).or_default() += 1);
+        let order = |(number, place): &(&u64, &Place)| (Reverse(held[&place.from]), place.progress, **number);
+        candidates().min_by_key(order).map(|(number, _)| *number)
+    }
+
+    fn tell_to_go(&mut self, number: u64) {
+        if let Some(place) = self.here.remove(&number) {
+            self.leaving += 1;
+            place.go.notify_one();
+        }
+    }
+
+    fn know(&mut self, origin: Origin) {
+        self.known.insert(origin, self.came);
+        if self.known.len() > MAX_KNOWN
+            && let Some(oldest) = self.known.iter().min_by_key(|(_, last)| **last).map(|(origin, _)| *origin)
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+impl Stranger {
+    /// It has come so far.
+    pub fn is_at(&self, progress: Progress) {
+        if let Some(place) = self.strangers.table().here.get_mut(&self.number) {
+            place.progress = progress;
+        }
+    }
+
+    /// It has proven itself, and is none any more: its address is known from now on.
+    pub fn proved(self) {
+        let mut table = self.strangers.table();
+        if let Some(from) = table.here.get(&self.number).map(|place| place.from) {
+            table.know(from);
+        }
+    }
+
+    /// Returns once it is to go, to make room.
+    pub async fn told_to_go(&self) {
+        self.go.notified().await;
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut table = self.strangers.table();
+        if table.here.remove(&self.number).is_none() {
+            table.leaving = table.leaving.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// A crowd of strangers, each with its address.
+    struct Crowd {
+        strangers: Arc<Strangers>,
+        here: Vec<(String, Stranger)>,
+    }
+
+    impl Crowd {
+        fn new(places: usize) -> Self {
+            Crowd { strangers: Arc::new(Strangers::with_places(places)), here: Vec::new() }
+        }
+
+        /// Strangers come, and those who are told to go do so.
+        fn come(&mut self, from: &str, count: usize) {
+            for _ in 0..count {
+                let stranger = self.strangers.admit(from.parse().unwrap()).expect("a place");
+                self.here.push((from.to_owned(), stranger));
+                self.go();
+            }
+        }
+
+        fn go(&mut self) {
+            self.here.retain(|(_, stranger)| stranger.told_to_go().now_or_never().is_none());
+        }
+
+        /// How many of an address are here.
+        fn count(&self, from: &str) -> usize {
+            self.here.iter().filter(|(other, _)| other == from).count()
+        }
+
+        fn prove(&self, from: &str) {
+            self.strangers.admit(from.parse().unwrap()).expect("a place").proved();
+        }
+    }
+
+    #[test]
+    fn a_crowd_from_one_address_costs_that_address_its_own_places() {
+        let mut crowd = Crowd::new(64);
+        crowd.come("10.0.0.1", 3);
+        crowd.come("10.0.0.66", 300);
+        assert_eq!((crowd.count("10.0.0.66"), crowd.count("10.0.0.1")), (16, 3));
+        // Who came last, of that very address, has a place.
+        assert_eq!(crowd.here.last().map(|(_, last)| last.number), Some(303));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let check = |a: &str, b: &str, same: bool| {
+            let [a, b] = [a, b].map(|text| Origin::from(text.parse::<IpAddr>().unwrap()));
+            assert_eq!(a == b, same, "{a:?} {b:?}");
+        };
+        check("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", true);
+        check("2001:db8:1:2::1", "2001:db8:1:3::1", false);
+        check("::ffff:10.0.0.1", "10.0.0.1", true);
+        check("10.0.0.1", "10.0.0.2", false);
+        check("::1", "::2", true);
+    }
+
+    #[test]
+    fn places_are_kept_for_addresses_that_proved_themselves() {
+        let mut crowd = Crowd::new(64);
+        crowd.prove("10.0.0.1");
+        for host in 0..100 {
+            crowd.come(&format!("10.0.1.{host}"), 2);
+        }
+        crowd.come("10.0.0.1", 16);
+        assert_eq!(crowd.count("10.0.0.1"), 16);
+        assert_eq!(crowd.here.len(), 64, "48 of the unknown and 16 of the known");
+        // One that was not known can still come: another of the unknown goes for it.
+        crowd.come("10.9.9.9", 1);
+        assert_eq!((crowd.count("10.9.9.9"), crowd.count("10.0.0.1")), (1, 16));
+    }
+
+    #[test]
+    fn who_has_come_less_far_goes_first() {
+        let mut crowd = Crowd::new(64);
+        crowd.come("10.0.0.1", 3);
+        crowd.here[0].1.is_at(Progress::Secured);
+        crowd.here[1].1.is_at(Progress::Spoke);
+        // One is over the limit of sixteen: the third, which was silent. Those who came later are silent too.
+        crowd.come("10.0.0.1", 14);
+        let numbers = |crowd: &Crowd| crowd.here.iter().map(|(_, stranger)| stranger.number).collect::<Vec<_>>();
+        assert_eq!(numbers(&crowd)[..3], [1, 2, 4]);
+        crowd.come("10.0.0.1", 100);
+        assert_eq!(numbers(&crowd)[..3], [1, 2, 104]);
+    }
+
+    #[test]
+    fn one_that_does_not_go_is_counted() {
+        let strangers = Arc::new(Strangers::with_places(16));
+        let from = "10.0.0.1".parse().unwrap();
+        let kept: Vec<Stranger> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
+        // Eight are here and sixteen were told to go and did not.
+        assert_eq!(kept.len(), 8 + 16);
+        drop(kept);
+        assert!(strangers.admit(from).is_some());
+        let table = strangers.table();
+        assert_eq!((table.here.len(), table.leaving), (0, 0));
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_costs_half_of_the_strangers() {
+        let mut crowd = Crowd::new(64);
+        crowd.come("10.0.0.1", 9);
+        crowd.strangers.could_not_accept(&io::ErrorKind::ConnectionAborted.into());
+        assert_eq!(crowd.count("10.0.0.1"), 9);
+        crowd.strangers.could_not_accept(&io::Error::from_raw_os_error(libc::EMFILE));
+        crowd.go();
+        assert_eq!(crowd.count("10.0.0.1"), 4);
+    }
+
+    #[test]
+    fn only_so_many_known_addresses_are_remembered() {
+        let crowd = Crowd::new(64);
+        for host in 0..=MAX_KNOWN as u32 {
+            crowd.prove(&std::net::Ipv4Addr::from_bits(0x0a00_0000 + host).to_string());
+        }
+        let table = crowd.strangers.table();
+        assert_eq!(table.known.len(), MAX_KNOWN);
+        assert!(!table.known.contains_key(&Origin("10.0.0.0".parse().unwrap())));
+    }
+}

@@ -1,0 +1,195 @@
+//! A worker with a device and a scripted network: what it holds, for whom, and what it answers.
+
+use std::sync::Condvar;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use super::*;
+use crate::exec::HostEngine;
+use crate::graph::{Graph, read};
+use crate::ids::Incarnation;
+use crate::plan::{DeviceKind, PlanOptions, Signature, plan};
+use crate::protocol::{Cluster, Member};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct Whims {
+    /// How many sends panic.
+    panics: usize,
+    /// Sends wait.
+    is_slow: bool,
+    /// Sends with tensors fail.
+    refuses: Option<Failure>,
+}
+
+struct Network {
+    sent: Mutex<Sender<(Peer, Message)>>,
+    whims: Mutex<Whims>,
+    changed: Condvar,
+}
+
+impl Post for Network {
+    fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+        let panics = {
+            let mut whims = self.whims.lock().unwrap();
+            while whims.is_slow {
+                whims = self.changed.wait_timeout(whims, PATIENCE).unwrap().0;
+            }
+            if let Some(failure) = whims.refuses.take_if(|_| !envelope.tensors.is_empty()) {
+                return Err(failure);
+            }
+            let panics = whims.panics > 0;
+            whims.panics = whims.panics.saturating_sub(1);
+            panics
+        };
+        assert!(!panics, "nothing is to be sent");
+        self.sent.lock().unwrap().send((to.clone(), envelope.message)).unwrap();
+        Ok(())
+    }
+
+    fn cluster(&self) -> Arc<Cluster> {
+        let (task, peer) = (Task::new("t", 0), Peer::new("self"));
+        let incarnation = Incarnation(0);
+        let member = Member { task, peer, incarnation, devices: vec![], addresses: vec![], since_unix_ms: 0 };
+        Arc::new(Cluster::new([member]))
+    }
+}
+
+struct Bench {
+    worker: Worker,
+    network: Arc<Network>,
+    sent: Receiver<(Peer, Message)>,
+    piece: Piece,
+}
+
+const MASTER: &str = "master";
+
+fn bench() -> Bench {
+    let (sender, sent) = channel();
+    let network = Arc::new(Network { sent: Mutex::new(sender), whims: Mutex::default(), changed: Condvar::new() });
+    let task = Task::new("t", 0);
+    let resources = Arc::new(Resources::new());
+    let worker = Worker::new(task.clone(), network.clone(), resources.clone());
+    let name = task.device(DeviceKind::Cpu, 0);
+    let device = Device::open(name.clone(), Box::new(HostEngine), resources, worker.sink()).unwrap();
+    worker.add_device(name.clone(), device);
+    let text = r#"{ "version": 1, "nodes": { "x": 2, "y": { "op": "Neg", "inputs": ["x"] } } }"#;
+    let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
+    let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };
+    let options = PlanOptions { default_device: name.clone(), soft_placement: false };
+    let piece = plan(&graph, &[name], &signature, &options).unwrap().pieces.remove(0);
+    Bench { worker, network, sent, piece }
+}
+
+fn id(session: u64, number: u32) -> PieceId {
+    PieceId { session: SessionId(session), number }
+}
+
+impl Bench {
+    fn tell(&self, from: &str, message: Message) {
+        self.worker.deliver(&Peer::new(from), message.into());
+    }
+
+    fn register(&self, from: &str, piece: PieceId) {
+        let pieces = vec![(piece, self.piece.clone())];
+        self.tell(from, Message::Register { session: piece.session, isolated: false, pieces });
+    }
+
+    fn start(&self, from: &str, piece: PieceId, first: u64) {
+        self.tell(from, Message::Start { pieces: vec![piece], first, count: 1 });
+    }
+
+    fn next(&self) -> (String, Message) {
+        let (to, message) = self.sent.recv_timeout(PATIENCE).expect("a message comes");
+        (to.as_str().to_owned(), message)
+    }
+
+    /// The answer to a registration, which comes next.
+    fn registered(&self) -> (String, PieceId, Result<()>) {
+        let (to, message) = self.next();
+        let Message::Registered { pieces, result, .. } = message else { panic!("{message:?}") };
+        (to, pieces[0], result)
+    }
+
+    fn pieces(&self) -> usize {
+        self.worker.state.all_devices()[0].holds().pieces
+    }
+}
+
+#[test]
+fn a_panic_while_registering_is_answered_and_the_next_is_served() {
+    let bench = bench();
+    for round in 0..4 {
+        bench.network.whims.lock().unwrap().panics = 1;
+        bench.register(MASTER, id(1, 2 * round));
+        let (to, piece, result) = bench.registered();
+        let failure = result.unwrap_err();
+        assert_eq!((to.as_str(), piece, failure.code), (MASTER, id(1, 2 * round), Code::Internal), "{failure}");
+        assert!(failure.message.contains("nothing is to be sent"), "{failure}");
+        assert_eq!(failure.task.as_deref(), Some("/job:t/task:0"), "{failure}");
+        bench.register(MASTER, id(1, 2 * round + 1));
+        assert_eq!(bench.registered(), (MASTER.to_owned(), id(1, 2 * round + 1), Ok(())));
+    }
+}
+
+#[test]
+fn pieces_are_forgotten_registered_or_not() {
+    let bench = bench();
+    bench.register(MASTER, id(1, 0));
+    bench.registered().2.unwrap();
+    // While the answer to one registration is on its way out, the next waits, and is forgotten before its turn.
+    bench.network.whims.lock().unwrap().is_slow = true;
+    bench.register(MASTER, id(1, 1));
+    bench.register(MASTER, id(1, 2));
+    bench.tell(MASTER, Message::Forget { pieces: vec![id(1, 0), id(1, 2)] });
+    bench.network.whims.lock().unwrap().is_slow = false;
+    bench.network.changed.notify_all();
+    assert_eq!(bench.registered(), (MASTER.to_owned(), id(1, 1), Ok(())));
+    assert_eq!(bench.registered().2.unwrap_err().code, Code::Cancelled);
+    assert_eq!(bench.pieces(), 1);
+    bench.start(MASTER, id(1, 0), 1);
+    let (_, message) = bench.next();
+    assert!(matches!(&message, Message::Failed { failure, .. } if failure.code == Code::Aborted), "{message:?}");
+    bench.start(MASTER, id(1, 1), 2);
+    let (_, message) = bench.next();
+    assert_eq!(message, Message::Done { piece: id(1, 1), step: 2 });
+    // The session is still there, without a piece, until it is released.
+    bench.tell(MASTER, Message::Forget { pieces: vec![id(1, 1)] });
+    assert_eq!((bench.pieces(), bench.worker.state.sessions().len()), (0, 1));
+    bench.tell(MASTER, Message::Release { session: SessionId(1) });
+    assert_eq!(bench.worker.holds(), None);
+}
+
+#[test]
+fn a_session_is_its_masters_alone() {
+    let bench = bench();
+    bench.register(MASTER, id(1, 0));
+    bench.registered().2.unwrap();
+    bench.register("other", id(1, 1));
+    assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
+    bench.register(MASTER, id(1, 0));
+    assert_eq!(bench.registered().2.unwrap_err().code, Code::AlreadyExists);
+    bench.tell("other", Message::Forget { pieces: vec![id(1, 0)] });
+    bench.tell("other", Message::Release { session: SessionId(1) });
+    bench.start(MASTER, id(1, 0), 1);
+    assert_eq!(bench.next().1, Message::Done { piece: id(1, 0), step: 1 });
+    // A piece that claims to be of another session than the message is.
+    let pieces = vec![(id(2, 0), bench.piece.clone())];
+    bench.tell(MASTER, Message::Register { session: SessionId(1), isolated: false, pieces });
+    assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
+    assert_eq!(bench.pieces(), 1);
+}
+
+#[test]
+fn what_cannot_be_sent_to_the_master_fails_the_step() {
+    let bench = bench();
+    bench.register(MASTER, id(1, 0));
+    bench.registered().2.unwrap();
+    let failure = Failure::invalid("a message of 5 GiB");
+    bench.network.whims.lock().unwrap().refuses = Some(failure.clone());
+    bench.start(MASTER, id(1, 0), 1);
+    let step = StepId { session: SessionId(1), number: 1 };
+    let failure = failure.on_task("/job:t/task:0");
+    assert_eq!(bench.next().1, Message::Failed { step, failure });
+}

@@ -1,0 +1,327 @@
+//! The door under fire: what strangers and clients send that is large, silent or without end takes neither its memory nor
+//! its time from those who work behind it.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
+use meshtf::tensor::{DType, PartialShape, Tensor};
+
+use crate::grpc::{Client, Refused, field, first, head, number};
+use crate::house::{House, NodeProcess, wait_until};
+use crate::network::Namespaces;
+
+const TOKEN: &str = "0123456789abcdef";
+
+const INVALID: u16 = 3;
+const DEADLINE: u16 = 4;
+const EXHAUSTED: u16 = 8;
+const ABORTED: u16 = 10;
+const UNAUTHENTICATED: u16 = 16;
+
+/// Most memory that a node may take more at any time than it had before it was attacked.
+const GROWTH_KB: u64 = 160 << 10;
+/// What a step takes at most while the door is attacked. A busy machine alone makes it a good part of a second.
+const STEP_WITHIN: Duration = Duration::from_secs(10);
+
+fn node(name: &str, op: &str, inputs: &[&str], attrs: Attrs) -> NodeDef {
+    let inputs = inputs.iter().map(|&input| input.to_owned()).collect();
+    NodeDef { name: name.into(), op: op.into(), inputs, attrs, ..NodeDef::default() }
+}
+
+/// y = x + 1, where x is fed, of any shape; four = a placeholder of four numbers; a queue and what goes in and out.
+fn graph() -> Vec<u8> {
+    let dtype = ("dtype", Attr::Type(DType::F32));
+    let shape = ("shape", Attr::Shape(PartialShape(Some(vec![Some(4)]))));
+    let types = Attr::Types(vec![DType::I32]);
+    let constant = |name: &str, value: Tensor| {
+        let attrs = Attrs::from([("dtype", Attr::Type(value.dtype())), ("value", Attr::Tensor(value))]);
+        node(name, "Const", &[], attrs)
+    };
+    graphdef::to_binary(&[
+        node("x", "Placeholder", &[], Attrs::from([dtype.clone()])),
+        constant("one", Tensor::scalar(1f32)),
+        node("y", "AddV2", &["x", "one"], Attrs::default()),
+        node("four", "Placeholder", &[], Attrs::from([dtype, shape])),
+        node("six", "AddV2", &["four", "one"], Attrs::default()),
+        constant("seven", Tensor::scalar(7i32)),
+        node("queue", "FIFOQueueV2", &[], Attrs::from([("component_types", types.clone())])),
+        node("put", "QueueEnqueueV2", &["queue", "seven"], Attrs::default()),
+        node("next", "QueueDequeueV2", &["queue"], Attrs::from([("component_types", types)])),
+        node("size", "QueueSizeV2", &["queue"], Attrs::default()),
+    ])
+}
+
+/// A CreateSessionRequest, with a token in its configuration where one is given.
+fn create(graph: &[u8], token: Option<&str>) -> Vec<u8> {
+    let config = |token: &str| field(2, field(16, field(11, field(1, token))));
+    [field(1, graph), token.map(config).unwrap_or_default()].concat()
+}
+
+/// A float tensor of one dimension: as its bytes, or as the one number that all its elements are.
+fn tensor(length: u64, content: Option<&[f32]>) -> Vec<u8> {
+    let elements = match content {
+        Some(values) => field(4, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()),
+        None => field(5, 1f32.to_le_bytes()),
+    };
+    [number(1, 1), field(2, field(2, number(1, length))), elements].concat()
+}
+
+/// A RunStepRequest.
+fn step(handle: &str, feeds: &[(&str, Vec<u8>)], fetch: &str) -> Vec<u8> {
+    let feeds = feeds.iter().map(|(name, tensor)| field(2, [field(1, name), field(2, tensor)].concat()));
+    [vec![field(1, handle)], feeds.collect(), vec![field(3, fetch)]].concat().concat()
+}
+
+/// A RunStepRequest up to the first of the elements of its feed, of which there are so many; and how long the whole is.
+fn begun_step(handle: &str, elements: usize) -> (Vec<u8>, usize) {
+    let content = 4 * elements;
+    let tensor = [number(1, 1), field(2, field(2, number(1, elements as u64))), head(4, content)].concat();
+    let named = [field(1, "x:0"), head(2, tensor.len() + content), tensor].concat();
+    let message = [field(1, handle), head(2, named.len() + content), named].concat();
+    let length = message.len() + content;
+    (message, length)
+}
+
+fn session(client: &Client, request: &[u8]) -> String {
+    let created = client.call("CreateSession", request).expect("a session");
+    String::from_utf8(first(&created, 1).expect("a handle").to_vec()).unwrap()
+}
+
+/// x + 1 of some numbers, through the door; how long it took.
+fn works(client: &Client, handle: &str, length: usize) -> Duration {
+    let began = Instant::now();
+    let values = vec![41f32; length];
+    let answer = client.call("RunStep", &step(handle, &[("x:0", tensor(length as u64, Some(&values)))], "y:0"));
+    let answer = answer.expect("a step");
+    let y = first(first(&answer, 1).unwrap(), 2).expect("a tensor");
+    assert!(y.ends_with(&42f32.to_le_bytes().repeat(length.min(2))), "{} bytes", y.len());
+    began.elapsed()
+}
+
+fn refused(answer: Result<Vec<u8>, Refused>, code: u16, says: &str) {
+    let refused = answer.expect_err("refused");
+    assert!(refused.code == code && refused.message.contains(says), "not {code} {says:?}: {refused:?}");
+}
+
+/// A node with a door that asks for a token, and a client of it that has shown it.
+fn guarded(house: &House) -> (NodeProcess, Client, String) {
+    let token = house.file("token", TOKEN);
+    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-token-file", &token]);
+    let client = Client::new(node.said("grpc"));
+    let handle = session(&client, &create(&graph(), Some(TOKEN)));
+    works(&client, &handle, 4);
+    (node, client, handle)
+}
+
+/// The most memory that a node ever had, in kB; `None` where the system does not say.
+fn peak_kb(node: &NodeProcess) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.process.pid())).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Attacks while a client works: its steps go on, and the node takes no more memory than it may.
+fn under_attack(node: &NodeProcess, client: &Client, handle: &str, attack: impl FnOnce(&str) + Send) {
+    let before = peak_kb(node);
+    let door = node.said("grpc");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let attacker = scope.spawn(|| {
+            attack(door);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let mut longest = Duration::ZERO;
+        while !is_over.load(Ordering::Relaxed) && !attacker.is_finished() {
+            longest = longest.max(works(client, handle, 4));
+        }
+        attacker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        longest = longest.max(works(client, handle, 300_000));
+        assert!(longest < STEP_WITHIN, "a step took {longest:?}");
+    });
+    if let (Some(before), Some(after)) = (before, peak_kb(node)) {
+        assert!(after <= before + GROWTH_KB, "the node grew from {before} kB to {after} kB");
+    }
+}
+
+/// So many feeds that say that all of their half a billion elements are 1.
+fn splats(handle: &str, count: usize) -> Vec<u8> {
+    step(handle, &vec![("x:0", tensor((1 << 29) - 1, None)); count], "y:0")
+}
+
+#[test]
+fn nothing_is_made_of_what_a_stranger_sends() {
+    let house = House::new();
+    let (node, client, handle) = guarded(&house);
+    let empty_nodes = field(1, [0x0a, 0].repeat(4 << 20));
+    under_attack(&node, &client, &handle, |door| {
+        let stranger = Client::new(door);
+        for _ in 0..12 {
+            refused(stranger.call("RunStep", &splats("nosuch", 8)), ABORTED, "Session handle \"nosuch\" is not found");
+            // The handle behind the feeds, where it may stand, too.
+            let behind = [splats("", 8), field(1, "nosuch")].concat();
+            refused(stranger.call("RunStep", &behind[2..]), ABORTED, "nosuch");
+        }
+        for token in [None, Some(""), Some("0123456789abcde"), Some("0123456789abcdef0")] {
+            refused(
+                stranger.call("CreateSession", &create(&empty_nodes, token)),
+                UNAUTHENTICATED,
+                "asks for its token",
+            );
+        }
+        let names = [0x22, 0].repeat(4 << 20);
+        for method in ["PartialRunSetup", "MakeCallable", "RunCallable", "ExtendSession", "CloseSession"] {
+            refused(stranger.call(method, &[field(1, "nosuch"), names.clone()].concat()), ABORTED, "nosuch");
+        }
+        refused(stranger.call("Reset", &names), UNAUTHENTICATED, "asks for its token");
+        refused(stranger.call("ListDevices", &names), UNAUTHENTICATED, "asks for its token");
+        let wrong = Client::new(door).with_token("0123456789abcde");
+        refused(wrong.call("Reset", &[]), UNAUTHENTICATED, "asks for its token");
+        let known = Client::new(door).with_token(TOKEN);
+        known.call("ListDevices", &[]).expect("the token is right");
+    });
+}
+
+#[test]
+fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
+    let house = House::new();
+    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-limit", "67108864"]);
+    let client = Client::new(node.said("grpc"));
+    let handle = session(&client, &create(&graph(), None));
+    under_attack(&node, &client, &handle, |door| {
+        let other = Client::new(door);
+        let own = session(&other, &create(&graph(), None));
+        for _ in 0..12 {
+            refused(other.call("RunStep", &splats(&own, 8)), EXHAUSTED, "--grpc-limit");
+        }
+        let four = step(&own, &[("four:0", tensor((1 << 29) - 1, None))], "six:0");
+        refused(other.call("RunStep", &four), INVALID, "cannot feed a value of shape");
+        let nodes = [0x0a, 0].repeat((1 << 20) + 1);
+        refused(other.call("CreateSession", &create(&nodes, None)), EXHAUSTED, "more nodes than 1048576");
+        let names = [field(1, &own), [0x1a, 0].repeat(5 << 20)].concat();
+        refused(other.call("PartialRunSetup", &names), EXHAUSTED, "names so much");
+        refused(other.call("RunStep", &names), EXHAUSTED, "names so much");
+        works(&other, &own, 4);
+    });
+}
+
+#[test]
+fn who_claims_much_and_sends_nothing_holds_up_nobody() {
+    let house = House::new();
+    let (node, client, handle) = guarded(&house);
+    under_attack(&node, &client, &handle, |door| {
+        let silent = Client::new(door);
+        let known = Client::new(door).with_token(TOKEN);
+        let own = session(&known, &create(&graph(), None));
+        let mut waiting = Vec::new();
+        for _ in 0..8 {
+            let mut stranger = silent.begin("CreateSession").unwrap();
+            stranger.send(200 << 20, &[], false);
+            let mut claim = known.begin("RunStep").unwrap();
+            let (begun, claimed) = begun_step(&own, 375_000_000);
+            claim.send(claimed, &begun, false);
+            waiting.push((stranger, claim));
+        }
+        let third = Client::new(door).with_token(TOKEN);
+        let theirs = session(&third, &create(&graph(), None));
+        works(&third, &theirs, 1_000_000);
+        for (stranger, claim) in waiting {
+            refused(silent.answer(stranger), DEADLINE, "of the request came");
+            refused(known.answer(claim), DEADLINE, "of the request came");
+        }
+    });
+}
+
+#[test]
+fn one_who_does_not_speak_is_hung_up_on() {
+    use std::io::{Read, Write};
+    let house = House::new();
+    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
+    for said in [&b""[..], b"PRI * HTTP"] {
+        let mut stream = TcpStream::connect(node.said("grpc")).unwrap();
+        stream.write_all(said).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut rest = Vec::new();
+        // The door may greet first; then it hangs up.
+        let ended = stream.read_to_end(&mut rest);
+        assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it is still open");
+    }
+}
+
+#[test]
+fn the_session_that_rests_the_longest_makes_room() {
+    let house = House::new();
+    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
+    let [client, other] = [(); 2].map(|()| Client::new(node.said("grpc")));
+    let first = session(&client, &create(&graph(), None));
+    let second = session(&client, &create(&graph(), None));
+    // In the middle of a step, a session stays.
+    let busy = session(&client, &create(&graph(), None));
+    let mut waits = client.begin("RunStep").unwrap();
+    let message = step(&busy, &[], "next:0");
+    waits.send(message.len(), &message, true);
+    let kept: Vec<String> = (3..1024).map(|_| session(&other, &create(&[], None))).collect();
+    // The door is full. The others were used just now, and their client is there: of its own the least recent go.
+    works(&client, &first, 4);
+    let next = session(&client, &create(&graph(), None));
+    refused(client.call("RunStep", &step(&second, &[], "y:0")), ABORTED, "1024 sessions were open at this door");
+    works(&client, &first, 4);
+    works(&client, &next, 4);
+    // A client that has gone makes room first.
+    drop(other);
+    let freed = wait_until(Duration::from_secs(60), || {
+        works(&client, &first, 4);
+        let newest = session(&client, &create(&graph(), None));
+        works(&client, &newest, 4);
+        client.call("ListDevices", &field(1, &kept[0])).is_err()
+    });
+    assert!(freed, "the sessions of a client that went away stay");
+    let put = [field(1, &first), field(4, "put")].concat();
+    client.call("RunStep", &put).expect("put");
+    client.answer(waits).expect("the step of a busy session");
+}
+
+#[test]
+fn a_client_behind_a_cut_cable_leaves_nothing_running() {
+    let Some(namespaces) = Namespaces::new(2, "a cut cable in front of the door") else { return };
+    namespaces.join();
+    let house = House::new().in_namespace(&namespaces.names[0]);
+    let token = house.file("token", TOKEN);
+    let node = house.node_with("local/0", &["--grpc", "10.77.0.1:0", "--grpc-token-file", &token]);
+    let near = Client::over(connect_from(&namespaces.names[0], node.said("grpc")));
+    let handle = session(&near, &create(&graph(), Some(TOKEN)));
+    let far = Client::over(connect_from(&namespaces.names[1], node.said("grpc"))).with_token(TOKEN);
+    let theirs = session(&far, &create(&graph(), None));
+    let mut waits = far.begin("RunStep").unwrap();
+    let message = step(&theirs, &[], "next:0");
+    waits.send(message.len(), &message, true);
+    works(&far, &theirs, 4);
+
+    namespaces.cut_cable();
+    let sees_it = || std::fs::read_to_string(format!("/proc/{}/net/tcp", node.process.pid())).unwrap();
+    // 10.77.0.2, as the kernel writes it, in the state ESTABLISHED.
+    let is_open = || sees_it().lines().any(|line| line.contains(" 02004D0A:") && line.contains(" 01 "));
+    assert!(is_open());
+    assert!(wait_until(Duration::from_secs(60), || !is_open()), "the connection is held for open");
+    // Nobody takes what is put into the queue now.
+    works(&near, &handle, 4);
+    near.call("RunStep", &[field(1, &handle), field(4, "put")].concat()).expect("put");
+    let size = near.call("RunStep", &step(&handle, &[], "size:0")).expect("a size");
+    let size = first(first(&size, 1).unwrap(), 2).unwrap();
+    assert!(size.ends_with(&1i32.to_le_bytes()), "the step of the lost client took it: {size:?}");
+}
+
+/// Connects from within a network namespace; the socket stays in it.
+fn connect_from(namespace: &str, door: &str) -> TcpStream {
+    use std::os::fd::AsRawFd;
+    let (path, door) = (format!("/run/netns/{namespace}"), door.to_owned());
+    let connected = thread::spawn(move || {
+        let file = std::fs::File::open(path).expect("the namespace is there");
+        // SAFETY: it takes a descriptor that is open and a constant; it moves this thread alone, which ends here.
+        let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(entered, 0, "the namespace can be entered");
+        TcpStream::connect(door).expect("the door is open")
+    });
+    connected.join().expect("connected")
+}

@@ -1,0 +1,84 @@
+//! Exit codes: one situation has one, in whatever form it comes.
+
+use std::thread;
+
+use crate::house::{House, project};
+
+/// A graph of one node on that device.
+fn on(device: &str) -> String {
+    format!(
+        r#"{{ "version": 1, "nodes": {{ "x": 2, "y": {{ "op": "Neg", "inputs": ["x"], "device": "{device}" }} }}, "fetch": ["y"] }}"#
+    )
+}
+
+/// A variable on that device, which is read.
+fn variable_on(device: &str) -> String {
+    format!(
+        r#"{{ "version": 1, "nodes": {{
+             "v": {{ "op": "VarHandleOp", "device": "{device}", "attrs": {{ "dtype": "int32", "shape": [] }} }},
+             "y": {{ "op": "ReadVariableOp", "inputs": ["v"], "attrs": {{ "dtype": "int32" }} }} }}, "fetch": ["y"] }}"#
+    )
+}
+
+/// The exit code, the subcommand, the graphs that it is tried with, the arguments after them, and what it complains of.
+type Situation<'a> = (i32, &'a str, Vec<String>, &'a [&'a str], &'a [&'a str]);
+
+/// Situations in their forms: a command, what it gets after the graph, and what it says beside its code.
+#[test]
+fn one_situation_has_one_code() {
+    let house = House::new();
+    let _nodes = [house.node("local/0"), house.node("local/1")];
+    let here = on("/job:local/task:1");
+    let down = |device: &str| vec![on(device), variable_on(device)];
+    let slip = |device: &str| vec![on(device)];
+    let is_down = &["No node is up as /job:", "those that are: local/0, local/1"][..];
+    let is_slip = &["No node is up as /job:loacl", "did you mean"][..];
+    let mut situations: Vec<Situation> = Vec::new();
+    // A task that is down.
+    for device in
+        ["/job:local/task:7", "/job:local/replica:0/task:7/device:CPU:0", "/job:ps/task:0", "/job:ps", "/task:5"]
+    {
+        let says = if device.starts_with("/job") { is_down } else { &["No node is up as /task:5"][..] };
+        situations.push((4, "submit", down(device), &[], says));
+        situations.push((4, "submit", down(device), &["--soft-placement"], says));
+        situations.push((4, "plan", down(device), &[], says));
+    }
+    situations.push((4, "submit", vec![here.clone()], &["--target", "local/7"], is_down));
+    situations.push((4, "submit", vec![here.clone()], &["--target", "ps/0"], is_down));
+    situations.push((4, "plan", vec![here.clone()], &["--target", "ps/0"], is_down));
+    // A name that is a slip of the pen.
+    for device in ["/job:loacl/task:1", "/job:loacl", "/job:loacl/task:1/device:CPU:0"] {
+        situations.push((2, "submit", slip(device), &[], is_slip));
+        situations.push((2, "plan", slip(device), &[], is_slip));
+    }
+    situations.push((2, "submit", vec![here.clone()], &["--target", "loacl/1"], is_slip));
+    situations.push((2, "plan", vec![here.clone()], &["--target", "loacl/1"], is_slip));
+    // A device that a task which is up does not have.
+    situations.push((2, "submit", slip("/job:local/task:1/gpu:9"), &[], &["/job:local/task:1 has no GPU:9"]));
+    situations.push((2, "plan", slip("/gpu:9"), &[], &["No task has GPU:9"]));
+    // A variable without a value, in whichever way it is come upon.
+    situations.push((3, "submit", vec![variable_on("/job:local/task:1")], &[], &["uninitialized value v"]));
+    situations.push((3, "run", vec![variable_on("/job:local/task:1")], &[], &["uninitialized value v"]));
+    // A name that the graph does not have.
+    for command in ["submit", "plan", "run"] {
+        situations.push((2, command, vec![here.clone()], &["--fetch", "z"], &["'z', does not exist"]));
+    }
+    // All wait for tasks that do not come; so they do it together.
+    thread::scope(|scope| {
+        for (number, (code, command, graphs, arguments, says)) in situations.into_iter().enumerate() {
+            let house = &house;
+            scope.spawn(move || {
+                for (place, graph) in graphs.iter().enumerate() {
+                    let file = house.file(&format!("{number}.{place}.json"), graph);
+                    let ended = house.run(&[&[command, file.as_str()], arguments].concat());
+                    assert_eq!(ended.code(), code, "{command} {graph} {arguments:?}: {}", ended.stderr);
+                    ended.complains(says);
+                }
+            });
+        }
+    });
+    // In one process every task that the graph names is there; what is missing is a number without a job.
+    house.run(&["run", &house.file("job.json", on("/job:ps"))]).prints("-2");
+    house.run(&["run", &house.file("task.json", on("/task:5"))]).expect(2).complains(&["No node is up as /task:5"]);
+    house.run(&["run", &project("examples/graph.json")]).prints("238");
+}

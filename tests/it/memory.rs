@@ -1,0 +1,330 @@
+//! Nodes with little memory: whatever a graph does, its step fails with ResourceExhausted and the name of who holds the
+//! most; the node stays up, the memory comes back, and a session beside it goes on. Every budget here is small, so that a
+//! test takes little of its machine even where the budget does not hold.
+
+use std::fmt::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::house::{House, NodeProcess, Running};
+
+/// What a node of these tests may hold.
+const BUDGET: &str = "100MB";
+/// Elements of a tensor of 20 MB.
+const TWENTY_MB: usize = 5_000_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node with [`BUDGET`], and a session on it that runs small steps all the time.
+struct Crowded {
+    house: House,
+    _node: NodeProcess,
+    beside: Running,
+}
+
+impl Crowded {
+    fn new() -> Crowded {
+        let house = House::new();
+        let node = house.node_with("local/0", &["--memory", BUDGET, "--backend", "flex"]);
+        assert_eq!(node.said("memory"), BUDGET, "{}", node.line);
+        let small = house.file(
+            "small.json",
+            r#"{ "version": 1, "nodes": { "x": [1.5, 2.5], "y": { "op": "Mul", "inputs": ["x", 2.0] } }, "fetch": ["y"] }"#,
+        );
+        let beside = house.start(&["submit", &small, "--steps", "1000000000", "--every", "500", "--quiet"]);
+        Crowded { house, _node: node, beside }
+    }
+
+    /// The graph's step fails for memory, and says that `holder` holds the most; and then all is as it was before.
+    #[track_caller]
+    fn refuses(&self, graph: &str, arguments: &[&str], holder: &str) {
+        self.goes_on("before");
+        let graph = self.house.file("graph.json", graph);
+        let all: Vec<&str> = ["submit", &graph, "--quiet"].iter().chain(arguments).copied().collect();
+        let parts = ["ResourceExhausted", "of its 100 MB (--memory) in use; the most is held by", holder];
+        self.house.run(&all).expect(3).complains(&parts);
+        self.goes_on("after");
+    }
+
+    /// More than half of the budget is free: as much can be made, and is gone with its step.
+    #[track_caller]
+    fn has_room(&self) {
+        for _ in 0..2 {
+            let graph = self.house.file("room.json", fills(&["Fill"; 3], TWENTY_MB));
+            self.house.run(&["submit", &graph, "--fetch", "most", "--quiet"]).prints("3.0");
+        }
+    }
+
+    /// The session beside takes further steps.
+    #[track_caller]
+    fn goes_on(&self, when: &str) {
+        // What it has printed so far is no sign of life; one line more than that is.
+        while self.beside.next_line(Duration::ZERO).is_some() {}
+        assert!(self.beside.next_line(PATIENCE).is_some(), "{when}: {}", self.beside.stderr());
+    }
+}
+
+/// A graph that holds a tensor of so many elements for each of some ops at once, and fetches the greatest of their sum.
+fn fills(ops: &[&str], elements: usize) -> String {
+    let mut nodes = String::new();
+    let mut names = Vec::new();
+    for (i, op) in ops.iter().enumerate() {
+        let inputs = if *op == "Fill" { format!("[[{elements}], 1.0]") } else { format!("[[{elements}]]") };
+        let attrs = if *op == "Fill" { "{}" } else { r#"{ "dtype": "float32" }"# };
+        write!(nodes, r#""n{i}": {{ "op": "{op}", "inputs": {inputs}, "attrs": {attrs} }}, "#).expect("text");
+        names.push(format!("\"n{i}\""));
+    }
+    format!(
+        r#"{{ "version": 1, "nodes": {{ {nodes}
+          "sum": {{ "op": "AddN", "inputs": [{}] }},
+          "most": {{ "op": "Max", "inputs": ["sum", 0] }} }} }}"#,
+        names.join(", ")
+    )
+}
+
+#[test]
+fn results_over_the_budget_are_refused_and_given_back() {
+    let crowded = Crowded::new();
+    crowded.has_room();
+    let values = "the values of its nodes";
+    crowded.refuses(&fills(&["Fill"; 3], 2 * TWENTY_MB), &["--fetch", "most"], values);
+    crowded.refuses(&fills(&["RandomUniform"; 8], TWENTY_MB), &["--fetch", "most"], values);
+    crowded.refuses(&fills(&["TruncatedNormal"; 8], TWENTY_MB), &["--fetch", "most"], values);
+    // Each alone would be too much.
+    let line = fills(&["Fill"], 6 * TWENTY_MB);
+    let graph = crowded.house.file("large.json", line);
+    crowded.house.run(&["submit", &graph, "--fetch", "most"]).expect(3).complains(&[
+        "ResourceExhausted: OOM when allocating tensor with shape[30000000] and type float32: this takes 120 MB",
+        "node n0, op Fill, on /job:local/task:0/device:CPU:0",
+    ]);
+    crowded.has_room();
+}
+
+#[test]
+fn variables_fill_the_budget_and_stay() {
+    let crowded = Crowded::new();
+    let mut nodes = String::new();
+    for i in 0..8 {
+        write!(
+            nodes,
+            r#""v{i}": {{ "op": "VarHandleOp", "attrs": {{ "dtype": "float32", "shape": [{TWENTY_MB}] }} }},
+               "r{i}": {{ "op": "Fill", "inputs": [[{TWENTY_MB}], {i}.5] }},
+               "init{i}": {{ "op": "AssignVariableOp", "inputs": ["v{i}", "r{i}"] }},
+               "read{i}": {{ "op": "ReadVariableOp", "inputs": ["v{i}"], "attrs": {{ "dtype": "float32" }} }},
+               "most{i}": {{ "op": "Max", "inputs": ["read{i}", 0] }}, "#
+        )
+        .expect("text");
+    }
+    let graph = format!(r#"{{ "version": 1, "nodes": {{ {nodes} "x": 1 }} }}"#);
+    let file = crowded.house.file("variables.json", &graph);
+    for i in 0..3 {
+        crowded.house.run(&["submit", &file, "--run", &format!("init{i}"), "--quiet"]).expect(0);
+    }
+    crowded.refuses(&graph, &["--run", "init3,init4,init5,init6,init7"], "variable 'v");
+    // Those that were there are, and can be read and written in place.
+    crowded.house.run(&["submit", &file, "--fetch", "most1", "--quiet"]).prints("1.5");
+}
+
+#[test]
+fn a_queue_that_grows_is_stopped_and_can_be_emptied() {
+    let crowded = Crowded::new();
+    // Elements of 200 kB and of 4 B: neither large results nor small ones fill the budget.
+    for (name, elements, steps) in [("large", 50_000, "10"), ("small", 1, "10000")] {
+        let graph = format!(
+            r#"{{ "version": 1, "nodes": {{
+              "{name}": {{ "op": "FIFOQueueV2", "attrs": {{ "component_types": ["float32"], "shapes": [[{elements}]] }} }},
+              "many": {{ "op": "Fill", "inputs": [[200, {elements}], 1.5] }},
+              "put": {{ "op": "QueueEnqueueManyV2", "inputs": ["{name}", "many"] }},
+              "size": {{ "op": "QueueSizeV2", "inputs": ["{name}"] }},
+              "ten": {{ "op": "QueueDequeueManyV2", "inputs": ["{name}", 10],
+                        "attrs": {{ "component_types": ["float32"] }} }},
+              "one": {{ "op": "QueueDequeueV2", "inputs": ["{name}"], "attrs": {{ "component_types": ["float32"] }} }},
+              "first": {{ "op": "Max", "inputs": ["one", 0] }} }} }}"#
+        );
+        crowded.refuses(&graph, &["--run", "put", "--steps", steps], &format!("queue '{name}'"));
+        let file = crowded.house.file("queue.json", &graph);
+        crowded.house.run(&["submit", &file, "--fetch", "first", "--quiet"]).prints("1.5");
+        // A full queue leaves little; emptied a few elements at a time, it makes room for the next one.
+        let size = crowded.house.run(&["submit", &file, "--fetch", "size", "--quiet"]).expect(0).stdout;
+        let tens = (size.trim().parse::<usize>().expect("a number") / 10).to_string();
+        crowded.house.run(&["submit", &file, "--run", "ten", "--steps", &tens, "--quiet"]).expect(0);
+    }
+    crowded.has_room();
+}
+
+/// A loop of a thousand iterations around `body`, which makes `state` of `flow` and the tensor `block` of 400 kB.
+fn looped(before: &str, start: &str, body: &str) -> String {
+    format!(
+        r#"{{ "version": 1, "nodes": {{ {before}
+          "i_in":   {{ "op": "Enter", "inputs": [0], "attrs": {{ "frame_name": "loop" }} }},
+          "s_in":   {{ "op": "Enter", "inputs": ["{start}"], "attrs": {{ "frame_name": "loop" }} }},
+          "end_in": {{ "op": "Enter", "inputs": [1000], "attrs": {{ "frame_name": "loop", "is_constant": true }} }},
+          "i":      {{ "op": "Merge", "inputs": ["i_in", "i_next"] }},
+          "s":      {{ "op": "Merge", "inputs": ["s_in", "s_next"] }},
+          "more":   {{ "op": "Less", "inputs": ["i", "end_in"] }},
+          "go":     {{ "op": "LoopCond", "inputs": ["more"] }},
+          "i_now":  {{ "op": "Switch", "inputs": ["i", "go"] }},
+          "s_now":  {{ "op": "Switch", "inputs": ["s", "go"] }},
+          "at":     {{ "op": "Identity", "inputs": ["i_now:1"] }},
+          "size":   {{ "value": [100000], "control": ["at"] }},
+          "half":   {{ "value": 0.5, "control": ["at"] }},
+          "one":    {{ "value": 1, "control": ["at"] }},
+          "block":  {{ "op": "Fill", "inputs": ["size", "half"] }},
+          {body},
+          "i_plus": {{ "op": "Add", "inputs": ["at", "one"] }},
+          "i_next": {{ "op": "NextIteration", "inputs": ["i_plus"] }},
+          "s_next": {{ "op": "NextIteration", "inputs": ["state"] }},
+          "i_out":  {{ "op": "Exit", "inputs": ["i_now"] }},
+          "s_out":  {{ "op": "Exit", "inputs": ["s_now"] }} }},
+        "fetch": ["i_out"], "targets": ["s_out"] }}"#
+    )
+}
+
+#[test]
+fn what_a_loop_gathers_is_stopped_and_given_back() {
+    let crowded = Crowded::new();
+    let array = looped(
+        r#""array": { "op": "TensorArrayV3", "inputs": [0],
+                      "attrs": { "dtype": "float32", "dynamic_size": true, "tensor_array_name": "rows" } },
+           "array_in": { "op": "Enter", "inputs": ["array"], "attrs": { "frame_name": "loop", "is_constant": true } },"#,
+        "array:1",
+        r#""state": { "op": "TensorArrayWriteV3", "inputs": ["array_in", "at", "block", "s_now:1"] }"#,
+    );
+    crowded.refuses(&array, &[], "tensor array 'rows'");
+    let list = looped(
+        r#""list": { "op": "EmptyTensorList", "inputs": [[-1], -1], "attrs": { "element_dtype": "float32" } },"#,
+        "list",
+        r#""state": { "op": "TensorListPushBack", "inputs": ["s_now:1", "block"] }"#,
+    );
+    crowded.refuses(&list, &[], "a list of ");
+    let stack = looped(
+        r#""stack": { "op": "StackV2", "inputs": [-1], "attrs": { "elem_type": "float32", "stack_name": "kept" } },
+           "stack_in": { "op": "Enter", "inputs": ["stack"], "attrs": { "frame_name": "loop", "is_constant": true } },"#,
+        "array",
+        r#""pushed": { "op": "StackPushV2", "inputs": ["stack_in", "block"] },
+           "state": { "op": "Identity", "inputs": ["s_now:1"], "control": ["pushed"] }"#,
+    );
+    crowded.refuses(&stack.replace(r#"["array"]"#, "[1.0]"), &[], "stack 'stack'");
+    crowded.has_room();
+}
+
+#[test]
+fn values_that_wait_for_a_later_step_are_stopped() {
+    let house = House::new();
+    let _nodes = [
+        house.node_with("local/0", &["--backend", "flex"]),
+        house.node_with("local/1", &["--memory", BUDGET, "--backend", "flex"]),
+    ];
+    // Task 0 runs ahead; task 1 waits in its first step for an element that nobody ever gives.
+    let graph = house.file(
+        "parks.json",
+        r#"{ "version": 1, "nodes": {
+          "made": { "op": "Fill", "inputs": [[1000000], 1.5], "device": "/job:local/task:0" },
+          "queue": { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32"] }, "device": "/job:local/task:1" },
+          "get": { "op": "QueueDequeueV2", "inputs": ["queue"], "attrs": { "component_types": ["float32"] },
+                   "device": "/job:local/task:1" },
+          "used": { "op": "Mul", "inputs": ["made", "get"], "device": "/job:local/task:1" },
+          "most": { "op": "Max", "inputs": ["used", 0], "device": "/job:local/task:1" } } }"#,
+    );
+    let parts = ["ResourceExhausted", "of its 100 MB (--memory) in use", "that wait for the next steps of session"];
+    house.run(&["submit", &graph, "--fetch", "most", "--steps", "1000", "--quiet"]).expect(3).complains(&parts);
+    let room = house.file(
+        "room.json",
+        fills(&["Fill"; 3], TWENTY_MB).replace("\"Fill\",", "\"Fill\", \"device\": \"/job:local/task:1\","),
+    );
+    house.run(&["submit", &room, "--fetch", "most", "--quiet"]).prints("3.0");
+}
+
+#[test]
+fn a_feed_that_does_not_fit_is_not_received() {
+    let crowded = Crowded::new();
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (30000000,), }";
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    let padded = format!("{header:<117}\n");
+    file.extend((padded.len() as u16).to_le_bytes());
+    file.extend(padded.as_bytes());
+    file.resize(file.len() + 120_000_000, 0);
+    let feed = format!("x=@{}", crowded.house.file("x.npy", file));
+    let graph = r#"{ "version": 1, "nodes": {
+        "x": { "op": "Placeholder", "attrs": { "dtype": "float32" } }, "most": { "op": "Max", "inputs": ["x", 0] } } }"#;
+    let graph = crowded.house.file("feed.json", graph);
+    crowded.goes_on("before");
+    crowded
+        .house
+        .run(&["submit", &graph, "--fetch", "most", "--feed", &feed, "--quiet"])
+        .expect(4)
+        .complains(&["ResourceExhausted: this takes 120 MB, and the process has", "of its 100 MB (--memory) in use"]);
+    crowded.goes_on("after");
+    crowded.house.run(&["submit", &graph, "--fetch", "most", "--feed", "x=[1,2,3]", "--quiet"]).prints("3.0");
+}
+
+#[test]
+fn a_graph_that_does_not_fit_is_not_received() {
+    let house = House::new();
+    let _node = house.node_with("local/0", &["--memory", "34MB", "--backend", "flex"]);
+    // 24 MB of constants, whose message is decoded to as much again.
+    let zeros = "0,".repeat(6_000_000);
+    let graph = format!(
+        r#"{{ "version": 1, "nodes": {{ "x": [{}0], "most": {{ "op": "Max", "inputs": ["x", 0] }} }} }}"#,
+        zeros
+    );
+    let graph = house.file("large.json", graph);
+    house
+        .run(&["submit", &graph, "--fetch", "most"])
+        .expect(4)
+        .complains(&["ResourceExhausted: this takes 48.0 MB", "34.0 MB (--memory)"]);
+    let small = house.file("small.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    house.run(&["submit", &small, "--quiet"]).prints("7");
+}
+
+#[test]
+fn a_process_of_its_own_has_a_budget_too() {
+    let house = House::new();
+    let graph = house.file("graph.json", fills(&["Fill"; 3], 2 * TWENTY_MB));
+    house.run(&["run", &graph, "--fetch", "most", "--memory", BUDGET]).expect(3).complains(&["(--memory)"]);
+    house.run(&["run", &graph, "--fetch", "most", "--memory", "1GB"]).prints("3.0");
+    for (size, why) in [("lots", "4GB, 512MiB or 50%"), ("1kB", "too little"), ("200%", "between 1% and 100%")] {
+        house.run(&["run", &graph, "--memory", size]).expect(2).complains(&[why]);
+        house.run(&["node", "--name", "local/0", "--memory", size]).expect(2).complains(&[why]);
+    }
+}
+
+#[test]
+fn a_node_under_ulimit_keeps_to_what_it_can_map() {
+    let house = House::new();
+    let limited = |kilobytes: usize| {
+        let node = house.command(&["node", "--name", "local/0", "--listen", "127.0.0.1:0", "--backend", "flex"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -v {kilobytes}; exec \"$0\" \"$@\"")]).arg(node.get_program());
+        shell.args(node.get_args());
+        shell.envs(node.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        shell.stderr(std::process::Stdio::piped());
+        NodeProcess::start(Running::start(shell, "a node under ulimit -v".to_owned()), "local/0")
+    };
+    let node = limited(2_000_000);
+    // A variable that the machine has memory for, and the process no addresses.
+    let large = r#"{ "version": 1, "nodes": {
+        "v": { "op": "VarHandleOp", "attrs": { "dtype": "float32", "shape": [500000000] } },
+        "zeros": { "op": "Fill", "inputs": [[500000000], 0.0] },
+        "init": { "op": "AssignVariableOp", "inputs": ["v", "zeros"] } } }"#;
+    let large = house.file("large.json", large);
+    house.run(&["submit", &large, "--run", "init"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
+    // As many as fit, and one more.
+    let many = house.file("many.json", fills(&["Fill"; 100], TWENTY_MB));
+    house.run(&["submit", &many, "--fetch", "most"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
+    let few = house.file("few.json", fills(&["Fill"; 5], TWENTY_MB));
+    house.run(&["submit", &few, "--fetch", "most", "--quiet"]).prints("5.0");
+    drop(node);
+}
+
+#[test]
+fn a_node_that_is_killed_is_told_of_in_plain_words() {
+    let house = House::new();
+    let node = house.node("local/0");
+    let graph = house.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    let client = house.start(&["submit", &graph, "--steps", "1000000000", "--every", "100", "--quiet"]);
+    client.next_line(PATIENCE).expect("a step");
+    node.process.signal("KILL");
+    let ended = client.end().expect(4).complains(&["local/task:0 is gone", "its process"]);
+    assert!(!ended.stderr.contains("http") && !ended.stderr.contains("close_notify"), "{}", ended.stderr);
+}

@@ -1,0 +1,297 @@
+//! Strangers at a node's ports: crowds that say nothing, say it slowly, or say it in TLS. Whoever has the key is served all
+//! the same, and a stranger hears nothing and does not stay.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::ClientConnection;
+
+use crate::house::{House, NodeProcess, Running, SPLIT_238, wait_until};
+
+/// As many as were seen to lock others out of a node that counted them all together.
+const CROWD: usize = 300;
+/// Most connections that one crowd makes: those that are hung up on come again.
+const MOST_VISITS: usize = 6_000;
+/// How long a node leaves to one that says nothing, and to one that goes on and proves nothing, with room for a busy machine.
+const SILENCE_ENDS_WITHIN: Duration = Duration::from_secs(2 + 4);
+const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(5 + 4);
+
+/// What a stranger does once it is connected.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// Nothing.
+    HalfOpen,
+    /// It speaks TLS as any libp2p node does, and then nothing.
+    Secured,
+    /// It sends the beginning of TLS a byte at a time.
+    Slow,
+    /// It sends what is no TLS.
+    Garbage,
+}
+
+/// A stranger at a port.
+struct Visitor {
+    socket: TcpStream,
+    /// What it sends a byte at a time.
+    rest: std::vec::IntoIter<u8>,
+}
+
+fn tls() -> ClientConnection {
+    let config = libp2p_tls::make_client_config(&libp2p::identity::Keypair::generate_ed25519(), None).unwrap();
+    let name = rustls::pki_types::ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+    ClientConnection::new(Arc::new(config), name).unwrap()
+}
+
+impl Visitor {
+    /// Comes to the port; `None` where it was hung up on meanwhile.
+    fn come(address: SocketAddr, manner: Manner) -> Option<Visitor> {
+        let mut socket = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+        socket.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        let mut rest = Vec::new();
+        match manner {
+            Manner::HalfOpen => {}
+            Manner::Secured => {
+                let mut tls = tls();
+                while tls.is_handshaking() {
+                    tls.complete_io(&mut socket).ok()?;
+                }
+                while tls.wants_write() {
+                    tls.write_tls(&mut socket).ok()?;
+                }
+            }
+            Manner::Slow => {
+                tls().write_tls(&mut rest).ok()?;
+            }
+            Manner::Garbage => socket.write_all(&[0xaa; 4096]).ok()?,
+        }
+        socket.set_nonblocking(true).ok()?;
+        Some(Visitor { socket, rest: rest.into_iter() })
+    }
+
+    /// Goes on as it does; whether it is still connected.
+    fn stays(&mut self) -> bool {
+        if let Some(byte) = self.rest.next()
+            && self.socket.write_all(&[byte]).is_err()
+        {
+            return false;
+        }
+        matches!(self.socket.read(&mut [0; 512]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+}
+
+/// Does `work` while a crowd is at the port; whoever is hung up on comes again. Answers how many came.
+fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize {
+    let (over, visits) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut crowd: Vec<Option<Visitor>> = Vec::new();
+            crowd.resize_with(CROWD, || None);
+            while !over.load(Ordering::Relaxed) {
+                for place in &mut crowd {
+                    if place.as_mut().is_some_and(Visitor::stays) || over.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    if visits.load(Ordering::Relaxed) < MOST_VISITS {
+                        *place = Visitor::come(address, manner);
+                        visits.fetch_add(1, Ordering::Relaxed);
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let all_came = wait_until(Duration::from_secs(30), || visits.load(Ordering::Relaxed) >= CROWD);
+        // Whatever becomes of it, the crowd ends.
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        over.store(true, Ordering::Relaxed);
+        assert!(all_came, "{manner:?}: only {} came", visits.load(Ordering::Relaxed));
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    visits.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_crowd_of_strangers_keeps_nobody_out() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let _one = house.node("local/1");
+    let graph = house.file("graph.json", SPLIT_238);
+    // Not those who go through TLS again and again: they fill the processor, which no place at the port can help.
+    for manner in [Manner::HalfOpen, Manner::Slow, Manner::Garbage] {
+        let came = during(zero.socket_address(), manner, || {
+            // From the very address that the crowd comes from.
+            for _ in 0..3 {
+                let listed = house.run(&["ps", "--json", "--no-mdns"]).expect(0).json();
+                assert_eq!(listed.as_array().map(Vec::len), Some(2), "{manner:?}: {listed}");
+            }
+            house.run(&["submit", &graph, "--steps", "500", "--quiet"]).prints("238");
+        });
+        assert!(came >= CROWD, "{manner:?}: {came}");
+    }
+    assert!(!zero.process.stderr().contains("panicked"), "{}", zero.process.stderr());
+}
+
+#[test]
+fn a_stranger_hears_nothing_and_does_not_stay() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let address = zero.socket_address();
+    let check = |manner, limit: Duration| {
+        let mut visitor = Visitor::come(address, manner).expect("there is room");
+        assert!(wait_until(limit, || !visitor.stays()), "{manner:?} stayed for {limit:?}");
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| check(Manner::HalfOpen, SILENCE_ENDS_WITHIN));
+        scope.spawn(|| check(Manner::Secured, HANDSHAKE_ENDS_WITHIN));
+        scope.spawn(|| check(Manner::Slow, HANDSHAKE_ENDS_WITHIN));
+        scope.spawn(|| check(Manner::Garbage, SILENCE_ENDS_WITHIN));
+    });
+    // What a node of another mesh would say, and what the node answers: nothing but the end of TLS.
+    let mut stream = rustls::StreamOwned::new(tls(), TcpStream::connect(address).unwrap());
+    stream.sock.set_read_timeout(Some(HANDSHAKE_ENDS_WITHIN)).unwrap();
+    stream.write_all(&[7; 32]).unwrap();
+    stream.flush().unwrap();
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard).expect("an orderly end");
+    assert!(heard.is_empty(), "{heard:?}");
+}
+
+/// A node whose processes may have so many descriptors: as the soft limit, or for good.
+fn limited_node(house: &House, name: &str, limit: &str) -> NodeProcess {
+    let node = house.command(&["node", "--name", name, "--listen", "127.0.0.1:0", "--no-mdns"]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
+        .arg(node.get_program())
+        .args(node.get_args());
+    for (key, value) in node.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    NodeProcess::start(Running::start(command, format!("{name} with ulimit {limit}")), name)
+}
+
+#[test]
+fn the_soft_limit_of_descriptors_is_raised() {
+    let house = House::new();
+    let node = limited_node(&house, "local/0", "-Sn 128");
+    let Ok(limits) = std::fs::read_to_string(format!("/proc/{}/limits", node.process.pid())) else { return };
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit of files");
+    let [soft, hard] =
+        [3, 4].map(|at| line.split_whitespace().nth(at).and_then(|word| word.parse::<u64>().ok()).unwrap());
+    assert_eq!(soft, hard.min(65_536), "{line}");
+}
+
+#[test]
+fn strangers_leave_descriptors_for_others() {
+    let house = House::new();
+    let zero = limited_node(&house, "local/0", "-n 160");
+    let graph = house.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
+    during(zero.socket_address(), Manner::HalfOpen, || {
+        for _ in 0..3 {
+            house.run(&["ps", "--no-mdns"]).expect(0);
+            house.run(&["submit", &graph, "--no-mdns"]).prints("2");
+        }
+    });
+    assert!(!zero.process.stderr().contains("descriptor"), "{}", zero.process.stderr());
+}
+
+#[test]
+fn a_wrong_key_is_told_at_once() {
+    let house = House::new();
+    let zero = house.node("local/0");
+    let stranger = house.elsewhere();
+    stranger.run(&["ticket", "--no-mdns"]).expect(0);
+    for command in [&["ps"][..], &["submit", &house.file("graph.json", SPLIT_238)]] {
+        let arguments = [command, &["--peer", zero.address()]].concat();
+        let ended =
+            stranger.run(&arguments).expect(4).complains(&["not let into mesh", "another mesh key", "meshtf join"]);
+        // It is known in milliseconds; the search for others, which would take eight seconds, is not begun.
+        assert!(ended.took < Duration::from_secs(4), "{:?}", ended.took);
+    }
+}
+
+#[test]
+fn a_client_makes_no_key() {
+    let house = House::new();
+    let graph = house.file("graph.json", SPLIT_238);
+    for command in [&["ps"][..], &["submit", &graph], &["plan", &graph]] {
+        house.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
+    }
+    assert!(!house.path("keys").exists());
+    // One that is made while a client looks for it is found: `meshtf node … & meshtf submit …`.
+    let client = house.start(&["ps", "--json", "--no-mdns"]);
+    let node = house.node("local/0");
+    let told = house.mesh.as_str();
+    assert!(node.process.stderr().contains("is new on this machine") && node.process.stderr().contains(told));
+    let ended = client.end();
+    assert!([0, 4].contains(&ended.code()), "{}", ended.stderr);
+    house.run(&["ps"]).expect(0);
+    // A second node has nothing new to tell.
+    let other = house.node("local/1");
+    assert!(!other.process.stderr().contains("is new"), "{}", other.process.stderr());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_secret_that_others_can_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let house = House::new();
+    house.run(&["ticket", "--no-mdns"]).expect(0);
+    let key = house.path(&format!("keys/{}.key", house.mesh));
+    let allow = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(&key, 0o644);
+    let mend = format!("chmod 600 {}", key.display());
+    for command in [&["ps"][..], &["ticket"], &["node", "--name", "local/0"]] {
+        house.run(command).expect(2).complains(&[&mend]);
+    }
+    allow(&key, 0o600);
+    let token = house.file("token", "0123456789abcdef0123");
+    allow(token.as_ref(), 0o640);
+    let door = ["node", "--name", "local/0", "--grpc", "127.0.0.1:0", "--grpc-token-file", &token];
+    house.run(&door).expect(2).complains(&["--grpc-token-file", &format!("chmod 600 {token}")]);
+    allow(token.as_ref(), 0o600);
+    let _node = house.node_with("local/0", &door[3..]);
+}
+
+#[test]
+fn a_graph_runs_as_soon_as_its_tasks_are_up() {
+    let text =
+        SPLIT_238.replace("/job:local/task:0", "/job:ps/task:0").replace("/job:local/task:1", "/job:worker/task:2");
+    for _ in 0..3 {
+        // Nothing is shared but the key, and nobody asks the network: everybody knows worker/1 and no other.
+        let first = House::new();
+        let middle = first.node_with("worker/1", &["--no-mdns"]);
+        let ticket = first.run(&["ticket", "--no-mdns"]).expect(0).stdout;
+        let [ps, worker, client] = [(); 3].map(|()| {
+            let house = first.elsewhere();
+            house.run(&["join", ticket.trim()]).expect(0);
+            house
+        });
+        let graph = client.file("graph.json", &text);
+        let reach = ["--no-mdns", "--peer", middle.address()];
+        let _ps = ps.node_with("ps/0", &reach);
+        let _worker = worker.node_with("worker/2", &reach);
+        client.run(&[&["submit", &graph][..], &reach].concat()).prints("238");
+    }
+}
+
+#[test]
+fn a_task_that_is_nowhere_is_told_soon() {
+    let house = House::new();
+    let _zero = house.node("local/0");
+    let graph = house.file("graph.json", SPLIT_238);
+    let began = Instant::now();
+    house.run(&["submit", &graph, "--no-mdns"]).expect(4).complains(&["/job:local/task:1"]);
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+}
