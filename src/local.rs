@@ -236,7 +236,8 @@ mod tests {
         let graph = graph.finish().unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
-        for patience in 0..40 {
+        // From no patience at all to plenty, often enough to meet the planner's thread at each point of its work.
+        for patience in (0..40).cycle().take(2_000) {
             let given_up = async {
                 for _ in 0..patience {
                     tokio::task::yield_now().await;

@@ -120,9 +120,11 @@ impl Master {
     /// Ends a session at once, whatever of it is being planned.
     fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
         let closed = Failure::new(Code::Cancelled, "the session was closed");
-        self.state.close(client, session, &closed);
         let job = Job { client: client.clone(), id, request: Request::Close { session } };
+        // The planner first: the session's opening, if it was under way, is then either done and seen here, or followed by
+        // this job.
         let (given_up, nothing_under_way) = self.planner.end(job);
+        self.state.close(client, session, &closed);
         for job in given_up {
             self.state.reply(client, job.id, Err(closed.clone()));
         }
