@@ -24,6 +24,7 @@ mod plan;
 mod ps;
 mod reach;
 mod run;
+mod signals;
 mod submit;
 mod ticket;
 mod verify;
@@ -55,6 +56,7 @@ Exit codes:
   3  the graph failed while it ran, or some of its variables have no value
   4  the mesh: no node up, a task down or lost, a node that is full, a refused key, a name that is taken
   5  out of time
+  130, 143  submit was ended by SIGINT (Ctrl-C) or SIGTERM, and has cancelled its steps
 
 Environment:
   MESHTF_HOME    folder of the mesh key and of the registry of this machine's nodes

@@ -23,6 +23,9 @@ pub enum Exit {
     Mesh = 4,
     /// Out of time.
     Timeout = 5,
+    /// Ended by SIGINT and by SIGTERM, as a shell shows a process that a signal ends.
+    Interrupted = 130,
+    Terminated = 143,
 }
 
 impl From<Exit> for ExitCode {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, tried};
+use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::door::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
@@ -143,10 +144,6 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let mut found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| wrong(&"the name has no address"))
-}
-
-fn listen_for(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Trouble> {
-    signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
 }
 
 /// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) memory=6.40GB

@@ -11,6 +11,7 @@ use serde_json::{Map, json};
 use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
+use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, output};
 use crate::plan::{Summary, Task};
 use crate::protocol::SessionOptions;
@@ -77,7 +78,11 @@ pub(super) async fn submit(args: Args) -> Outcome {
     args.steps.check(&job)?;
     let deadline = Deadline::after(args.steps.timeout);
     let reached = args.mesh.reach_for(job.tasks(), args.target.as_ref(), deadline).await?;
-    let outcome = deadline.within(args.steps.run(&reached, &job)).await;
+    let outcome = tokio::select! {
+        outcome = deadline.within(args.steps.run(&reached, &job)) => outcome,
+        trouble = interrupted() => Err(trouble),
+    };
+    // The goodbye ends what a step that was given up left running.
     reached.close().await;
     outcome
 }

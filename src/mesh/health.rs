@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// sign of life every half second.
 pub const DOUBT_AFTER: Duration = Duration::from_millis(1200);
 /// How long a link may be without a word from the peer. Above 3 s by what a peer may have been silent before its wire was
-/// cut, and by the time a new connection takes.
-pub const LINK_LIMIT: Duration = Duration::from_secs(5);
+/// cut, and by the time that a new connection takes on a machine that is busy.
+pub const LINK_LIMIT: Duration = Duration::from_secs(6);
 /// How long a link is kept whose peer hung up and can be dialled nowhere, a client: one that lives dials at once.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(1);
 /// Pauses between dials: none before the first, then ever longer ones.

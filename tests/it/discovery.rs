@@ -45,7 +45,7 @@ fn over_a_link_with_multicast() {
 }
 
 #[test]
-fn a_cut_cable_is_noticed_within_seven_seconds() {
+fn a_cut_cable_is_noticed_within_eight_seconds() {
     let Some(namespaces) = Namespaces::new(2, "a cut cable") else { return };
     let (here, _there, _zero, _one) = two_machines(&namespaces);
     let graph = here.file("graph.json", SPLIT_238);
@@ -54,7 +54,7 @@ fn a_cut_cable_is_noticed_within_seven_seconds() {
     let cut = std::time::Instant::now();
     namespaces.cut_cable();
     client.end_within(Duration::from_secs(30)).expect(4).complains(&["/job:local/task:1"]);
-    assert!(cut.elapsed() < Duration::from_secs(7), "{:?}", cut.elapsed());
+    assert!(cut.elapsed() < Duration::from_secs(8), "{:?}", cut.elapsed());
 }
 
 #[test]

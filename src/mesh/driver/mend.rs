@@ -21,7 +21,8 @@ use crate::protocol::Peer;
 
 /// A node that others tell of and that stays out of reach for so long is told of as such.
 const MISSING_LIMIT: Duration = Duration::from_secs(2);
-/// A driver that looks later than this was stopped or starved, so the silence that it finds is its own.
+/// A driver that looks later than this was stopped or starved: the silence that it finds beyond this time is its own. So a
+/// process that was stopped does not take everybody for dead, and one that is starved for good still ends a dead link.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// What the driver knows of trouble.
@@ -52,13 +53,13 @@ impl Driver {
     /// Looks after every link.
     pub(super) fn mend(&mut self) {
         let now = Instant::now();
-        let stood_still = now.duration_since(self.mending.looked) >= STANDSTILL;
+        let stood_still = now.duration_since(self.mending.looked).saturating_sub(STANDSTILL);
         self.mending.looked = now;
         self.mending.next = None;
         let mut known = std::mem::take(&mut self.mending.health);
         for link in self.roster.links() {
-            if stood_still {
-                link.note_heard(now);
+            if !stood_still.is_zero() {
+                link.note_heard(now.min(link.condition().heard + stood_still));
             }
             let condition = link.condition();
             let mut health = known.remove(&link.numbers.own).unwrap_or_default();

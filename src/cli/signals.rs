@@ -1,0 +1,24 @@
+//! The signals that end a command.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Exit, Trouble};
+
+/// Receives a signal from now on; it no longer kills the process.
+pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, Trouble> {
+    signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
+}
+
+/// Returns once the user, or the system, wants this command to end.
+pub(super) async fn interrupted() -> Trouble {
+    let signals = listen_for(SignalKind::interrupt()).and_then(|one| Ok((one, listen_for(SignalKind::terminate())?)));
+    let (mut interrupt, mut terminate) = match signals {
+        Ok(signals) => signals,
+        Err(trouble) => return trouble,
+    };
+    let (exit, signal) = tokio::select! {
+        _ = interrupt.recv() => (Exit::Interrupted, "SIGINT"),
+        _ = terminate.recv() => (Exit::Terminated, "SIGTERM"),
+    };
+    Trouble::new(exit, format!("ended by {signal}; what was still running is cancelled"))
+}
