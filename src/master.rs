@@ -4,7 +4,6 @@
 //! Values never pass through it but feeds and fetches. It never blocks the thread that delivers a message: planning
 //! happens on threads of its own, and no lock is held while anything is sent.
 
-mod owed;
 mod planner;
 mod plans;
 mod run;
@@ -14,13 +13,12 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::owed::Owed;
 use self::planner::{Job, Planner, Work};
 use self::session::Session;
 use self::sessions::{Handle, Sessions};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
-use crate::ids::{RequestId, SessionId};
+use crate::ids::{PieceId, RequestId, SessionId};
 use crate::plan::{DeviceKind, PieceOp, Plan, PlanOptions, Signature, Task};
 use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
@@ -54,7 +52,6 @@ struct State {
     post: Arc<dyn Post>,
     limits: Limits,
     sessions: Sessions,
-    owed: Owed,
 }
 
 /// What is to be sent.
@@ -63,7 +60,7 @@ type Outgoing = Vec<(Peer, Envelope)>;
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, post: Arc<dyn Post>, limits: Limits) -> Self {
-        let state = Arc::new(State { task, post, limits, sessions: Sessions::new(limits), owed: Owed::default() });
+        let state = Arc::new(State { task, post, limits, sessions: Sessions::new(limits) });
         let work: Arc<dyn Work> = state.clone();
         Master { state, planner: Planner::start(work) }
     }
@@ -71,7 +68,6 @@ impl Master {
     /// Takes a message that a client or a worker sent.
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
         let Envelope { message, tensors } = envelope;
-        self.state.owed.pay(from, &*self.state.post);
         match message {
             Message::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {
@@ -148,7 +144,6 @@ impl Master {
     /// A peer is gone: its own sessions end, and steps that need its task fail.
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         self.planner.forget(peer);
-        self.state.owed.forget(peer);
         let closed = Failure::new(Code::Cancelled, "the session's client is gone");
         for handle in self.state.sessions.all() {
             if handle.client == *peer {
@@ -214,7 +209,6 @@ impl State {
             }
             for (to, envelope) in outgoing.drain(..) {
                 let about = About::of(&envelope.message);
-                self.owed.pay(&to, &*self.post);
                 if let Err(failure) = self.post.send(&to, envelope) {
                     self.unsent(handle, about, &to, &failure);
                 }
@@ -224,15 +218,17 @@ impl State {
 
     /// What could not be sent is made good.
     fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
+        let is_gone = failure.code == Code::Unavailable;
         let mut session = handle.lock();
         match about {
-            About::Work => session.lose(to, failure),
+            About::Pieces(_) | About::Step(_) if is_gone => session.lose(to, failure),
+            About::Pieces(pieces) => session.registered(to, &pieces, Err(failure.clone())),
+            About::Step(number) => session.unsent(number, failure),
             // The peer is gone; its sessions end, and it has let go of everything.
-            _ if failure.code == Code::Unavailable => {}
+            _ if is_gone => {}
             About::Answer(id) => session.answer(id, Err(failure.clone())),
             About::Part(id) => session.cancel(id, failure),
-            About::Word(message) => self.owed.keep(to, message),
-            About::Nothing => {}
+            About::Nothing => tracing::warn!("{to} was not told to let go of something: {failure}"),
         }
     }
 
@@ -397,25 +393,26 @@ impl Work for State {
 
 /// What a message is about, for when it cannot be sent.
 enum About {
-    /// The worker's part in runs and plans.
-    Work,
+    /// Pieces of a plan that a worker is to hold.
+    Pieces(Vec<PieceId>),
+    /// A worker's part in a run, by one of its steps.
+    Step(u64),
     /// What answers a request.
     Answer(RequestId),
     /// What a run tells its client while it is under way.
     Part(RequestId),
-    /// The word to let go of something.
-    Word(Message),
-    /// What may be lost.
+    /// What nobody waits for.
     Nothing,
 }
 
 impl About {
     fn of(message: &Message) -> About {
         match message {
-            Message::Start { .. } | Message::Register { .. } | Message::Push { .. } => About::Work,
+            Message::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
+            Message::Start { first, .. } => About::Step(*first),
+            Message::Push { step, .. } => About::Step(step.number),
             Message::Reply { id, result: Ok(_) } => About::Answer(*id),
             Message::Fetched { id, .. } | Message::Part { id, .. } => About::Part(*id),
-            Message::Abort { .. } | Message::Forget { .. } | Message::Release { .. } => About::Word(message.clone()),
             _ => About::Nothing,
         }
     }

@@ -7,10 +7,11 @@ use crate::protocol::{Cluster, Envelope, Peer};
 
 /// A way to every other participant. Called from any thread; never blocks.
 pub trait Post: Send + Sync {
-    /// Sends `envelope`; messages to one peer arrive in order, except that large ones may be overtaken.
+    /// Sends `envelope`; messages to one peer arrive in order, except that large ones may be overtaken by those of another
+    /// [`Flow`](crate::protocol::Flow).
     ///
     /// # Errors
-    /// Unavailable where the peer is not connected, ResourceExhausted where its queue is full.
+    /// Unavailable if the peer is not connected, ResourceExhausted if its queue is full.
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()>;
 
     /// As [`Post::send`], but the message may wait for the next [`Post::flush`], so that several leave together.

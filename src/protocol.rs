@@ -3,11 +3,13 @@
 //! Pure data. How the messages travel is `mesh`'s business; what they lead to is `worker`'s and `master`'s.
 
 pub mod cluster;
+mod flow;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
+pub use flow::Flow;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 

@@ -19,7 +19,7 @@ use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
 use crate::master::Limits;
 use crate::post::Post;
-use crate::protocol::{Cluster, Envelope, Member, Message, Peer, SessionOptions};
+use crate::protocol::{Cluster, Envelope, Member, Peer, SessionOptions};
 use crate::session::{Session, Steps};
 use crate::tensor::Tensor;
 
@@ -30,6 +30,9 @@ const RUNS: u64 = 4;
 /// What is fetched in a run. With the initialiser these are more plans than a master keeps.
 const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];
 const MAX_PLANS: usize = 2;
+/// One delivery in so many is the last on its way for a while, and of how many others at most.
+const DAWDLES: u64 = 12;
+const MOST_DAWDLED: u64 = 100;
 /// What is under way after this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -69,6 +72,8 @@ struct Net {
 #[derive(Default)]
 struct Lanes {
     lanes: BTreeMap<(Peer, Peer), VecDeque<Parcel>>,
+    /// The ways on which nothing comes for so many deliveries of others, so that messages gather and overtake each other.
+    dawdling: BTreeMap<(Peer, Peer), u64>,
     cluster: Arc<Cluster>,
     dead: BTreeSet<Peer>,
     /// Draws whether a look at the cluster while planning panics, or the answer to a registration; `None`: neither does.
@@ -127,16 +132,26 @@ impl Net {
     fn deliver_one(&self, draw: &mut Draw) -> bool {
         let (from, to, parcel) = {
             let mut state = self.lock();
-            let lanes = state.lanes.iter_mut().filter(|(_, lane)| !lane.is_empty());
-            let mut lanes: Vec<_> = lanes.collect();
+            let Lanes { lanes, dawdling, .. } = &mut *state;
+            let mut lanes: Vec<_> = lanes.iter_mut().filter(|(_, lane)| !lane.is_empty()).collect();
             if lanes.is_empty() {
                 return false;
             }
+            dawdling.retain(|_, deliveries| {
+                *deliveries -= 1;
+                *deliveries > 0
+            });
+            if lanes.iter().any(|(way, _)| !dawdling.contains_key(*way)) {
+                lanes.retain(|(way, _)| !dawdling.contains_key(*way));
+            }
             let place = draw.below(lanes.len() as u64) as usize;
             let ((from, to), lane) = &mut lanes[place];
-            // A value of a step may be large and then goes beside the rest: what comes behind it may be there first.
-            let overtaken = lane.iter().take_while(|parcel| is_push(parcel)).count().min(lane.len() - 1);
-            let parcel = lane.remove(draw.below(overtaken as u64 + 1) as usize).expect("a place within the lane");
+            if draw.below(DAWDLES) == 0 {
+                dawdling.insert((from.clone(), to.clone()), 1 + draw.below(MOST_DAWDLED));
+            }
+            let ready = ready(lane);
+            let next = ready[draw.below(ready.len() as u64) as usize];
+            let parcel = lane.remove(next).expect("a place within the lane");
             (from.clone(), to.clone(), parcel)
         };
         match parcel {
@@ -179,8 +194,27 @@ impl Net {
     }
 }
 
-fn is_push(parcel: &Parcel) -> bool {
-    matches!(parcel, Parcel::Message(Envelope { message: Message::Push { .. }, .. }))
+/// Most messages that one is drawn from.
+const MAX_READY: usize = 8;
+
+/// The places of what may come next. Any message may be large and then goes beside the rest, so what is sent after it may
+/// be there first, unless they are of one flow.
+fn ready(lane: &VecDeque<Parcel>) -> Vec<usize> {
+    let mut flows = BTreeSet::new();
+    let mut places = Vec::new();
+    for (place, parcel) in lane.iter().enumerate() {
+        match parcel {
+            Parcel::Message(envelope) if places.len() < MAX_READY => {
+                if envelope.message.flow().is_none_or(|flow| flows.insert(flow)) {
+                    places.push(place);
+                }
+            }
+            // A link ends once, and nothing of it comes later.
+            Parcel::Down | Parcel::Parted if place == 0 => return vec![0],
+            _ => break,
+        }
+    }
+    places
 }
 
 fn peer(task: u32) -> Peer {

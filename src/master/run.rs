@@ -385,6 +385,13 @@ impl Session {
         }
     }
 
+    /// What a worker needs for a step could not be sent.
+    pub fn unsent(&mut self, step: u64, failure: &Failure) {
+        if let Some(first) = self.runs.holding(step) {
+            self.fail_run(first, failure);
+        }
+    }
+
     /// A step failed on a worker.
     pub fn failed(&mut self, step: u64, failure: Failure) {
         let Some(first) = self.runs.holding(step) else { return };

@@ -449,37 +449,35 @@ fn an_answer_that_cannot_be_sent_is_told() {
     bench.done(&worker, piece, 1);
     let (_, answered, result, _) = bench.answer();
     assert_eq!((answered, result), (run, Err(too_large)));
-    // A worker that the Start does not reach fails the run, and the plan with it.
-    let run = bench.run(1, plan, 1);
-    assert_eq!(bench.started().1, 2);
-    bench.done(&worker, piece, 2);
-    assert_eq!(bench.answer().1, run);
+}
+
+#[test]
+fn what_a_worker_has_no_room_for_fails_what_it_is_for_alone() {
+    let mut bench = bench(limits(8, 8));
+    bench.open("client", 1).unwrap();
+    let (plan, worker, piece) = bench.prepared(1, "y0");
+    let other = bench.run(1, plan, 1);
+    assert_eq!(bench.started().1, 1);
     let full = Failure::new(Code::ResourceExhausted, "the queue is full");
     bench.network.whims.lock().unwrap().fails = Some((peer(&worker), full.clone()));
     let run = bench.run(1, plan, 1);
     let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::Abort { .. }), "{message:?}");
+    assert!(to == worker && matches!(message, Message::Abort { step, .. } if step.number == 2), "{message:?}");
     let (_, answered, result, _) = bench.answer();
-    assert_eq!((answered, result), (run, Err(full)));
-}
-
-#[test]
-fn a_full_queue_loses_no_word_to_let_go() {
-    let mut bench = bench(limits(8, 8));
-    bench.open("client", 1).unwrap();
-    bench.open("client", 2).unwrap();
-    let (_, worker, _) = bench.prepared(1, "y0");
-    let full = Failure::new(Code::ResourceExhausted, "the queue is full");
-    bench.network.whims.lock().unwrap().fails = Some((peer(&worker), full));
-    bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
-    assert_eq!(bench.answer().2.unwrap(), Reply::Closed);
-    // Said before whatever else goes that way.
-    bench.prepare(2, "y0");
-    let (to, Envelope { message, .. }) = bench.next();
-    assert_eq!((to, message), (worker, Message::Release { session: SessionId(1) }));
-    bench.register();
-    bench.answer().2.unwrap();
-    bench.is_quiet();
+    assert_eq!((answered, result), (run, Err(full.clone())));
+    // A run of the same plan that was under way goes on, and the plan stays.
+    bench.done(&worker, piece, 1);
+    assert_eq!(bench.answer().1, other);
+    bench.run(1, plan, 1);
+    assert_eq!(bench.started().1, 3);
+    // Pieces that cannot be sent fail the plan that they are of.
+    bench.network.whims.lock().unwrap().fails = Some((peer(&worker), full.clone()));
+    let prepare = bench.prepare(1, "y1");
+    let (_, answered, result, _) = bench.answer();
+    assert_eq!((answered, result), (prepare, Err(full)));
+    assert_eq!(bench.forgotten().0, worker);
+    bench.done(&worker, piece, 3);
+    assert!(bench.answer().2.is_ok());
 }
 
 #[test]

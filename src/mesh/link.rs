@@ -118,14 +118,16 @@ impl Link {
 
     /// Sends a message's frame; it leaves with the next [`Link::flush`], or over the next connection.
     ///
+    /// There is some room more for what `must_come`.
+    ///
     /// # Errors
-    /// [`MeshError::QueueFull`] where too much is not acknowledged, [`MeshError::NotConnected`] after the end.
-    pub fn send_soon(&self, mut frame: Vec<u8>) -> Result<(), MeshError> {
+    /// [`MeshError::QueueFull`] if too much is not acknowledged, [`MeshError::NotConnected`] after the end.
+    pub fn send_soon(&self, mut frame: Vec<u8>, must_come: bool) -> Result<(), MeshError> {
         let mut outgoing = lock(&self.outgoing);
         if outgoing.closed {
             return Err(MeshError::NotConnected { peer: self.peer.clone() });
         }
-        let number = outgoing.sent.next(frame.len()).map_err(|limit| MeshError::QueueFull {
+        let number = outgoing.sent.next(frame.len(), must_come).map_err(|limit| MeshError::QueueFull {
             peer: self.peer.clone(),
             what: "bytes that wait",
             limit,
@@ -252,6 +254,25 @@ impl Link {
     pub fn note_heard(&self, now: Instant) {
         let since = now.saturating_duration_since(self.began);
         self.heard.fetch_max(since.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// This process itself stood still for so long: the silence is not the peer's.
+    pub fn excuse(&self, silence: Duration, now: Instant) {
+        self.note_heard(now.min(self.condition().heard + silence));
+        if let Some(broken) = &mut lock(&self.outgoing).broken {
+            broken.at = now.min(broken.at + silence);
+        }
+    }
+
+    /// Whether things have got better since then: the peer was heard, or another connection came about.
+    pub fn is_better_than(&self, then: &Condition) -> bool {
+        let now = self.condition();
+        now.heard > then.heard || (then.broken.is_some() && now.broken.is_none())
+    }
+
+    /// Waits until what is just being handed over from it is.
+    pub fn settle(&self) {
+        drop(lock(&self.order));
     }
 
     pub fn condition(&self) -> Condition {

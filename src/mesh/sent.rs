@@ -7,6 +7,9 @@ use std::collections::VecDeque;
 
 /// Most bytes of frames that one peer has not acknowledged.
 pub const MAX_UNACKNOWLEDGED_BYTES: usize = 64 << 20;
+/// Room beyond that for frames that must come: answers, failures, and words to let go of something. They are so small that
+/// a peer would have to owe an acknowledgement of tens of thousands.
+pub const RESERVED_BYTES: usize = 8 << 20;
 
 /// The frames of one direction of a link.
 #[derive(Default)]
@@ -19,13 +22,14 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The number that the next frame gets, which has so many bytes.
+    /// The number that the next frame gets, which has so many bytes. One that `must_come` may take of [`RESERVED_BYTES`].
     ///
     /// # Errors
-    /// The limit, where more than that would wait to be acknowledged.
-    pub fn next(&self, bytes: usize) -> Result<u64, usize> {
-        if self.bytes + bytes > MAX_UNACKNOWLEDGED_BYTES {
-            return Err(MAX_UNACKNOWLEDGED_BYTES);
+    /// The limit, if more than that would wait to be acknowledged.
+    pub fn next(&self, bytes: usize, must_come: bool) -> Result<u64, usize> {
+        let limit = MAX_UNACKNOWLEDGED_BYTES + if must_come { RESERVED_BYTES } else { 0 };
+        if self.bytes + bytes > limit {
+            return Err(limit);
         }
         Ok(self.last + 1)
     }
@@ -85,7 +89,7 @@ mod tests {
     fn what_is_acknowledged_is_forgotten() {
         let mut sent = Sent::default();
         for frame in 1..=5u8 {
-            assert_eq!(sent.next(1), Ok(frame.into()));
+            assert_eq!(sent.next(1, false), Ok(frame.into()));
             sent.keep(vec![frame]);
         }
         for (up_to, left) in [(0, &[1, 2, 3, 4, 5][..]), (2, &[3, 4, 5]), (1, &[3, 4, 5]), (4, &[5]), (5, &[])] {
@@ -101,12 +105,15 @@ mod tests {
         let mut sent = Sent::default();
         let half = MAX_UNACKNOWLEDGED_BYTES / 2;
         for _ in 0..2 {
-            assert!(sent.next(half).is_ok());
+            assert!(sent.next(half, false).is_ok());
             sent.keep(vec![0; half]);
         }
-        assert_eq!(sent.next(1), Err(MAX_UNACKNOWLEDGED_BYTES));
+        assert_eq!(sent.next(1, false), Err(MAX_UNACKNOWLEDGED_BYTES));
+        // What must come still does, and that has a limit too.
+        assert_eq!(sent.next(RESERVED_BYTES, true), Ok(3));
+        assert_eq!(sent.next(RESERVED_BYTES + 1, true), Err(MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES));
         sent.acknowledge(1).unwrap();
-        assert_eq!(sent.next(half), Ok(3));
+        assert_eq!(sent.next(half, false), Ok(3));
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -140,7 +147,7 @@ mod tests {
             for event in events.iter().copied().chain(end) {
                 match event {
                     Event::Send => {
-                        let frame = sent.next(8).unwrap().to_le_bytes().to_vec();
+                        let frame = sent.next(8, false).unwrap().to_le_bytes().to_vec();
                         wire.push_back(frame.clone());
                         sent.keep(frame);
                     }

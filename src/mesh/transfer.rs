@@ -29,13 +29,14 @@ use super::roster::{Roster, lock};
 use super::transport::{BulkSocket, CONNECT_LIMIT, dial_bulk};
 use crate::failure::Failure;
 use crate::memory;
-use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Peer};
+use crate::protocol::{Envelope, Flow, MAX_MESSAGE_BYTES, Message, Peer};
 use crate::tensor::{DType, Element, Tensor, with_number};
 
 /// Most sockets that carry bulk to one peer at once.
 pub const MAX_SOCKETS: usize = 4;
-/// How long an idle socket is kept.
+/// How long an idle socket is kept by its sender, and then by its receiver.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
+const RECEIVER_IDLE_LIMIT: Duration = Duration::from_secs(45);
 /// How long the peer may take to dial when it is asked to, before it is asked again: what asks may be lost.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// How long a link may be without a bulk socket that it needs.
@@ -78,25 +79,6 @@ struct Parcel {
     tensors: Vec<Tensor>,
 }
 
-/// Messages that must arrive in the order they were sent, though some go in bulk and some do not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Flow {
-    Request(u64),
-    Session(u64),
-}
-
-fn flow(message: &Message) -> Option<Flow> {
-    Some(match message {
-        Message::Request { id, .. }
-        | Message::Reply { id, .. }
-        | Message::Fetched { id, .. }
-        | Message::Through { id, .. } => Flow::Request(id.0),
-        Message::Register { session, .. } | Message::Release { session } => Flow::Session(session.0),
-        Message::Start { pieces, .. } => Flow::Session(pieces.first()?.session.0),
-        _ => return None,
-    })
-}
-
 /// Sends a message to a peer, on the stream or in bulk by its size.
 ///
 /// # Errors
@@ -108,7 +90,7 @@ pub fn send(
     envelope: Envelope,
 ) -> Result<(), MeshError> {
     let outbound = &link.outbound;
-    let flow = flow(&envelope.message);
+    let flow = envelope.message.flow();
     let (mut prefix, mut frame) = frame::encode_head(&envelope)?;
     if PREFIX_BYTES + prefix.body_bytes() <= frame::MAX_SMALL_BYTES {
         if outbound.sent.load(Ordering::Acquire) > 0
@@ -119,7 +101,7 @@ pub fn send(
             frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
         }
         envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|bytes| frame.extend_from_slice(bytes));
-        return link.send_soon(frame);
+        return link.send_soon(frame, envelope.message.must_come());
     }
 
     let bytes = prefix.body_bytes();
@@ -435,7 +417,10 @@ impl From<io::Error> for Unread {
 /// The next message; `None` where the socket ends between two.
 async fn read(socket: &mut Secured, link: &Link) -> Result<Option<(Prefix, Envelope)>, Unread> {
     let mut prefix = [0; PREFIX_BYTES];
-    match socket.read(&mut prefix[..1]).await {
+    let Ok(first) = tokio::time::timeout(RECEIVER_IDLE_LIMIT, socket.read(&mut prefix[..1])).await else {
+        return Ok(None);
+    };
+    match first {
         Ok(0) => return Ok(None),
         Ok(_) => {}
         // A process that is killed between two messages says no TLS goodbye; its control stream tells what became of it.

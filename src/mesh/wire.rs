@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::frame::MAX_CONTROL_FRAME_BYTES;
 use super::roster::lock;
-use super::sent::MAX_UNACKNOWLEDGED_BYTES;
+use super::sent::{MAX_UNACKNOWLEDGED_BYTES, RESERVED_BYTES};
 
 /// Most bytes that wait to be written on one connection: all that a link keeps, and what is said beside it.
-pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + (16 << 20);
+pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + (8 << 20);
 
 /// What is written on one connection with a peer. Whoever holds `line` may take `queue` for a moment, never the other way round.
 #[derive(Default)]
