@@ -154,7 +154,7 @@ impl Host {
             master.down(peer, task, why);
         }
         if let Some(worker) = &self.worker {
-            worker.down(peer);
+            worker.down(peer, task);
         }
         self.client.down(peer, task, why);
     }

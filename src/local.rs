@@ -253,6 +253,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_cluster_ends_while_a_session_runs_on_it() {
+        for _ in 0..50 {
+            let mut graph = GraphBuilder::new();
+            graph.constant("x", 2).unwrap();
+            let task = Task::new("local", 0);
+            let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
+            let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
+            let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let steps = Steps { count: u64::MAX / 2, every: 1 };
+            let run = session.watch_steps(&[], &["x"], &[], steps, |event| sender.send(event).unwrap());
+            tokio::select! {
+                ran = run => panic!("{ran:?}"),
+                _begun = told.recv() => {}
+            }
+            // On a thread of its own, since what would hang is the drop.
+            let (ended, end) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                drop(cluster);
+                ended.send(()).unwrap();
+            });
+            end.recv_timeout(std::time::Duration::from_secs(30)).expect("the cluster ends");
+            drop(session);
+        }
+    }
+
+    #[tokio::test]
     async fn a_run_whose_steps_are_not_taken_is_given_up() {
         let mut graph = GraphBuilder::new();
         graph.constant("x", 2).unwrap();

@@ -179,14 +179,18 @@ impl Worker {
         (!is_idle).then(|| format!("{sessions} sessions as a worker, {devices:?}"))
     }
 
-    /// Forgets the sessions of a master that is gone, and notes which of the others may have lost values with it.
-    pub fn down(&self, peer: &Peer) {
+    /// Forgets the sessions of a master that is gone. If it held a task, notes which of the others may have lost values with
+    /// it; a client sends a worker none.
+    pub fn down(&self, peer: &Peer, task: Option<&Task>) {
         let orphans: Vec<SessionId> = {
             let sessions = self.state.sessions();
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
         for session in orphans {
             self.state.release(session);
+        }
+        if task.is_none() {
+            return;
         }
         let affected: Vec<Affected> = {
             let sessions = self.state.sessions();
@@ -216,8 +220,10 @@ impl Worker {
 impl Drop for Worker {
     /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
     fn drop(&mut self) {
-        self.state.devices.write().expect("no panic under this lock").clear();
-        self.state.sessions().clear();
+        // Dropped outside of the locks: the last one to let go of a device waits for its thread, which may want them.
+        let devices = std::mem::take(&mut *self.state.devices.write().expect("no panic under this lock"));
+        let sessions = std::mem::take(&mut *self.state.sessions());
+        drop((devices, sessions));
     }
 }
 
@@ -248,6 +254,10 @@ impl State {
     /// # Errors
     /// Where the session is another master's, or there are too many.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
+        let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} is another master's"));
+        if pieces.iter().any(|piece| piece.session != id) {
+            return Err(is_anothers());
+        }
         let mut sessions = self.sessions();
         if sessions.len() >= MAX_SESSIONS && !sessions.contains_key(&id) {
             let why = format!("pieces of {MAX_SESSIONS} sessions are here already");
@@ -261,8 +271,8 @@ impl State {
             is_over: false,
             is_used: false,
         });
-        if session.master != *master || pieces.iter().any(|piece| piece.session != id) {
-            return Err(Failure::new(Code::PermissionDenied, format!("session {id} is another master's")));
+        if session.master != *master {
+            return Err(is_anothers());
         }
         if pieces.iter().any(|piece| session.pieces.contains_key(piece)) {
             return Err(Failure::new(Code::AlreadyExists, format!("a piece of session {id} is registered already")));
@@ -276,17 +286,23 @@ impl State {
     fn registered(&self, id: SessionId, pieces: &[PieceId]) {
         let is_over = {
             let mut sessions = self.sessions();
-            let Some(session) = sessions.get_mut(&id) else { return };
+            let Entry::Occupied(mut entry) = sessions.entry(id) else { return };
+            let session = entry.get_mut();
             for piece in pieces {
                 if session.pieces.get(piece).is_some_and(Option::is_none) {
                     session.pieces.remove(piece);
                 }
             }
             session.registering -= 1;
-            session.registering == 0 && (session.is_over || !session.is_used)
+            let is_over = session.registering == 0 && (session.is_over || !session.is_used);
+            // Under the same lock, or another registration could come in between.
+            if is_over {
+                entry.remove();
+            }
+            is_over
         };
         if is_over {
-            self.release(id);
+            self.all_devices().iter().for_each(|device| device.release(id));
         }
     }
 

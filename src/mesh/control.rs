@@ -339,6 +339,8 @@ impl Channel {
                 let envelope = frame::decode(header, payload).map_err(|failure| End::Peer(failure.message))?;
                 match (envelope.message, &self.link) {
                     (Message::Goodbye { reason }, _) => return Err(End::Left(reason)),
+                    // What comes late on a connection that was replaced is older than what was said on the next.
+                    (Message::Hello(_), Some(link)) if !Arc::ptr_eq(&link.connection(), &self.connection) => {}
                     (Message::Hello(hello), Some(link)) => roster.update(link, *hello),
                     (Message::Hello(hello), None) => {
                         let standing = self.standing.take().ok_or_else(early)?;

@@ -15,7 +15,7 @@ use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, NetworkBehaviour, Swarm, SwarmEvent};
 use libp2p::{PeerId, mdns};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use self::mend::Mending;
@@ -31,12 +31,17 @@ use super::registry::Registry;
 use super::roster::{Roster, encode_small, lock};
 use super::transport::{BulkSocket, HandedOver, swarm_transport};
 use super::{Admission, MeshConfig, transfer, unix_ms};
+use crate::descriptors;
 use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.
 const MAX_CONNECTIONS_A_PEER: u32 = 8;
-/// Most bulk sockets that are read at once.
-const MAX_BULK_IN: usize = 256;
+/// Most bulk sockets that are read at once, or an eighth of the file descriptors if that is less.
+const MAX_BULK_IN: usize = 4096;
+/// Most of them from one peer: those that it keeps, and as many that broke without this side having noticed yet.
+const MAX_BULK_A_PEER: usize = 2 * transfer::MAX_SOCKETS;
+/// Most bulk sockets that wait to be looked at.
+const MAX_ARRIVED: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
 const LISTEN_LIMIT: Duration = Duration::from_millis(150);
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
@@ -111,7 +116,7 @@ impl Driver {
         search: Arc<Mutex<Search>>,
     ) -> Result<Driver, MeshError> {
         let me = config.identity.public().to_peer_id();
-        let (bulk, arrived) = mpsc::channel(MAX_BULK_IN);
+        let (bulk, arrived) = mpsc::channel(MAX_ARRIVED);
         let transport = swarm_transport(roster.gate().clone(), bulk);
         let limits = ConnectionLimits::default().with_max_established_per_peer(Some(MAX_CONNECTIONS_A_PEER));
         let lan = if config.mdns { lan(me) } else { None };
@@ -398,8 +403,8 @@ impl Driver {
                 self.greeting.remove(&peer_id);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                if let Some(link) = self.mending.dialled(connection_id) {
-                    return self.not_reached_again(&link, &error);
+                if let Some(redial) = self.mending.dialled(connection_id) {
+                    return self.not_reached_again(&redial, &error);
                 }
                 let Some(dial) = self.dials.remove(&connection_id) else { return };
                 tracing::debug!(target = ?dial.target, %error, "not reached");
@@ -559,15 +564,39 @@ impl Driver {
     }
 }
 
+/// Reads each bulk socket on a task of its own. One too many is hung up on, and its sender tries again later.
 async fn take_bulk(roster: Arc<Roster>, mut arrived: mpsc::Receiver<BulkSocket>) {
-    let places = Arc::new(Semaphore::new(MAX_BULK_IN));
-    while let Some(socket) = arrived.recv().await {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let roster = roster.clone();
-        tokio::spawn(async move {
-            transfer::accept(roster, socket).await;
-            drop(place);
-        });
+    let limit = MAX_BULK_IN.min(descriptors::limit() / 8);
+    let mut readers = tokio::task::JoinSet::new();
+    let mut of_peer: BTreeMap<PeerId, usize> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            socket = arrived.recv() => {
+                let Some(socket) = socket else { return };
+                let peer = socket.peer;
+                let held = of_peer.entry(peer).or_default();
+                if *held >= MAX_BULK_A_PEER || readers.len() >= limit {
+                    tracing::debug!(%peer, "too many bulk sockets");
+                    continue;
+                }
+                *held += 1;
+                let roster = roster.clone();
+                readers.spawn(async move {
+                    // A panic of one must give its place back, too.
+                    let read = std::panic::AssertUnwindSafe(transfer::accept(roster, socket));
+                    let _panicked = futures::FutureExt::catch_unwind(read).await;
+                    peer
+                });
+            }
+            Some(Ok(peer)) = readers.join_next() => {
+                if let Some(held) = of_peer.get_mut(&peer) {
+                    *held -= 1;
+                    if *held == 0 {
+                        of_peer.remove(&peer);
+                    }
+                }
+            }
+        }
     }
 }
 

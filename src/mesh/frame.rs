@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Holder, MeshError};
 use crate::failure::Failure;
-use crate::ids::{PieceId, RequestId, SessionId};
-use crate::plan::Task;
-use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Request};
+use crate::ids::{PieceId, RequestId, SessionId, StepId};
+use crate::plan::{DeviceName, Task};
+use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
@@ -271,24 +271,40 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
 }
 
 /// So many bytes of a header tell who is to be told that it could not be taken.
-pub const TELLING_BYTES: usize = 64;
+pub const TELLING_BYTES: usize = 1024;
 
-/// A message by whose answer the sender learns that a large one could not be taken, from the first bytes of its header: for
-/// a request any other of its id, for pieces to register that the first of them is. `None` where nobody waits for an answer.
+/// A message that stands for a large one that could not be taken, so that whoever waits for it is told: made from the first
+/// bytes of its header, it says which request, step or pieces that is about. `None` if those bytes do not say.
 pub fn stand_in(header: &[u8]) -> Option<Message> {
     let (kind, rest) = postcard::take_from_bytes::<u32>(header).ok()?;
     let is = |message: &Message| postcard::to_allocvec(message).is_ok_and(|bytes| bytes.first() == Some(&(kind as u8)));
-    let (first, rest) = postcard::take_from_bytes::<u64>(rest).ok()?;
+    let (first, after_first) = postcard::take_from_bytes::<u64>(rest).ok()?;
     let (id, session) = (RequestId(first), SessionId(first));
+    // For a request any other of its id will do.
     let request = Message::Request { id, request: Request::Close { session } };
     if is(&request) {
         return Some(request);
     }
+    let fetched = Message::Fetched { id, step: 0 };
+    if is(&fetched) || is(&Message::Part { id, fetch: 0 }) || is(&Message::Reply { id, result: Ok(Reply::Closed) }) {
+        return Some(fetched);
+    }
     if is(&Message::Register { session, isolated: false, pieces: Vec::new() }) {
-        let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(rest).ok()?;
+        let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
         return Some(Message::Registered { session, pieces: vec![piece], result: Ok(()) });
     }
-    None
+    if is(&Message::Start { pieces: Vec::new(), first: 0, count: 0 }) {
+        let ((pieces, first, count), _) = postcard::take_from_bytes(rest).ok()?;
+        return Some(Message::Start { pieces, first, count });
+    }
+    let piece = PieceId { session, number: 0 };
+    if is(&Message::Done { piece, step: 0 }) || is(&Message::Got { piece, step: 0, place: 0 }) {
+        let ((piece, step), _) = postcard::take_from_bytes(rest).ok()?;
+        return Some(Message::Done { piece, step });
+    }
+    let ((step, to), _) = postcard::take_from_bytes::<(StepId, DeviceName)>(rest).ok()?;
+    let push = Message::Push { step, to, values: Vec::new() };
+    is(&push).then_some(push)
 }
 
 /// A whole message whose bytes are all here.
@@ -347,8 +363,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::StepId;
     use crate::plan::{DeviceKind, Mode, Piece};
+    use crate::protocol::Carried;
 
     fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
@@ -411,6 +427,19 @@ mod tests {
         let pieces = vec![piece(u32::MAX), piece(3)];
         let registered = Message::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
         check(Message::Register { session, isolated: true, pieces }, Some(registered));
+        let fetched = || Some(Message::Fetched { id, step: 0 });
+        check(Message::Fetched { id, step: 7 }, fetched());
+        check(Message::Part { id, fetch: 1 }, fetched());
+        check(Message::Reply { id, result: Ok(Reply::Ran { steps: 9 }) }, fetched());
+        let (piece, step) = (PieceId { session, number: 5 }, StepId { session, number: 1 << 33 });
+        let done = || Some(Message::Done { piece, step: 8 });
+        check(Message::Done { piece, step: 8 }, done());
+        check(Message::Got { piece, step: 8, place: 2 }, done());
+        let start = Message::Start { pieces: vec![piece; 3], first: 4, count: 2 };
+        check(start.clone(), Some(start));
+        let to = Task::new("a_job_of_a_rather_long_name", 3).device(DeviceKind::Gpu, 1);
+        let values = vec![Carried { transfer: 1, iterations: Default::default(), is_dead: false }; 100];
+        check(Message::Push { step, to: to.clone(), values }, Some(Message::Push { step, to, values: Vec::new() }));
         check(Message::Release { session }, None);
     }
 

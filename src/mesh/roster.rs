@@ -14,7 +14,7 @@ use super::address::reachable_from;
 use super::admission::Gate;
 use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
-use super::link::{Connection, Link};
+use super::link::{Condition, Connection, Link};
 use super::{Inbox, Mesh};
 use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
@@ -62,6 +62,8 @@ pub struct Roster {
     links: RwLock<BTreeMap<Peer, Arc<Link>>>,
     /// Held while a peer comes up or goes down, so that the inbox hears of one after the other.
     turn: Mutex<()>,
+    /// Held while the cluster is put together.
+    refreshing: Mutex<()>,
     cluster: watch::Sender<Arc<Cluster>>,
     lost: watch::Sender<Option<(Task, Holder)>>,
     /// Messages are delivered; before that, they wait on their connections.
@@ -83,6 +85,7 @@ impl Roster {
             hello: Mutex::new(hello),
             links: RwLock::default(),
             turn: Mutex::default(),
+            refreshing: Mutex::default(),
             cluster: watch::Sender::default(),
             lost: watch::Sender::default(),
             open: AtomicBool::new(false),
@@ -238,6 +241,7 @@ impl Roster {
             link.attach(connection, standing).map_err(Unmet::Again)?;
             drop(turn);
             self.update(&link, hello);
+            self.tell_changes(&link, said);
             return Ok(link);
         }
         if old.as_ref().is_some_and(|old| said_standing.link != Some(old.numbers)) {
@@ -283,9 +287,23 @@ impl Roster {
         self.inbox.up(peer, &hello);
         self.refresh();
         drop(turn);
+        self.tell_changes(&link, said);
         self.changes.send_modify(|count| *count += 1);
         self.news.notify_one();
         Ok(link)
+    }
+
+    /// What this side says of itself has changed since it said it on the connection that carries `link` now: says it again.
+    /// Before that, nobody knew of the connection.
+    fn tell_changes(&self, link: &Link, said: &Hello) {
+        let hello = self.hello_for(link.connection().loopback);
+        // Which others are there is told again and again.
+        let of_itself = |hello: &Hello| Hello { peers: Vec::new(), ..hello.clone() };
+        if of_itself(&hello) != of_itself(said)
+            && let Ok(frame) = encode_small(&Message::Hello(Box::new(hello)).into())
+        {
+            link.say(frame);
+        }
     }
 
     /// A later Hello on a link that is up.
@@ -316,6 +334,17 @@ impl Roster {
         self.news.notify_one();
     }
 
+    /// So too, unless things have got better since it was in the condition in which it was given up.
+    pub fn give_up(&self, link: &Arc<Link>, condition: &Condition, why: &str) {
+        let turn = lock(&self.turn);
+        if link.is_better_than(condition) {
+            return;
+        }
+        self.end_in_turn(&turn, link, why);
+        drop(turn);
+        self.news.notify_one();
+    }
+
     fn end_in_turn(&self, _turn: &MutexGuard<'_, ()>, link: &Arc<Link>, why: &str) {
         if !link.finish() {
             return;
@@ -326,6 +355,8 @@ impl Roster {
         }
         drop(links);
         tracing::debug!(peer = %link.peer, why, "down");
+        // Whoever is about to deliver a message of it has done so, or sees that the link is over.
+        link.settle();
         let task = link.hello().task.clone();
         self.inbox.down(&link.peer, task.as_ref(), why);
         self.refresh();
@@ -386,6 +417,8 @@ impl Roster {
     }
 
     fn refresh(&self) {
+        // From looking to publishing, so that nothing older is published over what is newer.
+        let _refreshing = lock(&self.refreshing);
         let own = self.own_hello();
         let lost = self.lost.borrow().is_some();
         let own = (!lost).then(|| member(&self.me, &own)).flatten();

@@ -179,6 +179,31 @@ fn a_session_is_its_masters_alone() {
     bench.tell(MASTER, Message::Register { session: SessionId(1), isolated: false, pieces });
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     assert_eq!(bench.pieces(), 1);
+    // Nor does it leave a session behind.
+    let pieces = vec![(id(2, 0), bench.piece.clone())];
+    bench.tell(MASTER, Message::Register { session: SessionId(3), isolated: false, pieces });
+    assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
+    assert_eq!(bench.worker.state.sessions().len(), 1);
+}
+
+#[test]
+fn a_task_that_went_is_told_of_and_a_client_leaves_nothing() {
+    let bench = bench();
+    bench.register(MASTER, id(1, 0));
+    bench.registered().2.unwrap();
+    bench.start(MASTER, id(1, 0), 1);
+    bench.next();
+    for client in ["one", "another"] {
+        bench.worker.down(&Peer::new(client), None);
+    }
+    assert!(bench.worker.state.parted().is_empty());
+    let (task, peer) = (Task::new("t", 1), Peer::new("task 1"));
+    bench.worker.down(&peer, Some(&task));
+    bench.worker.parted(&peer, "the wire was cut");
+    let (to, message) = bench.next();
+    assert_eq!(to, MASTER);
+    assert!(matches!(message, Message::Parted { until: 1, .. }), "{message:?}");
+    assert!(bench.worker.state.parted().is_empty());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use libp2p::swarm::{ConnectionId, DialError};
 use super::super::address::{multiaddr, socket};
 use super::super::cause::has_cause;
 use super::super::health::{Health, LINK_LIMIT, RETURN_LIMIT, Remedy};
-use super::super::link::Link;
+use super::super::link::{Condition, Link};
 use super::{Driver, TICK};
 use crate::protocol::Peer;
 
@@ -30,7 +30,7 @@ pub struct Mending {
     /// By the link's own number.
     health: BTreeMap<u64, Health>,
     /// Dials under way for links in trouble.
-    dials: BTreeMap<ConnectionId, Arc<Link>>,
+    dials: BTreeMap<ConnectionId, Redial>,
     looked: Instant,
     /// When a link needs the next look.
     pub next: Option<Instant>,
@@ -38,13 +38,19 @@ pub struct Mending {
     missing: BTreeMap<Peer, Instant>,
 }
 
+/// A dial for a link in trouble, and how the link was when it began.
+pub struct Redial {
+    link: Arc<Link>,
+    condition: Condition,
+}
+
 impl Mending {
     pub fn new(now: Instant) -> Self {
         Mending { health: BTreeMap::new(), dials: BTreeMap::new(), looked: now, next: None, missing: BTreeMap::new() }
     }
 
-    /// A dial is through; the link it was for, where it was for one.
-    pub fn dialled(&mut self, connection: ConnectionId) -> Option<Arc<Link>> {
+    /// A dial is through. Answers it if it was for a link.
+    pub fn dialled(&mut self, connection: ConnectionId) -> Option<Redial> {
         self.dials.remove(&connection)
     }
 }
@@ -59,7 +65,7 @@ impl Driver {
         let mut known = std::mem::take(&mut self.mending.health);
         for link in self.roster.links() {
             if !stood_still.is_zero() {
-                link.note_heard(now.min(link.condition().heard + stood_still));
+                link.excuse(stood_still, now);
             }
             let condition = link.condition();
             let mut health = known.remove(&link.numbers.own).unwrap_or_default();
@@ -78,11 +84,11 @@ impl Driver {
                 }
                 Remedy::GiveUp => {
                     let silent = format!("nothing was heard from it for {} s", (now - condition.heard).as_secs());
-                    let why = match condition.broken {
+                    let why = match &condition.broken {
                         Some(broken) => format!("{}, and no other came about", broken.why),
                         None => silent,
                     };
-                    self.roster.end(&link, &why);
+                    self.roster.give_up(&link, &condition, &why);
                     continue;
                 }
             };
@@ -109,14 +115,15 @@ impl Driver {
                 .build();
             let connection = options.connection_id();
             if self.swarm.dial(options).is_ok() {
-                self.mending.dials.insert(connection, link.clone());
+                let redial = Redial { link: link.clone(), condition: link.condition() };
+                self.mending.dials.insert(connection, redial);
             }
         }
     }
 
     /// A dial for a link in trouble has failed: where the peer's own machine says that nobody listens there, or somebody
     /// else does, the process is gone.
-    pub(super) fn not_reached_again(&self, link: &Arc<Link>, error: &DialError) {
+    pub(super) fn not_reached_again(&self, Redial { link, condition }: &Redial, error: &DialError) {
         tracing::debug!(peer = %link.peer, %error, "not reached again");
         let gone = match error {
             DialError::WrongPeerId { address, .. } => {
@@ -129,7 +136,7 @@ impl Driver {
             _ => None,
         };
         if let Some(why) = gone {
-            self.roster.end(link, &why);
+            self.roster.give_up(link, condition, &why);
         }
     }
 
