@@ -168,8 +168,9 @@ fn a_task_that_is_down_is_no_fault_of_the_graph() {
     let address = zero.address().to_owned();
     house.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
     // A name that is none leaves nothing behind, inside the home folder or out of it.
-    house.run(&["node", "--name", "local/1", "--mesh", "../../x"]).expect(2);
-    assert!(!house.path("../x").exists());
+    let outside = format!("meshtf-outside-{}", std::process::id());
+    house.run(&["node", "--name", "local/1", "--mesh", &format!("../../{outside}")]).expect(2);
+    assert!(!house.path(&format!("../{outside}")).exists());
 }
 
 #[test]
