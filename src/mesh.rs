@@ -27,6 +27,7 @@ mod parcels;
 mod registry;
 mod roster;
 mod sent;
+mod ticket;
 mod transfer;
 mod transport;
 mod wire;
@@ -46,8 +47,9 @@ pub use discovery::Attempt;
 use discovery::Search;
 pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
-pub use key::{Accepted, MeshKey, Ticket, check_mesh_name, home, read_secret, remembered_addresses};
+pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
+pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::driver::{Command, Driver};

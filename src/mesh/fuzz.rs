@@ -1,7 +1,7 @@
 //! What a peer sends, before and after it is admitted, as functions of bytes, for [`crate::fuzz`].
 
 use super::frame::{MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, decode, encode_head};
-use super::key::Ticket;
+use super::ticket::Ticket;
 
 /// A frame of the control stream: prefix, header and payload.
 pub fn frame(bytes: &[u8]) {

@@ -1,0 +1,210 @@
+//! The ticket, which carries the key of a mesh to another machine.
+//!
+//! It is the key in the clear with some addresses, on one line to copy: whoever has it is in.
+
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::error::KeyError;
+use super::key::{
+    MeshKey, addresses_path, check_mesh_name, key_file, key_path, overwrite, read_key, remembered_addresses,
+    untried_path, write_new,
+};
+
+/// What a line that is a ticket begins with; the number is the ticket's version.
+const TICKET_PREFIX: &str = "meshtf-ticket-1.";
+const CHECKSUM_BYTES: usize = 8;
+/// Most addresses that a ticket carries and a machine remembers for one mesh.
+const MAX_TICKET_ADDRESSES: usize = 16;
+/// Longest line that is looked at as a ticket.
+const MAX_TICKET_CHARS: usize = 8192;
+
+/// What brings a second machine into a mesh: one line to copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub mesh: String,
+    pub key: MeshKey,
+    /// Where nodes of the mesh listen: multiaddrs or `host:port`.
+    pub addresses: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TicketBody {
+    mesh: String,
+    key: [u8; 32],
+    addresses: Vec<String>,
+}
+
+/// What [`Ticket::accept`] found and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// This machine had no key for the mesh.
+    Stored,
+    /// It had this very key; the addresses were added.
+    Known,
+    /// It had another key, which is gone now.
+    Replaced,
+}
+
+impl std::fmt::Display for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let addresses = self.addresses.iter().take(MAX_TICKET_ADDRESSES).cloned().collect();
+        let body = TicketBody { mesh: self.mesh.clone(), key: *self.key.bytes(), addresses };
+        let body = postcard::to_allocvec(&body).map_err(|_| std::fmt::Error)?;
+        let length = u16::try_from(body.len()).map_err(|_| std::fmt::Error)?;
+        let mut bytes = length.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(&checksum(&body));
+        write!(f, "{TICKET_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+impl std::str::FromStr for Ticket {
+    type Err = KeyError;
+
+    /// Takes the line as it was printed; white space around it does no harm.
+    fn from_str(line: &str) -> Result<Self, KeyError> {
+        let refuse = |why: &str| KeyError::Ticket { why: why.to_owned() };
+        let line = line.trim();
+        if line.len() > MAX_TICKET_CHARS {
+            return Err(refuse("it is far too long"));
+        }
+        let Some(text) = line.strip_prefix(TICKET_PREFIX) else {
+            return Err(match line.strip_prefix("meshtf-ticket-").and_then(|rest| rest.split_once('.')) {
+                Some((version, _)) => refuse(&format!("it is of version {version}, and this program reads version 1")),
+                None => refuse(&format!("it does not begin with {TICKET_PREFIX}")),
+            });
+        };
+        let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        if !text.is_ascii() {
+            return Err(refuse("it has a character that no ticket has"));
+        }
+        // A cut can leave one character that is no byte; what is missing tells more than that.
+        let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
+        let lenient = base64::engine::GeneralPurpose::new(
+            &base64::alphabet::URL_SAFE,
+            base64::engine::general_purpose::NO_PAD.with_decode_allow_trailing_bits(true),
+        );
+        let bytes = lenient.decode(whole).map_err(|_| refuse("it has a character that no ticket has"))?;
+        let Some((length, rest)) = bytes.split_at_checked(2) else { return Err(refuse("it is cut off")) };
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+        let wanted = length + CHECKSUM_BYTES;
+        if rest.len() < wanted || whole.len() != text.len() {
+            let missing = wanted.saturating_sub(rest.len()) * 4 / 3;
+            return Err(refuse(&format!("it is cut off, about {} characters are missing", missing.max(1))));
+        }
+        if rest.len() > wanted {
+            return Err(refuse("something follows it"));
+        }
+        let (body, sum) = rest.split_at(length);
+        if sum != checksum(body) {
+            return Err(refuse("a character of it has changed on the way"));
+        }
+        let body: TicketBody = postcard::from_bytes(body).map_err(|_| refuse("its content is not a ticket's"))?;
+        check_mesh_name(&body.mesh)?;
+        Ok(Ticket { mesh: body.mesh, key: MeshKey::from_bytes(body.key), addresses: body.addresses })
+    }
+}
+
+impl Ticket {
+    /// Keeps the key and the addresses in `home`, so that from now on nodes and clients of this user are of the mesh.
+    ///
+    /// # Errors
+    /// [`KeyError::Exists`] where another key is there and `replace` is not said; otherwise as [`MeshKey::load`].
+    pub fn accept(&self, home: &Path, replace: bool) -> Result<Accepted, KeyError> {
+        let path = key_path(home, &self.mesh)?;
+        let accepted = match read_key(&path) {
+            Ok(None) if write_new(&path, &self.key)? => Accepted::Stored,
+            Ok(Some(key)) if key == self.key => Accepted::Known,
+            // Made here in passing, and nobody was met with it.
+            Ok(Some(_)) if untried_path(&path).exists() => {
+                overwrite(&path, key_file(&self.key).as_bytes())?;
+                MeshKey::confirm(home, &self.mesh);
+                Accepted::Stored
+            }
+            Err(KeyError::Damaged { .. } | KeyError::Exposed { .. }) | Ok(_) if replace => {
+                overwrite(&path, key_file(&self.key).as_bytes())?;
+                Accepted::Replaced
+            }
+            Ok(_) => return Err(KeyError::Exists { mesh: self.mesh.clone(), path }),
+            Err(error) => return Err(error),
+        };
+        let mut addresses = self.addresses.clone();
+        if accepted != Accepted::Replaced {
+            addresses.extend(remembered_addresses(home, &self.mesh)?);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        addresses.retain(|address| !address.contains('\n') && seen.insert(address.clone()));
+        addresses.truncate(MAX_TICKET_ADDRESSES);
+        overwrite(&addresses_path(home, &self.mesh)?, addresses.join("\n").as_bytes())?;
+        Ok(accepted)
+    }
+}
+
+fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut sum = [0; CHECKSUM_BYTES];
+    sum.copy_from_slice(&blake3::derive_key("meshtf 2026 ticket checksum", body)[..CHECKSUM_BYTES]);
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            mesh: "lab".into(),
+            key: MeshKey::from_bytes([7; 32]),
+            addresses: vec!["192.168.1.7:4711".into(), "/ip4/10.0.0.1/tcp/9".into()],
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_kept_and_replaces_only_when_told() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Stored);
+        assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Known);
+        assert_eq!(remembered_addresses(home.path(), "lab").unwrap(), ticket().addresses);
+        let other = Ticket { key: MeshKey::from_bytes([8; 32]), addresses: vec![], ..ticket() };
+        assert!(matches!(other.accept(home.path(), false), Err(KeyError::Exists { .. })));
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), ticket().key);
+        assert_eq!(other.accept(home.path(), true).unwrap(), Accepted::Replaced);
+        assert_eq!(MeshKey::load(home.path(), "lab").unwrap(), other.key);
+        assert!(remembered_addresses(home.path(), "lab").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_ticket_survives_copying_and_tells_what_is_wrong_with_it() {
+        let line = ticket().to_string();
+        assert_eq!(format!("  {line}\n").parse::<Ticket>().unwrap(), ticket());
+        let why = |line: &str| line.parse::<Ticket>().unwrap_err().to_string();
+        for cut in TICKET_PREFIX.len()..line.len() {
+            assert!(why(&line[..cut]).contains("cut off"), "{cut}: {}", why(&line[..cut]));
+        }
+        assert!(why(&format!("{line}AAAA")).contains("follows"));
+        assert!(why("hello").contains("begin with"));
+        assert!(why(&line.replace("ticket-1", "ticket-9")).contains("version 9"));
+        assert!(!format!("{:?}", ticket()).contains("7, 7"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in "(meshtf-ticket-1\\.)?\\PC{0,200}") {
+            let _ = line.parse::<Ticket>();
+        }
+
+        #[test]
+        fn a_changed_character_is_noticed(at in 0usize..200, to in "[A-Za-z0-9_-]") {
+            let line = ticket().to_string();
+            let at = TICKET_PREFIX.len() + at % (line.len() - TICKET_PREFIX.len() - 1);
+            let mut changed = line.clone();
+            changed.replace_range(at..=at, &to);
+            prop_assert!(changed == line || changed.parse::<Ticket>().is_err());
+        }
+    }
+}
