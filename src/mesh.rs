@@ -17,6 +17,7 @@ mod error;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+mod handshakes;
 mod health;
 mod incoming;
 mod key;

@@ -1,10 +1,10 @@
 //! Sockets whose other side has proven nothing yet: how many there may be, from where, and which goes when one more comes.
 //!
-//! A port keeps one table of them. A newcomer gets a place, and where there is none left another stranger has to go for it:
-//! of the address that holds the most places, first who has said nothing, then who came first. So a crowd from one address
-//! costs that address its own places, and one that comes after the crowd and does what it came for gets through. Some places
-//! are kept for addresses that somebody has proven himself from. What a proof is, is for the port to say; nothing here
-//! reads a byte.
+//! A port keeps one table of them. A newcomer gets a place, and if there is none left another stranger has to go for it: of
+//! the address that holds the most places, and of those who have come as far as most of its strangers have, who has stood
+//! there the longest. So a crowd from one address costs that address its own places, and wherever the crowd stops, one that
+//! comes after it and goes on gets through. Some places are kept for addresses that somebody has proven himself from. What a proof is, is for
+//! the port to say; nothing here reads a byte.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ struct Table {
     leaving: usize,
     /// Counts who came.
     came: u64,
+    /// Counts each step that one of them came further, the first of which is to come at all.
+    steps: u64,
     /// Where somebody has proven himself, and at which count that was last.
     known: BTreeMap<Origin, u64>,
     complained: Option<Instant>,
@@ -51,10 +53,12 @@ struct Table {
 struct Place {
     from: Origin,
     progress: Progress,
+    /// Which step it was that brought it so far.
+    since: u64,
     go: Arc<Notify>,
 }
 
-/// How far a stranger has come. Who has come less far goes first.
+/// How far a stranger has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Progress {
     /// It is connected, and has sent nothing.
@@ -119,8 +123,9 @@ impl Strangers {
         };
         goes.into_iter().for_each(|number| table.tell_to_go(number));
         table.came += 1;
-        let (number, go) = (table.came, Arc::new(Notify::new()));
-        table.here.insert(number, Place { from, progress: Progress::Silent, go: Arc::clone(&go) });
+        table.steps += 1;
+        let (number, since, go) = (table.came, table.steps, Arc::new(Notify::new()));
+        table.here.insert(number, Place { from, progress: Progress::Silent, since, go: Arc::clone(&go) });
         Some(Stranger { strangers: Arc::clone(self), number, go })
     }
 
@@ -155,10 +160,17 @@ impl Table {
     /// Who of those from `among` goes first.
     fn first_to_go(&self, among: impl Fn(&Origin) -> bool) -> Option<u64> {
         let mut held: BTreeMap<Origin, usize> = BTreeMap::new();
+        let mut alike: BTreeMap<(Origin, Progress), usize> = BTreeMap::new();
         let candidates = || self.here.iter().filter(|(_, place)| among(&place.from));
-        candidates().for_each(|(_, place)| *held.entry(place.from).or_default() += 1);
-        let order = |(number, place): &(&u64, &Place)| (Reverse(held[&place.from]), place.progress, **number);
-        candidates().min_by_key(order).map(|(number, _)| *number)
+        for (_, place) in candidates() {
+            *held.entry(place.from).or_default() += 1;
+            *alike.entry((place.from, place.progress)).or_default() += 1;
+        }
+        let order = |place: &Place| {
+            let alike = alike[&(place.from, place.progress)];
+            (Reverse(held[&place.from]), Reverse(alike), place.progress, place.since)
+        };
+        candidates().min_by_key(|(_, place)| order(place)).map(|(number, _)| *number)
     }
 
     fn tell_to_go(&mut self, number: u64) {
@@ -181,8 +193,13 @@ impl Table {
 impl Stranger {
     /// It has come so far.
     pub fn is_at(&self, progress: Progress) {
-        if let Some(place) = self.strangers.table().here.get_mut(&self.number) {
-            place.progress = progress;
+        let mut table = self.strangers.table();
+        table.steps += 1;
+        let since = table.steps;
+        if let Some(place) = table.here.get_mut(&self.number)
+            && place.progress != progress
+        {
+            (place.progress, place.since) = (progress, since);
         }
     }
 
@@ -194,9 +211,9 @@ impl Stranger {
         }
     }
 
-    /// Returns once it is to go, to make room.
-    pub async fn told_to_go(&self) {
-        self.go.notified().await;
+    /// Ready once it is to go, to make room.
+    pub fn told_to_go(&self) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.go).notified_owned()
     }
 }
 
@@ -288,17 +305,34 @@ mod tests {
     }
 
     #[test]
-    fn who_has_come_less_far_goes_first() {
-        let mut crowd = Crowd::new(64);
-        crowd.come("10.0.0.1", 3);
-        crowd.here[0].1.is_at(Progress::Secured);
-        crowd.here[1].1.is_at(Progress::Spoke);
-        // One is over the limit of sixteen: the third, which was silent. Those who came later are silent too.
-        crowd.come("10.0.0.1", 14);
+    fn who_stands_with_the_crowd_goes_first() {
         let numbers = |crowd: &Crowd| crowd.here.iter().map(|(_, stranger)| stranger.number).collect::<Vec<_>>();
-        assert_eq!(numbers(&crowd)[..3], [1, 2, 4]);
-        crowd.come("10.0.0.1", 100);
-        assert_eq!(numbers(&crowd)[..3], [1, 2, 104]);
+        let stages = [Progress::Silent, Progress::Spoke, Progress::Secured];
+        // One after the other is at each stage, and the crowd, of which sixteen have room, is at one of them.
+        for stops in stages {
+            let mut crowd = Crowd::new(64);
+            crowd.come("10.0.0.1", 3);
+            for (stranger, at) in crowd.here.iter().zip(stages) {
+                stranger.1.is_at(at);
+            }
+            for _ in 0..100 {
+                crowd.come("10.0.0.1", 1);
+                crowd.here.last().unwrap().1.is_at(stops);
+            }
+            let mut left: Vec<u64> = (1..=3).filter(|number| stages[*number as usize - 1] != stops).collect();
+            left.extend(90..=103);
+            assert_eq!(numbers(&crowd), left, "{stops:?}");
+            // One that goes on passes the crowd, whatever it does.
+            crowd.come("10.0.0.1", 1);
+            for at in stages {
+                crowd.here.iter().find(|(_, stranger)| stranger.number == 104).unwrap().1.is_at(at);
+                for _ in 0..10 {
+                    crowd.come("10.0.0.1", 1);
+                    crowd.here.last().unwrap().1.is_at(stops);
+                }
+                assert!(numbers(&crowd).contains(&104), "{stops:?}: gone at {at:?}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! session, to which both sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::PeerId;
@@ -19,6 +20,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use super::Admission;
 use super::certificate::{self, peer_of};
 use super::error::MeshError;
+use super::handshakes::Handshakes;
 use crate::protocol::VERSION;
 use crate::strangers::{Progress, Stranger};
 
@@ -101,6 +103,7 @@ pub struct Gate {
     mesh_id: [u8; 32],
     client: TlsConnector,
     server: TlsAcceptor,
+    handshakes: Handshakes,
 }
 
 /// What the two proofs on one connection are made of.
@@ -116,7 +119,8 @@ impl Gate {
     pub fn new(identity: &Keypair, mesh: &str, admission: Admission) -> Result<Self, MeshError> {
         let (client, server) = certificate::ends(identity)?;
         let mesh_id = blake3::derive_key("meshtf 2026 mesh name", mesh.as_bytes());
-        Ok(Gate { me: identity.public().to_peer_id(), admission, version: VERSION, mesh_id, client, server })
+        let (me, handshakes) = (identity.public().to_peer_id(), Handshakes::default());
+        Ok(Gate { me, admission, version: VERSION, mesh_id, client, server, handshakes })
     }
 
     /// TLS alone, to measure against.
@@ -150,30 +154,35 @@ impl Gate {
     }
 
     /// Secures a socket that was accepted, has the other side prove the key, and proves it in turn. Until something comes,
-    /// the socket costs its place among the strangers and no more.
+    /// the socket costs its place among the strangers and no more; what it costs then is done by the thread for that.
     ///
     /// # Errors
     /// [`Denied`] inside, where the two are not of one mesh, or the stranger had to make room for another.
-    pub async fn accepted(&self, socket: TcpStream, stranger: Stranger) -> io::Result<(PeerId, Secured, Purpose)> {
-        let handshake = async {
+    pub async fn accepted(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        stranger: Stranger,
+    ) -> io::Result<(PeerId, Secured, Purpose)> {
+        let (gate, told_to_go) = (Arc::clone(self), stranger.told_to_go());
+        let handshake = async move {
             // Looked at and left there: that a socket is readable may be a false alarm.
             timeout(FIRST_BYTE_LIMIT, socket.peek(&mut [0])).await.unwrap_or_else(|_| Err(Denied::Silent.into()))?;
             stranger.is_at(Progress::Spoke);
-            let mut stream = TlsStream::from(self.server.accept(socket).await?);
-            stranger.is_at(Progress::Secured);
-            let peer = peer_of(&stream)?;
-            let purpose = self.prove_second(&mut stream, peer).await?;
-            Ok((peer, stream, purpose))
+            let proof = async move {
+                let mut stream = TlsStream::from(gate.server.accept(socket).await?);
+                stranger.is_at(Progress::Secured);
+                let peer = peer_of(&stream)?;
+                let purpose = gate.prove_second(&mut stream, peer).await?;
+                stranger.proved();
+                Ok((peer, stream, purpose))
+            };
+            self.handshakes.run(proof).await
         };
-        let admitted = tokio::select! {
+        tokio::select! {
             biased;
             done = timeout(HANDSHAKE_LIMIT, handshake) => done.unwrap_or_else(|_| Err(Denied::Slow.into())),
-            () = stranger.told_to_go() => Err(Denied::Crowded.into()),
-        };
-        if admitted.is_ok() {
-            stranger.proved();
+            () = told_to_go => Err(Denied::Crowded.into()),
         }
-        admitted
     }
 
     async fn prove_first(&self, stream: &mut Secured, peer: PeerId, purpose: Purpose) -> io::Result<()> {
@@ -346,6 +355,7 @@ mod tests {
     async fn two_of_one_mesh_are_let_in_and_others_hear_why() {
         let check = async |dialler: Gate, listener: Gate, hears: Option<Denied>, logs: Option<Denied>| {
             let (here, there, stranger) = sockets().await;
+            let listener = Arc::new(listener);
             let (dialled, accepted) =
                 tokio::join!(dialler.dialled(here, Purpose::Send, None), listener.accepted(there, stranger));
             assert_eq!((denied(&dialled), denied(&accepted)), (hears, logs));
@@ -370,7 +380,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_has_no_proof_hears_nothing() {
         let check = async |sent: &[u8]| {
-            let (listener, (here, there, stranger)) = (gate(key(1), VERSION), sockets().await);
+            let (listener, (here, there, stranger)) = (Arc::new(gate(key(1), VERSION)), sockets().await);
             let scan = async {
                 let tls = gate(key(2), VERSION).client;
                 let mut stream =
@@ -426,7 +436,7 @@ mod tests {
         let strangers = Strangers::new();
         let from = there.peer_addr().unwrap().ip();
         let first = strangers.admit(from).unwrap();
-        let listener = gate(key(1), VERSION);
+        let listener = Arc::new(gate(key(1), VERSION));
         let crowd = async {
             // As many as it takes until the first has to go; no address has a thousand places.
             let others: Vec<_> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
