@@ -20,6 +20,7 @@ mod session;
 mod sessions;
 mod tensor;
 mod trace;
+mod wire;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,9 +29,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::connection::{Connections, Incoming};
+use self::connection::Connections;
 use self::grpc::Calls;
 use self::service::MasterService;
+use self::wire::Incoming;
 use crate::node::Node;
 
 /// Largest message that is taken where nothing else is said: protobuf's own limit.

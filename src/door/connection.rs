@@ -1,5 +1,8 @@
-//! The connections of clients: how many there may be, whether the one that a session came on is still there, and the end of
-//! those that say nothing, or nothing but noise.
+//! The connections of clients: how many there may be, how many calls may wait on each, whether the one that a session came on
+//! is still there, and the end of those that say nothing, or nothing but noise.
+//!
+//! A client that has not shown the door's token has its place among the door's [strangers](crate::strangers), and one that
+//! need not show any until it speaks HTTP/2.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,29 +10,19 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use futures::Stream;
 use futures::task::AtomicWaker;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Sleep;
-use tonic::transport::server::Connected;
 
 use super::session::lock;
+use crate::descriptors;
 use crate::failure::{Code, Failure, Result};
+use crate::strangers::{Progress, Stranger, Strangers};
 
-/// Most connections of a door.
+/// Most connections of a door, strangers and all; fewer if that many would take more than half of the descriptors.
 const MAX_CONNECTIONS: usize = 1024;
-/// Most of them whose clients have not shown the door's token yet: the others are kept for those who have.
-const MAX_UNPROVEN: usize = 512;
-/// Most of these from one address.
-const MAX_UNPROVEN_OF_ADDRESS: usize = 64;
-/// How long a client may take to begin to speak HTTP/2.
-const MAX_GREETING: Duration = Duration::from_secs(10);
-/// What it begins with: the preface and an empty frame of settings.
-const GREETING: usize = 24 + 9;
+const DESCRIPTORS_A_CONNECTION: usize = 2;
 /// How long a client that has not shown the token may stay without sending a request.
 const MAX_IDLE_UNPROVEN: Duration = Duration::from_secs(60);
 /// Most calls, from one look for idle connections to the next, that a client takes back before it has sent anything.
@@ -42,10 +35,6 @@ const MAX_WAITING_UNPROVEN: u32 = 16;
 const RESERVED_WAITING: u32 = 16;
 /// Most such calls of the whole door.
 const MAX_WAITING_TOGETHER: u32 = 16 << 10;
-/// How long bytes that were sent may stay without an answer, before the connection is given up.
-const MAX_UNANSWERED: Duration = Duration::from_secs(30);
-/// How long nothing is accepted after that has failed: descriptors are short, say.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// The connections that a door has.
 #[derive(Clone)]
@@ -54,6 +43,8 @@ pub(super) struct Connections(Arc<Door>);
 struct Door {
     /// Whether no client has to show a token.
     asks_nothing: bool,
+    most: usize,
+    strangers: Arc<Strangers>,
     all: Mutex<HashMap<u64, Weak<State>>>,
     next: AtomicU64,
     /// Calls whose message is still to come.
@@ -63,7 +54,8 @@ struct Door {
 /// What is known of a connection.
 struct State {
     door: Arc<Door>,
-    address: IpAddr,
+    /// While it is one.
+    stranger: Mutex<Option<Stranger>>,
     is_proven: AtomicBool,
     /// Calls whose message is still to come.
     waiting: AtomicU32,
@@ -85,49 +77,54 @@ impl State {
     fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
+
+    /// It is no stranger any more.
+    fn proved(&self) {
+        self.is_proven.store(true, Ordering::Relaxed);
+        if let Some(stranger) = lock(&self.stranger).take() {
+            stranger.proved();
+        }
+    }
 }
 
 impl Connections {
     pub fn new(asks_nothing: bool) -> Connections {
         Connections(Arc::new(Door {
             asks_nothing,
+            most: MAX_CONNECTIONS.min(descriptors::limit() / DESCRIPTORS_A_CONNECTION),
+            strangers: Strangers::new(),
             all: Mutex::default(),
             next: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
         }))
     }
 
-    /// Lets a client in, where there is a place.
-    fn admit(&self, stream: TcpStream, address: IpAddr) -> Option<Wire> {
+    /// Lets a client in, if there is a place; another stranger may have to go for it.
+    pub fn admit(&self, address: IpAddr) -> Option<Place> {
         let door = &self.0;
-        let mut all = lock(&door.all);
-        if all.len() >= MAX_CONNECTIONS {
+        if lock(&door.all).len() >= door.most {
             return None;
         }
-        if !door.asks_nothing {
-            let (mut together, mut here) = (0, 0);
-            for other in all.values().filter_map(Weak::upgrade).filter(|other| !other.is_proven()) {
-                together += 1;
-                here += usize::from(other.address == address);
-            }
-            if together >= MAX_UNPROVEN || here >= MAX_UNPROVEN_OF_ADDRESS {
-                return None;
-            }
-        }
+        let stranger = door.strangers.admit(address)?;
+        let told_to_go = Box::pin(stranger.told_to_go());
         let id = door.next.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(State {
             door: Arc::clone(door),
-            address,
-            is_proven: AtomicBool::new(door.asks_nothing),
+            stranger: Mutex::new(Some(stranger)),
+            is_proven: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             taken_back: AtomicU32::new(0),
             idle_since: Mutex::new(Instant::now()),
             is_ended: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         });
-        all.insert(id, Arc::downgrade(&state));
-        let greeting = Some(Greeting { left: GREETING, limit: Box::pin(tokio::time::sleep(MAX_GREETING)) });
-        Some(Wire { stream, greeting, id, state })
+        lock(&door.all).insert(id, Arc::downgrade(&state));
+        Some(Place { id, state, told_to_go: Some(told_to_go) })
+    }
+
+    /// A client could not be accepted.
+    pub fn could_not_accept(&self, error: &io::Error) {
+        self.0.strangers.could_not_accept(error);
     }
 
     /// Ends the connections of clients that have not shown the token and do nothing.
@@ -140,6 +137,61 @@ impl Connections {
                 state.end();
             }
         }
+    }
+}
+
+/// The place of a connection, which is open as long as this lives.
+pub(super) struct Place {
+    id: u64,
+    state: Arc<State>,
+    /// Ready if it has to make room, while it is a stranger.
+    told_to_go: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Place {
+    pub fn connection(&self) -> Connection {
+        Connection(Arc::downgrade(&self.state))
+    }
+
+    /// The client speaks HTTP/2.
+    pub fn greeted(&self) {
+        if self.state.door.asks_nothing {
+            self.state.proved();
+        } else if let Some(stranger) = &*lock(&self.state.stranger) {
+            stranger.is_at(Progress::Spoke);
+        }
+    }
+
+    /// Has whoever reads told if the connection ends.
+    pub fn tell(&self, reader: &Waker) {
+        self.state.reader.register(reader);
+    }
+
+    /// Whether the connection goes on.
+    ///
+    /// # Errors
+    /// ConnectionAborted if it was ended, or has to make room for another.
+    pub fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.state.is_proven() {
+            self.told_to_go = None;
+        } else if let Some(told_to_go) = &mut self.told_to_go
+            && told_to_go.as_mut().poll(context).is_ready()
+        {
+            self.told_to_go = None;
+            self.state.is_ended.store(true, Ordering::Release);
+        }
+        if self.state.is_ended.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.state.door.all).remove(&self.id);
+        // Calls that are under way may hold the state for a while.
+        let _stranger = lock(&self.state.stranger).take();
     }
 }
 
@@ -159,7 +211,7 @@ impl Connection {
     /// Its client has shown that it may pass.
     pub fn prove(&self) {
         if let Some(state) = self.0.upgrade() {
-            state.is_proven.store(true, Ordering::Relaxed);
+            state.proved();
         }
     }
 
@@ -173,9 +225,17 @@ impl Connection {
         let waiting = state.waiting.fetch_add(1, Ordering::Relaxed);
         let together = state.door.waiting.fetch_add(1, Ordering::Relaxed);
         let mut call = Call { state, waits: true, has_begun: true };
-        if waiting >= most || (waiting >= RESERVED_WAITING && together >= MAX_WAITING_TOGETHER) {
-            let why = format!("{waiting} calls of this connection have begun, and their requests did not come yet");
-            return Err(Failure::new(Code::ResourceExhausted, why));
+        let refuse = |count: u32, whose: &str| {
+            let why = format!(
+                "{count} calls of {whose} have begun whose requests did not come yet, and that is the limit; send these first"
+            );
+            Err(Failure::new(Code::ResourceExhausted, why))
+        };
+        if waiting >= most {
+            return refuse(most, "this connection");
+        }
+        if waiting >= RESERVED_WAITING && together >= MAX_WAITING_TOGETHER {
+            return refuse(MAX_WAITING_TOGETHER, "this door");
         }
         call.has_begun = false;
         Ok(Some(call))
@@ -214,187 +274,58 @@ impl Drop for Call {
     }
 }
 
-/// The stream of a connection; the connection is open as long as this lives.
-pub(super) struct Wire {
-    stream: TcpStream,
-    greeting: Option<Greeting>,
-    id: u64,
-    state: Arc<State>,
-}
-
-/// The first bytes of a client, which must come in time.
-struct Greeting {
-    left: usize,
-    limit: Pin<Box<Sleep>>,
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        lock(&self.state.door.all).remove(&self.id);
-    }
-}
-
-impl Connected for Wire {
-    type ConnectInfo = Connection;
-
-    fn connect_info(&self) -> Connection {
-        Connection(Arc::downgrade(&self.state))
-    }
-}
-
-/// The connections that come in.
-pub(super) struct Incoming {
-    listener: TcpListener,
-    connections: Connections,
-    /// Until when nothing is accepted.
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl Incoming {
-    pub fn new(listener: TcpListener, connections: Connections) -> Incoming {
-        Incoming { listener, connections, pause: None }
-    }
-}
-
-impl Stream for Incoming {
-    type Item = io::Result<Wire>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Wire>>> {
-        loop {
-            if let Some(pause) = &mut self.pause {
-                ready!(pause.as_mut().poll(context));
-                self.pause = None;
-            }
-            match ready!(self.listener.poll_accept(context)) {
-                // One who finds no place is hung up on.
-                Ok((stream, from)) => {
-                    if prepare(&stream).is_ok()
-                        && let Some(wire) = self.connections.admit(stream, from.ip())
-                    {
-                        return Poll::Ready(Some(Ok(wire)));
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!("a client of the door cannot be accepted: {error}");
-                    self.pause = Some(Box::pin(tokio::time::sleep(AFTER_FAILURE)));
-                }
-            }
-        }
-    }
-}
-
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // A step is one small message each way.
-    stream.set_nodelay(true)?;
-    #[cfg(target_os = "linux")]
-    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(MAX_UNANSWERED))?;
-    Ok(())
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Wire { stream, greeting, state, .. } = self.get_mut();
-        state.reader.register(context.waker());
-        if state.is_ended.load(Ordering::Acquire) {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        let before = buf.filled().len();
-        let read = Pin::new(stream).poll_read(context, buf);
-        if let Some(first) = greeting {
-            first.left = first.left.saturating_sub(buf.filled().len() - before);
-            if first.left == 0 {
-                *greeting = None;
-            } else if first.limit.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
+    use futures::task::noop_waker_ref;
 
     use super::*;
 
-    /// A door's connections, and clients that come to it.
-    struct House {
-        listener: TcpListener,
-        connections: Connections,
+    const NEAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn is_ended(place: &mut Place) -> bool {
+        place.check(&mut Context::from_waker(noop_waker_ref())).is_err()
     }
 
-    impl House {
-        async fn new(asks_nothing: bool) -> House {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            House { listener, connections: Connections::new(asks_nothing) }
+    #[test]
+    fn a_crowd_of_strangers_costs_its_first_their_places() {
+        let connections = Connections::new(false);
+        let mut places: Vec<Place> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
+        places[1].connection().prove();
+        // Far more than an address has places; those that have to go do so.
+        for _ in 0..300 {
+            places.push(connections.admit(NEAR).unwrap());
+            places.retain_mut(|place| !is_ended(place));
         }
-
-        /// The two ends of a connection, where there is a place for it.
-        async fn client(&self) -> Option<(TcpStream, Wire)> {
-            let near = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
-            let (far, from) = self.listener.accept().await.unwrap();
-            Some((near, self.connections.admit(far, from.ip())?))
-        }
+        assert!(places.len() <= 1 + 64, "{}", places.len());
+        let ids: Vec<u64> = places.iter().map(|place| place.id).collect();
+        assert!(ids[0] == 1 && ids[1] > 2 && ids.last() == Some(&302), "{ids:?}");
     }
 
-    #[tokio::test]
-    async fn strangers_of_an_address_have_so_many_places() {
-        let house = House::new(false).await;
-        let mut clients = Vec::new();
-        for _ in 0..MAX_UNPROVEN_OF_ADDRESS {
-            clients.push(house.client().await.unwrap());
+    #[test]
+    fn so_many_connections_and_no_more() {
+        let connections = Connections::new(false);
+        let mut places = Vec::new();
+        while let Some(place) = connections.admit(NEAR) {
+            place.connection().prove();
+            places.push(place);
         }
-        assert!(house.client().await.is_none());
-        // One that shows the token, or goes, makes room for another.
-        clients[0].1.connect_info().prove();
-        clients.push(house.client().await.unwrap());
-        assert!(house.client().await.is_none());
-        let gone = clients.pop().unwrap().1.connect_info();
+        assert_eq!(places.len(), connections.0.most);
+        assert!((8..=MAX_CONNECTIONS.min(descriptors::limit() / 2)).contains(&places.len()), "{}", places.len());
+        let gone = places.pop().unwrap().connection();
         assert!(!gone.is_open() && gone.call().unwrap().is_none());
-        clients.push(house.client().await.unwrap());
-        // Where no token is asked for, nobody is a stranger.
-        let open = House::new(true).await;
-        for _ in 0..=MAX_UNPROVEN_OF_ADDRESS {
-            clients.push(open.client().await.unwrap());
-        }
+        assert!(connections.admit(NEAR).is_some());
     }
 
-    #[tokio::test]
-    async fn so_many_calls_wait_for_their_message() {
-        let house = House::new(false).await;
-        let (_near, wire) = house.client().await.unwrap();
-        let connection = wire.connect_info();
+    #[test]
+    fn so_many_calls_wait_for_their_message() {
+        let connections = Connections::new(false);
+        let place = connections.admit(NEAR).unwrap();
+        let connection = place.connection();
         let check = |most: u32| {
             let mut calls: Vec<Call> = (0..most).map(|_| connection.call().unwrap().unwrap()).collect();
             calls.iter_mut().for_each(Call::has_begun);
-            assert_eq!(connection.call().err().unwrap().code, Code::ResourceExhausted);
+            let refused = connection.call().err().unwrap();
+            assert!(refused.code == Code::ResourceExhausted && refused.message.contains(&format!("{most} calls")));
             calls[0].waits_no_more();
             assert!(connection.call().is_ok());
         };
@@ -403,15 +334,26 @@ mod tests {
         check(MAX_WAITING);
     }
 
-    #[tokio::test]
-    async fn one_that_takes_back_too_much_is_ended() {
-        let house = House::new(true).await;
-        let (_near, mut wire) = house.client().await.unwrap();
-        let connection = wire.connect_info();
+    #[test]
+    fn one_that_takes_back_too_much_is_ended() {
+        let connections = Connections::new(true);
+        let mut place = connections.admit(NEAR).unwrap();
         for turn in 0..=MAX_TAKEN_BACK {
-            assert!(!wire.state.is_ended.load(Ordering::Relaxed), "after {turn}");
-            drop(connection.call());
+            assert!(!is_ended(&mut place), "after {turn}");
+            drop(place.connection().call());
         }
-        assert_eq!(wire.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        assert!(is_ended(&mut place));
+    }
+
+    #[test]
+    fn who_speaks_has_proven_enough_where_no_token_is_asked_for() {
+        for asks_nothing in [true, false] {
+            let connections = Connections::new(asks_nothing);
+            let place = connections.admit(NEAR).unwrap();
+            assert!(!place.state.is_proven());
+            place.greeted();
+            assert_eq!(place.state.is_proven(), asks_nothing);
+            assert_eq!(lock(&place.state.stranger).is_none(), asks_nothing);
+        }
     }
 }

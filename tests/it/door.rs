@@ -12,6 +12,7 @@ use meshtf::tensor::{DType, PartialShape, Tensor};
 use crate::grpc::{Client, Refused, field, first, head, number};
 use crate::house::{House, NodeProcess, wait_until};
 use crate::network::Namespaces;
+use crate::strangers::{Manner, during};
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -23,6 +24,9 @@ const UNAUTHENTICATED: u16 = 16;
 
 /// Most memory that a node may take more at any time than it had before it was attacked.
 const GROWTH_KB: u64 = 160 << 10;
+/// The same for calls without a message, and how many of these are made.
+const FLOOD_GROWTH_KB: u64 = 64 << 10;
+const FLOOD: usize = 100_000;
 /// What a step takes at most while the door is attacked. A busy machine alone makes it a good part of a second.
 const STEP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -234,6 +238,53 @@ fn who_claims_much_and_sends_nothing_holds_up_nobody() {
 }
 
 #[test]
+fn calls_over_the_limit_of_a_connection_are_refused_at_once() {
+    let house = House::new();
+    let (node, client, handle) = guarded(&house);
+    under_attack(&node, &client, &handle, |door| {
+        for (caller, most) in [(Client::new(door), 16), (Client::new(door).with_token(TOKEN), 256)] {
+            const OVER: usize = 100;
+            let limit = format!("{most} calls of this connection have begun");
+            let calls = (0..most + OVER).map(|_| caller.begin("RunStep").unwrap()).collect();
+            // Which of them come to be over the limit is for the door to say; these are told without waiting for others.
+            let (over, mut within) = caller.first_answers(calls, OVER);
+            over.into_iter().for_each(|answer| refused(answer, EXHAUSTED, &limit));
+            refused(caller.answer(caller.begin("RunStep").unwrap()), EXHAUSTED, &limit);
+            // Once their messages come, the others are served, and there is room again.
+            let message = field(1, "nosuch");
+            within.iter_mut().for_each(|call| call.send(message.len(), &message, true));
+            for call in within {
+                refused(caller.answer(call), ABORTED, "Session handle \"nosuch\" is not found");
+            }
+            refused(caller.call("RunStep", &message), ABORTED, "nosuch");
+        }
+    });
+}
+
+#[test]
+fn a_flood_of_calls_without_a_message_takes_no_memory() {
+    let house = House::new();
+    let (node, client, handle) = guarded(&house);
+    let before = peak_kb(&node);
+    under_attack(&node, &client, &handle, |door| {
+        for token in [None, Some(TOKEN)] {
+            let caller = || token.iter().fold(Client::new(door), |client, token| client.with_token(token));
+            // Requests that end: each is told what is wrong with it.
+            for (count, at_once) in [(FLOOD, FLOOD), (FLOOD / 10, 1)] {
+                let codes = caller().flood("RunStep", count, at_once, true);
+                assert_eq!(codes.get(&INVALID), Some(&count), "{token:?}, {at_once} at once: {codes:?}");
+            }
+            // Requests that stay open: all but a few are refused.
+            let codes = caller().flood("RunStep", FLOOD, FLOOD, false);
+            assert!(codes.get(&EXHAUSTED) > Some(&(FLOOD / 2)), "{token:?}: {codes:?}");
+        }
+    });
+    if let (Some(before), Some(after)) = (before, peak_kb(&node)) {
+        assert!(after <= before + FLOOD_GROWTH_KB, "the node grew from {before} kB to {after} kB");
+    }
+}
+
+#[test]
 fn one_who_does_not_speak_is_hung_up_on() {
     use std::io::{Read, Write};
     let house = House::new();
@@ -246,6 +297,23 @@ fn one_who_does_not_speak_is_hung_up_on() {
         // The door may greet first; then it hangs up.
         let ended = stream.read_to_end(&mut rest);
         assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it is still open");
+    }
+}
+
+#[test]
+fn a_crowd_at_the_door_keeps_nobody_out() {
+    let house = House::new();
+    let (node, client, handle) = guarded(&house);
+    for manner in [Manner::HalfOpen, Manner::Slow, Manner::Garbage] {
+        during(node.said("grpc").parse().unwrap(), manner, || {
+            // From the very address that the crowd comes from.
+            for _ in 0..3 {
+                let newcomer = Client::new(node.said("grpc"));
+                let theirs = session(&newcomer, &create(&graph(), Some(TOKEN)));
+                works(&newcomer, &theirs, 4);
+                works(&client, &handle, 4);
+            }
+        });
     }
 }
 

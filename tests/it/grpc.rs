@@ -1,9 +1,12 @@
 //! A client of the door that speaks HTTP/2 and gRPC and nothing above: it can send what no client of TensorFlow's would.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
@@ -65,15 +68,19 @@ impl Client {
     }
 
     async fn begin_call(&self, method: &str) -> Result<Call, h2::Error> {
+        let mut sender = self.sender.clone().ready().await?;
+        let (answer, body) = sender.send_request(self.request(method), false)?;
+        Ok(Call { answer, body })
+    }
+
+    fn request(&self, method: &str) -> Request<()> {
         let mut request = Request::post(format!("http://door/tensorflow.MasterService/{method}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut sender = self.sender.clone().ready().await?;
-        let (answer, body) = sender.send_request(request.body(()).unwrap(), false)?;
-        Ok(Call { answer, body })
+        request.body(()).unwrap()
     }
 
     /// Makes a call; its answer.
@@ -85,15 +92,62 @@ impl Client {
 
     /// Waits for the answer of a call.
     pub fn answer(&self, call: Call) -> Result<Vec<u8>, Refused> {
-        let answer = async { tokio::time::timeout(ANSWERS_WITHIN, answer(call)).await };
+        let answer = async { tokio::time::timeout(ANSWERS_WITHIN, answer_to(call)).await };
         self.runtime.block_on(answer).expect("the call is answered")
+    }
+
+    /// The answers that come first of these calls, so many of them; and the calls that still wait.
+    pub fn first_answers(&self, mut calls: Vec<Call>, count: usize) -> (Vec<Result<Vec<u8>, Refused>>, Vec<Call>) {
+        let mut answers = Vec::new();
+        while answers.len() < count {
+            let first = futures::future::select_all(calls.iter_mut().map(|call| &mut call.answer));
+            let within = async { tokio::time::timeout(ANSWERS_WITHIN, first).await };
+            let (head, at, _) = self.runtime.block_on(within).expect("some call is answered");
+            let call = calls.swap_remove(at);
+            answers.push(self.runtime.block_on(read(head, call.body)));
+        }
+        (answers, calls)
+    }
+
+    /// Makes `count` calls without a message, `at_once` of them at any time, and ends their requests or leaves them open.
+    /// Answers how often each code came; 0 is for calls that were lost with the connection.
+    pub fn flood(&self, method: &str, count: usize, at_once: usize, ends: bool) -> BTreeMap<u16, usize> {
+        let code = |answer: Result<Vec<u8>, Refused>| answer.expect_err("a call without a message fails").code;
+        self.runtime.block_on(async {
+            let (mut codes, mut under_way) = (BTreeMap::new(), FuturesUnordered::new());
+            for _ in 0..count {
+                let sent = match self.sender.clone().ready().await {
+                    Ok(mut sender) => sender.send_request(self.request(method), ends),
+                    Err(error) => Err(error),
+                };
+                let Ok((answer, body)) = sent else {
+                    *codes.entry(0).or_insert(0) += 1;
+                    continue;
+                };
+                under_way.push(answer_to(Call { answer, body }));
+                if under_way.len() >= at_once
+                    && let Some(answer) = under_way.next().await
+                {
+                    *codes.entry(code(answer)).or_insert(0) += 1;
+                }
+            }
+            while let Some(answer) = under_way.next().await {
+                *codes.entry(code(answer)).or_insert(0) += 1;
+            }
+            codes
+        })
     }
 }
 
-async fn answer(call: Call) -> Result<Vec<u8>, Refused> {
-    let Call { answer, body: _body } = call;
+async fn answer_to(call: Call) -> Result<Vec<u8>, Refused> {
+    let Call { answer, body } = call;
+    read(answer.await, body).await
+}
+
+/// Reads the answer whose head is there; the request stays as it is meanwhile.
+async fn read(head: Result<Response<RecvStream>, h2::Error>, _request: SendStream<Bytes>) -> Result<Vec<u8>, Refused> {
     let lost = |error: h2::Error| Refused { code: 0, message: format!("the connection: {error}") };
-    let (head, mut body): (http::response::Parts, RecvStream) = answer.await.map(Response::into_parts).map_err(lost)?;
+    let (head, mut body) = head.map(Response::into_parts).map_err(lost)?;
     status(&head.headers)?;
     let mut bytes = Vec::new();
     while let Some(piece) = body.data().await {
