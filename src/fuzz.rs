@@ -2,7 +2,8 @@
 //! breeds, and for a test that feeds them changed examples.
 //!
 //! A function here never panics, never hangs and takes no memory by what a number claims, whatever the bytes are. Where
-//! they can be read, it also holds what was read against what it is when written and read again.
+//! they can be read, it also holds what was read against what it is when written and read again. It answers whether they
+//! could: an example of which nothing can be read any more is worth nothing.
 
 use crate::graph::{Graph, graphdef};
 use crate::tensor::{DType, literal, npy};
@@ -11,7 +12,8 @@ use crate::{device, graph};
 /// One way in.
 pub struct Target {
     pub name: &'static str,
-    pub run: fn(&[u8]),
+    /// Whether the bytes could be read.
+    pub run: fn(&[u8]) -> bool,
 }
 
 /// All ways in, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
@@ -27,6 +29,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "frame", run: crate::mesh::fuzz::frame },
     Target { name: "graph", run: program },
     Target { name: "graphdef", run: graph_def },
+    #[cfg(feature = "node")]
+    Target { name: "handshake", run: crate::mesh::fuzz::handshake },
     Target { name: "literal", run: |bytes| text(bytes, literals) },
     Target { name: "npy", run: numpy },
     #[cfg(feature = "exec")]
@@ -35,65 +39,66 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },
 ];
 
-/// Runs the target of that name.
+/// Runs the target of that name; whether it could read the bytes.
 ///
 /// # Panics
 /// Where there is none, or where it breaks its promise.
-pub fn run(name: &str, bytes: &[u8]) {
+pub fn run(name: &str, bytes: &[u8]) -> bool {
     let target = TARGETS.iter().find(|target| target.name == name);
-    (target.unwrap_or_else(|| panic!("{name} is no target")).run)(bytes);
+    (target.unwrap_or_else(|| panic!("{name} is no target")).run)(bytes)
 }
 
-fn text(bytes: &[u8], read: fn(&str)) {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        read(text);
-    }
+fn text(bytes: &[u8], read: fn(&str) -> bool) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(read)
 }
 
 /// A file that a user submits, in whichever form, and the graph that it states.
-fn program(bytes: &[u8]) {
+fn program(bytes: &[u8]) -> bool {
     match graph::read(bytes) {
-        Ok(program) => {
-            let _ = Graph::new(program.nodes);
+        Ok(program) => Graph::new(program.nodes).is_ok(),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
         }
-        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 
 /// A client's GraphDef, with its functions.
-fn graph_def(bytes: &[u8]) {
-    let Ok(nodes) = graphdef::from_binary(bytes) else { return };
+fn graph_def(bytes: &[u8]) -> bool {
+    let Ok(nodes) = graphdef::from_binary(bytes) else { return false };
     let again = graphdef::from_binary(&graphdef::to_binary(&nodes)).expect("what was read can be written and read");
     // NaN is not equal to itself; written as text it is. Of a node that cannot run, what was wrong is not written.
     if nodes.iter().all(|node| node.refused.is_none()) {
         assert_eq!(format!("{nodes:?}"), format!("{again:?}"));
     }
-    let _ = Graph::new(nodes);
+    Graph::new(nodes).is_ok()
 }
 
-fn numpy(bytes: &[u8]) {
-    let Ok(tensor) = npy::read(bytes) else { return };
+fn numpy(bytes: &[u8]) -> bool {
+    let Ok(tensor) = npy::read(bytes) else { return false };
     if let Ok(written) = npy::write(&tensor) {
         let again = npy::read(&written).expect("what was read can be written and read");
         assert_eq!(format!("{tensor:?}"), format!("{again:?}"));
     }
+    true
 }
 
-fn literals(text: &str) {
-    let _ = literal::parse(text);
-    for dtype in [DType::F32, DType::I8, DType::U64, DType::Bool, DType::String, DType::BF16] {
-        let _ = literal::parse_as(text, dtype);
-    }
+fn literals(text: &str) -> bool {
+    let dtypes = [DType::F32, DType::I8, DType::U64, DType::Bool, DType::String, DType::BF16];
+    let read = dtypes.map(|dtype| literal::parse_as(text, dtype).is_ok());
+    literal::parse(text).is_ok() || read.contains(&true)
 }
 
-fn names(text: &str) {
-    if let Ok(spec) = text.parse::<device::DeviceSpec>() {
-        assert_eq!(spec.to_string().parse(), Ok(spec));
+fn names(text: &str) -> bool {
+    let spec = text.parse::<device::DeviceSpec>();
+    if let Ok(spec) = &spec {
+        assert_eq!(spec.to_string().parse().as_ref(), Ok(spec));
     }
-    if let Ok(task) = text.parse::<device::Task>() {
-        assert_eq!(task.to_string().parse(), Ok(task));
+    let task = text.parse::<device::Task>();
+    if let Ok(task) = &task {
+        assert_eq!(task.to_string().parse().as_ref(), Ok(task));
     }
-    let _ = text.parse::<device::DeviceName>();
+    text.parse::<device::DeviceName>().is_ok() || spec.is_ok() || task.is_ok()
 }
 
 #[cfg(test)]

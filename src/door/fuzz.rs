@@ -12,18 +12,18 @@ use super::message as msg;
 use super::readers::Readers;
 use super::room::Room;
 use super::rope::Rope;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// The feeds of a RunStepRequest.
 const STEP_FEED: u32 = 2;
 const LONGEST: usize = 1 << 20;
 
 /// A message of each kind that is read as a whole.
-pub fn message(bytes: &[u8]) {
-    fn read<M: Message + Default>(bytes: &[u8]) {
-        let _ = M::decode(bytes);
+pub fn message(bytes: &[u8]) -> bool {
+    fn read<M: Message + Default>(bytes: &[u8]) -> bool {
+        M::decode(bytes).is_ok()
     }
-    let readers: [fn(&[u8]); 9] = [
+    let readers: [fn(&[u8]) -> bool; 9] = [
         read::<msg::CreateSessionRequest>,
         read::<msg::ExtendSessionRequest>,
         read::<msg::PartialRunSetupRequest>,
@@ -34,16 +34,14 @@ pub fn message(bytes: &[u8]) {
         read::<msg::ListDevicesRequest>,
         read::<msg::RunStepRequest>,
     ];
-    readers.iter().for_each(|read| read(bytes));
+    readers.map(|read| read(bytes)).contains(&true)
 }
 
 /// A RunStep with its feeds, which come in pieces whose length the first byte says.
-pub fn run_step(bytes: &[u8]) {
-    let Some((&piece, bytes)) = bytes.split_first() else { return };
-    if bytes.len() <= LONGEST {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let _ = runtime.block_on(step(bytes, usize::from(piece).max(1)));
-    }
+pub fn run_step(bytes: &[u8]) -> bool {
+    let Some((&piece, bytes)) = bytes.split_first().filter(|(_, bytes)| bytes.len() <= LONGEST) else { return false };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(step(bytes, usize::from(piece).max(1))).is_ok()
 }
 
 async fn step(bytes: &[u8], piece: usize) -> Result<()> {
@@ -60,6 +58,6 @@ async fn step(bytes: &[u8], piece: usize) -> Result<()> {
     while let Some(length) = rope.field(0, STEP_FEED, &mut head).await? {
         reading.named(&mut rope, length).await?;
     }
-    let _ = msg::RunStepRequest::decode(&*head);
-    Ok(())
+    let step = msg::RunStepRequest::decode(&*head);
+    step.map(drop).map_err(|error| Failure::invalid(error.to_string()))
 }

@@ -5,16 +5,18 @@
 //! Sizes are a few elements or beyond every limit, so that nothing large is really computed.
 
 mod choices;
+mod fitting;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
 use choices::Choices;
+use fitting::{Fitting, Like};
 
 use super::{BackendChoice, Device, Pushed, Resources, Sink, cpu};
 use crate::failure::{Code, Failure};
-use crate::graph::op::{self, ArgDef, ArgType, OpDef};
+use crate::graph::op::{self, ArgDef, ArgType, AttrKind, OpDef};
 use crate::graph::{Attr, Attrs, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{DeviceKind, PlanOptions, Signature, Task, plan};
@@ -25,19 +27,28 @@ const QUIET: Duration = Duration::from_millis(5);
 /// A device that answers nothing for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Ops that are no single node: their frames begin and end elsewhere.
-const NOT_ALONE: &[&str] = &["Enter", "Exit", "NextIteration", "LoopCond", "Placeholder"];
+const NOT_ALONE: &[&str] = &[
+    "Enter",
+    "Exit",
+    "LoopCond",
+    "NextIteration",
+    "Placeholder",
+    "PlaceholderV2",
+    "RefEnter",
+    "RefExit",
+    "RefNextIteration",
+];
 
 /// The op that the first line names, or that its first two bytes are the number of, made and run as the other bytes say.
-pub(crate) fn op(bytes: &[u8]) {
+pub(crate) fn op(bytes: &[u8]) -> bool {
     if let Some(end) = bytes.iter().position(|&byte| byte == b'\n')
         && let Some(op) = std::str::from_utf8(&bytes[..end]).ok().and_then(op::lookup)
     {
-        one(op, &bytes[end + 1..]);
-        return;
+        return one(op, &bytes[end + 1..]) == Outcome::Answered;
     }
     let (number, rest) = bytes.split_at_checked(2).unwrap_or((&[0, 0], &[]));
     let ops = ops();
-    one(ops[usize::from(u16::from_le_bytes([number[0], number[1]])) % ops.len()], rest);
+    one(ops[usize::from(u16::from_le_bytes([number[0], number[1]])) % ops.len()], rest) == Outcome::Answered
 }
 
 /// The ops that can be asked for by themselves.
@@ -117,7 +128,10 @@ pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Outcome {
     let outputs = graph.find(&name).map_or(0, |node| graph.node(node).outputs.len());
     let is_value = |port: &usize| {
         let node = graph.node(graph.find(&name).expect("counted above"));
-        !node.outputs[*port].dtype.is_handle()
+        // Of what a variable holds its other users tell; and one side of a switch has no value.
+        let is_handle = op.outputs.get(*port).is_some_and(|output| output.name.ends_with("handle"));
+        !(node.outputs[*port].dtype.is_handle() || is_handle || op.inputs.is_empty() && node.outputs[*port].is_ref)
+            && !op.name.ends_with("Switch")
     };
     let fetches: Vec<String> = (0..outputs).filter(is_value).map(|port| format!("{name}:{port}")).collect();
     let mut became = Outcome::Answered;
@@ -144,18 +158,39 @@ struct Case<'a> {
     init: Vec<String>,
     /// The shape of the first value, which others are often made to fit.
     shape: Option<Vec<usize>>,
+    /// The handle that the next node takes, instead of one of its own.
+    given: Option<String>,
+    /// What has to have run before the next node does.
+    before: Vec<String>,
 }
 
 impl<'a> Case<'a> {
     fn new(op: &'static OpDef, choices: Choices<'a>) -> Self {
-        Case { op, choices, nodes: Vec::new(), feeds: Vec::new(), init: Vec::new(), shape: None }
+        Case {
+            op,
+            choices,
+            nodes: Vec::new(),
+            feeds: Vec::new(),
+            init: Vec::new(),
+            shape: None,
+            given: None,
+            before: Vec::new(),
+        }
     }
 
     /// The node, after what it takes; its name.
     fn node(&mut self) -> String {
+        let fitting = Fitting::of(self.op).filter(|_| self.choices.below(2) == 0);
         let mut attrs = Attrs::default();
         for def in &self.op.attrs {
-            if let Some(attr) = self.choices.attr(def) {
+            let attr = match fitting {
+                Some(fitting) if self.choices.below(8) != 1 => {
+                    let is_chosen = def.default.is_none() || def.kind == AttrKind::Type;
+                    fitting.attr(def).or_else(|| if is_chosen { self.choices.attr(def) } else { None })
+                }
+                _ => self.choices.attr(def),
+            };
+            if let Some(attr) = attr {
                 attrs.set(def.name, attr);
             }
         }
@@ -166,17 +201,27 @@ impl<'a> Case<'a> {
         let mut inputs = Vec::new();
         for arg in &self.op.inputs {
             for dtype in self.dtypes(arg, &mut attrs) {
-                let is_scalar = SCALARS.contains(&arg.name) && self.choices.below(8) != 0;
-                let input = if is_scalar && !dtype.is_handle() {
-                    let value = self.choices.scalar(dtype);
-                    self.feed(value)
-                } else {
-                    self.input(dtype, arg.is_ref)
-                };
-                inputs.push(input);
+                let is_variable = arg.is_ref || dtype == DType::Resource;
+                let like = fitting.and_then(|fitting| fitting.input(arg.name, is_variable));
+                let like = like.filter(|_| self.choices.below(16) != 1);
+                let handle = self.given.take().or_else(|| self.handle(arg, dtype));
+                inputs.push(match handle {
+                    Some(handle) => handle,
+                    None => self.argument(arg, dtype, like),
+                });
             }
         }
+        inputs.append(&mut self.before);
         self.add(self.op.name, inputs, attrs)
+    }
+
+    fn argument(&mut self, arg: &ArgDef, dtype: DType, like: Option<Like>) -> String {
+        let is_scalar = like.is_none() && SCALARS.contains(&arg.name) && self.choices.below(8) != 0;
+        if is_scalar && !dtype.is_handle() {
+            let value = self.choices.scalar(dtype);
+            return self.feed(value);
+        }
+        self.input(dtype, arg.is_ref, like.as_ref())
     }
 
     fn add(&mut self, op: &str, inputs: Vec<String>, attrs: Attrs) -> String {
@@ -223,12 +268,12 @@ impl<'a> Case<'a> {
     }
 
     /// What makes an input of that dtype.
-    fn input(&mut self, dtype: DType, is_ref: bool) -> String {
+    fn input(&mut self, dtype: DType, is_ref: bool, like: Option<&Like>) -> String {
         match dtype {
-            DType::Resource => self.resource(),
+            DType::Resource => self.variable(like),
             DType::Variant => self.list(),
             _ if is_ref => {
-                let value = self.fed(dtype);
+                let value = self.fed(dtype, like);
                 let shape = PartialShape(self.shape.as_ref().map(|dims| dims.iter().map(|&d| Some(d)).collect()));
                 let attrs = Attrs::from([("dtype", Attr::Type(dtype)), ("shape", Attr::Shape(shape))]);
                 let variable = self.add("VariableV2", Vec::new(), attrs);
@@ -236,12 +281,15 @@ impl<'a> Case<'a> {
                 self.init.push(assign);
                 variable
             }
-            _ => self.fed(dtype),
+            _ => self.fed(dtype, like),
         }
     }
 
-    fn fed(&mut self, dtype: DType) -> String {
-        let value = self.choices.tensor(dtype, self.shape.as_deref());
+    fn fed(&mut self, dtype: DType, like: Option<&Like>) -> String {
+        let value = match like {
+            Some(like) => like.tensor(dtype).unwrap_or_else(|| self.choices.filled(dtype, like.dims.clone())),
+            None => self.choices.tensor(dtype, self.shape.as_deref()),
+        };
         if self.shape.is_none() {
             self.shape = Some(value.dims().to_vec());
         }
@@ -254,43 +302,86 @@ impl<'a> Case<'a> {
         name
     }
 
-    /// A handle: mostly of what the op is for.
-    fn resource(&mut self) -> String {
-        let of = |prefix: &str| self.op.name.starts_with(prefix);
-        let maker = match self.choices.below(8) {
-            0 => ["VarHandleOp", "FIFOQueueV2", "TensorArrayV3", "StackV2"][self.choices.below(4)],
-            _ if of("Queue") => {
-                ["FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2"][self.choices.below(4)]
-            }
-            _ if of("Stack") => "StackV2",
-            _ if of("TensorArray") => "TensorArrayV3",
-            _ if of("ResourceAccumulator") => "ResourceConditionalAccumulator",
-            _ => "VarHandleOp",
+    /// A handle that is no variable's: mostly of what the op is for, with something in it.
+    fn handle(&mut self, arg: &ArgDef, dtype: DType) -> Option<String> {
+        let name = self.op.name;
+        let form = match dtype {
+            DType::Resource => 2,
+            DType::String if arg.name == "handle" => usize::from(!arg.is_ref),
+            _ => return None,
         };
-        let maker = op::lookup(maker).expect("it is in the vocabulary");
+        let queues = ["FIFOQueue", "RandomShuffleQueue", "PaddingFIFOQueue", "PriorityQueue"];
+        let family = if name.starts_with("Queue") {
+            queues[self.choices.below(queues.len())]
+        } else if name.starts_with("Stack") {
+            "Stack"
+        } else if name.starts_with("TensorArray") {
+            "TensorArray"
+        } else if name.starts_with("Accumulator") || name.starts_with("ResourceAccumulator") {
+            "ConditionalAccumulator"
+        } else {
+            return None;
+        };
+        let family = if self.choices.below(16) == 1 { queues[self.choices.below(queues.len())] } else { family };
+        // The same things in the forms of the clients of three times: a reference, a string, a resource.
+        let maker = match (family, form) {
+            ("TensorArray", form) => ["TensorArray", "TensorArrayV2", "TensorArrayV3"][form].to_owned(),
+            ("ConditionalAccumulator", 2) => format!("Resource{family}"),
+            (_, 2) => format!("{family}V2"),
+            _ => family.to_owned(),
+        };
+        let handle = self.made_by(&maker);
+        let filler = match name {
+            "TensorArrayRead" | "TensorArrayGather" | "TensorArrayConcat" | "TensorArrayPack" => "TensorArrayScatter",
+            "TensorArrayReadV2" | "TensorArrayGatherV2" | "TensorArrayConcatV2" => "TensorArrayScatterV2",
+            "TensorArrayReadV3" | "TensorArrayGatherV3" | "TensorArrayConcatV3" => "TensorArrayScatterV3",
+            "StackPop" => "StackPush",
+            "StackPopV2" => "StackPushV2",
+            "QueueDequeue" | "QueueDequeueMany" | "QueueDequeueUpTo" => "QueueEnqueueMany",
+            "QueueDequeueV2" | "QueueDequeueManyV2" | "QueueDequeueUpToV2" => "QueueEnqueueManyV2",
+            _ => return Some(handle),
+        };
+        self.given = Some(handle.clone());
+        let filled = self.made_by(filler);
+        self.before.push(format!("^{filled}"));
+        Some(handle)
+    }
+
+    /// A node of that op, with inputs of its own.
+    fn made_by(&mut self, op: &str) -> String {
+        let maker = op::lookup(op).expect("it is in the vocabulary");
         let own = std::mem::replace(&mut self.op, maker);
-        let handle = self.node();
-        if maker.name == "VarHandleOp"
-            && let Some(node) = self.nodes.last_mut()
+        let node = self.node();
+        self.op = own;
+        node
+    }
+
+    /// The handle of a variable that has a value; now and then of something else.
+    fn variable(&mut self, like: Option<&Like>) -> String {
+        let others = ["FIFOQueueV2", "TensorArrayV3", "StackV2"];
+        if self.choices.below(16) == 1 {
+            let other = others[self.choices.below(others.len())];
+            return self.made_by(other);
+        }
+        let handle = self.made_by("VarHandleOp");
+        if let Some(node) = self.nodes.last_mut()
             && let Some(Attr::Type(dtype)) = node.attrs.get("dtype").cloned()
         {
             node.attrs.set("shape", Attr::Shape(PartialShape(None)));
-            let value = self.input(dtype, false);
+            let value = self.input(dtype, false, like);
             let assign = self.add("AssignVariableOp", vec![handle.clone(), value], Attrs::default());
             self.init.push(assign);
         }
-        self.op = own;
         handle
     }
 
     /// A list of tensors or an optional.
     fn list(&mut self) -> String {
-        let makers = ["EmptyTensorList", "TensorListReserve", "OptionalNone", "TensorListFromTensor"];
-        let maker = op::lookup(makers[self.choices.below(4)]).expect("it is in the vocabulary");
-        let own = std::mem::replace(&mut self.op, maker);
-        let list = self.node();
-        self.op = own;
-        list
+        let makers =
+            ["TensorListFromTensor", "EmptyTensorList", "TensorListReserve", "OptionalNone", "OptionalFromValue"];
+        let own = if self.op.name.starts_with("Optional") { 4 } else { 0 };
+        let chosen = if self.choices.below(2) == 0 { own } else { self.choices.below(makers.len()) };
+        self.made_by(makers[chosen])
     }
 }
 

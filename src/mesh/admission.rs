@@ -5,6 +5,9 @@
 //! protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret that TLS exports from this one
 //! session, to which both sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzz;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -40,6 +43,11 @@ const ERRAND_BYTES: usize = CARD_BYTES + 1;
 
 /// An admitted socket.
 pub type Secured = TlsStream<TcpStream>;
+
+/// What the proofs go over, which is TLS but where the fuzzer stands at the other end.
+trait Socket: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Socket for S {}
 
 /// What a socket is for; the dialler says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +155,8 @@ impl Gate {
             if expected.is_some_and(|expected| expected != peer) {
                 return Err(Denied::OtherPeer.into());
             }
-            self.prove_first(&mut stream, peer, purpose).await?;
+            let ground = Ground::of(&stream, self.me, peer)?;
+            self.prove_first(&mut stream, &ground, purpose).await?;
             Ok((peer, stream))
         };
         timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
@@ -172,7 +181,8 @@ impl Gate {
                 let mut stream = TlsStream::from(gate.server.accept(socket).await?);
                 stranger.is_at(Progress::Secured);
                 let peer = peer_of(&stream)?;
-                let purpose = gate.prove_second(&mut stream, peer).await?;
+                let ground = Ground::of(&stream, peer, gate.me)?;
+                let purpose = gate.prove_second(&mut stream, &ground).await?;
                 stranger.proved();
                 Ok((peer, stream, purpose))
             };
@@ -185,8 +195,7 @@ impl Gate {
         }
     }
 
-    async fn prove_first(&self, stream: &mut Secured, peer: PeerId, purpose: Purpose) -> io::Result<()> {
-        let ground = Ground::of(stream, self.me, peer)?;
+    async fn prove_first(&self, stream: &mut impl Socket, ground: &Ground, purpose: Purpose) -> io::Result<()> {
         let key = self.key();
         stream.write_all(&ground.proof(&key, DIALLER)).await?;
         stream.flush().await?;
@@ -208,8 +217,7 @@ impl Gate {
         self.is_of_mine(card)
     }
 
-    async fn prove_second(&self, stream: &mut Secured, peer: PeerId) -> io::Result<Purpose> {
-        let ground = Ground::of(stream, peer, self.me)?;
+    async fn prove_second(&self, stream: &mut impl Socket, ground: &Ground) -> io::Result<Purpose> {
         let key = self.key();
         let mut proof = [0; PROOF_BYTES];
         if !read_whole(stream, &mut proof).await? {
@@ -303,7 +311,7 @@ fn same(a: &[u8], b: &[u8; PROOF_BYTES]) -> bool {
 }
 
 /// Fills `bytes`; false where the other side ended the connection in order before that. One that breaks is an error.
-async fn read_whole(stream: &mut Secured, bytes: &mut [u8]) -> io::Result<bool> {
+async fn read_whole(stream: &mut impl Socket, bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {
         match stream.read(&mut bytes[filled..]).await? {

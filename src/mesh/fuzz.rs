@@ -1,20 +1,83 @@
 //! What a peer sends, before and after it is admitted, as functions of bytes, for [`crate::fuzz`].
 
-use super::frame::{MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, decode, encode_head};
+pub use super::admission::fuzz::handshake;
+use super::frame::{
+    Kind, MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, Refusal, Standing, TELLING_BYTES, decode, encode_head,
+    stand_in,
+};
 use super::ticket::Ticket;
 
 /// A frame of the control stream: prefix, header and payload.
-pub fn frame(bytes: &[u8]) {
-    let Some((prefix, body)) = bytes.split_first_chunk::<PREFIX_BYTES>() else { return };
-    let Ok(prefix) = Prefix::decode(prefix, MAX_CONTROL_FRAME_BYTES) else { return };
+pub fn frame(bytes: &[u8]) -> bool {
+    let Some((prefix, body)) = bytes.split_first_chunk::<PREFIX_BYTES>() else { return false };
+    let Ok(prefix) = Prefix::decode(prefix, MAX_CONTROL_FRAME_BYTES) else { return false };
     let (header, payload) = body.split_at(prefix.header_bytes.min(body.len()));
-    if let Ok(envelope) = decode(header, payload) {
-        let _ = encode_head(&envelope);
+    match prefix.kind {
+        Kind::Message => {
+            let _ = stand_in(&header[..header.len().min(TELLING_BYTES)]);
+            let Ok(envelope) = decode(header, payload) else { return false };
+            let (again, _) = encode_head(&envelope).expect("what was read can be written");
+            // A header may have been written at greater length than it need be.
+            assert!(again.payload_bytes == payload.len() && again.header_bytes <= header.len());
+            true
+        }
+        Kind::Standing => postcard::from_bytes::<Standing>(header).is_ok(),
+        Kind::Refused => postcard::from_bytes::<Refusal>(header).is_ok_and(|refusal| !refusal.to_string().is_empty()),
+        Kind::Ping | Kind::Call => body.is_empty(),
     }
 }
 
-pub fn ticket(line: &str) {
-    if let Ok(ticket) = line.parse::<Ticket>() {
-        assert_eq!(ticket.to_string().parse::<Ticket>().ok(), Some(ticket));
-    }
+pub fn ticket(line: &str) -> bool {
+    let Ok(ticket) = line.parse::<Ticket>() else { return false };
+    assert_eq!(ticket.to_string().parse::<Ticket>().ok(), Some(ticket));
+    true
+}
+
+/// Examples in the present form of what peers say, as `(target, name, bytes)`: those in `fuzz/seeds/` are held to them.
+#[cfg(test)]
+pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
+    use crate::failure::Failure;
+    use crate::ids::{PieceId, RequestId, SessionId, StepId};
+    use crate::plan::Task;
+    use crate::protocol::{Envelope, Message, Request};
+    use crate::tensor::Tensor;
+
+    let whole = |envelope: Envelope| {
+        let (_, mut bytes) = encode_head(&envelope).expect("it is small");
+        envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|part| bytes.extend_from_slice(part));
+        stamp(&mut bytes, 5, Taken { frames: 4, bulk: 3 });
+        bytes
+    };
+    let session = SessionId(1);
+    let values = Envelope {
+        message: Message::Fetched { id: RequestId(7), step: 3 },
+        tensors: vec![
+            Tensor::scalar(238i32),
+            Tensor::from_vec([2, 2], vec![true, false, true, true]),
+            Tensor::vector(vec![b"a".to_vec(), vec![], vec![0xff, 0]]),
+            Tensor::from_vec([0, 3], Vec::<f64>::new()),
+            Tensor::vector(vec![1.5f32, f32::INFINITY]),
+        ],
+    };
+    let request = Request::Run { session, plan: 2, steps: 100, every: 10, watched: true };
+    let standing = Standing {
+        fresh: 9,
+        link: Some(LinkNumbers { own: 1, theirs: 2 }),
+        taken: Taken { frames: 300, bulk: 2 },
+        bulk_beyond: vec![4, 5],
+    };
+    let messages: [(&str, Envelope); 4] = [
+        ("abort", Message::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
+        ("done", Message::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
+        ("request", Message::Request { id: RequestId(7), request }.into()),
+        ("values", values),
+    ];
+    let other = Refusal::OtherMesh { mesh: Task::new("den", 0).to_string() };
+    let mut all: Vec<_> = messages.into_iter().map(|(name, message)| ("frame", name, whole(message))).collect();
+    all.push(("frame", "ping", empty_frame(Kind::Ping).to_vec()));
+    all.push(("frame", "refused", encode_value(Kind::Refused, &other).expect("it is small")));
+    all.push(("frame", "standing", encode_value(Kind::Standing, &standing).expect("it is small")));
+    all.extend(super::admission::fuzz::examples().into_iter().map(|(name, bytes)| ("handshake", name, bytes)));
+    all
 }

@@ -213,7 +213,7 @@ impl<'a> Choices<'a> {
         self.filled(dtype, Vec::new())
     }
 
-    fn filled(&mut self, dtype: DType, dims: Vec<usize>) -> Tensor {
+    pub fn filled(&mut self, dtype: DType, dims: Vec<usize>) -> Tensor {
         let count = dims.iter().product();
         let data = match dtype {
             DType::Bool => Data::Bool((0..count).map(|_| self.below(2) == 1).collect()),
