@@ -38,7 +38,10 @@ NaN, the infinities and both zeros are answered as by TensorFlow's CPU kernels, 
 their bits, since shading languages promise nothing about them. What sums (products of matrices, convolutions, softmax and its
 losses, means of pools) relies on the hardware for that, and so on IEEE 754, which GPUs follow there. Which of a NaN and a
 number a MaxPool answers is open, as it is in TensorFlow. Denormal floats count as zero on CPUs, as in TensorFlow; a GPU does
-with them as it likes. Casts of NaN and of what does not fit to a whole number narrower than int32 are the processor's.
+with them as it likes. Which denormals some functions see as zero and which not depends, in TensorFlow, on where an element
+stands in its tensor (Atan2, Expm1, Log); here all are zero. So it is with casts of floats to whole numbers narrower than int32
+that they do not fit: the host answers what TensorFlow does for one element (NaN and the infinities are 0, 300 is 44 as uint8),
+and a backend of burn what its processor does.
 
 ";
 

@@ -68,6 +68,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
             )
         }
         "InTopK" => ("InTopKV2", followed_by(&[DType::I64]), push(&[Tensor::scalar(node.attrs.int("k")?)])),
+        "TopK" => ("TopKV2", followed_by(&[DType::I64]), push(&[Tensor::scalar(node.attrs.int("k")?)])),
         "Reverse" => ("ReverseV2", vec![dtype?, DType::I32], Box::new(reversed_axes)),
         "MatrixDiag" => {
             attrs.push(("align", left_left));

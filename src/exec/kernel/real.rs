@@ -67,6 +67,11 @@ pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     Tensor::new(tensor.shape().clone(), data)
 }
 
+/// Zero for a denormal, on a thread where those count as zero: for functions of the C library that look at a number's bits.
+pub fn flushed<T: Float>(x: T) -> T {
+    if x == T::ZERO { x.map(|x| 0f32.copysign(x), |x| 0f64.copysign(x)) } else { x }
+}
+
 pub fn sqrt<T: Float>(x: T) -> T {
     x.map(f32::sqrt, f64::sqrt)
 }
@@ -85,7 +90,7 @@ pub fn exp_m1<T: Float>(x: T) -> T {
 }
 
 pub fn ln<T: Float>(x: T) -> T {
-    x.map(f32::ln, f64::ln)
+    flushed(x).map(f32::ln, f64::ln)
 }
 
 pub fn ln_1p<T: Float>(x: T) -> T {

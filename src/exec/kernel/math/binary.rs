@@ -1,7 +1,7 @@
 //! Elementwise ops of two inputs with one dtype: arithmetic, bits, and the gradients that are arithmetic.
 
 use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
-use super::super::real::{ln, ln_1p};
+use super::super::real::{flushed, ln, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use super::{widened, zip, zip_to};
 use crate::failure::{Failure, Result};
@@ -126,7 +126,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Xlogy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln(y) }),
         "Xlog1py" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln_1p(y) }),
         "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { -dy * y * y }),
-        "Pow" => binary(|x: T, y| with_both(x, y, f32::powf, f64::powf)),
+        "Pow" => binary(|x: T, y| with_both(flushed(x), y, f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
         // The inputs are the op's result and the gradient that reaches it.
         "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),

@@ -1,7 +1,7 @@
 //! Elementwise ops of one input.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, one};
-use super::super::real::exp;
+use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::special::{acosh, asinh, digamma, erf, erfc, ln_gamma};
 use super::{map, map_to, widened, zip};
@@ -118,6 +118,16 @@ macro_rules! functions {
     };
 }
 
+/// Denormals count as zero, but the C library tells a zero by its bits: what it answers for every denormal, and so TensorFlow,
+/// is the logarithm of half the least one.
+fn lgamma_of_f32(x: f32) -> f32 {
+    if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { ln_gamma(f64::from(x)) as f32 }
+}
+
+fn lgamma_of_f64(x: f64) -> f64 {
+    if x.is_subnormal() { 1075.0 * std::f64::consts::LN_2 } else { ln_gamma(x) }
+}
+
 fn float<T: Float>(op: &str) -> Option<HostKernel> {
     Some(match op {
         "Abs" => unary(|x: T| x.map(f32::abs, f64::abs)),
@@ -131,6 +141,10 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
                 x + T::ZERO
             }
         }),
+        "Ceil" => unary(|x: T| flushed(x).map(f32::ceil, f64::ceil)),
+        "Floor" => unary(|x: T| flushed(x).map(f32::floor, f64::floor)),
+        "Rint" | "Round" => unary(|x: T| flushed(x).map(f32::round_ties_even, f64::round_ties_even)),
+        "Log" => unary(ln::<T>),
         "Acosh" => unary(|x: T| x.map(|x| acosh(f64::from(x)) as f32, acosh)),
         "Asinh" => unary(|x: T| x.map(|x| asinh(f64::from(x)) as f32, asinh)),
         "Reciprocal" => unary(|x: T| T::ONE / x),
@@ -138,13 +152,13 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
         "Digamma" => unary(|x: T| x.map(|x| digamma(f64::from(x)) as f32, digamma)),
         "IsInf" => test(|x: &T| *x == T::LOWEST || *x == T::HIGHEST),
-        "Lgamma" => unary(|x: T| x.map(|x| ln_gamma(f64::from(x)) as f32, ln_gamma)),
+        "Lgamma" => unary(|x: T| x.map(lgamma_of_f32, lgamma_of_f64)),
         "IsNan" => test(|x: &T| x.partial_cmp(x).is_none()),
         "IsFinite" => test(|x: &T| *x > T::LOWEST && *x < T::HIGHEST),
         op => {
             return functions!(op;
-                "Acos" => acos, "Asin" => asin, "Atanh" => atanh, "Atan" => atan, "Ceil" => ceil, "Cos" => cos, "Cosh" => cosh, "Exp" => exp, "Expm1" => exp_m1,
-                "Floor" => floor, "Log" => ln, "Log1p" => ln_1p, "Rint" => round_ties_even, "Round" => round_ties_even,
+                "Acos" => acos, "Asin" => asin, "Atanh" => atanh, "Atan" => atan, "Cos" => cos, "Cosh" => cosh, "Exp" => exp,
+                "Expm1" => exp_m1, "Log1p" => ln_1p,
                 "Sin" => sin, "Sinh" => sinh, "Sqrt" => sqrt, "Tan" => tan, "Tanh" => tanh);
         }
     })
