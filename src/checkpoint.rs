@@ -1,8 +1,8 @@
 //! TensorFlow's checkpoints: tensors by name in a `PREFIX.index` and `PREFIX.data-00000-of-00001`, which TensorFlow's
-//! own tools read, and which are read when they wrote them.
+//! own tools read, and which are read when they wrote them; and in its older form, one file or one for each shard.
 //!
-//! `table` and `bundle` are the format, over bytes alone; `slice` cuts tensors that are saved in parts; `folder` says
-//! where on the disk checkpoints may lie; this file reads and writes them there. A save is complete or not there at
+//! `table` and `bundle` are the format, over bytes alone, and `v1` is the older; `slice` cuts tensors that are saved in parts;
+//! `folder` says where on the disk checkpoints may lie; this file reads and writes them there. A save is complete or not there at
 //! all: everything is written beside what there was, and one rename of the index makes it the checkpoint.
 
 mod bundle;
@@ -14,6 +14,7 @@ mod merge;
 mod read;
 mod slice;
 mod table;
+pub mod v1;
 mod write;
 
 pub use folder::DataDir;

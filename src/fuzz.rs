@@ -19,6 +19,8 @@ pub struct Target {
 /// All ways in, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
 pub const TARGETS: &[Target] = &[
     Target { name: "checkpoint_index", run: crate::checkpoint::fuzz::index },
+    Target { name: "checkpoint_part", run: crate::checkpoint::fuzz::part },
+    Target { name: "checkpoint_pattern", run: |bytes| text(bytes, crate::checkpoint::fuzz::pattern) },
     Target { name: "checkpoint_slice", run: |bytes| text(bytes, crate::checkpoint::fuzz::slice) },
     Target { name: "device", run: |bytes| text(bytes, names) },
     #[cfg(feature = "node")]

@@ -124,7 +124,7 @@ impl Entry {
     }
 }
 
-fn slice_to_proto(slice: &Slice) -> proto::Slice {
+pub(super) fn slice_to_proto(slice: &Slice) -> proto::Slice {
     let extent = |extent: &Option<(usize, usize)>| match *extent {
         None => proto::Extent { start: 0, length: None },
         Some((start, length)) => proto::Extent { start: start as i64, length: Some(length as i64) },
@@ -132,7 +132,7 @@ fn slice_to_proto(slice: &Slice) -> proto::Slice {
     proto::Slice { extent: slice.0.iter().map(extent).collect() }
 }
 
-fn slice_from_proto(slice: &proto::Slice) -> Option<Slice> {
+pub(super) fn slice_from_proto(slice: &proto::Slice) -> Option<Slice> {
     let extent = |extent: &proto::Extent| match extent.length {
         None => Some(None),
         Some(length) => Some(Some((usize::try_from(extent.start).ok()?, usize::try_from(length).ok()?))),
@@ -141,7 +141,7 @@ fn slice_from_proto(slice: &proto::Slice) -> Option<Slice> {
 }
 
 /// The messages as TensorFlow numbers them (tensor_bundle.proto, tensor_shape.proto, tensor_slice.proto).
-mod proto {
+pub(super) mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Header {
         #[prost(int32, tag = "1")]

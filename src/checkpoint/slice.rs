@@ -61,6 +61,13 @@ impl Slice {
         self.0.iter().zip(shape.dims()).map(range).collect()
     }
 
+    /// Whether two parts of a tensor of that shape have an element in common.
+    pub fn overlaps(&self, other: &Slice, shape: &Shape) -> bool {
+        self.ranges(shape)
+            .zip(other.ranges(shape))
+            .is_some_and(|(own, other)| own.iter().zip(&other).all(|(a, b)| a.start.max(b.start) < a.end.min(b.end)))
+    }
+
     /// The shape of the part of a tensor of that shape.
     ///
     /// # Errors

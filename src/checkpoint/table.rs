@@ -4,8 +4,15 @@
 //! are; a footer that says where that one is. Every block has a checksum. Over bytes alone; nothing here knows what
 //! keys and values mean.
 
+mod file;
+
+use std::io::{self, Write};
+use std::ops::Range;
+
+pub use file::Table;
+
 use super::{crc32c, data_loss};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// A block is closed once it has so many bytes.
 const BLOCK_BYTES: usize = 262_144;
@@ -19,34 +26,79 @@ const UNCOMPRESSED: u8 = 0;
 
 /// The table of these entries, whose keys must rise.
 pub fn encode<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut index = Block::new(1);
-    let mut block = Block::new(RESTART_EVERY);
-    // A closed block goes to the index under a short key between its last and the next block's first.
-    let mut closed: Option<(Vec<u8>, Handle)> = None;
-    for (key, value) in entries {
-        if let Some((last, handle)) = closed.take() {
-            index.add(&separator(&last, key), &handle.encode());
+    let mut table = Writer::new(Vec::new());
+    let written = entries.into_iter().try_for_each(|(key, value)| table.add(key, value));
+    written.and_then(|()| table.finish()).expect("memory takes what is written to it")
+}
+
+/// Writes a table entry by entry, a block of it at a time.
+pub struct Writer<W> {
+    file: W,
+    written: u64,
+    index: Block,
+    block: Block,
+    /// A closed block goes to the index under a short key between its last and the next block's first.
+    closed: Option<(Vec<u8>, Handle)>,
+}
+
+impl<W: Write> Writer<W> {
+    pub fn new(file: W) -> Writer<W> {
+        Writer { file, written: 0, index: Block::new(1), block: Block::new(RESTART_EVERY), closed: None }
+    }
+
+    /// Adds an entry, whose key must be greater than the one before.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        if let Some((last, handle)) = self.closed.take() {
+            self.index.add(&separator(&last, key), &handle.encode());
         }
-        block.add(key, value);
-        if block.len() >= BLOCK_BYTES {
-            closed = Some((key.to_vec(), block.finish_into(&mut file)));
-            block = Block::new(RESTART_EVERY);
+        self.block.add(key, value);
+        if self.block.len() >= BLOCK_BYTES { self.close() } else { Ok(()) }
+    }
+
+    /// The file, with all of the table in it.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn finish(mut self) -> io::Result<W> {
+        if !self.block.is_empty() {
+            self.close()?;
         }
+        let meta = self.put(&Block::new(RESTART_EVERY))?;
+        if let Some((last, handle)) = self.closed.take() {
+            self.index.add(&successor(&last), &handle.encode());
+        }
+        let index = std::mem::replace(&mut self.index, Block::new(1));
+        let index = self.put(&index)?;
+        let mut footer = [meta.encode(), index.encode()].concat();
+        footer.resize(FOOTER_BYTES - 8, 0);
+        footer.extend(MAGIC.to_le_bytes());
+        self.file.write_all(&footer)?;
+        Ok(self.file)
     }
-    if !block.is_empty() {
-        closed = Some((block.last.clone(), block.finish_into(&mut file)));
+
+    fn close(&mut self) -> io::Result<()> {
+        let block = std::mem::replace(&mut self.block, Block::new(RESTART_EVERY));
+        let handle = self.put(&block)?;
+        self.closed = Some((block.last, handle));
+        Ok(())
     }
-    let meta = Block::new(RESTART_EVERY).finish_into(&mut file);
-    if let Some((last, handle)) = closed {
-        index.add(&successor(&last), &handle.encode());
+
+    fn put(&mut self, block: &Block) -> io::Result<Handle> {
+        let mut end: Vec<u8> = block.restarts.iter().flat_map(|restart| restart.to_le_bytes()).collect();
+        end.extend((block.restarts.len() as u32).to_le_bytes());
+        let size = block.bytes.len() + end.len();
+        end.push(UNCOMPRESSED);
+        let checksum = crc32c::mask(crc32c::extend(crc32c::extend(0, &block.bytes), &end));
+        end.extend(checksum.to_le_bytes());
+        self.file.write_all(&block.bytes)?;
+        self.file.write_all(&end)?;
+        let handle = Handle { offset: self.written, size: size as u64 };
+        self.written += (size + TRAILER_BYTES) as u64;
+        Ok(handle)
     }
-    let index = index.finish_into(&mut file);
-    let footer = [meta.encode(), index.encode()].concat();
-    file.extend(&footer);
-    file.resize(file.len() + FOOTER_BYTES - 8 - footer.len(), 0);
-    file.extend(MAGIC.to_le_bytes());
-    file
 }
 
 /// The entries of a table, in the order of their keys.
@@ -54,17 +106,8 @@ pub fn encode<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Ve
 /// # Errors
 /// DataLoss where the bytes are no sound table.
 pub fn decode(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let footer = file
-        .len()
-        .checked_sub(FOOTER_BYTES)
-        .and_then(|start| file.get(start..))
-        .ok_or_else(|| data_loss("file is too short to be an sstable"))?;
-    if footer[FOOTER_BYTES - 8..] != MAGIC.to_le_bytes() {
-        return Err(data_loss("not an sstable (bad magic number)"));
-    }
-    let mut rest = &footer[..FOOTER_BYTES - 8];
-    let _meta = Handle::take(&mut rest)?;
-    let index = Handle::take(&mut rest)?;
+    let start = file.len().checked_sub(FOOTER_BYTES).ok_or_else(too_short)?;
+    let index = index_handle(&file[start..])?;
     let mut entries = Vec::new();
     for (_, handle) in block_entries(index.block(file)?)? {
         let block = Handle::take(&mut handle.as_slice())?.block(file)?;
@@ -76,8 +119,22 @@ pub fn decode(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(entries)
 }
 
+fn too_short() -> Failure {
+    data_loss("file is too short to be an sstable")
+}
+
+/// Where the index lies, by the last bytes of a file.
+fn index_handle(footer: &[u8]) -> Result<Handle> {
+    let (mut rest, magic) = footer.split_last_chunk::<8>().ok_or_else(too_short)?;
+    if *magic != MAGIC.to_le_bytes() {
+        return Err(data_loss("not an sstable (bad magic number)"));
+    }
+    let _meta = Handle::take(&mut rest)?;
+    Handle::take(&mut rest)
+}
+
 /// Where a block lies.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Handle {
     offset: u64,
     size: u64,
@@ -104,14 +161,19 @@ impl Handle {
         let (bytes, size) = range
             .and_then(|(range, size)| Some((file.get(range)?, size)))
             .ok_or_else(|| data_loss("truncated block read"))?;
-        let (body, stored) = bytes.split_at(size + 1);
-        if stored != crc32c::mask(crc32c::extend(0, body)).to_le_bytes() {
-            return Err(data_loss("block checksum mismatch"));
-        }
-        match body.split_last() {
-            Some((&UNCOMPRESSED, block)) => Ok(block),
-            _ => Err(data_loss("the table is compressed, which checkpoints are not")),
-        }
+        checked(bytes, size)
+    }
+}
+
+/// A block of `size` bytes, after a look at the checksum behind it.
+fn checked(bytes: &[u8], size: usize) -> Result<&[u8]> {
+    let (body, stored) = bytes.split_at(size + 1);
+    if stored != crc32c::mask(crc32c::extend(0, body)).to_le_bytes() {
+        return Err(data_loss("block checksum mismatch"));
+    }
+    match body.split_last() {
+        Some((&UNCOMPRESSED, block)) => Ok(block),
+        _ => Err(data_loss("the table is compressed, which checkpoints are not")),
     }
 }
 
@@ -154,29 +216,22 @@ impl Block {
         self.last = key.to_vec();
         self.since_restart += 1;
     }
-
-    /// Writes the block to the end of the file and says where it lies.
-    fn finish_into(&self, file: &mut Vec<u8>) -> Handle {
-        let offset = file.len();
-        file.extend(&self.bytes);
-        for restart in &self.restarts {
-            file.extend(restart.to_le_bytes());
-        }
-        file.extend((self.restarts.len() as u32).to_le_bytes());
-        let size = file.len() - offset;
-        file.push(UNCOMPRESSED);
-        let checksum = crc32c::mask(crc32c::extend(0, &file[offset..]));
-        file.extend(checksum.to_le_bytes());
-        Handle { offset: offset as u64, size: size as u64 }
-    }
 }
 
+/// The entries of a block: their keys, and where in it their values lie.
+type Places = Vec<(Vec<u8>, Range<usize>)>;
+
 fn block_entries(block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    Ok(block_places(block)?.into_iter().map(|(key, place)| (key, block[place].to_vec())).collect())
+}
+
+fn block_places(block: &[u8]) -> Result<Places> {
     let bad = || data_loss("bad entry in block");
     let (body, count) = block.split_last_chunk::<4>().ok_or_else(bad)?;
     let restarts = (u32::from_le_bytes(*count) as usize).checked_mul(4).ok_or_else(bad)?;
     let mut rest = body.len().checked_sub(restarts).and_then(|end| body.get(..end)).ok_or_else(bad)?;
-    let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let end = rest.len();
+    let mut entries = Places::new();
     while !rest.is_empty() {
         let mut length = || usize::try_from(take_varint(&mut rest)?).map_err(|_| bad());
         let (shared, unshared, value) = (length()?, length()?, length()?);
@@ -186,10 +241,10 @@ fn block_entries(block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             None => return Err(bad()),
         };
         let (own, after) = rest.split_at_checked(unshared).ok_or_else(bad)?;
-        let (value, after) = after.split_at_checked(value).ok_or_else(bad)?;
+        let at = end - after.len();
+        rest = after.get(value..).ok_or_else(bad)?;
         key.extend(own);
-        entries.push((key, value.to_vec()));
-        rest = after;
+        entries.push((key, at..at + value));
     }
     Ok(entries)
 }

@@ -173,7 +173,7 @@ fn remove_others(prefix: &Path, folder: &Path, index: &Index) {
     }
 }
 
-fn sync_folder(folder: &Path) -> Result<()> {
+pub(super) fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io_failure("cannot sync", folder, &error))
 }
 
@@ -201,14 +201,14 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    fn new(prefix: &Path, what: &str) -> Beside {
+    pub fn new(prefix: &Path, what: &str) -> Beside {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Beside { path: with_suffix(prefix, &format!(".{what}.tempstate{}-{count}", std::process::id())) }
     }
 
     /// Writes the file and brings it to the disk.
-    fn write<T>(&self, content: impl FnOnce(&mut BufWriter<File>) -> Result<T, Error>) -> Result<T> {
+    pub fn write<T>(&self, content: impl FnOnce(&mut BufWriter<File>) -> Result<T, Error>) -> Result<T> {
         let io = |error| io_failure("cannot write", &self.path, &error);
         // What a killed process of the same number left here is nobody's.
         let _ = fs::remove_file(&self.path);
@@ -222,7 +222,7 @@ impl Beside {
         Ok(answer)
     }
 
-    fn put(self, at: &Path) -> Result<()> {
+    pub fn put(self, at: &Path) -> Result<()> {
         fs::rename(&self.path, at).map_err(|error| io_failure("cannot put in place", at, &error))
     }
 }

@@ -112,13 +112,17 @@ fn move_files(case: &mut Case) {
 
 /// The tensors that become the names of checkpoints.
 fn file_names(graph: &Graph) -> BTreeSet<Output> {
-    let is_saver = |op: &str| matches!(op, "SaveV2" | "RestoreV2" | "MergeV2Checkpoints");
+    let is_saver = |op: &str| {
+        let savers = ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
+        savers.contains(&op)
+    };
     let savers = graph.nodes().filter(|(_, node)| is_saver(node.op.name));
     let mut open: Vec<Output> = savers.filter_map(|(_, node)| node.inputs.first().copied()).collect();
     let mut names = BTreeSet::new();
     while let Some(output) = open.pop() {
         let node = graph.node(output.node);
-        let passes_on = matches!(node.op.name, "Identity" | "Pack" | "ShardedFilename" | "StringJoin");
+        let passes_on =
+            matches!(node.op.name, "Identity" | "Pack" | "ShardedFilename" | "ShardedFilespec" | "StringJoin");
         if names.insert(output) && passes_on {
             open.extend(&node.inputs);
         }

@@ -72,7 +72,8 @@ impl Placeholders {
 }
 
 /// The ops that read and write checkpoints.
-const FILE_OPS: [&str; 3] = ["SaveV2", "RestoreV2", "MergeV2Checkpoints"];
+const FILE_OPS: [&str; 7] =
+    ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
 
 /// The nodes that a GraphDef states, as a client of TensorFlow's means them: a relative name of a file is one to the program
 /// as well, which looks for its checkpoints by itself.

@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::call::{one, take};
+use super::call::{one, output_dtype, take};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
-use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save};
+use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save, v1};
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::FROM_WORKING_FOLDER;
@@ -19,6 +19,11 @@ use crate::tensor::{Shape, Tensor};
 /// Never.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(match node.op {
+        "ShardedFilespec" => Some(Box::new(|inputs| {
+            let [base, shards] = take(inputs)?;
+            let suffix = format!("-?????-of-{:05}", shards.to_i64()?);
+            Ok(one(Tensor::scalar([base.item::<Vec<u8>>()?, suffix.into_bytes()].concat())))
+        })),
         "ShardedFilename" => Some(Box::new(|inputs| {
             let [base, shard, shards] = take(inputs)?;
             let (base, shard, shards) = (base.item::<Vec<u8>>()?, shard.to_i64()?, shards.to_i64()?);
@@ -37,15 +42,36 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
     type Run = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
     let mut run: Run = match node.op {
         "SaveV2" => Box::new(save_v2),
+        "Save" => Box::new(|dir, inputs| save_v1("Save", false, dir, inputs)),
+        "SaveSlices" => Box::new(|dir, inputs| save_v1("SaveSlices", true, dir, inputs)),
+        "Restore" | "RestoreSlice" => {
+            let dtype = output_dtype(node, 0)?;
+            Box::new(move |dir, inputs| {
+                let [name, tensor, rest @ ..] = inputs.as_slice() else {
+                    return Err(Failure::invalid("Restore takes the name of a file and of a tensor"));
+                };
+                let part = rest.first().map_or(Ok(None), |text| part(&text.item::<Vec<u8>>()?))?;
+                let mut files = v1::Files::open(dir, &name.item::<Vec<u8>>()?)?;
+                Ok(one(files.tensor(&tensor.item::<Vec<u8>>()?, dtype, part.as_ref())?))
+            })
+        }
         "RestoreV2" => {
             let dtypes = node.attrs.dtypes("dtypes")?.to_vec();
             Box::new(move |dir, inputs| {
                 let [prefix, names, parts] = take(inputs)?;
                 let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
-                let checkpoint = Checkpoint::open(dir, &prefix)?;
                 // Nothing is lost where this ends before the last.
-                let tensors = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
-                tensors.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
+                let wanted = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
+                match Checkpoint::open(dir, &prefix) {
+                    Err(failure) if failure.code == Code::NotFound => {
+                        let mut files = v1::Files::open(dir, &prefix)?;
+                        wanted.map(|((name, part), &dtype)| files.tensor(name, dtype, part.as_ref())).collect()
+                    }
+                    found => {
+                        let checkpoint = found?;
+                        wanted.map(|((name, part), &dtype)| checkpoint.tensor(name, dtype, part.as_ref())).collect()
+                    }
+                }
             })
         }
         "MergeV2Checkpoints" => {
@@ -88,6 +114,19 @@ fn save_v2(dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
     Ok(Outputs::new())
 }
 
+/// Saves in the form of clients before 1.0, of which `has_parts` says that they name parts.
+fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
+    let few = || Failure::invalid(format!("{op} takes a file name, names and tensors"));
+    let [file, names, rest @ ..] = inputs.as_slice() else { return Err(few()) };
+    let count = rest.len().checked_sub(usize::from(has_parts)).ok_or_else(few)?;
+    let (parts, tensors) = rest.split_at(rest.len() - count);
+    let whole = Tensor::vector(vec![Vec::<u8>::new(); count]);
+    let named = named(names, parts.first().unwrap_or(&whole), count)?;
+    let saved = named.iter().zip(tensors).map(|((name, part), tensor)| Saved { name, tensor, part: part.as_ref() });
+    v1::save(dir, &file.item::<Vec<u8>>()?, &saved.collect::<Vec<_>>())?;
+    Ok(Outputs::new())
+}
+
 /// Each tensor's name, and which part of which whole it is.
 type Named<'a> = (&'a [u8], Option<(Shape, Slice)>);
 
@@ -100,10 +139,12 @@ fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Name
             )));
         }
     }
-    let part = |text: &Vec<u8>| {
-        let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("a shape_and_slice is not UTF-8"))?;
-        Slice::parse(text)
-    };
     let names = names.slice::<Vec<u8>>()?.iter().map(Vec::as_slice);
     names.zip(parts.slice::<Vec<u8>>()?).map(|(name, text)| Ok((name, part(text)?))).collect()
+}
+
+/// The part of a tensor that a shape_and_slice says.
+fn part(text: &[u8]) -> Result<Option<(Shape, Slice)>> {
+    let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("a shape_and_slice is not UTF-8"))?;
+    Slice::parse(text)
 }

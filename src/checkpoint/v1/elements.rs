@@ -1,0 +1,142 @@
+//! The elements of a part as the fields of a TensorProto, which has one for each kind of dtype.
+
+use prost::Message;
+
+use crate::checkpoint::{data_loss, table};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Data, Shape, Tensor};
+
+/// The field of a value in its entry, and of the elements in that (saved_tensor_slice.proto).
+const PART: u32 = 2;
+const ELEMENTS: u32 = 3;
+/// The wire type of what has a length, as protobuf numbers it.
+const WITH_LENGTH: u32 = 2;
+/// What stands before the length of the part in the value of an entry.
+pub const PART_TAG: u8 = (PART << 3 | WITH_LENGTH) as u8;
+
+macro_rules! fields {
+    ($($name:ident: $kind:tt, $tag:tt, $type:ty;)*) => {
+        $(#[derive(Clone, PartialEq, prost::Message)]
+        struct $name {
+            #[prost($kind, repeated, tag = $tag)]
+            values: Vec<$type>,
+        })*
+    };
+}
+
+fields! {
+    Floats: float, "5", f32;
+    Doubles: double, "6", f64;
+    Ints: int32, "7", i32;
+    Int64s: int64, "10", i64;
+    Bools: bool, "11", bool;
+    Halves: int32, "13", i32;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Strings {
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    values: Vec<Vec<u8>>,
+}
+
+/// Whether the older form has a field for that dtype: TensorFlow writes no other.
+pub fn has_field(dtype: DType) -> bool {
+    use DType::{BF16, Resource, U32, U64, Variant};
+    !matches!(dtype, BF16 | U32 | U64 | Resource | Variant)
+}
+
+/// Most bytes of memory that a byte of a file becomes while it is read: an empty string is two bytes there, and an
+/// int64 may be one.
+pub fn bytes_a_byte(dtype: DType) -> usize {
+    match dtype {
+        DType::F32 | DType::F64 | DType::Bool => 1,
+        DType::String => 12,
+        DType::I64 => 8,
+        _ => 4,
+    }
+}
+
+/// Appends the elements to a part, whose other fields are there already.
+///
+/// # Errors
+/// Unimplemented for a dtype without a field.
+pub fn put(part: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
+    fn put(part: &mut Vec<u8>, elements: &impl Message) {
+        part.push((ELEMENTS << 3 | WITH_LENGTH) as u8);
+        table::put_varint(part, elements.encoded_len() as u64);
+        elements.encode(part).expect("memory takes what is written to it");
+    }
+    match tensor.data() {
+        Data::F32(values) => put(part, &Floats { values: values.to_vec() }),
+        Data::F64(values) => put(part, &Doubles { values: values.to_vec() }),
+        Data::I64(values) => put(part, &Int64s { values: values.to_vec() }),
+        Data::I32(values) => put(part, &Ints { values: values.to_vec() }),
+        Data::I16(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::I8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::U16(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::U8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
+        Data::F16(values) => put(part, &Halves { values: values.iter().map(|x| x.to_bits().into()).collect() }),
+        Data::Bool(values) => put(part, &Bools { values: values.to_vec() }),
+        Data::String(values) => put(part, &Strings { values: values.to_vec() }),
+        _ => return Err(not_supported("Saving", tensor.dtype())),
+    }
+    Ok(())
+}
+
+/// The elements in the value of an entry, as a tensor of that shape.
+///
+/// # Errors
+/// Unimplemented for a dtype without a field; DataLoss where there are not as many as the shape takes.
+pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
+    fn read<M: Message + Default>(bytes: &[u8]) -> Result<M> {
+        M::decode(bytes).map_err(|error| data_loss(format!("the elements cannot be read: {error}")))
+    }
+    let bytes = field(field(value, PART)?, ELEMENTS)?;
+    let data = match dtype {
+        DType::F32 => Data::F32(read::<Floats>(bytes)?.values),
+        DType::F64 => Data::F64(read::<Doubles>(bytes)?.values),
+        DType::I64 => Data::I64(read::<Int64s>(bytes)?.values),
+        DType::I32 => Data::I32(read::<Ints>(bytes)?.values),
+        DType::I16 => Data::I16(read::<Ints>(bytes)?.values.iter().map(|&x| x as i16).collect()),
+        DType::I8 => Data::I8(read::<Ints>(bytes)?.values.iter().map(|&x| x as i8).collect()),
+        DType::U16 => Data::U16(read::<Ints>(bytes)?.values.iter().map(|&x| x as u16).collect()),
+        DType::U8 => Data::U8(read::<Ints>(bytes)?.values.iter().map(|&x| x as u8).collect()),
+        DType::F16 => {
+            Data::F16(read::<Halves>(bytes)?.values.iter().map(|&bits| half::f16::from_bits(bits as u16)).collect())
+        }
+        DType::Bool => Data::Bool(read::<Bools>(bytes)?.values),
+        DType::String => Data::String(read::<Strings>(bytes)?.values),
+        _ => return Err(not_supported("Restoring", dtype)),
+    };
+    Tensor::new(shape, data).map_err(|failure| data_loss(failure.message))
+}
+
+pub fn not_supported(doing: &str, dtype: DType) -> Failure {
+    let why = "the older form of checkpoints has no place for it; SaveV2 and RestoreV2 have";
+    Failure::new(Code::Unimplemented, format!("{doing} data type {dtype} not yet supported: {why}"))
+}
+
+/// The bytes of a message's field of that number; none where it is absent.
+fn field(message: &[u8], number: u32) -> Result<&[u8]> {
+    let bad = || data_loss("the value of a part is no message");
+    let (mut rest, mut found) = (message, &message[..0]);
+    while !rest.is_empty() {
+        let tag = table::take_varint(&mut rest)?;
+        let length = match tag & 7 {
+            0 => {
+                table::take_varint(&mut rest)?;
+                0
+            }
+            1 => 8,
+            2 => usize::try_from(table::take_varint(&mut rest)?).map_err(|_| bad())?,
+            5 => 4,
+            _ => return Err(bad()),
+        };
+        let (bytes, after) = rest.split_at_checked(length).ok_or_else(bad)?;
+        if tag == u64::from(number << 3 | WITH_LENGTH) {
+            found = bytes;
+        }
+        rest = after;
+    }
+    Ok(found)
+}

@@ -1,0 +1,86 @@
+//! Which files a pattern stands for: `*` is any number of characters, `?` one, `[a-c]` one of those and `[!a-c]` one that is none
+//! of them, and a backslash takes the next as it is. Only the last part of a path may have them.
+
+/// Whether a name has a character that means more than itself.
+pub fn is_pattern(name: &[u8]) -> bool {
+    name.iter().any(|byte| b"*?[\\".contains(byte))
+}
+
+/// Whether a pattern stands for a name. It takes no longer than the product of their lengths.
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut seen) = (0, 0);
+    // Where the last star stands, and how much of the name it has taken: what fails later lets it take one more.
+    let mut star: Option<(usize, usize)> = None;
+    while seen < name.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at, seen));
+            at += 1;
+        } else if let Some(length) = one(&pattern[at..], name[seen]) {
+            at += length;
+            seen += 1;
+        } else if let Some((star_at, taken)) = &mut star {
+            *taken += 1;
+            (at, seen) = (*star_at + 1, *taken);
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+/// Whether the first of a pattern stands for a byte: how long that is, where it does.
+fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+    match pattern {
+        [b'?', ..] => Some(1),
+        [b'\\', own, ..] => (*own == byte).then_some(2),
+        [b'[', set @ ..] => {
+            let (is_not, set) = match set {
+                [b'!' | b'^', rest @ ..] => (true, rest),
+                _ => (false, set),
+            };
+            // A bracket that stands first is one of the set.
+            let end = 1 + set.iter().skip(1).position(|&byte| byte == b']')?;
+            let mut is_in = false;
+            let mut rest = &set[..end];
+            while let [first, after @ ..] = rest {
+                rest = after;
+                if let [b'-', last, after @ ..] = rest {
+                    is_in |= (*first..=*last).contains(&byte);
+                    rest = after;
+                } else {
+                    is_in |= *first == byte;
+                }
+            }
+            (is_in != is_not).then_some(1 + usize::from(is_not) + end + 1)
+        }
+        [own, ..] => (*own == byte).then_some(1),
+        [] => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_stand_for_what_fnmatch_says() {
+        let check = |pattern: &str, name: &str, want: bool| {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), want, "{pattern} {name}");
+        };
+        check("model-?????-of-00002", "model-00001-of-00002", true);
+        check("model-?????-of-00002", "model-0001-of-00002", false);
+        check("*", "", true);
+        check("m*l*", "model-1", true);
+        check("m*l", "model-1", false);
+        check("a*b*c", "aXbXbXc", true);
+        check("p-[01]x", "p-1x", true);
+        check("p-[!01]x", "p-1x", false);
+        check("p-[a-c]", "p-b", true);
+        check("p-[]-]", "p-]", true);
+        check("[", "[", false);
+        check("a\\*", "a*", true);
+        check("a\\*", "ab", false);
+        check("", "a", false);
+        check(&"*a".repeat(40), &"a".repeat(39), false);
+    }
+}
