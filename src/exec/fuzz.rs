@@ -130,8 +130,8 @@ pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Outcome {
         let node = graph.node(graph.find(&name).expect("counted above"));
         // Of what a variable holds its other users tell; and one side of a switch has no value.
         let is_handle = op.outputs.get(*port).is_some_and(|output| output.name.ends_with("handle"));
-        !(node.outputs[*port].dtype.is_handle() || is_handle || op.inputs.is_empty() && node.outputs[*port].is_ref)
-            && !op.name.ends_with("Switch")
+        let has_no_value = node.outputs[*port].dtype.is_handle() || op.inputs.is_empty() && node.outputs[*port].is_ref;
+        !has_no_value && !is_handle && !op.name.ends_with("Switch")
     };
     let fetches: Vec<String> = (0..outputs).filter(is_value).map(|port| format!("{name}:{port}")).collect();
     let mut became = Outcome::Answered;
