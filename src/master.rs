@@ -32,11 +32,13 @@ pub struct Limits {
     pub idle_kept: Duration,
     /// Most plans of one session: sets of feeds, fetches and targets.
     pub plans: usize,
+    /// Most nodes of one session's plans together: what its workers keep for it grows with them.
+    pub plan_nodes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { sessions: 4096, idle_kept: Duration::from_secs(60), plans: 4096 }
+        Limits { sessions: 4096, idle_kept: Duration::from_secs(60), plans: 4096, plan_nodes: 4 << 20 }
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Limits;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{Incarnation, PieceId, RequestId};
 use crate::plan::{DeviceName, Signature, Summary, Task};
@@ -34,6 +35,8 @@ pub(super) struct Prepared {
     pub summary: Summary,
     /// The numbers of its pieces.
     pub pieces: Range<u32>,
+    /// How many nodes those have.
+    pub nodes: usize,
     pub registration: Registration,
     /// How many runs of it are under way.
     pub runs: usize,
@@ -82,8 +85,10 @@ pub(super) enum Standing {
 
 /// A session's plans.
 pub(super) struct Plans {
-    limit: usize,
+    limits: Limits,
     plans: HashMap<u32, Prepared>,
+    /// Nodes of all of them.
+    nodes: usize,
     by_signature: HashMap<Arc<Signature>, u32>,
     /// Each plan by the first of its pieces.
     by_piece: BTreeMap<u32, u32>,
@@ -96,9 +101,9 @@ pub(super) struct Plans {
 pub(super) type Unneeded = Vec<(Peer, Vec<PieceId>)>;
 
 impl Plans {
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limits: Limits) -> Self {
         let (plans, by_signature, by_piece) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        Plans { limit, plans, by_signature, by_piece, next: 0, clock: 0 }
+        Plans { limits, plans, nodes: 0, by_signature, by_piece, next: 0, clock: 0 }
     }
 
     pub fn get(&self, number: u32) -> Option<&Prepared> {
@@ -163,27 +168,18 @@ impl Plans {
         }
     }
 
-    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many that which
-    /// was not used for longest and that nobody runs.
+    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many, or their nodes
+    /// are, those which were not used for longest and that nobody runs.
     ///
     /// # Errors
-    /// ResourceExhausted where all are in use.
+    /// ResourceExhausted where too many are in use.
     pub fn keep(&mut self, mut plan: Prepared) -> Result<(u32, Unneeded)> {
         let mut unneeded = Unneeded::new();
         if let Some(&old) = self.by_signature.get(&*plan.signature) {
             unneeded.extend(self.replace(old));
         }
-        if self.plans.len() >= self.limit {
-            let is_idle = |plan: &Prepared| plan.runs == 0 && matches!(plan.registration, Registration::Ready);
-            let idle = self.plans.iter().filter(|(_, plan)| is_idle(plan));
-            let oldest = idle.min_by_key(|(_, plan)| plan.used).map(|(&number, _)| number).ok_or_else(|| {
-                let why = format!(
-                    "the session has {} different sets of feeds, fetches and targets, and all are running or being registered",
-                    self.limit
-                );
-                Failure::new(Code::ResourceExhausted, why)
-            })?;
-            unneeded.extend(self.remove(oldest));
+        for number in self.in_the_way(plan.nodes)? {
+            unneeded.extend(self.remove(number));
         }
         let number = self.next;
         self.next += 1;
@@ -193,8 +189,41 @@ impl Plans {
         if !plan.pieces.is_empty() {
             self.by_piece.insert(plan.pieces.start, number);
         }
+        self.nodes += plan.nodes;
         self.plans.insert(number, plan);
         Ok((number, unneeded))
+    }
+
+    /// The plans that go, so that there is room for one of so many nodes: first what was not used for longest.
+    ///
+    /// # Errors
+    /// ResourceExhausted where those that nobody uses are not enough.
+    fn in_the_way(&self, nodes: usize) -> Result<Vec<u32>> {
+        let Limits { plans: most, plan_nodes, .. } = self.limits;
+        let (mut count, mut all_nodes) = (self.plans.len() + 1, self.nodes + nodes);
+        // One by itself is as large as its graph may be.
+        let fits = |count: usize, nodes: usize| count == 1 || (count <= most && nodes <= plan_nodes);
+        if fits(count, all_nodes) {
+            return Ok(Vec::new());
+        }
+        let is_idle = |plan: &Prepared| plan.runs == 0 && matches!(plan.registration, Registration::Ready);
+        let mut idle: Vec<_> = self.plans.iter().filter(|(_, plan)| is_idle(plan)).collect();
+        idle.sort_unstable_by_key(|(_, plan)| plan.used);
+        let mut going = Vec::new();
+        for (&number, plan) in idle {
+            going.push(number);
+            (count, all_nodes) = (count - 1, all_nodes - plan.nodes);
+            if fits(count, all_nodes) {
+                return Ok(going);
+            }
+        }
+        let why = format!(
+            "the session has {} different sets of feeds, fetches and targets, of {} nodes together, that are running or being \
+             registered; the limits are {most} sets and {plan_nodes} nodes",
+            count - 1,
+            all_nodes - nodes
+        );
+        Err(Failure::new(Code::ResourceExhausted, why))
     }
 
     /// The plan that a piece belongs to.
@@ -224,6 +253,7 @@ impl Plans {
 
     fn remove(&mut self, number: u32) -> Unneeded {
         let Some(plan) = self.plans.remove(&number) else { return Unneeded::new() };
+        self.nodes -= plan.nodes;
         self.by_piece.remove(&plan.pieces.start);
         if self.by_signature.get(&plan.signature) == Some(&number) {
             self.by_signature.remove(&plan.signature);
@@ -241,7 +271,7 @@ impl Plans {
     }
 
     pub fn clear(&mut self) {
-        *self = Plans { next: self.next, ..Plans::new(self.limit) };
+        *self = Plans { next: self.next, ..Plans::new(self.limits) };
     }
 }
 

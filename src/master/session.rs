@@ -50,7 +50,7 @@ impl Session {
             client,
             graph: Arc::new(graph),
             options,
-            plans: Plans::new(limits.plans),
+            plans: Plans::new(limits),
             runs: Runs::default(),
             used: Instant::now(),
             outbox: Outgoing::new(),
@@ -121,6 +121,7 @@ impl Session {
         };
         let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
         let first_piece = self.next_piece;
+        let nodes = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
         let meets = Arc::new(meets(&plan));
         for piece in plan.pieces {
             let task = piece.device.task.clone();
@@ -169,6 +170,7 @@ impl Session {
             needed_feeds,
             summary,
             pieces: first_piece..self.next_piece,
+            nodes,
             registration,
             runs: 0,
             used: 0,

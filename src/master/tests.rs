@@ -108,7 +108,7 @@ fn bench(limits: Limits) -> Bench {
 }
 
 fn limits(sessions: usize, plans: usize) -> Limits {
-    Limits { sessions, plans, idle_kept: Duration::ZERO }
+    Limits { sessions, plans, idle_kept: Duration::ZERO, ..Limits::default() }
 }
 
 fn fetching(name: &str) -> Signature {
@@ -342,6 +342,33 @@ fn the_plan_that_was_not_used_for_longest_goes_first() {
     bench.answer().2.unwrap();
     bench.prepare(1, "z");
     assert_eq!(bench.forgotten(), (worker, third_pieces));
+}
+
+#[test]
+fn plans_of_many_nodes_make_room_for_one_another() {
+    // Of a feed, one Neg, two, or three, and a fetch: 3, 4 and 5 nodes.
+    let mut bench = bench(Limits { plan_nodes: 9, ..limits(8, 8) });
+    bench.open("client", 1).unwrap();
+    let (first, worker, first_piece) = bench.prepared(1, "y0");
+    let (_, _, second_piece) = bench.prepared(1, "y1");
+    bench.prepare(1, "y2");
+    assert_eq!(bench.forgotten(), (worker.clone(), vec![first_piece]));
+    let (_, third_pieces) = bench.register();
+    let Ok(Reply::Prepared { plan: third, .. }) = bench.answer().2 else { panic!("prepared") };
+    assert_ne!(first, third);
+    // What runs does not go, and then there is no room.
+    bench.run(1, third, 1);
+    bench.started();
+    bench.run(1, third - 1, 1);
+    bench.started();
+    bench.prepare(1, "z");
+    let failure = bench.answer().2.unwrap_err();
+    assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+    assert!(failure.message.contains("8 sets and 9 nodes"), "{failure}");
+    bench.done(&worker, second_piece, 2);
+    bench.answer().2.unwrap();
+    bench.done(&worker, third_pieces[0], 1);
+    bench.answer().2.unwrap();
 }
 
 #[test]
