@@ -10,6 +10,8 @@ use std::fmt;
 
 pub(crate) use parse::{parse, parse_relaxed};
 
+use crate::failure::Failure;
+
 /// A value and the byte of the text it begins at.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Value<'a> {
@@ -44,17 +46,30 @@ pub(crate) struct Fault {
     /// The way to the value whose content is wrong; `None` where the text is no JSON.
     pub path: Option<String>,
     pub why: String,
+    /// The content is right, but there is no memory for it.
+    pub is_for_room: bool,
 }
 
 impl Fault {
     /// The text is no JSON.
     fn syntax(at: usize, why: impl Into<String>) -> Self {
-        Fault { at, path: None, why: why.into() }
+        Fault { at, path: None, why: why.into(), is_for_room: false }
     }
 
     /// The content of `value`, which stands at `path`, is wrong.
     pub fn content(value: &Value, path: Path, why: impl Into<String>) -> Self {
-        Fault { at: value.at, path: Some(path.to_string()), why: why.into() }
+        Fault::of_content(value.at, path, why)
+    }
+
+    /// As [`Fault::content`], of what begins at a byte.
+    pub fn of_content(at: usize, path: Path, why: impl Into<String>) -> Self {
+        Fault { at, path: Some(path.to_string()), why: why.into(), is_for_room: false }
+    }
+
+    /// The tensor that `value` states was refused.
+    pub fn refused(value: &Value, path: Path, failure: Failure) -> Self {
+        let is_for_room = failure.refusal.is_some();
+        Fault { is_for_room, ..Fault::content(value, path, failure.with_holder().message) }
     }
 }
 

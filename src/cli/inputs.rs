@@ -6,7 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
-use crate::graph::{self, Attr, Graph, GraphError, NodeDef, NodeId};
+use crate::failure::Failure;
+use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId};
 use crate::plan::{self, Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
@@ -116,7 +117,10 @@ impl GraphArgs {
     pub fn read(&self) -> Result<Job, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
         let bytes = read(&self.graph)?;
-        let program = graph::read(&bytes).map_err(|error| at(&error))?;
+        let program = graph::read(&bytes).map_err(|error| match error {
+            FormatError::NoRoom { .. } => Trouble::from(Failure::from(error)),
+            error => at(&error),
+        })?;
         let graph = Graph::new(program.nodes).map_err(|error| {
             let place = error.node().and_then(|node| graph::place_of(&bytes, node));
             at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))

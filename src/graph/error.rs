@@ -104,6 +104,9 @@ pub enum FormatError {
     Node { node: String, why: String },
     #[error("{why}")]
     NoGraph { why: String },
+    /// Nothing is wrong with it, but this process has no memory for it.
+    #[error("{why}")]
+    NoRoom { why: String },
     #[error("{what} is {bytes} bytes, over the limit of {limit}; feed large values instead, from .npy files")]
     TooLarge { what: String, bytes: u64, limit: u64 },
 }
@@ -113,6 +116,9 @@ impl FormatError {
     pub(crate) fn of_json(text: &str, fault: Fault) -> Self {
         let (line, column) = json::position(text, fault.at);
         match fault.path {
+            Some(path) if fault.is_for_room => {
+                FormatError::NoRoom { why: format!("{path} (line {line}, column {column}): {}", fault.why) }
+            }
             None => FormatError::Syntax { line, column, why: fault.why },
             Some(path) => FormatError::Content { path, line, column, why: fault.why },
         }
@@ -122,7 +128,7 @@ impl FormatError {
 impl From<FormatError> for Failure {
     fn from(error: FormatError) -> Self {
         let code = match error {
-            FormatError::TooLarge { .. } => Code::ResourceExhausted,
+            FormatError::TooLarge { .. } | FormatError::NoRoom { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         };
         Failure::new(code, error.to_string())

@@ -90,9 +90,15 @@ pub fn to_json(nodes: &[NodeDef]) -> String {
 /// The tensor that a message of TensorFlow's holds.
 ///
 /// # Errors
-/// InvalidArgument where dtype, shape and values do not fit, or meshtf lacks the dtype.
+/// InvalidArgument where dtype, shape and values do not fit, or meshtf lacks the dtype; ResourceExhausted where there is
+/// no memory for it.
 pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
-    tensor::from_proto(proto, &mut Budget::new()).map_err(|why| Failure::invalid(format!("the tensor {why}")))
+    let mut budget = Budget::new();
+    let tensor = tensor::from_proto(proto, &mut budget);
+    tensor.map_err(|why| match budget.refused {
+        Some(refused) => refused.with_holder(),
+        None => Failure::invalid(format!("the tensor {why}")),
+    })
 }
 
 /// The message that holds a tensor, for TensorFlow's clients.

@@ -160,7 +160,7 @@ impl Literal<'_, '_> {
                 .reshaped(shape.clone())
                 .map_err(|_| fault(format!("{have} values do not fill shape {shape}")));
         }
-        let n = shape.checked_elements(value.dtype()).map_err(|failure| fault(failure.message))?;
+        let n = shape.checked_elements(value.dtype()).map_err(|failure| Fault::refused(self.value, path, failure))?;
         let each = value.byte_len() + if value.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
         budget.take(n.saturating_mul(each)).map_err(fault)?;
         Ok(value.filled(shape.clone(), n))

@@ -1,8 +1,9 @@
 //! A program: a graph's nodes with what to fetch, feed and run, and the one way in for its three forms.
 
 use super::{FormatError, NodeDef, graphdef, json};
+use crate::failure::Failure;
 use crate::json::{Kind, Path};
-use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
+use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// What a file states: nodes, unchecked, and what a step of them is to do.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +29,8 @@ pub(super) struct Budget {
     left: usize,
     /// Of that, what may be said in few bytes.
     expanded: usize,
+    /// The first constant for which this process had no memory.
+    pub refused: Option<Failure>,
 }
 
 /// Most bytes of a file's constants that are not in the file: values that fill what a list of others leaves open.
@@ -35,7 +38,21 @@ const MAX_EXPANDED_BYTES: usize = 256 << 20;
 
 impl Budget {
     pub fn new() -> Self {
-        Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES }
+        Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
+    }
+
+    /// The number of elements of a constant that is about to be made.
+    ///
+    /// # Errors
+    /// Why it cannot be; where only memory is missing, that is noted.
+    pub fn elements(&mut self, shape: &Shape, dtype: DType) -> Result<usize, String> {
+        shape.checked_elements(dtype).map_err(|failure| {
+            let why = failure.message.clone();
+            if failure.refusal.is_some() {
+                self.refused.get_or_insert(failure);
+            }
+            why
+        })
     }
 
     /// Takes `bytes` off what is left.

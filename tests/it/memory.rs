@@ -328,3 +328,48 @@ fn a_node_that_is_killed_is_told_of_in_plain_words() {
     let ended = client.end().expect(4).complains(&["local/task:0 is gone", "its process"]);
     assert!(!ended.stderr.contains("http") && !ended.stderr.contains("close_notify"), "{}", ended.stderr);
 }
+
+#[test]
+fn constants_that_do_not_fit_are_no_bad_input() {
+    use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
+    use meshtf::tensor::{DType, Tensor};
+    let house = House::new();
+    let value = Tensor::zeros(DType::F32, [2 * TWENTY_MB]).expect("40 MB");
+    let attrs = Attrs::from([("dtype", Attr::Type(DType::F32)), ("value", Attr::Tensor(value))]);
+    let nodes = ["a", "b", "c"].map(|name| NodeDef {
+        name: name.into(),
+        op: "Const".into(),
+        attrs: attrs.clone(),
+        ..NodeDef::default()
+    });
+    let graph = house.file("constants.pb", graphdef::to_binary(&nodes));
+    // The file alone takes more than that, and each constant as much again.
+    house
+        .run(&["run", &graph, "--fetch", "a", "--memory", "150MB"])
+        .expect(4)
+        .complains(&["ResourceExhausted", "of its 150 MB (--memory) in use"]);
+    house.run(&["run", &graph, "--run", "a", "--memory", "1GB", "--quiet"]).expect(0);
+}
+
+#[test]
+fn what_is_no_larger_than_its_input_is_asked_for_too() {
+    let crowded = Crowded::new();
+    // Each keeps its input, 40 MB, and makes as much twice over.
+    let twice = |op: &str, rest: &str, size: &str| {
+        format!(
+            r#"{{ "version": 1, "nodes": {{
+              "x": {{ "op": "Fill", "inputs": [{size}, 1.5] }},
+              "made": {{ "op": "{op}", "inputs": ["x"{rest}] }},
+              "flat": {{ "op": "Reshape", "inputs": ["made", [-1]] }},
+              "again": {{ "op": "{op}", "inputs": ["x"{rest}], "control": ["flat"] }},
+              "flat_again": {{ "op": "Reshape", "inputs": ["again", [-1]], "control": ["flat"] }},
+              "sum": {{ "op": "AddN", "inputs": ["flat", "flat_again"] }},
+              "most": {{ "op": "Max", "inputs": ["sum", 0] }},
+              "kept": {{ "op": "Max", "inputs": ["x", [0, 1]], "control": ["most"] }} }},
+            "fetch": ["most", "kept"] }}"#
+        )
+    };
+    crowded.refuses(&twice("Transpose", ", [1, 0]", "[5000, 2000]"), &[], "the values of its nodes");
+    crowded.refuses(&twice("ReverseV2", ", [1]", "[5000, 2000]"), &[], "the values of its nodes");
+    crowded.has_room();
+}

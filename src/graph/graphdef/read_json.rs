@@ -286,7 +286,7 @@ fn message(
                 None => format!("it has {}", fields.join(", ")),
             };
             let why = format!("{what} has no field {:?}; {hint}", member.key);
-            return Err(Fault { at: member.at, path: Some(path.to_string()), why });
+            return Err(Fault::of_content(member.at, path, why));
         }
     }
     Ok(())

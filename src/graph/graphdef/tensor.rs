@@ -71,7 +71,7 @@ fn shape(proto: &TensorProto) -> Result<Shape, String> {
 pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tensor, String> {
     let dtype = dtype(proto.dtype)?;
     let shape = shape(&proto)?;
-    let n = shape.checked_elements(dtype).map_err(|failure| failure.message)?;
+    let n = budget.elements(&shape, dtype)?;
     if !proto.tensor_content.is_empty() {
         budget.take(proto.tensor_content.len())?;
         if dtype == DType::String {

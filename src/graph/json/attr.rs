@@ -26,7 +26,7 @@ pub(super) fn read_all(op: &OpDef, value: &Value, path: Path) -> Read<Attrs> {
                     None => format!("it has {}", names.join(", ")),
                 };
                 let why = format!("{} has no attribute {:?}; {hint}", op.name, member.key);
-                return Err(Fault { at: member.at, path: Some(path.to_string()), why });
+                return Err(Fault::of_content(member.at, path, why));
             }
         };
         attrs.set(&*member.key, read);

@@ -107,7 +107,7 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
 fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
     if !is_node_name(&member.key) {
         let why = GraphError::BadName { name: member.key.to_string() }.to_string();
-        return Err(Fault { at: member.at, path: Some(path.to_string()), why });
+        return Err(Fault::of_content(member.at, path, why));
     }
     let mut draft = Draft {
         name: &member.key,
@@ -153,7 +153,7 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
             "attrs" => attrs = attr::read_all(op, value, path)?,
             _ if op.attr(key).is_some() => {
                 let why = format!("{key:?} is an attribute of {}; it stands inside \"attrs\"", op.name);
-                return Err(Fault { at: *at, path: Some(path.to_string()), why });
+                return Err(Fault::of_content(*at, path, why));
             }
             _ => {
                 let known = ["op", "inputs", "attrs", "device", "control", "description"];
@@ -281,5 +281,5 @@ fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
         Some(name) => format!("did you mean {name:?}?"),
         None => format!("there are {}", known.join(", ")),
     };
-    Fault { at, path: Some(path.to_string()), why: format!("no key {key:?} is known here; {hint}") }
+    Fault::of_content(at, path, format!("no key {key:?} is known here; {hint}"))
 }
