@@ -162,7 +162,10 @@ impl Value {
             Value::Device(DeviceTensor { memory, .. }) => {
                 Arc::strong_count(memory) == 1
                     && match &**memory {
-                        Some(Memory::Flex(raw)) => raw.is_unique(),
+                        // What shows other elements than lie there is not written over, but laid out anew.
+                        Some(Memory::Flex(raw)) => {
+                            raw.is_unique() && raw.is_contiguous() && raw.bytes().len() == self.byte_len()
+                        }
                         _ => true,
                     }
             }

@@ -83,6 +83,12 @@ fn as_whole<T>(is_whole: bool, op: impl FnOnce() -> T) -> T {
     op()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked.
+    pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
 /// What [`look`] unwinds with.
 struct Stopped;
 
@@ -98,6 +104,8 @@ fn is_given_up() -> bool {
 
 /// Ends the kernel that this thread runs, if its step was given up. Costs some nanoseconds.
 pub(super) fn look() {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
     if is_given_up() {
         // Not a panic: no message is printed, and no hook runs.
         resume_unwind(Box::new(Stopped));
@@ -146,6 +154,13 @@ pub(super) fn blocks<T>(elements: &[T]) -> impl Iterator<Item = &[T]> {
 /// As [`blocks`], to be written to.
 pub(super) fn blocks_mut<T>(elements: &mut [T]) -> impl Iterator<Item = &mut [T]> {
     elements.chunks_mut(ELEMENTS).enumerate().map(|(i, block)| looked(i, block))
+}
+
+/// A copy of the elements, made in blocks.
+pub(super) fn copied<T: Clone>(elements: &[T]) -> Vec<T> {
+    let mut copy = Vec::with_capacity(elements.len());
+    blocks(elements).for_each(|block| copy.extend_from_slice(block));
+    copy
 }
 
 /// What is small is one block, and pays for no look.

@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
-use burn_backend::{BoolDType, FloatDType, Slice};
+use burn_backend::{BoolDType, FloatDType, Slice, TensorMetadata};
 
-use super::memory::{Backing, burn_type, held, upload};
+use super::blocks;
+use super::memory::{Backing, Order, burn_type, held, owned, upload};
 use crate::exec::engine::{DeviceTensor, Memory, Ran, Value, Values};
 use crate::failure::{Code, Failure, Result};
+use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// Where a kernel runs: a device of the backend, and what it can hold.
@@ -66,7 +68,7 @@ impl<B: Backing> Site<B> {
                 }
             }
         };
-        tensor.admit_writing()?;
+        let tensor = owned(tensor)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
     }
@@ -100,33 +102,60 @@ impl<B: Backing> Array<B> {
         Array { raw: primitive(self.raw), ..self }
     }
 
-    /// The same elements under another shape of as many elements.
-    pub fn reshape(self, shape: Shape) -> Self {
-        if self.shape == shape {
-            return self;
+    /// For a primitive that reads the elements in their order, and lays them out anew where they lie otherwise: many are laid
+    /// out here, in blocks; for few there is room.
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for that.
+    pub fn in_order(self) -> Result<Self> {
+        if B::REMOTE || B::order(&self.raw) == Order::Whole {
+            return Ok(self);
         }
-        let raw = by_class!(self.dtype, float_reshape | bool_reshape(self.raw, held(&shape)));
-        Array { raw, shape, ..self }
+        if self.dtype.is_float() && blocks::is_much::<B>(&self.shape) {
+            return blocks::laid_out(self);
+        }
+        let elements: usize = self.shape.dims().iter().product();
+        budget::admit(elements * self.dtype.size().unwrap_or(0))?;
+        Ok(self)
+    }
+
+    /// The same elements under another shape of as many elements.
+    ///
+    /// # Errors
+    /// As [`Array::in_order`].
+    pub fn reshape(self, shape: Shape) -> Result<Self> {
+        if self.shape == shape {
+            return Ok(self);
+        }
+        let own = self.in_order()?;
+        let raw = by_class!(own.dtype, float_reshape | bool_reshape(own.raw, held(&shape)));
+        Ok(Array { raw, shape, ..own })
     }
 
     /// Puts dimensions of size 1 in front, up to `rank`.
-    pub fn lifted(self, rank: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`Array::in_order`].
+    pub fn lifted(self, rank: usize) -> Result<Self> {
         let missing = rank.saturating_sub(self.shape.rank());
         if missing == 0 {
-            return self;
+            return Ok(self);
         }
         let shape = std::iter::repeat_n(1, missing).chain(self.shape.dims().iter().copied()).collect();
         self.reshape(shape)
     }
 
     /// Repeated along dimensions of size 1, to `shape`.
-    pub fn expand(self, shape: &Shape) -> Self {
+    ///
+    /// # Errors
+    /// As [`Array::in_order`].
+    pub fn expand(self, shape: &Shape) -> Result<Self> {
         if self.shape == *shape {
-            return self;
+            return Ok(self);
         }
-        let lifted = self.lifted(shape.rank());
+        let lifted = self.lifted(shape.rank())?;
         let raw = by_class!(lifted.dtype, float_expand | bool_expand(lifted.raw, held(shape)));
-        Array { raw, shape: shape.clone(), ..lifted }
+        Ok(Array { raw, shape: shape.clone(), ..lifted })
     }
 
     /// Dimension `i` of the result is dimension `axes[i]`.
@@ -166,31 +195,91 @@ impl<B: Backing> Array<B> {
     }
 
     /// One behind the other along `axis`; the other dimensions agree.
-    pub fn concat(arrays: Vec<Self>, axis: usize) -> Self {
-        let dtype = arrays[0].dtype;
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for the answer.
+    pub fn concat(arrays: Vec<Self>, axis: usize) -> Result<Self> {
+        let (dtype, device) = (arrays[0].dtype, arrays[0].raw.device());
         let mut dims = arrays[0].shape.dims().to_vec();
         dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
-        let raws = arrays.into_iter().map(|array| array.raw).collect();
-        let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
-        Array { raw, dtype, shape: dims.into(), home: Home::default() }
+        let shape = Shape::from(dims);
+        if !dtype.is_float() || !blocks::is_much::<B>(&shape) {
+            let raws = arrays.into_iter().map(|array| array.raw).collect();
+            let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
+            return Ok(Array { raw, dtype, shape, home: Home::default() });
+        }
+        let block = blocks::leading(&shape, 0);
+        blocks::by_blocks(&device, dtype, shape, &block, |ranges| {
+            let (from, count) = ranges[axis];
+            let (mut parts, mut behind) = (Vec::new(), 0);
+            for array in &arrays {
+                let (before, size) = (behind, array.shape.dims()[axis]);
+                behind += size;
+                let (start, end) = (from.max(before), (from + count).min(behind));
+                if start < end {
+                    let mut own = ranges.clone();
+                    own[axis] = (start - before, end - start);
+                    parts.push(blocks::part(array, &own).raw);
+                }
+            }
+            Ok(B::float_cat(parts, axis))
+        })
     }
 
     /// The rows `indices` along `axis`.
-    pub fn rows(self, site: &Site<B>, axis: usize, indices: Vec<i32>) -> Self {
-        let mut dims = self.shape.dims().to_vec();
-        dims[axis] = indices.len();
-        let indices = upload::<B>(Tensor::vector(indices), &site.device, site.bools);
-        let raw = by_class!(self.dtype, float_select | bool_select(self.raw, axis, indices));
-        Array { raw, shape: dims.into(), ..self }
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for them.
+    pub fn rows(self, site: &Site<B>, axis: usize, indices: Vec<i32>) -> Result<Self> {
+        let own = self.in_order()?;
+        let mut dims = own.shape.dims().to_vec();
+        let size = std::mem::replace(&mut dims[axis], indices.len());
+        let (shape, dtype) = (Shape::from(dims), own.dtype);
+        let uploaded = |indices: Vec<i32>| upload::<B>(Tensor::vector(indices), &site.device, site.bools);
+        if !dtype.is_float() || !blocks::is_much::<B>(&shape) {
+            let raw = by_class!(dtype, float_select | bool_select(own.raw, axis, uploaded(indices)));
+            return Ok(Array { raw, shape, ..own });
+        }
+        let block = blocks::leading(&shape, 0);
+        blocks::by_blocks(&site.device, dtype, shape, &block, |ranges| {
+            let (from, count) = ranges[axis];
+            let mut of = ranges.clone();
+            if let &[row] = &indices[from..from + count] {
+                of[axis] = (row as usize, 1);
+                return Ok(blocks::part(&own, &of).raw);
+            }
+            of[axis] = (0, size);
+            Ok(B::float_select(blocks::part(&own, &of).raw, axis, uploaded(indices[from..from + count].to_vec())))
+        })
     }
 
     /// With `value` around: as many before and behind each dimension as `sides` says. Of a float dtype.
-    pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Self {
-        let shape: Shape = self.shape.dims().iter().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
-        let inner: Vec<Slice> =
-            self.shape.dims().iter().zip(sides).map(|(size, side)| Slice::from(side.0..side.0 + size)).collect();
-        let whole = site.full(value, self.dtype, shape);
-        whole.map(|raw| B::float_slice_assign(raw, &inner, self.raw))
+    ///
+    /// # Errors
+    /// ResourceExhausted where there is no room for that.
+    pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Result<Self> {
+        let dims = self.shape.dims().iter();
+        let shape: Shape = dims.clone().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
+        if !blocks::is_much::<B>(&shape) {
+            let inner: Vec<Slice> = dims.zip(sides).map(|(size, side)| Slice::from(side.0..side.0 + size)).collect();
+            let whole = site.full(value, self.dtype, shape);
+            return Ok(whole.map(|raw| B::float_slice_assign(raw, &inner, self.raw)));
+        }
+        let block = blocks::leading(&shape, 0);
+        blocks::by_blocks(&site.device, self.dtype, shape, &block, |ranges| {
+            // What of it lies in this block, and where.
+            let (mut own, mut place) = (blocks::Ranges::new(), Vec::new());
+            for ((&(from, count), &(before, _)), &size) in ranges.iter().zip(sides).zip(self.shape.dims()) {
+                let (start, end) = (from.max(before), (from + count).min(before + size));
+                own.push((start.saturating_sub(before), end.saturating_sub(start)));
+                place.push(Slice::from(start - from..end.max(start) - from));
+            }
+            let around = site.full(value, self.dtype, ranges.iter().map(|range| range.1).collect());
+            if own.iter().any(|range| range.1 == 0) {
+                return Ok(around.raw);
+            }
+            Ok(B::float_slice_assign(around.raw, &place, blocks::part(&self, &own).raw))
+        })
     }
 
     /// In the opposite order along `axes`.

@@ -1,45 +1,99 @@
 //! What burn computes at once, where that is much: an answer made block by block, with a look between the blocks whether the step
 //! was given up. An element of the answer is computed as without blocks.
 
-use burn_backend::Slice;
+use burn_backend::{Slice, TensorData, TensorMetadata, try_read_sync};
 use smallvec::SmallVec;
 
-use super::array::{Array, Home, Site, float};
-use super::memory::{Backing, held};
+use super::array::{Array, Home, float};
+use super::memory::{Backing, Order, held};
 use crate::exec::kernel::call;
 use crate::exec::turn;
-use crate::tensor::{DType, Shape};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, Element, Shape, with_float};
 
 /// Where a block begins and how large it is, axis by axis.
 pub(super) type Ranges = SmallVec<[(usize, usize); 8]>;
 
+/// The size of a block, axis by axis.
+pub(super) type Sizes = SmallVec<[usize; 8]>;
+
 /// Most elements that one pass over an answer makes at once: some milliseconds.
-const MOST_ELEMENTS: usize = 1 << 22;
+pub(super) const MOST_ELEMENTS: usize = 1 << 22;
 
 /// Fewest elements for which blocks pay, as each is copied into the answer: an answer of this size is made in 50 ms.
 const FEWEST_ELEMENTS: usize = 1 << 24;
 
+/// Fewest rows of a block of elements that are laid out anew: as many neighbours as one line of a processor's cache holds.
+const FEWEST_ROWS: usize = 16;
+
 /// Makes an answer of `shape` block by block, of at most the sizes `block`; `make` answers what belongs at a place.
+///
+/// # Errors
+/// ResourceExhausted where there is no room for the answer; else what `make` fails with.
 pub(super) fn by_blocks<B: Backing>(
-    site: &Site<B>,
+    device: &B::Device,
     dtype: DType,
     shape: Shape,
     block: &[usize],
-    mut make: impl FnMut(&Ranges) -> B::Raw,
-) -> Array<B> {
-    let mut raw = B::float_zeros(held(&shape), &site.device, float(dtype));
-    let mut start: SmallVec<[usize; 8]> = SmallVec::from_elem(0, shape.rank());
+    mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
+) -> Result<Array<B>> {
+    shape.checked_elements(dtype)?;
+    let raw = if follow_one_another(block, shape.dims()) {
+        with_float!(dtype, T => one_behind_another::<B, T>(device, &shape, block, &mut make))
+            .unwrap_or_else(|| Err(Failure::new(Code::Internal, format!("{dtype} is not made in blocks"))))?
+    } else {
+        let mut raw = Some(B::float_zeros(held(&shape), device, float(dtype)));
+        each_block(shape.dims(), block, |ranges| {
+            let part = make(ranges)?;
+            let place: SmallVec<[Slice; 8]> =
+                ranges.iter().map(|&(from, count)| Slice::from(from..from + count)).collect();
+            raw = raw.take().map(|raw| B::float_slice_assign(raw, &place, part));
+            Ok(())
+        })?;
+        raw.ok_or_else(|| Failure::new(Code::Internal, "the answer is not in its place"))?
+    };
+    Ok(Array { raw, dtype, shape, home: Home::default() })
+}
+
+/// Calls with the place of each block, in the order of the elements, and looks before each.
+fn each_block(dims: &[usize], block: &[usize], mut act: impl FnMut(&Ranges) -> Result<()>) -> Result<()> {
+    let mut start = Sizes::from_elem(0, dims.len());
     loop {
         turn::look();
-        let sizes = start.iter().zip(shape.dims()).zip(block);
-        let ranges: Ranges = sizes.map(|((&from, &size), &most)| (from, most.min(size - from))).collect();
-        let part = make(&ranges);
-        let place: SmallVec<[Slice; 8]> = ranges.iter().map(|&(from, count)| Slice::from(from..from + count)).collect();
-        raw = B::float_slice_assign(raw, &place, part);
-        if !advance(&mut start, block, shape.dims()) {
-            return Array { raw, dtype, shape, home: Home::default() };
+        let sizes = start.iter().zip(dims).zip(block);
+        act(&sizes.map(|((&from, &size), &most)| (from, most.min(size - from))).collect())?;
+        if !advance(&mut start, block, dims) {
+            return Ok(());
         }
     }
+}
+
+/// Whether the elements of each block follow those of the block before.
+fn follow_one_another(block: &[usize], dims: &[usize]) -> bool {
+    let innermost_cut = (0..dims.len()).rev().find(|&axis| block[axis] < dims[axis]);
+    innermost_cut.is_none_or(|cut| (0..cut).all(|axis| block[axis].min(dims[axis]) == 1))
+}
+
+/// An answer whose blocks follow one another: nothing is written twice.
+fn one_behind_another<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(
+    device: &B::Device,
+    shape: &Shape,
+    block: &[usize],
+    mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
+) -> Result<B::Raw> {
+    let mut elements: Vec<E> = Vec::with_capacity(call::product(shape.dims()));
+    each_block(shape.dims(), block, |ranges| {
+        let part = make(ranges)?;
+        if let Some((part, _)) = B::elements::<E>(&part) {
+            elements.extend_from_slice(part);
+            return Ok(());
+        }
+        let failed = || Failure::new(Code::Internal, "the backend failed to hand a block over");
+        let data = try_read_sync(B::float_into_data(part)).ok_or_else(failed)?.map_err(|_| failed())?;
+        elements.extend_from_slice(data.as_slice::<E>().map_err(|_| failed())?);
+        Ok(())
+    })?;
+    Ok(B::float_from_data(TensorData::new(elements, held(shape)), device))
 }
 
 /// Goes on to the next block; false after the last.
@@ -59,27 +113,61 @@ pub(super) fn is_much<B: Backing>(shape: &Shape) -> bool {
     !B::REMOTE && call::product(shape.dims()) > FEWEST_ELEMENTS
 }
 
+/// Blocks of some milliseconds that follow one another: as many of the last axes as that lets pass. The last `whole` axes are
+/// not cut.
+pub(super) fn leading(shape: &Shape, whole: usize) -> Sizes {
+    leading_of(shape.dims(), whole, MOST_ELEMENTS)
+}
+
+fn leading_of(dims: &[usize], whole: usize, most: usize) -> Sizes {
+    let mut block = Sizes::from_elem(1, dims.len());
+    let mut left = most;
+    for axis in (0..dims.len()).rev() {
+        let size = dims[axis];
+        block[axis] = if axis + whole >= dims.len() { size } else { size.min(left).max(1) };
+        left /= block[axis].max(1);
+        if block[axis] < size {
+            break;
+        }
+    }
+    block
+}
+
 /// A function of each element, or of those at one place in several arrays that are broadcast to `shape`: of the rank of that. The
 /// last `whole` axes are not cut: the function looks along them.
+///
+/// # Errors
+/// As [`by_blocks`].
 pub(super) fn elementwise<B: Backing, const N: usize>(
-    site: &Site<B>,
+    device: &B::Device,
     dtype: DType,
     shape: Shape,
     whole: usize,
     arrays: [Array<B>; N],
     function: impl Fn([B::Raw; N]) -> B::Raw,
-) -> Array<B> {
-    let mut block: SmallVec<[usize; 8]> = SmallVec::from_elem(1, shape.rank());
-    let mut left = MOST_ELEMENTS;
-    for axis in (0..shape.rank()).rev() {
-        let size = shape.dims()[axis];
-        block[axis] = if axis + whole >= shape.rank() { size } else { size.min(left).max(1) };
-        left /= block[axis];
-        if block[axis] < size {
-            break;
-        }
+) -> Result<Array<B>> {
+    let block = leading(&shape, whole);
+    by_blocks(device, dtype, shape, &block, |ranges| {
+        Ok(function(arrays.each_ref().map(|array| part(array, ranges).raw)))
+    })
+}
+
+/// The same elements, which lie otherwise, in their order.
+///
+/// # Errors
+/// As [`by_blocks`].
+pub(super) fn laid_out<B: Backing>(x: Array<B>) -> Result<Array<B>> {
+    let mut block = leading(&x.shape, 0);
+    let outer = x.shape.dims().iter().position(|&size| size > 1).unwrap_or(0);
+    if B::order(&x.raw) == Order::Otherwise && outer + 1 < block.len() && block[outer] < FEWEST_ROWS {
+        // What lies side by side is in different rows: fewer would read the same memory again and again.
+        let rows = x.shape.dims()[outer].min(FEWEST_ROWS);
+        let inner = leading_of(&x.shape.dims()[outer + 1..], 0, MOST_ELEMENTS / rows);
+        block[outer] = rows;
+        block[outer + 1..].copy_from_slice(&inner);
     }
-    by_blocks(site, dtype, shape, &block, |ranges| function(arrays.each_ref().map(|array| part(array, ranges).raw)))
+    let (device, dtype, shape) = (x.raw.device(), x.dtype, x.shape.clone());
+    by_blocks(&device, dtype, shape, &block, |ranges| Ok(part(&x, ranges).raw))
 }
 
 /// The part of an array that meets a block of what it is broadcast to.
@@ -93,12 +181,13 @@ pub(super) fn part<B: Backing>(array: &Array<B>, ranges: &[(usize, usize)]) -> A
 mod tests {
     use burn_backend::BoolDType;
 
+    use super::super::array::Site;
     use super::*;
     use crate::tensor::Tensor;
 
     fn sum<B: Backing>(site: &Site<B>, shape: Shape, operands: [Tensor; 2]) -> Tensor {
         let arrays = operands.map(|tensor| site.array(tensor.into()).unwrap());
-        let sum = elementwise(site, DType::F32, shape, 0, arrays, |[x, y]| B::float_add(x, y));
+        let sum = elementwise(&site.device, DType::F32, shape, 0, arrays, |[x, y]| B::float_add(x, y)).unwrap();
         sum.value().into_host().unwrap()
     }
 

@@ -204,17 +204,37 @@ impl Fit {
         self.image.dims()[0]
     }
 
+    fn groups(&self) -> usize {
+        self.options.groups
+    }
+
     /// How many images burn is given at once, and how many of these channels, so that the step can be given up in
-    /// between. A GPU is given all.
+    /// between: whole groups of channels, or a part of one. A GPU is given all.
     fn parts<B: Backing>(&self, channels: usize) -> (usize, usize) {
         if B::REMOTE || self.products() <= 2 * MOST_PRODUCTS {
             return (self.batch(), channels);
         }
         let image = (self.products() / self.batch()).max(1);
         let images = (MOST_PRODUCTS / image).clamp(1, self.batch());
-        // Channels in groups belong together.
-        let is_divisible = image > MOST_PRODUCTS && self.options.groups == 1;
-        (images, if is_divisible { (MOST_PRODUCTS / (image / channels).max(1)).clamp(1, channels) } else { channels })
+        if image <= MOST_PRODUCTS {
+            return (images, channels);
+        }
+        let most = (MOST_PRODUCTS / (image / channels).max(1)).clamp(1, channels);
+        let group = channels / self.groups();
+        let fits =
+            |count: &usize| if *count > group { count.is_multiple_of(group) } else { group.is_multiple_of(*count) };
+        (images, if self.groups() == 1 { most } else { (1..=most).rev().find(fits).unwrap_or(1) })
+    }
+
+    /// For a part of the channels of the answer, or of the image where there are so many: which groups those are.
+    fn groups_of(&self, channels: usize, (from, count): (usize, usize)) -> (usize, usize) {
+        let group = channels / self.groups();
+        (from / group, count.div_ceil(group))
+    }
+
+    /// The options for so many groups.
+    fn options(&self, groups: usize) -> ConvOptions<2> {
+        ConvOptions { groups, ..self.options.clone() }
     }
 
     /// Lets burn lay out anew what it is given on a CPU, and make the answer in another layout first.
@@ -250,13 +270,15 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     } else {
         let answer = inner(window, &fit.answer);
         let block = [images, channels, answer.dims()[2], answer.dims()[3]];
-        let made = by_blocks(site, dtype, answer, &block, |ranges| {
+        let [made, taken] = [fit.filter.dims()[0], fit.filter.dims()[1]];
+        let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
             let (first, count) = ranges[0];
-            let (image, filter) =
-                (image.clone().narrow(0, first, count), filter.clone().narrow(0, ranges[1].0, ranges[1].1));
-            B::conv2d(image.raw, filter.raw, None, fit.options.clone())
+            let (group, groups) = fit.groups_of(made, ranges[1]);
+            let image = image.clone().narrow(0, first, count).narrow(1, group * taken, groups * taken);
+            let filter = filter.clone().narrow(0, ranges[1].0, ranges[1].1);
+            Ok(B::conv2d(image.raw, filter.raw, None, fit.options(groups)))
         });
-        made.raw
+        made?.raw
     };
     done(answered::<B>(window, raw, dtype, &fit.answer))
 }
@@ -295,24 +317,26 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     let dtype = gradient.dtype;
     fit.admit::<B>(dtype)?;
     let (filter, gradient) = (filter.permute(&HWIO_TO_OIHW), window.enter(gradient));
-    let taken = fit.filter.dims()[1];
-    let (images, channels) = fit.parts::<B>(taken);
-    let raw = if (images, channels) == (fit.batch(), taken) {
+    let &[_, all, height, width] = fit.image.dims() else { unreachable!("images have four dimensions") };
+    let (images, channels) = fit.parts::<B>(all);
+    let raw = if (images, channels) == (fit.batch(), all) {
         // burn only asks for the image's shape here.
         let image = site.full(0.0, dtype, fit.image.clone());
         B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
-        let &[_, all, height, width] = fit.image.dims() else { unreachable!("images have four dimensions") };
-        // Where channels are in groups, all of them are.
-        let channels = if channels == taken { all } else { channels };
-        let image = by_blocks(site, dtype, fit.image.clone(), &[images, channels, height, width], |ranges| {
-            let image = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
-            let (first, count) = ranges[1];
-            let filter = if count < all { filter.clone().narrow(1, first, count) } else { filter.clone() };
-            let gradient = gradient.clone().narrow(0, ranges[0].0, ranges[0].1);
-            B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options.clone())
-        });
-        image.raw
+        let (taken, made) = (fit.filter.dims()[1], fit.filter.dims()[0] / fit.groups());
+        let image =
+            by_blocks::<B>(&site.device, dtype, fit.image.clone(), &[images, channels, height, width], |ranges| {
+                let image = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
+                let (from, count) = ranges[1];
+                let (group, groups) = fit.groups_of(all, ranges[1]);
+                let filter = filter.clone().narrow(0, group * made, groups * made);
+                let filter = if count < taken { filter.narrow(1, from % taken, count) } else { filter };
+                let gradient =
+                    gradient.clone().narrow(0, ranges[0].0, ranges[0].1).narrow(1, group * made, groups * made);
+                Ok(B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options(groups)))
+            });
+        image?.raw
     };
     done(window.leave(Array::<B> { raw, dtype, shape: fit.image, home: Home::default() }))
 }
@@ -336,19 +360,22 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
         B::conv2d_weight_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
         let &[_, taken, height, width] = fit.filter.dims() else { unreachable!("filters have four dimensions") };
-        let filter = by_blocks(site, dtype, fit.filter.clone(), &[channels, taken, height, width], |ranges| {
-            let filter = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
-            let of_images = |from: usize| {
-                turn::look();
-                let count = images.min(fit.batch() - from);
-                let image = image.clone().narrow(0, from, count);
-                let gradient = gradient.clone().narrow(0, from, count).narrow(1, ranges[0].0, ranges[0].1);
-                B::conv2d_weight_backward(image.raw, filter.raw.clone(), gradient.raw, fit.options.clone())
-            };
-            // A filter's gradient is the sum over the images.
-            (images..fit.batch()).step_by(images).fold(of_images(0), |sum, from| B::float_add(sum, of_images(from)))
-        });
-        filter.raw
+        let filter =
+            by_blocks::<B>(&site.device, dtype, fit.filter.clone(), &[channels, taken, height, width], |ranges| {
+                let filter = site.full(0.0, dtype, ranges.iter().map(|range| range.1).collect());
+                let (group, groups) = fit.groups_of(made, ranges[0]);
+                let of_images = |from: usize| {
+                    turn::look();
+                    let count = images.min(fit.batch() - from);
+                    let image = image.clone().narrow(0, from, count).narrow(1, group * taken, groups * taken);
+                    let gradient = gradient.clone().narrow(0, from, count).narrow(1, ranges[0].0, ranges[0].1);
+                    B::conv2d_weight_backward(image.raw, filter.raw.clone(), gradient.raw, fit.options(groups))
+                };
+                // A filter's gradient is the sum over the images.
+                let others = (images..fit.batch()).step_by(images);
+                Ok(others.fold(of_images(0), |sum, from| B::float_add(sum, of_images(from))))
+            });
+        filter?.raw
     };
     done(Array::<B> { raw, dtype, shape: fit.filter, home: Home::default() }.permute(&OIHW_TO_HWIO))
 }
@@ -394,39 +421,55 @@ fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
     };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
-    let (image, padding) = evened(site, window.enter(image), padding);
-    let raw = by_images(window, site, dtype, inner(window, &answer), |first, count| {
-        let image = image.clone().narrow(0, first, count);
-        B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false)
-    });
+    let (image, padding) = evened(site, window.enter(image), padding)?;
+    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
+        let image = planes.of(&image);
+        Ok(B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false))
+    })?;
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
 /// Most elements under all windows between two looks at whether the step was given up.
 const MOST_POOLED: usize = 1 << 25;
 
-/// What a function of some images, from the first on, answers for all; both NCHW.
+/// Some channels of some images: where they begin, and how many.
+struct Planes {
+    images: (usize, usize),
+    channels: (usize, usize),
+}
+
+impl Planes {
+    fn of<B: Backing>(&self, images: &Array<B>) -> Array<B> {
+        images.clone().narrow(0, self.images.0, self.images.1).narrow(1, self.channels.0, self.channels.1)
+    }
+}
+
+/// What a function of some channels of some images answers for all; both NCHW.
 fn by_images<B: Backing>(
     window: &Window,
     site: &Site<B>,
     dtype: DType,
     answer: Shape,
-    mut make: impl FnMut(usize, usize) -> B::Raw,
-) -> B::Raw {
+    mut make: impl FnMut(Planes) -> Result<B::Raw>,
+) -> Result<B::Raw> {
     let &[batch, channels, height, width] = answer.dims() else { unreachable!("images have four dimensions") };
-    let each = [channels, height, width].iter().chain(&window.size).product::<usize>();
-    let images = (MOST_POOLED / each.max(1)).max(1);
-    if B::REMOTE || images >= batch {
-        return make(0, batch);
+    let plane = [height, width].iter().chain(&window.size).product::<usize>().max(1);
+    let most = (MOST_POOLED / plane).max(1);
+    if B::REMOTE || most >= batch * channels {
+        return make(Planes { images: (0, batch), channels: (0, channels) });
     }
-    by_blocks(site, dtype, answer, &[images, channels, height, width], |ranges| make(ranges[0].0, ranges[0].1)).raw
+    let block = [(most / channels).max(1), most.min(channels), height, width];
+    let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
+        make(Planes { images: ranges[0], channels: ranges[1] })
+    });
+    Ok(made?.raw)
 }
 
 /// Padding that differs before and behind is put on as what no maximum can be.
-fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> (Array<B>, [usize; 2]) {
+fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result<(Array<B>, [usize; 2])> {
     match even(padding) {
-        Some(padding) => (image, padding),
-        None => (image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY), [0, 0]),
+        Some(padding) => Ok((image, padding)),
+        None => Ok((image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY)?, [0, 0])),
     }
 }
 
@@ -440,7 +483,7 @@ fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) ->
     let [image, _, gradient] = arrays(site, inputs)?;
     let image = window.enter(image);
     let (shape, dtype) = (image.shape.clone(), image.dtype);
-    let (image, sides) = evened(site, image, padding);
+    let (image, sides) = evened(site, image, padding)?;
     let (size, stride, gradient) = (window.size, window.stride, window.enter(gradient));
     let index = burn_backend::IntDType::I32;
     let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
@@ -463,10 +506,10 @@ fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Resu
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let image = window.enter(image);
-    let raw = by_images(window, site, dtype, inner(window, &answer), |first, count| {
-        let image = image.clone().narrow(0, first, count);
-        B::avg_pool2d(image.raw, window.size, window.stride, padding, false, false)
-    });
+    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
+        let image = planes.of(&image);
+        Ok(B::avg_pool2d(image.raw, window.size, window.stride, padding, false, false))
+    })?;
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
@@ -482,12 +525,12 @@ fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values
     let [gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
     let gradient = window.enter(gradient);
-    let raw = by_images(window, site, dtype, image.clone(), |first, count| {
+    let raw = by_images(window, site, dtype, image.clone(), |planes| {
         // burn only asks for the images' shape here.
-        let shape = [count].iter().chain(&image.dims()[1..]).copied().collect();
+        let shape = [planes.images.1, planes.channels.1].iter().chain(&image.dims()[2..]).copied().collect();
         let zeros = site.full(0.0, dtype, shape).raw;
-        let gradient = gradient.clone().narrow(0, first, count).raw;
-        B::avg_pool2d_backward(zeros, gradient, window.size, window.stride, padding, false, false)
-    });
+        let gradient = planes.of(&gradient).raw;
+        Ok(B::avg_pool2d_backward(zeros, gradient, window.size, window.stride, padding, false, false))
+    })?;
     done(window.leave(Array::<B> { raw, dtype, shape: image, home: Home::default() }))
 }

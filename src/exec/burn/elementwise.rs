@@ -41,7 +41,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let slope = node.attrs.float("alpha")?;
             Some(Box::new(move |site, inputs| {
                 let [x] = arrays(site, inputs)?;
-                done(x.map(|raw| B::leaky_relu(raw, slope.into())))
+                done(mapped(site, x, |raw| B::leaky_relu(raw, slope.into()))?)
             }))
         }
         _ if !B::REMOTE => None,
@@ -77,7 +77,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let fits = |inputs: &Values| !same || inputs[0].shape() == inputs[1].shape();
             let Some(shape) = broadcast(&inputs).filter(|_| fits(&inputs)) else { return Ok(Ran::Declined(inputs)) };
             let [x, y] = arrays(site, inputs)?;
-            let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
+            let (x, y) = (x.lifted(shape.rank())?, y.lifted(shape.rank())?);
             let dtype = x.dtype;
             done(Array::<B> { raw: B::two(x.raw, y.raw, function), dtype, shape, home: x.home })
         })));
@@ -195,11 +195,26 @@ fn broadcast(inputs: &Values) -> Option<Shape> {
 fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
     Box::new(move |site, inputs| {
         let [x] = arrays(site, inputs)?;
-        if blocks::is_much::<B>(&x.shape) {
-            return done(blocks::elementwise(site, x.dtype, x.shape.clone(), 0, [x], |[raw]| function(raw)));
-        }
-        done(x.map(function))
+        done(mapped(site, x, function)?)
     })
+}
+
+/// A function of each element, in blocks where they are many.
+fn mapped<B: Backing>(site: &Site<B>, x: Array<B>, function: impl Fn(Raw<B>) -> Raw<B>) -> Result<Array<B>> {
+    if !blocks::is_much::<B>(&x.shape) {
+        return Ok(x.map(function));
+    }
+    blocks::elementwise(&site.device, x.dtype, x.shape.clone(), 0, [x], |[raw]| function(raw))
+}
+
+/// A function of the elements at one place in two arrays that are broadcast to `shape`, of whose rank they are; in blocks
+/// where they are many.
+fn zipped<B: Backing>(site: &Site<B>, [x, y]: [Array<B>; 2], shape: Shape, function: Binary<B>) -> Result<Array<B>> {
+    let dtype = x.dtype;
+    if blocks::is_much::<B>(&shape) {
+        return blocks::elementwise(&site.device, dtype, shape, 0, [x, y], |[x, y]| function(x, y));
+    }
+    Ok(Array { raw: function(x.raw, y.raw), dtype, shape, home: x.home })
 }
 
 fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
@@ -212,20 +227,12 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
                 && let Some(number) = host_scalar(&inputs[number])
             {
                 let x = site.array(take(inputs, tensor))?;
-                if blocks::is_much::<B>(&shape) {
-                    let function = |[raw]: [Raw<B>; 1]| function(raw, number.into());
-                    return done(blocks::elementwise(site, x.dtype, shape, 0, [x], function));
-                }
-                return done(x.map(|raw| function(raw, number.into())));
+                return done(mapped(site, x, |raw| function(raw, number.into()))?);
             }
         }
         let [x, y] = arrays(site, inputs)?;
-        let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
-        let dtype = x.dtype;
-        if blocks::is_much::<B>(&shape) {
-            return done(blocks::elementwise(site, dtype, shape, 0, [x, y], |[x, y]| tensors(x, y)));
-        }
-        done(Array::<B> { raw: tensors(x.raw, y.raw), dtype, shape, home: x.home })
+        let both = [x.lifted(shape.rank())?, y.lifted(shape.rank())?];
+        done(zipped(site, both, shape, tensors)?)
     })
 }
 
@@ -234,7 +241,7 @@ fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
-        let (x, y) = (x.lifted(shape.rank()), y.lifted(shape.rank()));
+        let (x, y) = (x.lifted(shape.rank())?, y.lifted(shape.rank())?);
         let (x, y) = if swapped { (y, x) } else { (x, y) };
         let raw = B::compare(x.raw, y.raw, comparison, site.bools);
         done(Array::<B> { raw, dtype: DType::Bool, shape, home: Home::default() })
@@ -245,6 +252,17 @@ fn add_n<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
         if inputs.iter().any(|input| input.shape() != inputs[0].shape()) {
             return Ok(Ran::Declined(inputs));
+        }
+        if blocks::is_much::<B>(inputs[0].shape()) {
+            let all = inputs.into_iter().map(|input| site.array(input)).collect::<Result<Vec<_>>>()?;
+            let (dtype, shape) = (all[0].dtype, all[0].shape.clone());
+            let block = blocks::leading(&shape, 0);
+            let sum = blocks::by_blocks::<B>(&site.device, dtype, shape, &block, |ranges| {
+                let mut parts = all.iter().map(|array| blocks::part(array, ranges).raw);
+                let first = parts.next().expect("AddN has an input");
+                Ok(parts.fold(first, |sum, next| B::float_add(sum, next)))
+            });
+            return done(sum?);
         }
         let mut inputs = inputs.into_iter();
         let first = inputs.next().expect("AddN has an input");
@@ -266,8 +284,8 @@ fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
         }
         let [x, bias] = arrays(site, inputs)?;
         let along = (0..shape.rank()).map(|i| if i == axis { shape.dims()[i] } else { 1 }).collect();
-        let bias = bias.reshape(along);
-        done(x.map(|raw| B::float_add(raw, bias.raw)))
+        let bias = bias.reshape(along)?;
+        done(zipped(site, [x, bias], shape, B::float_add)?)
     })
 }
 
@@ -279,8 +297,8 @@ fn select<B: Backing>() -> Body<B> {
             return Ok(Ran::Declined(inputs));
         }
         let [condition, yes, no] = arrays(site, inputs)?;
-        let (condition, yes) = (condition.expand(&shape), yes.expand(&shape));
-        done(no.expand(&shape).map(|raw| B::float_mask_where(raw, condition.raw, yes.raw)))
+        let (condition, yes) = (condition.expand(&shape)?, yes.expand(&shape)?);
+        done(no.expand(&shape)?.map(|raw| B::float_mask_where(raw, condition.raw, yes.raw)))
     })
 }
 

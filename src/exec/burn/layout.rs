@@ -35,9 +35,9 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             let axes = rest[0].iter().map(|&i| axis(i, x.shape.rank())).collect::<Option<Vec<_>>>()?;
             let mut sorted = axes.clone();
             sorted.sort_unstable();
-            (sorted.iter().copied().eq(0..x.shape.rank())).then(|| vec![x.clone().permute(&axes)])
+            (sorted.iter().copied().eq(0..x.shape.rank())).then(|| Ok(vec![x.clone().permute(&axes)]))
         }),
-        "Slice" => moved(0, |x, rest| Some(vec![x.clone().slice(&sliced(&x.shape, &rest[0], &rest[1])?)])),
+        "Slice" => moved(0, |x, rest| Some(Ok(vec![x.clone().slice(&sliced(&x.shape, &rest[0], &rest[1])?)]))),
         "StridedSlice" => {
             let masks = Masks {
                 begin: node.attrs.int("begin_mask")?,
@@ -48,7 +48,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             };
             moved(0, move |x, rest| {
                 let (parts, shape) = strided(&x.shape, &rest[0], &rest[1], &rest[2], &masks)?;
-                (shape.rank() <= B::MAX_RANK).then(|| vec![x.clone().slice(&parts).reshape(shape)])
+                (shape.rank() <= B::MAX_RANK).then(|| Ok(vec![x.clone().slice(&parts).reshape(shape)?]))
             })
         }
         "Split" => {
@@ -60,7 +60,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
                     return None;
                 }
                 let each = size / pieces;
-                Some((0..pieces).map(|i| x.clone().narrow(axis, i * each, each)).collect())
+                Some(Ok((0..pieces).map(|i| x.clone().narrow(axis, i * each, each)).collect()))
             })
         }
         "Unpack" => {
@@ -69,20 +69,20 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
                 let axis = axis(along, x.shape.rank())?;
                 let mut dims = x.shape.dims().to_vec();
                 let size = dims.remove(axis);
-                (i64::try_from(size) == Ok(pieces))
-                    .then(|| (0..size).map(|i| x.clone().narrow(axis, i, 1).reshape(dims.clone().into())).collect())
+                let row = |i| x.clone().narrow(axis, i, 1).reshape(dims.clone().into());
+                (i64::try_from(size) == Ok(pieces)).then(|| (0..size).map(row).collect())
             })
         }
         "BroadcastTo" => moved(0, |x, rest| {
             let shape = Shape::from_i64s(&rest[0]).ok()?;
             let fits = shape.rank() <= B::MAX_RANK && x.shape.broadcast(&shape).ok()? == shape && !empty(&shape);
-            (fits && shape.is_allowed(x.dtype)).then(|| vec![x.clone().expand(&shape)])
+            (fits && shape.is_allowed(x.dtype)).then(|| Ok(vec![x.clone().expand(&shape)?]))
         }),
         "Tile" => moved(0, |x, rest| tiled(x, &rest[0])),
         "ReverseV2" => moved(0, |x, rest| {
             let axes = rest[0].iter().map(|&i| axis(i, x.shape.rank())).collect::<Option<Vec<_>>>()?;
             let distinct = axes.iter().enumerate().all(|(i, axis)| !axes[..i].contains(axis));
-            (distinct && !axes.is_empty()).then(|| vec![x.clone().flip(&axes)])
+            (distinct && !axes.is_empty()).then(|| Ok(vec![x.clone().flip(&axes)]))
         }),
         "ConcatV2" => concat(),
         "Pack" => pack(node.attrs.int("axis")?),
@@ -135,7 +135,7 @@ fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// Declines what lies with the host, and where `how` answers `None`.
 fn moved<B: Backing>(
     data: usize,
-    how: impl Fn(&Array<B>, &[Vec<i64>]) -> Option<Vec<Array<B>>> + Send + 'static,
+    how: impl Fn(&Array<B>, &[Vec<i64>]) -> Option<Result<Vec<Array<B>>>> + Send + 'static,
 ) -> Body<B> {
     Box::new(move |site, mut inputs| {
         if matches!(inputs[data], Value::Host(_)) {
@@ -152,7 +152,7 @@ fn moved<B: Backing>(
         }
         let x = site.array(std::mem::replace(&mut inputs[data], Value::Host(Tensor::scalar(false))))?;
         match how(&x, &rest) {
-            Some(arrays) => Ok(Ran::Done(arrays.into_iter().map(Array::value).collect())),
+            Some(arrays) => Ok(Ran::Done(arrays?.into_iter().map(Array::value).collect())),
             None => {
                 inputs[data] = x.value();
                 Ok(Ran::Declined(inputs))
@@ -182,7 +182,7 @@ fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 
             return Ok(Ran::Done(inputs));
         }
         let [x] = super::elementwise::arrays(site, inputs)?;
-        done(x.reshape(shape))
+        done(x.reshape(shape)?)
     })
 }
 
@@ -296,7 +296,7 @@ fn strided(shape: &Shape, begin: &[i64], end: &[i64], step: &[i64], masks: &Mask
     Some((parts, answer.into()))
 }
 
-fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Vec<Array<B>>> {
+fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array<B>>>> {
     if multiples.len() != x.shape.rank() || multiples.iter().any(|&times| times < 1) {
         return None;
     }
@@ -305,11 +305,9 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Vec<Array<B>>> {
     if !shape.is_allowed(x.dtype) {
         return None;
     }
-    let tiled = multiples
-        .iter()
-        .enumerate()
-        .fold(x.clone(), |x, (axis, &times)| if times == 1 { x } else { Array::concat(vec![x; times as usize], axis) });
-    Some(vec![tiled])
+    let mut repeated = multiples.iter().enumerate().filter(|&(_, &times)| times > 1);
+    let tiled = repeated.try_fold(x.clone(), |x, (axis, &times)| Array::concat(vec![x; times as usize], axis));
+    Some(tiled.map(|tiled| vec![tiled]))
 }
 
 /// Whether every input but the last `rest` lies with the host.
@@ -339,7 +337,7 @@ fn concat<B: Backing>() -> Body<B> {
         }
         inputs.pop();
         let arrays = inputs.into_iter().map(|value| site.array(value)).collect::<Result<Vec<_>>>()?;
-        done(Array::concat(arrays, along))
+        done(Array::concat(arrays, along)?)
     })
 }
 
@@ -357,9 +355,9 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
         dims[along] = 1;
         let arrays = inputs
             .into_iter()
-            .map(|value| Ok(site.array(value)?.reshape(dims.clone().into())))
+            .map(|value| site.array(value)?.reshape(dims.clone().into()))
             .collect::<Result<Vec<_>>>()?;
-        done(Array::concat(arrays, along))
+        done(Array::concat(arrays, along)?)
     })
 }
 
@@ -378,7 +376,7 @@ fn padded<B: Backing>() -> Body<B> {
         let shape: Shape = x.shape.dims().iter().zip(&sides).map(|(size, side)| side.0 + size + side.1).collect();
         shape.checked_elements(x.dtype)?;
         let [x] = super::elementwise::arrays(site, inputs)?;
-        done(x.padded(site, &sides, 0.0))
+        done(x.padded(site, &sides, 0.0)?)
     })
 }
 
@@ -410,6 +408,6 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
         };
         inputs.truncate(1);
         let [x] = super::elementwise::arrays(site, inputs)?;
-        done(x.rows(site, along, rows).reshape(shape))
+        done(x.rows(site, along, rows)?.reshape(shape)?)
     })
 }

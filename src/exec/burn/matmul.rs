@@ -34,9 +34,9 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();
-        let (x, y) = (transposed(x.lifted(rank), transpose_left), transposed(y.lifted(rank), transpose_right));
+        let (x, y) = (transposed(x.lifted(rank)?, transpose_left), transposed(y.lifted(rank)?, transpose_right));
         if !B::REMOTE && multiplications(&x.shape, &shape) > 2 * MOST_AT_ONCE {
-            return done(in_blocks(site, x, y, shape));
+            return done(in_blocks(site, x, y, shape)?);
         }
         done(Array::<B> { raw: B::float_matmul(x.raw, y.raw), dtype: x.dtype, shape, home: x.home })
     })))
@@ -56,13 +56,13 @@ fn multiplications(x: &Shape, product: &Shape) -> usize {
 }
 
 /// The product by blocks of the answer, each of which the backend computes at once.
-fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Array<B> {
+fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Result<Array<B>> {
     let (rank, inner) = (shape.rank(), x.shape.dims()[x.shape.rank() - 1]);
     let block = block(shape.dims(), inner);
-    blocks::by_blocks(site, x.dtype, shape, &block, |ranges| {
+    blocks::by_blocks(&site.device, x.dtype, shape, &block, |ranges| {
         let (mut left, mut right) = (ranges.clone(), ranges.clone());
         (left[rank - 1], right[rank - 2]) = ((0, inner), (0, inner));
-        B::float_matmul(blocks::part(&x, &left).raw, blocks::part(&y, &right).raw)
+        Ok(B::float_matmul(blocks::part(&x, &left).raw, blocks::part(&y, &right).raw))
     })
 }
 

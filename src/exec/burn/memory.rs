@@ -7,9 +7,10 @@ use burn_backend::{
     Backend, BoolDType, BoolStore, Bytes, DType as BurnType, TensorData, TensorMetadata, try_read_sync,
 };
 
-use super::array::taken;
+use super::array::{Array, Home, taken};
 use super::bits::{Comparison, One, Two};
 use crate::exec::engine::{DeviceTensor, Memory};
+use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_number};
@@ -41,6 +42,11 @@ pub(in crate::exec) trait Backing:
         None
     }
 
+    /// How the elements lie. A GPU's kernels ask for nothing of it.
+    fn order(_raw: &Self::Raw) -> Order {
+        Order::Whole
+    }
+
     /// A GPU's kernels that do not rely on what shaders make of NaN; a CPU's own functions need none of that.
     fn one(_x: Self::Raw, _function: One) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
@@ -62,6 +68,26 @@ pub(in crate::exec) trait Backing:
     }
 }
 
+/// How the elements of a backend's tensor lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::exec) enum Order {
+    /// In their order, without a gap.
+    Whole,
+    /// In their order, those of a row of the last axis without a gap.
+    Rows,
+    Otherwise,
+}
+
+impl Order {
+    fn of(is_whole: bool, strides: &[isize]) -> Order {
+        match strides.last() {
+            _ if is_whole => Order::Whole,
+            Some(1) if strides.is_sorted_by(|outer, inner| outer >= inner) => Order::Rows,
+            _ => Order::Otherwise,
+        }
+    }
+}
+
 impl Backing for burn_flex::Flex {
     type Raw = burn_flex::FlexTensor;
     const MAX_RANK: usize = 16;
@@ -77,7 +103,13 @@ impl Backing for burn_flex::Flex {
 
     fn elements<E: burn_backend::Element + bytemuck::Pod>(raw: &Self::Raw) -> Option<(&[E], bool)> {
         let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == E::dtype())?;
-        Some((raw.storage::<E>().get(start..end)?, !raw.is_unique()))
+        let all = raw.storage::<E>();
+        // What is a part of others' memory can only be copied, too.
+        Some((all.get(start..end)?, !raw.is_unique() || end - start < all.len()))
+    }
+
+    fn order(raw: &Self::Raw) -> Order {
+        Order::of(raw.layout().is_contiguous(), raw.layout().strides())
     }
 }
 
@@ -92,6 +124,16 @@ impl Backing for burn_ndarray::NdArray {
 
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory> {
         if let Memory::NdArray(raw) = memory { Ok(raw) } else { Err(memory) }
+    }
+
+    fn order(raw: &Self::Raw) -> Order {
+        use burn_ndarray::NdArrayTensor::{F32, F64};
+        match raw {
+            F32(storage) => Order::of(storage.view().is_standard_layout(), storage.view().strides()),
+            F64(storage) => Order::of(storage.view().is_standard_layout(), storage.view().strides()),
+            // The engine's others are indices.
+            _ => Order::Whole,
+        }
     }
 }
 
@@ -183,6 +225,21 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
     }
 }
 
+/// The tensor with elements of its own, which [`upload`] takes over: a copy where others hold them too.
+///
+/// # Errors
+/// ResourceExhausted where there is no room for that.
+pub(super) fn owned(tensor: Tensor) -> Result<Tensor> {
+    tensor.admit_writing()?;
+    if tensor.is_unique() || tensor.len() <= turn::ELEMENTS {
+        return Ok(tensor);
+    }
+    let copied = with_number!(tensor.dtype(), T => {
+        Ok(Tensor::from_vec(tensor.shape().clone(), turn::copied(tensor.slice::<T>()?)))
+    });
+    copied.unwrap_or(Ok(tensor))
+}
+
 fn stored<T: bytemuck::NoUninit + Send + Sync>(
     flags: Vec<T>,
     shape: burn_backend::Shape,
@@ -209,6 +266,7 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
+    let Array { raw, .. } = Array::<B> { raw, dtype, shape: shape.clone(), home: Home::default() }.in_order()?;
     let copied = with_number!(dtype, T => copied::<B, T>(&raw)).transpose()?.flatten();
     if let Some(data) = copied {
         return Tensor::new(shape, data);
@@ -257,7 +315,7 @@ fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &
         return Ok(None);
     }
     memory::admit(size_of_val(elements))?;
-    Ok(Some(E::into_data(elements.to_vec())))
+    Ok(Some(E::into_data(turn::copied(elements))))
 }
 
 /// The elements taken over, or copied where the backend allocated them for another alignment.

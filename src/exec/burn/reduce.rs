@@ -1,5 +1,6 @@
 //! Sums and their kin over some of the dimensions, and what is made of them: softmax, cross entropy.
 
+use burn_backend::TensorMetadata;
 use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};
@@ -8,6 +9,7 @@ use super::memory::Backing;
 use super::{Body, admit_answer, blocks};
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
+use crate::exec::turn;
 use crate::failure::Result;
 use crate::tensor::Shape;
 
@@ -27,7 +29,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "L2Loss" if B::REMOTE => Ok(Some(Box::new(|site, inputs| {
             let [x] = arrays(site, inputs)?;
             let squares = x.map(|raw| B::float_mul(raw.clone(), raw));
-            let sum = fold(squares, Fold::Sum, |_| true, Shape::scalar());
+            let sum = fold(squares, Fold::Sum, |_| true, Shape::scalar())?;
             done(sum.map(|raw| B::float_mul_scalar(raw, 0.5f32.into())))
         }))),
         "SoftmaxCrossEntropyWithLogits" if B::REMOTE => Ok(Some(Box::new(cross_entropy))),
@@ -63,7 +65,7 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
             shape.checked_elements(inputs[0].dtype())?;
         }
         let [x] = arrays(site, inputs)?;
-        done(fold(x, kind, |axis| reduced[axis], shape))
+        done(fold(x, kind, |axis| reduced[axis], shape)?)
     })
 }
 
@@ -81,7 +83,7 @@ fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
 }
 
 /// Folds the dimensions that `reduced` says, as few of burn's reductions as do it: neighbours become one dimension.
-fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, shape: Shape) -> Array<B> {
+fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, shape: Shape) -> Result<Array<B>> {
     let mut runs = SmallVec::<[(usize, bool); 8]>::new();
     for (axis, &size) in x.shape.dims().iter().enumerate().filter(|&(_, &size)| size != 1) {
         match runs.last_mut() {
@@ -93,35 +95,79 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
         return x.reshape(shape);
     }
     let count: usize = runs.iter().filter(|run| run.1).map(|run| run.0).product();
-    let dtype = x.dtype;
-    let flat = x.reshape(runs.iter().map(|run| run.0).collect());
-    let narrow = dtype.size() == Some(2);
-    let raw = if runs.len() == 1 {
+    let gone: SmallVec<[bool; 8]> = runs.iter().map(|run| run.1).collect();
+    let is_narrow = x.dtype.size() == Some(2);
+    let flat = x.in_order()?.reshape(runs.iter().map(|run| run.0).collect())?;
+    let folded = match kind {
+        // A sum of many half floats may overflow where their mean does not.
+        Fold::Mean if is_narrow => at_once(flat, kind, &gone),
+        Fold::Mean => in_parts(flat, Fold::Sum, &gone)?.map(|raw| B::float_div_scalar(raw, (count as f64).into())),
+        _ => in_parts(flat, kind, &gone)?,
+    };
+    folded.reshape(shape)
+}
+
+/// Folds the axes that are to go by burn's reductions; they stay as axes of size 1.
+fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
+    let kept = x.shape.dims().iter().zip(gone).map(|(&size, &gone)| if gone { 1 } else { size }).collect();
+    let raw = if gone == [true] {
         match kind {
-            Fold::Sum => B::float_sum(flat.raw),
-            // A sum of many half floats may overflow where their mean does not.
-            Fold::Mean if narrow => B::float_mean(flat.raw),
-            Fold::Mean => B::float_div_scalar(B::float_sum(flat.raw), (count as f64).into()),
-            Fold::Max => B::float_max(flat.raw),
-            Fold::Min => B::float_min(flat.raw),
-            Fold::Prod => B::float_prod(flat.raw),
+            Fold::Sum => B::float_sum(x.raw),
+            Fold::Mean => B::float_mean(x.raw),
+            Fold::Max => B::float_max(x.raw),
+            Fold::Min => B::float_min(x.raw),
+            Fold::Prod => B::float_prod(x.raw),
         }
     } else {
-        let folded = runs.iter().enumerate().filter(|(_, run)| run.1).fold(flat.raw, |raw, (axis, _)| match kind {
-            Fold::Mean if narrow => B::float_mean_dim(raw, axis),
-            Fold::Sum | Fold::Mean => B::float_sum_dim(raw, axis),
+        gone.iter().enumerate().filter(|&(_, &gone)| gone).fold(x.raw, |raw, (axis, _)| match kind {
+            Fold::Mean => B::float_mean_dim(raw, axis),
+            Fold::Sum => B::float_sum_dim(raw, axis),
             Fold::Max => B::float_max_dim(raw, axis),
             Fold::Min => B::float_min_dim(raw, axis),
             Fold::Prod => B::float_prod_dim(raw, axis),
+        })
+    };
+    Array { raw, shape: kept, ..x }
+}
+
+/// As [`at_once`], of any kind but the mean. What is much is cut along its outermost axis: where that is kept, the answer comes
+/// part by part, each element as without parts; where it goes, the parts are folded one with the other.
+fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<B>> {
+    let dims: SmallVec<[usize; 8]> = x.shape.dims().iter().copied().collect();
+    let is_cut = |axis: &usize| dims[*axis] > 1;
+    let Some(outer) = (0..dims.len()).find(is_cut).filter(|_| blocks::is_much::<B>(&x.shape)) else {
+        return Ok(at_once(x, kind, gone));
+    };
+    let elements: usize = dims.iter().product();
+    let kept = (outer..dims.len()).find(|axis| is_cut(axis) && !gone[*axis]);
+    // Rows that are much by themselves are cut before they are folded.
+    let cut = kept.filter(|_| elements / dims[outer] > blocks::MOST_ELEMENTS).unwrap_or(outer);
+    let most = (blocks::MOST_ELEMENTS / (elements / dims[cut])).max(1);
+    if !gone[cut] {
+        let shape: Shape = dims.iter().zip(gone).map(|(&size, &gone)| if gone { 1 } else { size }).collect();
+        let mut block: SmallVec<[usize; 8]> = shape.dims().iter().copied().collect();
+        block[cut] = most;
+        return blocks::by_blocks(&x.raw.device(), x.dtype, shape, &block, |ranges| {
+            let (from, count) = ranges[cut];
+            Ok(in_parts(x.clone().narrow(cut, from, count), kind, gone)?.raw)
         });
-        if kind == Fold::Mean && !narrow { B::float_div_scalar(folded, (count as f64).into()) } else { folded }
+    }
+    let part = |from: usize| {
+        turn::look();
+        in_parts(x.clone().narrow(cut, from, most.min(dims[cut] - from)), kind, gone)
     };
-    let kept = if runs.len() == 1 {
-        Shape::from([1])
-    } else {
-        runs.iter().map(|&(size, gone)| if gone { 1 } else { size }).collect()
-    };
-    Array { raw, dtype, shape: kept, home: flat.home }.reshape(shape)
+    let first = part(0)?;
+    (most..dims[cut]).step_by(most).try_fold(first, |folded, from| {
+        let next = part(from)?;
+        match kind {
+            Fold::Sum | Fold::Mean => Ok(folded.map(|raw| B::float_add(raw, next.raw))),
+            Fold::Prod => Ok(folded.map(|raw| B::float_mul(raw, next.raw))),
+            Fold::Max | Fold::Min => {
+                let only: SmallVec<[bool; 8]> = (0..dims.len()).map(|axis| axis == cut).collect();
+                Ok(at_once(Array::concat(vec![folded, next], cut)?, kind, &only))
+            }
+        }
+    })
 }
 
 /// A function of each row of the last dimension.
@@ -131,7 +177,8 @@ fn along_rows<B: Backing>(function: fn(Raw<B>, usize) -> Raw<B>) -> Body<B> {
         admit_answer(&inputs)?;
         let [x] = arrays(site, inputs)?;
         if blocks::is_much::<B>(&x.shape) {
-            return done(blocks::elementwise(site, x.dtype, x.shape.clone(), 1, [x], |[raw]| function(raw, axis)));
+            let shape = x.shape.clone();
+            return done(blocks::elementwise(&site.device, x.dtype, shape, 1, [x], |[raw]| function(raw, axis))?);
         }
         done(x.map(|raw| function(raw, axis)))
     })
@@ -146,7 +193,7 @@ fn bias_add_grad<B: Backing>(channels_first: bool) -> Body<B> {
         let channels = if channels_first { 1 } else { shape.rank() - 1 };
         let answer = Shape::from([shape.dims()[channels]]);
         let [x] = arrays(site, inputs)?;
-        done(fold(x, Fold::Sum, |axis| axis != channels, answer))
+        done(fold(x, Fold::Sum, |axis| axis != channels, answer)?)
     })
 }
 
@@ -160,6 +207,6 @@ fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<Ran> {
     let logs = logits.map(|raw| B::log_softmax(raw, 1));
     let gradient = Array { raw: B::float_sub(B::float_exp(logs.raw.clone()), labels.raw.clone()), ..logs.clone() };
     let weighted = labels.map(|raw| B::float_neg(B::float_mul(raw, logs.raw)));
-    let loss = fold(weighted, Fold::Sum, |axis| axis == 1, rows);
+    let loss = fold(weighted, Fold::Sum, |axis| axis == 1, rows)?;
     Ok(Ran::Done(Values::from_iter([loss.value(), gradient.value()])))
 }

@@ -115,3 +115,65 @@ fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
     check("Conv2DBackpropInput", window.clone(), &["=2,64,64,128", "float32[5,5,128,128]", "float32[2,64,64,128]"]);
     check("Conv2DBackpropFilter", window, &["float32[2,64,64,128]", "=5,5,128,128", "float32[2,64,64,128]"]);
 }
+
+/// Of this many elements an engine's answer is made in blocks: a few more than that takes, in no round number of rows.
+#[cfg(feature = "exec")]
+const MANY: [usize; 3] = [17, 1009, 1000];
+
+/// What an engine and the host answer to inputs of [`MANY`] elements, and how often the engine looked.
+#[cfg(feature = "exec")]
+fn both_answers(op: &str, attrs: &Json, inputs: &[Tensor]) -> ([Tensor; 2], usize) {
+    use super::super::adapters::{BackendChoice, cpu};
+    use super::super::engine::{Ran, Value, Values};
+
+    let engine = cpu(BackendChoice::Flex).open().unwrap();
+    let case = json!({"op": op, "attrs": attrs});
+    let mut kernel = with_node(&case, inputs, |node| engine.compile(node)).unwrap().unwrap();
+    let keep = |tensor: &Tensor| engine.keep(tensor.clone()).unwrap();
+    let values: Values = inputs.iter().map(keep).collect();
+    let before = turn::LOOKS.get();
+    let answer: Value = match (kernel.run)(values).unwrap() {
+        Ran::Done(answers) => answers.into_iter().next().unwrap(),
+        Ran::Declined(_) => panic!("{op} was declined"),
+    };
+    let answer = answer.into_host().unwrap();
+    let looks = turn::LOOKS.get() - before;
+    let mut host = with_node(&case, inputs, kernel::compile).unwrap().unwrap();
+    ([answer, host(inputs.iter().cloned().collect()).unwrap().remove(0)], looks)
+}
+
+#[cfg(feature = "exec")]
+#[test]
+fn what_engines_make_of_many_elements_is_made_in_blocks_and_the_same() {
+    let count: usize = MANY.iter().product();
+    // Whole numbers of which no sum rounds.
+    let many = Tensor::from_vec(MANY, (0..count).map(|i| (i * 7919 % 13) as f32 - 6.0).collect::<Vec<_>>());
+    let check = |op: &str, attrs: Json, others: &[&str]| {
+        let mut inputs = vec![many.clone()];
+        for &other in others {
+            inputs.push(if other == "many" { many.clone() } else { tensor(other) });
+        }
+        let ([engine, host], looks) = both_answers(op, &attrs, &inputs);
+        assert_eq!(engine.shape(), host.shape(), "{op} {others:?}");
+        let (ours, wanted) = (engine.slice::<f32>().unwrap(), host.slice::<f32>().unwrap());
+        let differs = ours.iter().zip(wanted).position(|(x, y)| x != y);
+        assert_eq!(differs, None, "{op} {others:?}");
+        assert!(looks >= 4, "{op} {others:?} looked {looks} times");
+    };
+    let none = || json!({});
+    // Kept, gone, and both by turns; rows that are much by themselves.
+    let keep = || json!({ "keep_dims": true });
+    for axes in ["=0", "=1", "=2", "=0,1,2", "=0,1", "=1,2", "=0,2"] {
+        check("Sum", keep(), &[axes]);
+    }
+    check("Max", none(), &["=0"]);
+    check("Min", json!({"keep_dims": false}), &["=0,1,2"]);
+    check("Transpose", none(), &["=2,0,1"]);
+    check("Transpose", none(), &["=0,2,1"]);
+    check("ReverseV2", none(), &["=0,2"]);
+    check("GatherV2", none(), &["=0,3,1,2,16,15,14,13,12,11,10,9,8,7,6,5,4,4", "=0"]);
+    check("ConcatV2", none(), &["many", "=1"]);
+    check("AddN", none(), &["many", "many"]);
+    check("LeakyRelu", none(), &[]);
+    check("BiasAdd", none(), &["float32[1000]"]);
+}
