@@ -17,6 +17,32 @@ fn slow(house: &House) -> String {
     house.file("slow.json", graph)
 }
 
+/// Products of large matrices, one of the other: work of seconds for what computes on matrices.
+fn products(house: &House) -> String {
+    let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[3000, 3000], 0.0001]}, "#);
+    for i in 1..=40 {
+        nodes += &format!(r#""x{i}": {{"op": "MatMul", "inputs": ["x{}", "x0"]}}, "#, i - 1);
+    }
+    let last = r#""w": {"op": "Slice", "inputs": ["x40", [0, 0], [1, 1]]}"#;
+    house.file("products.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
+}
+
+/// 128 MB that are laid out anew, read and summed again and again: work of seconds for the memory.
+fn passes(house: &House) -> String {
+    let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[4096, 8192], 0.5]}, "#);
+    for i in (1..=120).step_by(2) {
+        let (before, next) = (i - 1, i + 1);
+        nodes += &format!(
+            r#""t{i}": {{"op": "Transpose", "inputs": ["x{before}", [1, 0]]}},
+               "x{i}": {{"op": "Reshape", "inputs": ["t{i}", [4096, 8192]]}},
+               "s{i}": {{"op": "Sum", "inputs": ["x{i}", 0]}},
+               "x{next}": {{"op": "Add", "inputs": ["x{i}", "s{i}"]}}, "#
+        );
+    }
+    let last = r#""w": {"op": "Slice", "inputs": ["x120", [0, 0], [1, 1]]}"#;
+    house.file("passes.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
+}
+
 fn small(house: &House) -> String {
     let graph = r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Add", "inputs": ["x", 5]}}, "fetch": ["y"]}"#;
     house.file("small.json", graph)
@@ -81,4 +107,37 @@ fn a_small_session_does_not_wait_for_a_long_one() {
     // A client that is gone takes its op with it.
     long.signal("KILL");
     assert!(rests(&node), "it computes on");
+}
+
+#[test]
+fn small_steps_go_on_beside_whatever_is_large() {
+    /// What a small step waits for a large one at most.
+    const WAIT: Duration = Duration::from_millis(100);
+    const STEPS: usize = 100;
+    let house = House::new();
+    let node = house.node_with("local/0", &["--backend", "flex"]);
+    let small = small(&house);
+    for large in [slow(&house), products(&house), passes(&house)] {
+        let mut long = house.start(&["submit", &large, "--quiet"]);
+        computes(&node);
+        // A line for each step; the half of them that comes soonest says how long one takes, whatever else the machine does.
+        let steps = STEPS.to_string();
+        let beside = house.start(&["submit", &small, "--steps", &steps, "--every", "1"]);
+        let mut gaps = Vec::new();
+        assert!(beside.next_line(SOON).is_some(), "beside {large}: {}", beside.stderr());
+        let mut before = Instant::now();
+        while let Some(_line) = beside.next_line(SOON) {
+            gaps.push(before.elapsed());
+            before = Instant::now();
+        }
+        assert!(!long.has_ended(), "{large} was not long");
+        gaps.sort_unstable();
+        assert!(gaps.len() >= STEPS / 2, "{} lines beside {large}: {}", gaps.len(), beside.stderr());
+        let median = gaps[gaps.len() / 2];
+        assert!(median < WAIT, "a small step takes {median:?} beside {large}");
+        beside.end().expect(0);
+        // What its client gave up leaves the device.
+        long.signal("KILL");
+        assert!(rests(&node), "{large} computes on");
+    }
 }
