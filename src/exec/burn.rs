@@ -14,6 +14,7 @@ mod layout;
 mod matmul;
 mod memory;
 mod patches;
+mod pool;
 mod reduce;
 #[cfg(test)]
 mod tests;

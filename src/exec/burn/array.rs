@@ -8,8 +8,9 @@ use std::sync::Arc;
 use burn_backend::{BoolDType, FloatDType, Slice, TensorMetadata};
 
 use super::blocks;
-use super::memory::{Backing, Order, burn_type, held, owned, upload};
+use super::memory::{Backing, Order, burn_type, held, upload};
 use crate::exec::engine::{DeviceTensor, Memory, Ran, Value, Values};
+use crate::exec::kernel::call::owned;
 use crate::failure::{Code, Failure, Result};
 use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};

@@ -1,16 +1,16 @@
-//! Convolutions and pooling over two dimensions.
+//! Convolutions over two dimensions, and how a window moves over an image.
 //!
 //! TensorFlow holds images as NHWC and filters as HWIO, burn as NCHW and OIHW: each is a view of the other.
 
 use burn_backend::ops::ConvOptions;
 
-use super::Body;
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
 use super::elementwise::arrays;
 use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
 use super::patches::Convolution;
+use super::{Body, pool};
 use crate::exec::engine::{Ran, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
@@ -24,10 +24,10 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "Conv2D" => conv2d,
         "Conv2DBackpropInput" => conv2d_backprop_input,
         "Conv2DBackpropFilter" => conv2d_backprop_filter,
-        "MaxPool" => max_pool,
-        "AvgPool" => avg_pool,
-        "AvgPoolGrad" => avg_pool_grad,
-        "MaxPoolGrad" if B::REMOTE => max_pool_grad,
+        "MaxPool" => pool::max_pool,
+        "AvgPool" => pool::avg_pool,
+        "AvgPoolGrad" => pool::avg_pool_grad,
+        "MaxPoolGrad" if B::REMOTE => pool::max_pool_grad,
         _ => return Ok(None),
     };
     let Some(window) = Window::read(node.attrs)? else { return Ok(None) };
@@ -35,19 +35,19 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 }
 
 /// Padding before and behind, for height and width.
-type Sides = [(usize, usize); 2];
+pub(super) type Sides = [(usize, usize); 2];
 
 /// How a window moves over an image, as a node's attributes say it.
-struct Window {
+pub(super) struct Window {
     channels_first: bool,
     /// Height and width of a pool's window; a convolution's are its filter's.
-    size: [usize; 2],
-    stride: [usize; 2],
+    pub(super) size: [usize; 2],
+    pub(super) stride: [usize; 2],
     dilation: [usize; 2],
-    padding: Padding,
+    pub(super) padding: Padding,
 }
 
-enum Padding {
+pub(super) enum Padding {
     Valid,
     Same,
     Explicit(Sides),
@@ -92,7 +92,7 @@ impl Window {
     }
 
     /// Padding before and behind, and the size of the answer, for height and width; `None` where nothing is left.
-    fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<(Sides, [usize; 2])> {
+    pub(super) fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<(Sides, [usize; 2])> {
         let along = |i: usize| {
             let extent = window[i].checked_sub(1)?.checked_mul(self.dilation[i])?.checked_add(1)?;
             let (before, behind) = match &self.padding {
@@ -113,7 +113,7 @@ impl Window {
     }
 
     /// Batch, height and width, channels of an image's shape.
-    fn image(&self, shape: &Shape) -> Option<(usize, [usize; 2], usize)> {
+    pub(super) fn image(&self, shape: &Shape) -> Option<(usize, [usize; 2], usize)> {
         match (shape.dims(), self.channels_first) {
             (&[n, h, w, c], false) | (&[n, c, h, w], true) => Some((n, [h, w], c)),
             _ => None,
@@ -121,7 +121,7 @@ impl Window {
     }
 
     /// The shape of an image of which this is known.
-    fn shape(&self, batch: usize, [height, width]: [usize; 2], channels: usize) -> Shape {
+    pub(super) fn shape(&self, batch: usize, [height, width]: [usize; 2], channels: usize) -> Shape {
         if self.channels_first {
             [batch, channels, height, width].into()
         } else {
@@ -130,12 +130,12 @@ impl Window {
     }
 
     /// The image as burn wants it: NCHW.
-    fn enter<B: Backing>(&self, image: Array<B>) -> Array<B> {
+    pub(super) fn enter<B: Backing>(&self, image: Array<B>) -> Array<B> {
         if self.channels_first { image } else { image.permute(&[0, 3, 1, 2]) }
     }
 
     /// The image as the graph wants it.
-    fn leave<B: Backing>(&self, image: Array<B>) -> Array<B> {
+    pub(super) fn leave<B: Backing>(&self, image: Array<B>) -> Array<B> {
         if self.channels_first { image } else { image.permute(&[0, 2, 3, 1]) }
     }
 }
@@ -381,156 +381,19 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
 }
 
 /// A shape that an input states in full.
-fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
+pub(super) fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
     let Value::Host(sizes) = value else { return None };
     let shape = Shape::from_i64s(&sizes.to_i64s().ok()?).ok()?;
     (shape.rank() == gradient.rank()).then_some(shape)
 }
 
 /// The answer of a window's function, from NCHW.
-fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
+pub(super) fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
     window.leave(Array { raw, dtype, shape: inner(window, answer), home: Home::default() })
 }
 
 /// The shape of an image as NCHW.
-fn inner(window: &Window, image: &Shape) -> Shape {
+pub(super) fn inner(window: &Window, image: &Shape) -> Shape {
     let &[n, a, b, c] = image.dims() else { unreachable!("images have four dimensions") };
     if window.channels_first { [n, a, b, c].into() } else { [n, c, a, b].into() }
-}
-
-/// A pool whose shapes fit: its padding, and the answer's shape.
-fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
-    let (batch, space, channels) = window.image(image)?;
-    if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
-        return None;
-    }
-    let (padding, answer) = window.over(space, window.size)?;
-    let padded = [0, 1].map(|i| space[i].saturating_add(padding[i].0).saturating_add(padding[i].1));
-    let (padded, answer) = (window.shape(batch, padded, channels), window.shape(batch, answer, channels));
-    (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
-}
-
-/// The padding, where it is as much before as behind.
-fn even(padding: Sides) -> Option<[usize; 2]> {
-    padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
-}
-
-fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
-        return Ok(Ran::Declined(inputs));
-    };
-    let [image] = arrays(site, inputs)?;
-    let dtype = image.dtype;
-    let (image, padding) = evened(site, window.enter(image), padding)?;
-    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
-        let image = planes.of(&image);
-        Ok(B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false))
-    })?;
-    done(answered::<B>(window, raw, dtype, &answer))
-}
-
-/// Most elements under all windows between two looks at whether the step was given up.
-const MOST_POOLED: usize = 1 << 25;
-
-/// Some channels of some images: where they begin, and how many.
-struct Planes {
-    images: (usize, usize),
-    channels: (usize, usize),
-}
-
-impl Planes {
-    fn of<B: Backing>(&self, images: &Array<B>) -> Array<B> {
-        images.clone().narrow(0, self.images.0, self.images.1).narrow(1, self.channels.0, self.channels.1)
-    }
-}
-
-/// What a function of some channels of some images answers for all; both NCHW.
-fn by_images<B: Backing>(
-    window: &Window,
-    site: &Site<B>,
-    dtype: DType,
-    answer: Shape,
-    mut make: impl FnMut(Planes) -> Result<B::Raw>,
-) -> Result<B::Raw> {
-    let &[batch, channels, height, width] = answer.dims() else { unreachable!("images have four dimensions") };
-    let plane = [height, width].iter().chain(&window.size).product::<usize>().max(1);
-    let most = (MOST_POOLED / plane).max(1);
-    if B::REMOTE || most >= batch * channels {
-        return make(Planes { images: (0, batch), channels: (0, channels) });
-    }
-    let block = [(most / channels).max(1), most.min(channels), height, width];
-    let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
-        make(Planes { images: ranges[0], channels: ranges[1] })
-    });
-    Ok(made?.raw)
-}
-
-/// Padding that differs before and behind is put on as what no maximum can be.
-fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result<(Array<B>, [usize; 2])> {
-    match even(padding) {
-        Some(padding) => Ok((image, padding)),
-        None => Ok((image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY)?, [0, 0])),
-    }
-}
-
-fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
-        return Ok(Ran::Declined(inputs));
-    };
-    if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
-        return Ok(Ran::Declined(inputs));
-    }
-    let [image, _, gradient] = arrays(site, inputs)?;
-    let image = window.enter(image);
-    let (shape, dtype) = (image.shape.clone(), image.dtype);
-    let (image, sides) = evened(site, image, padding)?;
-    let (size, stride, gradient) = (window.size, window.stride, window.enter(gradient));
-    let index = burn_backend::IntDType::I32;
-    let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
-    let padded = image.shape.clone();
-    let raw =
-        B::max_pool2d_with_indices_backward(image.raw, size, stride, sides, [1, 1], false, gradient.raw, found.indices);
-    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone(), home: Home::default() };
-    let inner = if padded == shape {
-        whole
-    } else {
-        whole.narrow(2, padding[0].0, shape.dims()[2]).narrow(3, padding[1].0, shape.dims()[3])
-    };
-    done(window.leave(inner))
-}
-
-fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
-    let fit = pooled(window, inputs[0].dtype(), inputs[0].shape())
-        .and_then(|(padding, answer)| Some((even(padding)?, answer)));
-    let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
-    let [image] = arrays(site, inputs)?;
-    let dtype = image.dtype;
-    let image = window.enter(image);
-    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
-        let image = planes.of(&image);
-        Ok(B::avg_pool2d(image.raw, window.size, window.stride, padding, false, false))
-    })?;
-    done(answered::<B>(window, raw, dtype, &answer))
-}
-
-fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
-    let image = sizes(&inputs[0], inputs[1].shape());
-    let fit = image.and_then(|image| {
-        let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
-        let (batch, space, channels) = window.image(&image)?;
-        (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
-    });
-    let Some((padding, image)) = fit else { return Ok(Ran::Declined(inputs)) };
-    inputs.remove(0);
-    let [gradient] = arrays(site, inputs)?;
-    let dtype = gradient.dtype;
-    let gradient = window.enter(gradient);
-    let raw = by_images(window, site, dtype, image.clone(), |planes| {
-        // burn only asks for the images' shape here.
-        let shape = [planes.images.1, planes.channels.1].iter().chain(&image.dims()[2..]).copied().collect();
-        let zeros = site.full(0.0, dtype, shape).raw;
-        let gradient = planes.of(&gradient).raw;
-        Ok(B::avg_pool2d_backward(zeros, gradient, window.size, window.stride, padding, false, false))
-    })?;
-    done(window.leave(Array::<B> { raw, dtype, shape: image, home: Home::default() }))
 }

@@ -225,21 +225,6 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
     }
 }
 
-/// The tensor with elements of its own, which [`upload`] takes over: a copy where others hold them too.
-///
-/// # Errors
-/// ResourceExhausted where there is no room for that.
-pub(super) fn owned(tensor: Tensor) -> Result<Tensor> {
-    tensor.admit_writing()?;
-    if tensor.is_unique() || tensor.len() <= turn::ELEMENTS {
-        return Ok(tensor);
-    }
-    let copied = with_number!(tensor.dtype(), T => {
-        Ok(Tensor::from_vec(tensor.shape().clone(), turn::copied(tensor.slice::<T>()?)))
-    });
-    copied.unwrap_or(Ok(tensor))
-}
-
 fn stored<T: bytemuck::NoUninit + Send + Sync>(
     flags: Vec<T>,
     shape: burn_backend::Shape,

@@ -243,3 +243,48 @@ fn a_gpu_updates_variables_as_tensorflow_does() {
     check("ApplyAdam", Some(false), adam, &[[0.9562503, 1.9794991], moments[0], moments[1]]);
     check("ResourceApplyAdam", Some(true), adam, &[[0.9450004, 1.9894341], moments[0], moments[1]]);
 }
+
+#[test]
+fn convolutions_in_groups_are_cut_where_they_are_much() {
+    use burn_backend::ops::{ConvOptions, ModuleOps};
+    use burn_backend::{TensorData, TensorMetadata, ops::FloatTensorOps, try_read_sync};
+    use burn_flex::Flex;
+    use serde_json::json;
+
+    // Whole numbers of which no sum rounds.
+    let numbers = |dims: [usize; 4]| {
+        let count: usize = dims.iter().product();
+        Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 5) as f32 - 2.0).collect::<Vec<_>>())
+    };
+    let raw = |tensor: &Tensor| {
+        let data = TensorData::new(tensor.slice::<f32>().unwrap().to_vec(), tensor.dims().to_vec());
+        Flex::float_from_data(data, &Default::default())
+    };
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    let attrs = json!({"strides": [1, 1, 1, 1], "padding": "SAME", "data_format": "NCHW"});
+    let check = |op: &str, inputs: [Tensor; 3], wanted: burn_flex::FlexTensor, of_filter: bool| {
+        let inputs = if op == "Conv2D" { &inputs[..2] } else { &inputs[..] };
+        let case = json!({"op": op, "attrs": attrs});
+        let answer = run(&*engine, &case, inputs, true).unwrap().expect("an answer").remove(0);
+        let wanted = if of_filter { Flex::float_permute(wanted, &[2, 3, 1, 0]) } else { wanted };
+        assert_eq!(answer.dims(), wanted.shape().to_vec(), "{op}");
+        let wanted = try_read_sync(Flex::float_into_data(wanted)).unwrap().unwrap();
+        let differs =
+            answer.slice::<f32>().unwrap().iter().zip(wanted.as_slice::<f32>().unwrap()).position(|(x, y)| x != y);
+        assert_eq!(differs, None, "{op}");
+    };
+    let shape = |dims: &[usize]| Tensor::vector(dims.iter().map(|&size| size as i32).collect::<Vec<_>>());
+    // A part of a group at a time, and some groups at a time.
+    for (side, taken, groups) in [(64, 128, 2), (208, 8, 32)] {
+        let (image, filter) = (numbers([1, 256, side, side]), numbers([5, 5, taken, 256]));
+        let options = || ConvOptions::new([1, 1], [2, 2], [1, 1], groups);
+        let weights = || Flex::float_permute(raw(&filter), &[3, 2, 0, 1]);
+        let (x, gradient) = (raw(&image), raw(&image));
+        let forward = Flex::conv2d(x.clone(), weights(), None, options());
+        check("Conv2D", [image.clone(), filter.clone(), image.clone()], forward, false);
+        let to_image = Flex::conv2d_x_backward(x.clone(), weights(), gradient.clone(), options());
+        check("Conv2DBackpropInput", [shape(image.dims()), filter.clone(), image.clone()], to_image, false);
+        let to_filter = Flex::conv2d_weight_backward(x, weights(), gradient, options());
+        check("Conv2DBackpropFilter", [image.clone(), shape(filter.dims()), image.clone()], to_filter, true);
+    }
+}

@@ -3,9 +3,10 @@
 //! Never computes anything on elements.
 
 use super::{HostKernel, Inputs, KernelNode, Outputs};
+use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
+use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, with_number};
 
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
@@ -117,6 +118,21 @@ pub fn check_text_bytes(bytes: usize) -> Result<()> {
     }
     let message = format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor");
     Err(Failure::new(Code::ResourceExhausted, message))
+}
+
+/// The tensor with elements of its own, to be written: a copy where others hold them too.
+///
+/// # Errors
+/// ResourceExhausted where there is no room for that.
+pub fn owned(tensor: Tensor) -> Result<Tensor> {
+    tensor.admit_writing()?;
+    if tensor.is_unique() || tensor.len() <= turn::ELEMENTS {
+        return Ok(tensor);
+    }
+    let copied = with_number!(tensor.dtype(), T => {
+        Ok(Tensor::from_vec(tensor.shape().clone(), turn::copied(tensor.slice::<T>()?)))
+    });
+    copied.unwrap_or(Ok(tensor))
 }
 
 /// int32 or int64 elements from sizes, as `dtype` says.

@@ -2,11 +2,12 @@
 
 use smallvec::smallvec;
 
-use super::call::{input_dtype, kernel as call, no_kernel, take};
+use super::call::{input_dtype, kernel as call, no_kernel, product, take};
 use super::real::{abs, ln, sqrt};
 use super::{HostKernel, KernelNode};
 use crate::exec::turn::{Pace, look, paced};
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{Float, Shape, Tensor, with_type};
 
 /// The kernel of a node whose op is one of linear algebra.
@@ -55,6 +56,13 @@ fn square(tensor: &Tensor) -> Result<(&[usize], usize)> {
 /// The matrices of a batch; those without elements are none.
 fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
     elements.chunks_exact((size * size).max(1))
+}
+
+/// Lets an answer be made, and beside it, while it is computed, so many matrices of the size of one of the input's.
+fn admit_beside<T: Float>(answer: &Shape, matrices: usize, input: &Tensor) -> Result<()> {
+    let elements = answer.checked_elements(T::DTYPE)?;
+    let each = if input.is_empty() { 0 } else { input.dims()[input.rank() - 2..].iter().product() };
+    memory::admit((elements + matrices * each) * size_of::<T>())
 }
 
 fn transposed<T: Copy>(matrix: &[T], size: usize) -> Vec<T> {
@@ -180,8 +188,9 @@ fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: b
 fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
+    admit_beside::<T>(&shape, 1, input)?;
     let values = if n == 0 {
-        vec![T::ONE; shape.checked_elements(T::DTYPE)?]
+        vec![T::ONE; product(batch)]
     } else {
         let one = |matrix| {
             let lu = Lu::of(matrix, n);
@@ -196,7 +205,8 @@ fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
 fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
-    let count = shape.checked_elements(T::DTYPE)?;
+    admit_beside::<T>(&shape, 1, input)?;
+    let count = product(batch);
     let (mut signs, mut logs) = (vec![T::ONE; count], vec![T::ZERO; count]);
     if n > 0 {
         for ((matrix, sign), log) in matrices(input.slice::<T>()?, n).zip(&mut signs).zip(&mut logs) {
@@ -219,9 +229,14 @@ fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
 
 fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     let (_, n) = square(input)?;
+    if input.is_empty() {
+        return Ok(input.clone());
+    }
+    // The identity, the matrix as it is factored and maybe transposed, and what is solved.
+    admit_beside::<T>(input.shape(), 4, input)?;
     let mut identity = vec![T::ZERO; n * n];
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
-    let mut all = Vec::with_capacity(input.shape().checked_elements(T::DTYPE)?);
+    let mut all = Vec::with_capacity(input.len());
     for matrix in matrices(input.slice::<T>()?, n) {
         let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
@@ -255,7 +270,8 @@ fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor
     if rhs.is_empty() {
         return Ok(rhs);
     }
-    let mut all = Vec::with_capacity(rhs.shape().checked_elements(T::DTYPE)?);
+    admit_beside::<T>(rhs.shape(), 3, matrix)?;
+    let mut all = Vec::with_capacity(rhs.len());
     for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
         let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
@@ -271,6 +287,7 @@ fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adj
     if rhs.is_empty() {
         return Ok(rhs);
     }
+    admit_beside::<T>(rhs.shape(), 1, matrix)?;
     let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
     for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {
@@ -280,4 +297,19 @@ fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adj
         }
     }
     Ok(rhs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_of_no_matrices_takes_nothing_however_large_they_would_be() {
+        let none = Tensor::zeros(crate::tensor::DType::F64, [0, 1 << 24, 1 << 24]).unwrap();
+        assert_eq!(inverse::<f64>(&none, false).unwrap().dims(), none.dims());
+        assert_eq!(determinant::<f64>(&none).unwrap().dims(), [0]);
+        let no_sides = Tensor::zeros(crate::tensor::DType::F64, [0, 1 << 24, 3]).unwrap();
+        assert_eq!(solve::<f64>(&none, no_sides.clone(), false).unwrap().dims(), no_sides.dims());
+        assert_eq!(triangular_solve::<f64>(&none, no_sides, true, true).unwrap().dims(), [0, 1 << 24, 3]);
+    }
 }

@@ -112,6 +112,10 @@ fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
     check("MatMul", json!({}), &["float32[1700,1700]", "float32[1700,1700]"]);
     check("BatchMatMul", json!({}), &["float64[80,400,400]", "float64[80,400,400]"]);
     check("Conv2D", window.clone(), &["float32[2,64,64,128]", "float32[5,5,128,128]"]);
+    check("Conv2D", window.clone(), &["float32[1,64,64,256]", "float32[5,5,128,256]"]);
+    let pool = json!({"ksize": [1, 3, 3, 1], "strides": [1, 1, 1, 1], "padding": "SAME"});
+    check("MaxPool", pool.clone(), &["float32[1,1024,1024,8]"]);
+    check("AvgPool", pool, &["float32[1,1024,1024,8]"]);
     check("Conv2DBackpropInput", window.clone(), &["=2,64,64,128", "float32[5,5,128,128]", "float32[2,64,64,128]"]);
     check("Conv2DBackpropFilter", window, &["float32[2,64,64,128]", "=5,5,128,128", "float32[2,64,64,128]"]);
 }

@@ -5,12 +5,14 @@
 
 use super::super::array::broadcast_to;
 use super::super::broadcast::Broadcast;
+use super::super::call::owned;
 use crate::exec::turn::{ELEMENTS, blocks, blocks_mut, look};
 use crate::failure::Result;
 use crate::tensor::{Element, Shape, Tensor};
 
 /// `f` of each element, in place where possible.
-pub fn map<T: Element + Copy>(mut x: Tensor, f: impl Fn(T) -> T) -> Result<Tensor> {
+pub fn map<T: Element + Copy>(x: Tensor, f: impl Fn(T) -> T) -> Result<Tensor> {
+    let mut x = owned(x)?;
     for block in blocks_mut(x.slice_mut::<T>()?) {
         block.iter_mut().for_each(|x| *x = f(*x));
     }
@@ -42,7 +44,8 @@ pub fn zip<T: Element + Copy>(x: Tensor, y: Tensor, f: impl Fn(T, T) -> T) -> Re
 }
 
 /// Writes `f` of each pair over `x`, to whose shape `y` is broadcast.
-fn over<T: Element + Copy>(mut x: Tensor, y: &Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
+fn over<T: Element + Copy>(x: Tensor, y: &Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
+    let mut x = owned(x)?;
     let walk = walk(x.shape(), [x.shape(), y.shape()]);
     let (row, [_, step]) = (walk.row(), walk.steps());
     let ys = y.slice::<T>()?;

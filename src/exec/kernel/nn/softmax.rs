@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::super::real::{exp, ln, widened, with_real};
 use super::super::{HostKernel, KernelNode, Outputs};
-use crate::exec::turn::paced;
+use crate::exec::turn::{copied, paced};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Float, Shape, Tensor, with_float};
 
@@ -101,11 +101,11 @@ fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
 /// The elements of a tensor broadcast to a matrix.
 fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
     let from = tensor.slice::<T>()?;
-    if tensor.shape() == shape {
-        return Ok(from.to_vec());
-    }
-    let &[rows, columns] = shape.dims() else { return Ok(from.to_vec()) };
     shape.checked_elements(T::DTYPE)?;
+    if tensor.shape() == shape {
+        return Ok(copied(from));
+    }
+    let &[rows, columns] = shape.dims() else { return Ok(copied(from)) };
     // Scalars and vectors stand for rows of a matrix with one row.
     let size = |axis_from_end: usize| tensor.dims().iter().rev().nth(axis_from_end).copied().unwrap_or(1);
     let (own_rows, own_columns) = (size(1), size(0));

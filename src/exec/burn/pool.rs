@@ -1,0 +1,147 @@
+//! Pooling over two dimensions: the greatest or the mean of what a window sees.
+
+use super::array::{Array, Home, Site, done};
+use super::blocks::by_blocks;
+use super::conv::{Padding, Sides, Window, answered, inner, sizes};
+use super::elementwise::arrays;
+use super::memory::Backing;
+use crate::exec::engine::{Ran, Values};
+use crate::failure::Result;
+use crate::tensor::{DType, Shape};
+
+/// A pool whose shapes fit: its padding, and the answer's shape.
+fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
+    let (batch, space, channels) = window.image(image)?;
+    if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
+        return None;
+    }
+    let (padding, answer) = window.over(space, window.size)?;
+    let padded = [0, 1].map(|i| space[i].saturating_add(padding[i].0).saturating_add(padding[i].1));
+    let (padded, answer) = (window.shape(batch, padded, channels), window.shape(batch, answer, channels));
+    (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
+}
+
+/// The padding, where it is as much before as behind.
+fn even(padding: Sides) -> Option<[usize; 2]> {
+    padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
+}
+
+pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+        return Ok(Ran::Declined(inputs));
+    };
+    let [image] = arrays(site, inputs)?;
+    let dtype = image.dtype;
+    let (image, padding) = evened(site, window.enter(image), padding)?;
+    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
+        let image = planes.of(&image);
+        Ok(B::max_pool2d(image.raw, window.size, window.stride, padding, [1, 1], false))
+    })?;
+    done(answered::<B>(window, raw, dtype, &answer))
+}
+
+/// Most elements under all windows between two looks at whether the step was given up.
+const MOST_POOLED: usize = 1 << 25;
+
+/// Some channels of some images: where they begin, and how many.
+struct Planes {
+    images: (usize, usize),
+    channels: (usize, usize),
+}
+
+impl Planes {
+    fn of<B: Backing>(&self, images: &Array<B>) -> Array<B> {
+        images.clone().narrow(0, self.images.0, self.images.1).narrow(1, self.channels.0, self.channels.1)
+    }
+}
+
+/// What a function of some channels of some images answers for all; both NCHW.
+fn by_images<B: Backing>(
+    window: &Window,
+    site: &Site<B>,
+    dtype: DType,
+    answer: Shape,
+    mut make: impl FnMut(Planes) -> Result<B::Raw>,
+) -> Result<B::Raw> {
+    let &[batch, channels, height, width] = answer.dims() else { unreachable!("images have four dimensions") };
+    let plane = [height, width].iter().chain(&window.size).product::<usize>().max(1);
+    let most = (MOST_POOLED / plane).max(1);
+    if B::REMOTE || most >= batch * channels {
+        return make(Planes { images: (0, batch), channels: (0, channels) });
+    }
+    let block = [(most / channels).max(1), most.min(channels), height, width];
+    let made = by_blocks::<B>(&site.device, dtype, answer, &block, |ranges| {
+        make(Planes { images: ranges[0], channels: ranges[1] })
+    });
+    Ok(made?.raw)
+}
+
+/// Padding that differs before and behind is put on as what no maximum can be.
+fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result<(Array<B>, [usize; 2])> {
+    match even(padding) {
+        Some(padding) => Ok((image, padding)),
+        None => Ok((image.padded(site, &[(0, 0), (0, 0), padding[0], padding[1]], f64::NEG_INFINITY)?, [0, 0])),
+    }
+}
+
+pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+        return Ok(Ran::Declined(inputs));
+    };
+    if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
+        return Ok(Ran::Declined(inputs));
+    }
+    let [image, _, gradient] = arrays(site, inputs)?;
+    let image = window.enter(image);
+    let (shape, dtype) = (image.shape.clone(), image.dtype);
+    let (image, sides) = evened(site, image, padding)?;
+    let (size, stride, gradient) = (window.size, window.stride, window.enter(gradient));
+    let index = burn_backend::IntDType::I32;
+    let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
+    let padded = image.shape.clone();
+    let raw =
+        B::max_pool2d_with_indices_backward(image.raw, size, stride, sides, [1, 1], false, gradient.raw, found.indices);
+    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone(), home: Home::default() };
+    let inner = if padded == shape {
+        whole
+    } else {
+        whole.narrow(2, padding[0].0, shape.dims()[2]).narrow(3, padding[1].0, shape.dims()[3])
+    };
+    done(window.leave(inner))
+}
+
+pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+    let fit = pooled(window, inputs[0].dtype(), inputs[0].shape())
+        .and_then(|(padding, answer)| Some((even(padding)?, answer)));
+    let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
+    let [image] = arrays(site, inputs)?;
+    let dtype = image.dtype;
+    let image = window.enter(image);
+    let raw = by_images(window, site, dtype, inner(window, &answer), |planes| {
+        let image = planes.of(&image);
+        Ok(B::avg_pool2d(image.raw, window.size, window.stride, padding, false, false))
+    })?;
+    done(answered::<B>(window, raw, dtype, &answer))
+}
+
+pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+    let image = sizes(&inputs[0], inputs[1].shape());
+    let fit = image.and_then(|image| {
+        let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
+        let (batch, space, channels) = window.image(&image)?;
+        (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
+    });
+    let Some((padding, image)) = fit else { return Ok(Ran::Declined(inputs)) };
+    inputs.remove(0);
+    let [gradient] = arrays(site, inputs)?;
+    let dtype = gradient.dtype;
+    let gradient = window.enter(gradient);
+    let raw = by_images(window, site, dtype, image.clone(), |planes| {
+        // burn only asks for the images' shape here.
+        let shape = [planes.images.1, planes.channels.1].iter().chain(&image.dims()[2..]).copied().collect();
+        let zeros = site.full(0.0, dtype, shape).raw;
+        let gradient = planes.of(&gradient).raw;
+        Ok(B::avg_pool2d_backward(zeros, gradient, window.size, window.stride, padding, false, false))
+    })?;
+    done(window.leave(Array::<B> { raw, dtype, shape: image, home: Home::default() }))
+}
