@@ -168,8 +168,8 @@ impl Plans {
         }
     }
 
-    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many, or their nodes
-    /// are, those which were not used for longest and that nobody runs.
+    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many, or their
+    /// nodes are, those which were not used for longest and that nobody runs.
     ///
     /// # Errors
     /// ResourceExhausted where too many are in use.
@@ -218,7 +218,7 @@ impl Plans {
             }
         }
         let why = format!(
-            "the session has {} different sets of feeds, fetches and targets, of {} nodes together, that are running or being \
+            "the session has {} different sets of feeds, fetches and targets, of {} nodes together, that run or are being \
              registered; the limits are {most} sets and {plan_nodes} nodes",
             count - 1,
             all_nodes - nodes

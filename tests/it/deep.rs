@@ -19,7 +19,7 @@ impl Nodes {
         write!(self.0, r#""{name}": {{ "value": {value}, "control": [{after}] }}, "#).expect("text");
     }
 
-    /// The head of loop `k`, which goes on while its number is less than `end`; what stands for the number inside is `at{k}`.
+    /// The head of loop `k`, which goes on while its number is less than `end`; inside, the number is `at{k}`.
     fn begin_loop(&mut self, k: usize, from: &str, end: &str) {
         let frame = format!(r#""frame_name": "loop{k}""#);
         self.add(&format!("in{k}"), "Enter", &[from], &frame);

@@ -103,8 +103,8 @@ impl<B: Backing> Array<B> {
         Array { raw: primitive(self.raw), ..self }
     }
 
-    /// For a primitive that reads the elements in their order, and lays them out anew where they lie otherwise: many are laid
-    /// out here, in blocks; for few there is room.
+    /// For a primitive that reads the elements in their order, and lays them out anew where they lie otherwise: many are
+    /// laid out here, in blocks; for few there is room.
     ///
     /// # Errors
     /// ResourceExhausted where there is no room for that.

@@ -113,8 +113,8 @@ pub(super) fn is_much<B: Backing>(shape: &Shape) -> bool {
     !B::REMOTE && call::product(shape.dims()) > FEWEST_ELEMENTS
 }
 
-/// Blocks of some milliseconds that follow one another: as many of the last axes as that lets pass. The last `whole` axes are
-/// not cut.
+/// Blocks of some milliseconds that follow one another: as many of the last axes as that lets pass. The last `whole` axes
+/// are not cut.
 pub(super) fn leading(shape: &Shape, whole: usize) -> Sizes {
     leading_of(shape.dims(), whole, MOST_ELEMENTS)
 }

@@ -130,8 +130,8 @@ fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
     Array { raw, shape: kept, ..x }
 }
 
-/// As [`at_once`], of any kind but the mean. What is much is cut along its outermost axis: where that is kept, the answer comes
-/// part by part, each element as without parts; where it goes, the parts are folded one with the other.
+/// As [`at_once`], of any kind but the mean. What is much is cut along its outermost axis: where that is kept, the answer
+/// comes part by part, each element as without parts; where it goes, the parts are folded one with the other.
 fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<B>> {
     let dims: SmallVec<[usize; 8]> = x.shape.dims().iter().copied().collect();
     let is_cut = |axis: &usize| dims[*axis] > 1;

@@ -39,8 +39,8 @@ impl Library {
     /// they were.
     ///
     /// # Errors
-    /// NoGraph where two functions of one name differ, Node where a call takes its own answer, NoRoom where there is no memory
-    /// for the constants.
+    /// NoGraph where two functions of one name differ, Node where a call takes its own answer, NoRoom where there is no
+    /// memory for the constants.
     pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
         let mut added = Vec::new();
         let learned = graph.library.into_iter().flat_map(|library| library.function).try_for_each(|function| {
