@@ -4,12 +4,12 @@
 use burn_backend::{Slice, TensorData, TensorMetadata, try_read_sync};
 use smallvec::SmallVec;
 
-use super::array::{Array, Home, float};
+use super::array::{Array, Home};
 use super::memory::{Backing, Order, held};
 use crate::exec::kernel::call;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Element, Shape, with_float};
+use crate::tensor::{DType, Element, Numeric, Shape, with_float};
 
 /// Where a block begins and how large it is, axis by axis.
 pub(super) type Ranges = SmallVec<[(usize, usize); 8]>;
@@ -22,6 +22,9 @@ pub(super) const MOST_ELEMENTS: usize = 1 << 22;
 
 /// Fewest elements for which blocks pay, as each is copied into the answer: an answer of this size is made in 50 ms.
 const FEWEST_ELEMENTS: usize = 1 << 24;
+
+/// Most elements that are laid out anew at once where neighbours lie far apart, which takes ten times as long.
+const MOST_SCATTERED: usize = MOST_ELEMENTS / 8;
 
 /// Fewest rows of a block of elements that are laid out anew: as many neighbours as one line of a processor's cache holds.
 const FEWEST_ROWS: usize = 16;
@@ -38,11 +41,15 @@ pub(super) fn by_blocks<B: Backing>(
     mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
 ) -> Result<Array<B>> {
     shape.checked_elements(dtype)?;
+    let no_float = || Failure::new(Code::Internal, format!("{dtype} is not made in blocks"));
     let raw = if follow_one_another(block, shape.dims()) {
-        with_float!(dtype, T => one_behind_another::<B, T>(device, &shape, block, &mut make))
-            .unwrap_or_else(|| Err(Failure::new(Code::Internal, format!("{dtype} is not made in blocks"))))?
+        with_float!(dtype, T => one_behind_another::<B, T>(device, &shape, block, &mut make)).ok_or_else(no_float)??
     } else {
-        let mut raw = Some(B::float_zeros(held(&shape), device, float(dtype)));
+        // Where elements of their type lie, and not bytes, which would be copied on their way to the host.
+        let zeros = with_float!(dtype, T => {
+            TensorData::new(vec![<T as Numeric>::ZERO; call::product(shape.dims())], held(&shape))
+        });
+        let mut raw = Some(B::float_from_data(zeros.ok_or_else(no_float)?, device));
         each_block(shape.dims(), block, |ranges| {
             let part = make(ranges)?;
             let place: SmallVec<[Slice; 8]> =
@@ -157,12 +164,14 @@ pub(super) fn elementwise<B: Backing, const N: usize>(
 /// # Errors
 /// As [`by_blocks`].
 pub(super) fn laid_out<B: Backing>(x: Array<B>) -> Result<Array<B>> {
-    let mut block = leading(&x.shape, 0);
+    let is_scattered = B::order(&x.raw) == Order::Otherwise;
+    let most = if is_scattered { MOST_SCATTERED } else { MOST_ELEMENTS };
+    let mut block = leading_of(x.shape.dims(), 0, most);
     let outer = x.shape.dims().iter().position(|&size| size > 1).unwrap_or(0);
-    if B::order(&x.raw) == Order::Otherwise && outer + 1 < block.len() && block[outer] < FEWEST_ROWS {
+    if is_scattered && outer + 1 < block.len() && block[outer] < FEWEST_ROWS {
         // What lies side by side is in different rows: fewer would read the same memory again and again.
         let rows = x.shape.dims()[outer].min(FEWEST_ROWS);
-        let inner = leading_of(&x.shape.dims()[outer + 1..], 0, MOST_ELEMENTS / rows);
+        let inner = leading_of(&x.shape.dims()[outer + 1..], 0, most / rows);
         block[outer] = rows;
         block[outer + 1..].copy_from_slice(&inner);
     }

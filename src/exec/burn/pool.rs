@@ -41,7 +41,7 @@ pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Valu
 }
 
 /// Most elements under all windows between two looks at whether the step was given up.
-const MOST_POOLED: usize = 1 << 25;
+const MOST_POOLED: usize = 1 << 22;
 
 /// Some channels of some images: where they begin, and how many.
 struct Planes {
