@@ -43,6 +43,12 @@ struct Budget {
 
 static BUDGET: Budget = Budget::of(usize::MAX);
 
+#[cfg(test)]
+thread_local! {
+    /// The limit of a test, for its own thread alone.
+    static LIMIT_HERE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
 thread_local! {
     // Neither has a destructor: the allocator is called before and after everything else of a thread.
     /// What this thread took or gave back, and has not told yet.
@@ -61,6 +67,10 @@ impl Budget {
     }
 
     fn limit(&self) -> usize {
+        #[cfg(test)]
+        if let Some(limit) = LIMIT_HERE.get() {
+            return limit;
+        }
         self.limit.load(Ordering::Relaxed)
     }
 
@@ -132,6 +142,19 @@ impl Budget {
 /// only in a program whose global allocator is [`Allocator`](crate::Allocator).
 pub fn set_limit(bytes: usize) {
     BUDGET.limit.store(bytes, Ordering::Relaxed);
+}
+
+/// Runs something for which no more than so many bytes are left. Only this thread is told so: tests run side by side.
+#[cfg(test)]
+pub(crate) fn with_limit<T>(bytes: usize, run: impl FnOnce() -> T) -> T {
+    struct Restore(Option<usize>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LIMIT_HERE.set(self.0);
+        }
+    }
+    let _restore = Restore(LIMIT_HERE.replace(Some(bytes)));
+    run()
 }
 
 /// How many bytes the heap of this process may hold; `None` where no budget is set.

@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use array::Site;
 use burn_backend::DeviceOps;
-pub(super) use memory::{Backing, download};
+pub(super) use memory::{Backing, download, is_handed_over};
 
 use super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::kernel::KernelNode;

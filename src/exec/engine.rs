@@ -191,6 +191,27 @@ impl Value {
     }
 }
 
+/// Takes a value out of its place, into the memory of this process: moved where nobody else holds it, else copied. Where
+/// that fails, it stays in its place.
+///
+/// # Errors
+/// As [`Value::into_host`].
+pub(super) fn take_to_host(place: &mut Option<Value>) -> Result<Option<Tensor>> {
+    let is_moved = match place {
+        None | Some(Value::Host(_)) => true,
+        #[cfg(feature = "exec")]
+        Some(Value::Device(tensor)) => super::burn::is_handed_over(tensor),
+        #[cfg(not(feature = "exec"))]
+        Some(Value::Device(_)) => false,
+    };
+    if is_moved {
+        return place.take().map(Value::into_host).transpose();
+    }
+    let copy = place.clone().map(Value::into_host).transpose()?;
+    *place = None;
+    Ok(copy)
+}
+
 impl From<Tensor> for Value {
     fn from(tensor: Tensor) -> Self {
         Value::Host(tensor)

@@ -247,6 +247,15 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     }
 }
 
+/// Whether [`download`] hands the elements over as they are, which cannot fail: nobody else holds them, and they lie in this
+/// process's memory, in their order and without others.
+pub(crate) fn is_handed_over(tensor: &DeviceTensor) -> bool {
+    let Some(Memory::Flex(raw)) = &*tensor.memory else { return false };
+    let len = raw.shape().num_elements();
+    let is_whole = raw.is_contiguous() && raw.bytes().len() == len * raw.dtype().size();
+    std::sync::Arc::strong_count(&tensor.memory) == 1 && raw.is_unique() && is_whole && len > COPIED
+}
+
 /// So few elements at most are copied sooner than they are taken over: a backend hands its memory over in several steps.
 const COPIED: usize = 512;
 

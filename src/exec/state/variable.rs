@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
 
-use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::super::engine::{Engine, EngineKernel, Ran, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
 use super::super::resource::{Resource, Variable};
 use super::super::token::Token;
@@ -230,12 +230,12 @@ fn change(
         }
     }
     let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;
-    // The values are moved out, so that they can be written where nobody else holds them, and back whatever comes: but for
-    // one that the engine fails to hand over or to take.
+    // The values are taken out, so that they can be written where nobody else holds them, and put back whatever comes: but
+    // for one that the engine fails to take.
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());
     for place in &mut places {
-        match place.take().map(Value::into_host).transpose() {
+        match take_to_host(place) {
             Ok(tensor) => values.extend(tensor),
             Err(failure) => {
                 result = Err(failure);
