@@ -198,7 +198,8 @@ impl Device {
         is_asked
     }
 
-    /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink.
+    /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink. It may come before that start,
+    /// which is cut short by it all the same.
     pub fn abort(&self, step: StepId) {
         self.place.mailbox.send(Message::Abort { step });
     }

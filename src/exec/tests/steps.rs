@@ -202,3 +202,50 @@ fn a_piece_with_an_op_that_nothing_here_computes_is_refused() {
     check(&|piece| piece.feeds.clear(), Code::InvalidArgument);
     cluster.is_empty();
 }
+
+/// The next steps that were done, in order.
+fn done(cluster: &Cluster, count: usize) -> Vec<u64> {
+    let next = || match cluster.events.recv_timeout(PATIENCE).unwrap() {
+        Event::Done { step, .. } => step.number,
+        Event::Failed { failure, .. } => panic!("{failure}"),
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn a_step_that_was_given_up_before_its_start_came_does_not_run() {
+    let graph = graph("x = Const is=(1)\n y = Neg x");
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("y", "-1")]);
+    let id = PieceId { session: cluster.session, number: 1 };
+    let device = cluster.device(&cluster.names[0]);
+    let step = |number: u64| StepId { session: cluster.session, number };
+    device.abort(step(2));
+    device.start(id, 2, 1, Vec::new());
+    device.start(id, 3, 1, Vec::new());
+    assert_eq!(done(&cluster, 1), [3]);
+    // Nor do the later ones of its start; those before it do.
+    device.abort(step(6));
+    device.start(id, 4, 10, Vec::new());
+    device.start(id, 14, 2, Vec::new());
+    assert_eq!(done(&cluster, 4), [4, 5, 14, 15]);
+    device.arrive(step(7), vec![pushed(0, Some(Tensor::scalar(7)))]);
+    cluster.is_empty();
+}
+
+#[test]
+fn many_steps_that_were_given_up_keep_no_other_from_its_start() {
+    let graph = graph("x = Const is=(1)\n y = Neg x");
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("y", "-1")]);
+    let id = PieceId { session: cluster.session, number: 1 };
+    let device = cluster.device(&cluster.names[0]);
+    for i in 1..5000 {
+        device.abort(StepId { session: cluster.session, number: 2 * i });
+    }
+    device.start(id, 3, 1, Vec::new());
+    device.start(id, 9998, 1, Vec::new());
+    device.start(id, 9999, 1, Vec::new());
+    assert_eq!(done(&cluster, 2), [3, 9999]);
+    cluster.is_empty();
+}

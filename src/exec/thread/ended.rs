@@ -1,9 +1,13 @@
-//! Which steps of a session are over, so that values that come late for them are dropped.
+//! Which steps of a session are over, so that what comes late for them is dropped.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Most gaps between the steps that are over; beyond it the oldest are taken for over too.
 const MAX_GAPS: usize = 1024;
+
+/// Most ranges of steps that were given up before they came; beyond it the oldest are forgotten.
+const MAX_GIVEN_UP: usize = 1024;
 
 /// A set of step numbers, as ranges.
 #[derive(Debug, Default)]
@@ -17,7 +21,16 @@ impl Ended {
         self.ranges.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
     }
 
-    pub fn insert(&mut self, mut first: u64, mut last: u64) {
+    pub fn insert(&mut self, first: u64, last: u64) {
+        self.join(first, last);
+        if self.ranges.len() > MAX_GAPS
+            && let (Some((first, _)), Some((_, last))) = (self.ranges.pop_first(), self.ranges.pop_first())
+        {
+            self.ranges.insert(first, last);
+        }
+    }
+
+    fn join(&mut self, mut first: u64, mut last: u64) {
         while let Some((&from, &to)) = self.ranges.range(..=last.saturating_add(1)).next_back() {
             if to.saturating_add(1) < first {
                 break;
@@ -27,11 +40,27 @@ impl Ended {
             last = last.max(to);
         }
         self.ranges.insert(first, last);
-        if self.ranges.len() > MAX_GAPS
-            && let (Some((first, _)), Some((_, last))) = (self.ranges.pop_first(), self.ranges.pop_first())
-        {
-            self.ranges.insert(first, last);
+    }
+}
+
+/// The steps of a session that were given up before they came. None is in it that was not.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp(Ended);
+
+impl GivenUp {
+    pub fn insert(&mut self, number: u64) {
+        self.0.join(number, number);
+        if self.0.ranges.len() > MAX_GIVEN_UP {
+            self.0.ranges.pop_first();
         }
+    }
+
+    /// The first of these steps that is in it.
+    pub fn first_of(&self, steps: Range<u64>) -> Option<u64> {
+        if !steps.is_empty() && self.0.contains(steps.start) {
+            return Some(steps.start);
+        }
+        self.0.ranges.range(steps).next().map(|(&first, _)| first)
     }
 }
 
@@ -61,5 +90,25 @@ mod tests {
         assert!(ended.contains(0) && ended.contains(1), "the oldest gap is closed");
         let last = 2 * (10 * MAX_GAPS as u64 - 1);
         assert!(ended.contains(last) && !ended.contains(last - 1) && !ended.contains(last + 1));
+    }
+    #[test]
+    fn a_step_that_was_not_given_up_is_never_taken_for_one_that_was() {
+        let mut given_up = GivenUp::default();
+        [5, 6, 9].into_iter().for_each(|number| given_up.insert(number));
+        let check =
+            |steps: Range<u64>, want: Option<u64>| assert_eq!(given_up.first_of(steps.clone()), want, "{steps:?}");
+        check(1..5, None);
+        check(1..6, Some(5));
+        check(6..9, Some(6));
+        check(7..9, None);
+        check(7..u64::MAX, Some(9));
+        check(9..10, Some(9));
+        check(10..99, None);
+        check(5..5, None);
+        (0..10 * MAX_GIVEN_UP as u64).for_each(|i| given_up.insert(2 * i));
+        assert!(given_up.0.ranges.len() <= MAX_GIVEN_UP);
+        assert_eq!(given_up.first_of(0..10), None, "they were forgotten");
+        let last = 2 * (10 * MAX_GIVEN_UP as u64 - 1);
+        assert_eq!(given_up.first_of(last - 1..u64::MAX), Some(last));
     }
 }

@@ -16,7 +16,7 @@ use super::super::mailbox::{Message, Ticket};
 use super::super::step::{self, Body, Parked, Progress, Surroundings, Tags};
 use super::super::token::Tokens;
 use super::super::turn::{self, Signal};
-use super::ended::Ended;
+use super::ended::{Ended, GivenUp};
 use super::{Claim, Place};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -80,6 +80,8 @@ struct SessionState {
     /// Values that came before their step.
     early: HashMap<u64, Parked>,
     ended: Ended,
+    /// Steps that were given up before their start came: it may travel longer than the word that they are not wanted.
+    given_up: GivenUp,
 }
 
 /// The turn of a piece.
@@ -228,7 +230,7 @@ impl Table {
         Ok(())
     }
 
-    fn start(&mut self, id: PieceId, run: Run) {
+    fn start(&mut self, id: PieceId, mut run: Run) {
         let first = run.first;
         let Some(piece) = self.pieces.get_mut(&id) else {
             let step = StepId { session: id.session, number: first };
@@ -240,9 +242,15 @@ impl Table {
             return self
                 .report(StepId { session: id.session, number: first }, Failure::new(Code::ResourceExhausted, why));
         }
+        let session = self.sessions.get(&id.session);
+        let given_up = session.and_then(|session| session.given_up.first_of(run.first..run.end));
+        let end = given_up.map(|number| std::mem::replace(&mut run.end, number));
         if run.next < run.end {
             piece.runs.push_back(run);
             self.begin(id);
+        }
+        if let (Some(number), Some(end)) = (given_up, end) {
+            self.forget(id.session, number, end - 1);
         }
     }
 
@@ -437,11 +445,13 @@ impl Table {
 
     fn abort(&mut self, id: StepId) {
         let Some(session) = self.sessions.get_mut(&id.session) else { return };
+        let mut has_come = false;
         for piece_id in session.pieces.clone() {
             let Some(piece) = self.pieces.get_mut(&piece_id) else { continue };
             let Some(place) = piece.runs.iter().position(|run| (run.first..run.end).contains(&id.number)) else {
                 continue;
             };
+            has_come = true;
             // A piece may be ahead of the step that failed elsewhere: what follows that is given up all the same.
             if place == 0 && piece.current.is_some_and(|current| current >= id.number) {
                 self.end_run(piece_id);
@@ -452,6 +462,9 @@ impl Table {
             }
         }
         self.forget(id.session, id.number, id.number);
+        if let Some(session) = self.sessions.get_mut(&id.session).filter(|_| !has_come) {
+            session.given_up.insert(id.number);
+        }
     }
 
     fn forget_piece(&mut self, id: PieceId) {
