@@ -152,11 +152,16 @@ impl Accumulator {
     fn advance(&self, state: &mut State) -> Ended {
         let mut ended = Vec::new();
         while state.takes.front().is_some_and(|&(_, required)| required <= state.count) {
-            let (Some((waiter, _)), Some(sum)) = (state.takes.pop_front(), state.sum.take()) else { break };
-            let result = if self.is_mean { divide(sum, state.count) } else { Ok(sum) };
+            let (Some((waiter, _)), Some(mut sum)) = (state.takes.pop_front(), state.sum.take()) else { break };
+            let result = if self.is_mean { divide(&mut sum, state.count) } else { Ok(()) };
+            if let Err(failure) = result {
+                state.sum = Some(sum);
+                ended.push((waiter, Err(failure)));
+                continue;
+            }
             state.count = 0;
             state.global_step += 1;
-            ended.push((waiter, result.map(one)));
+            ended.push((waiter, Ok(one(sum))));
         }
         ended
     }
@@ -174,7 +179,8 @@ pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
     done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
 }
 
-fn divide(mut sum: Tensor, count: u64) -> Result<Tensor> {
+/// Divides by a number. Where that fails, nothing has changed.
+fn divide(sum: &mut Tensor, count: u64) -> Result<()> {
     let dtype = sum.dtype();
     let count_f64 = count as f64;
     let floats: Option<Result<()>> = with_float!(dtype, T => {
@@ -189,6 +195,5 @@ fn divide(mut sum: Tensor, count: u64) -> Result<Tensor> {
             })
         })
     });
-    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))?;
-    Ok(sum)
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
 }

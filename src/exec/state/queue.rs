@@ -300,13 +300,15 @@ impl Queue {
             dequeue.taken.push(element);
         }
         let took = dequeue.taken.len();
-        let result = if took >= dequeue.wanted {
-            self.gather(dequeue.taken, dequeue.how)
+        let result = if took >= dequeue.wanted || state.is_closed && dequeue.how == How::UpTo && took > 0 {
+            let answer = self.gather(&mut dequeue.taken, dequeue.how);
+            if answer.is_err() {
+                state.elements.put_back(dequeue.taken);
+            }
+            answer
         } else if !state.is_closed {
             state.dequeues.push_front(dequeue);
             return took > before;
-        } else if dequeue.how == How::UpTo && took > 0 {
-            self.gather(dequeue.taken, dequeue.how)
         } else {
             state.elements.put_back(dequeue.taken);
             let why = format!(
@@ -322,8 +324,8 @@ impl Queue {
         true
     }
 
-    /// What a dequeue answers.
-    fn gather(&self, mut taken: Vec<Element>, how: How) -> Result<Tokens> {
+    /// What a dequeue answers. Where that cannot be made, what it has taken is left as it is.
+    fn gather(&self, taken: &mut Vec<Element>, how: How) -> Result<Tokens> {
         if how == How::One {
             let element = taken.pop().unwrap_or_default();
             return Ok(element.into_iter().map(|tensor| Some(tensor.into())).collect());
