@@ -11,6 +11,7 @@ mod refused;
 mod scattered;
 mod state;
 mod steps;
+mod together;
 mod variants;
 
 use std::collections::{BTreeMap, HashMap};

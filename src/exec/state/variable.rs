@@ -82,14 +82,16 @@ fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
         let variable = inputs.variable(0)?;
         let value = inputs.value(1)?;
         check_dtype(&variable, value.dtype())?;
-        if checks {
-            check_shape(&variable, value.shape(), is_ref)?;
-        }
         let value = match value {
             Value::Host(tensor) => call.engine.keep(tensor)?,
             kept => kept,
         };
-        *variable.hold() = Some(value);
+        let mut place = variable.hold();
+        if checks {
+            check_shape(&variable, place.as_ref(), value.shape(), is_ref)?;
+        }
+        *place = Some(value);
+        drop(place);
         Ok(if is_ref { one(Token::Ref(variable)) } else { nothing() })
     })
 }
@@ -102,10 +104,10 @@ fn check_dtype(variable: &Variable, dtype: DType) -> Result<()> {
     Err(Failure::invalid(why))
 }
 
-fn check_shape(variable: &Variable, shape: &Shape, is_ref: bool) -> Result<()> {
-    let known = variable.hold().as_ref().map(|value| PartialShape::from(value.shape()));
-    let wanted = match known {
-        Some(shape) if is_ref => shape,
+/// Holds the shape of a value against the variable's: a reference asks for that of the value which it has now.
+fn check_shape(variable: &Variable, now: Option<&Value>, shape: &Shape, is_ref: bool) -> Result<()> {
+    let wanted = match now {
+        Some(value) if is_ref => PartialShape::from(value.shape()),
         _ => variable.shape.clone(),
     };
     if wanted.admits(shape) {
@@ -150,7 +152,9 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     let limit = node.attrs.int("limit")?;
     simple(move |mut inputs, _| {
         let variable = inputs.variable(0)?;
-        let before = variable.read()?.into_host()?;
+        // Held throughout: of two steps that count at the same time, each gets a number of its own.
+        let mut place = variable.hold();
+        let before = place.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
         let count = before.to_i64()?;
         if count >= limit {
             return Err(Failure::new(Code::OutOfRange, format!("Reached limit of {limit}")));
@@ -159,7 +163,7 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
             DType::I32 => Tensor::scalar((count + 1) as i32),
             _ => Tensor::scalar(count + 1),
         };
-        *variable.hold() = Some(after.into());
+        *place = Some(after.into());
         Ok(one(before))
     })
 }
