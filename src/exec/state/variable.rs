@@ -214,7 +214,7 @@ fn change(
         }
     }
     let mut rest: Values = (count..inputs.0.len()).map(|i| inputs.value(i)).collect::<Result<_>>()?;
-    let mut places: SmallVec<[MutexGuard<Option<Value>>; 4]> = variables.iter().map(|v| v.hold()).collect();
+    let mut places = hold(&variables);
     if let Some(i) = places.iter().position(|place| place.is_none()) {
         return Err(variables[i].uninitialized());
     }
@@ -258,6 +258,18 @@ fn change(
     }
     drop(places);
     result.map(|()| answer(variables, is_ref))
+}
+
+/// The places of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
+/// is: so no two wait for each other.
+fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Option<Value>>; 4]> {
+    let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
+    order.sort_unstable_by_key(|&i| Arc::as_ptr(&variables[i]));
+    let mut places: SmallVec<[Option<MutexGuard<Option<Value>>>; 4]> = variables.iter().map(|_| None).collect();
+    for i in order {
+        places[i] = Some(variables[i].hold());
+    }
+    places.into_iter().flatten().collect()
 }
 
 fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> super::Tokens {

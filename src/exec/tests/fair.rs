@@ -66,7 +66,7 @@ fn endless() -> (Cluster, Receiver<()>, Arc<AtomicUsize>) {
 }
 
 /// Asks until the answer is true.
-fn until(mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "it never comes");

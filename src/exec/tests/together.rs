@@ -2,8 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use super::super::resource::{DEFAULT_CONTAINER, Key, Resource};
+use super::fair::until;
 use super::ops::Ops;
 use super::*;
+
+/// A resource that a step has made.
+fn resource(cluster: &Cluster, name: &str) -> Resource {
+    let key = Key {
+        session: None,
+        device: (DeviceKind::Cpu, 0),
+        container: DEFAULT_CONTAINER.to_owned(),
+        name: name.to_owned(),
+    };
+    let missing = || panic!("nothing made {name}");
+    cluster.resources[0].find_or_make(&key, cluster.session, missing).unwrap()
+}
 
 #[test]
 fn each_number_is_counted_once() {
@@ -25,4 +39,41 @@ fn each_number_is_counted_once() {
     assert!(all.iter().copied().eq(0..2 * EACH as i64), "{} different numbers", all.len());
     let failure = ops().call("next", &[]).map(|_| ()).unwrap_err();
     assert_eq!((failure.code, failure.message.as_str()), (Code::OutOfRange, "Reached limit of 20000"));
+}
+
+/// Two updates that name two variables in opposite orders wait for each other at no time.
+#[test]
+fn updates_hold_their_variables_in_one_order() {
+    let text = "
+        one = Const is=(1.0)
+        two = Const is=(2.0)
+        a = VariableV2 dtype=float32 shape=[]
+        b = VariableV2 dtype=float32 shape=[]
+        init_a = Assign a one
+        init_b = Assign b two
+        train_a = ApplyMomentum a b one one one
+        train_b = ApplyMomentum b a one one one";
+    let graph = graph(text);
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("init_a", "1.0"), ("init_b", "2.0")]);
+    let variable = |name: &str| match resource(&cluster, name) {
+        Resource::Variable(variable) => variable,
+        other => panic!("{other:?}"),
+    };
+    let (a, b) = (variable("a"), variable("b"));
+    let a_is_first = Arc::as_ptr(&a) < Arc::as_ptr(&b);
+    let (first, last, trains) =
+        if a_is_first { (&a, &b, ["^train_b", "^train_a"]) } else { (&b, &a, ["^train_a", "^train_b"]) };
+    let held = last.hold();
+    let one = cluster.start(&graph, &[], &trains[..1], 1).unwrap();
+    // It names the last one first, and holds the first one while it waits for that.
+    until(|| first.bytes() == 0);
+    let other = cluster.start(&graph, &[], &trains[1..], 1).unwrap();
+    drop(held);
+    cluster.wait(one).unwrap();
+    cluster.wait(other).unwrap();
+    // The one makes `accum += 1; var -= accum` of what stands there, and then the other, the other way round.
+    let number = |variable: &super::super::resource::Variable| variable.read().unwrap().into_host().unwrap();
+    let (first_value, last_value) = if a_is_first { ("1.0", "1.0") } else { ("4.0", "-1.0") };
+    assert_eq!([number(first), number(last)], [tensor(first_value), tensor(last_value)]);
 }
