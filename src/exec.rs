@@ -144,11 +144,13 @@ impl Device {
     pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
         let step = StepId { session: id.session, number: first };
         let bytes = feeds.iter().map(Tensor::byte_len).sum();
-        match Claim::of(&self.place, bytes) {
-            Some(claim) => {
-                self.ask(step, Message::Start { id, first, count, feeds, claim });
-            }
-            None => self.refuse(step, self.too_much()),
+        let is_asked = match Claim::of(&self.place, bytes) {
+            Some(claim) => self.ask(step, Message::Start { id, first, count, feeds, claim }),
+            None => self.ask(step, Message::Overflow { step, count, failure: self.too_much() }),
+        };
+        if !is_asked {
+            // Where not even that finds room, what came for those steps goes as its master gives each of them up.
+            self.place.mailbox.follow_up(Message::Unwanted { step, count });
         }
     }
 
@@ -175,7 +177,7 @@ impl Device {
 
     /// Fails a step, begun or not, whose values cannot be taken.
     pub fn refuse(&self, step: StepId, failure: Failure) {
-        self.ask(step, Message::Overflow { step, failure });
+        self.ask(step, Message::Overflow { step, count: 1, failure });
     }
 
     fn too_much(&self) -> Failure {

@@ -34,10 +34,16 @@ pub(super) enum Message {
         step: StepId,
         values: Vec<Pushed>,
     },
-    /// More values wait than may: the step that one more came for fails.
+    /// More values wait than may: the step that one more came for fails, and those of its start that were to follow.
     Overflow {
         step: StepId,
+        count: u64,
         failure: Failure,
+    },
+    /// A start was refused, and that was said: nothing is to wait for its steps.
+    Unwanted {
+        step: StepId,
+        count: u64,
     },
     Abort {
         step: StepId,
@@ -115,7 +121,16 @@ impl Mailbox {
     /// # Errors
     /// ResourceExhausted where [`MAX_MESSAGES`] wait already, Unavailable where nobody is left to take it.
     pub fn offer(&self, message: Message) -> Result<()> {
-        if self.state.messages.load(Ordering::Relaxed) >= MAX_MESSAGES {
+        self.offer_up_to(MAX_MESSAGES, message)
+    }
+
+    /// Sends what follows from a refusal, for which there is room as many times again. Whether there was.
+    pub fn follow_up(&self, message: Message) -> bool {
+        self.offer_up_to(2 * MAX_MESSAGES, message).is_ok()
+    }
+
+    fn offer_up_to(&self, most: usize, message: Message) -> Result<()> {
+        if self.state.messages.load(Ordering::Relaxed) >= most {
             let why = format!("{MAX_MESSAGES} messages wait for the device already (MAX_MESSAGES)");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
@@ -170,6 +185,12 @@ mod tests {
         let refused = mailbox.offer(abort(0)).unwrap_err();
         assert_eq!(refused.code, Code::ResourceExhausted);
         assert!(refused.message.contains("MAX_MESSAGES"), "{refused}");
+        let unwanted = || Message::Unwanted { step: StepId { session: SessionId(1), number: 0 }, count: 1 };
+        let followed = (0..2 * MAX_MESSAGES).take_while(|_| mailbox.follow_up(unwanted())).count();
+        assert_eq!(followed, MAX_MESSAGES, "what follows from refusals has a bound of its own");
+        for _ in 0..MAX_MESSAGES {
+            inbox.take().unwrap();
+        }
         mailbox.send(Message::Close);
         assert!(inbox.take().is_some() && inbox.wait().is_some());
         mailbox.offer(abort(1)).unwrap();

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
 use super::super::kernel::KernelNode;
 use super::super::turn;
-use super::super::{Holds, MAX_PARKED_BYTES, MAX_PIECES};
+use super::super::{Holds, MAX_MESSAGES, MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
 use super::deep::{chain, piece};
 use super::*;
 
@@ -136,12 +136,12 @@ fn feeds_that_wait_are_counted_and_too_many_fail_their_step() {
     begun.recv_timeout(PATIENCE).unwrap();
     let (session, fits) = (cluster.session, MAX_PARKED_BYTES / large.byte_len());
     let device = cluster.device(&cluster.names[0]);
-    let start = |number: usize| {
-        device.start(PieceId { session, number: 1 }, 1 + number as u64, 1, vec![large.clone()]);
+    let start = |number: usize, count: u64| {
+        device.start(PieceId { session, number: 1 }, 1 + number as u64, count, vec![large.clone()]);
     };
-    (1..=fits).for_each(start);
+    (1..=fits).for_each(|number| start(number, 1));
     assert_eq!(device.holds().parked_bytes, MAX_PARKED_BYTES);
-    start(fits + 1);
+    start(fits + 1, 3);
     match cluster.events.recv_timeout(PATIENCE).unwrap() {
         Event::Failed { step, failure } => {
             assert_eq!((step.number, failure.code), (2 + fits as u64, Code::ResourceExhausted), "{failure}");
@@ -149,8 +149,105 @@ fn feeds_that_wait_are_counted_and_too_many_fail_their_step() {
         }
         Event::Done { .. } => panic!("it never ends"),
     }
+    // Nothing is kept for the later steps of that start.
+    cluster.abort(1);
+    begun.recv_timeout(PATIENCE).expect("the next begins");
+    let device = cluster.device(&cluster.names[0]);
+    let before = device.holds();
+    let late = Pushed { transfer: 9, iterations: SmallVec::new(), value: Some(Tensor::scalar(1)) };
+    device.arrive(StepId { session, number: 4 + fits as u64 }, vec![late]);
+    assert_eq!(device.holds(), before);
     device.release(session);
     until(|| device.holds() == Holds::default());
+}
+
+#[test]
+fn so_many_runs_of_a_piece_wait_and_nothing_for_the_steps_of_one_more() {
+    let (mut cluster, begun, _) = endless();
+    cluster.start(&graph("x = Const is=(1)\n y = Neg x"), &[], &["y"], 1).unwrap();
+    begun.recv_timeout(PATIENCE).unwrap();
+    let (session, device) = (cluster.session, cluster.device(&cluster.names[0]));
+    let start = |number: u64, count: u64| device.start(PieceId { session, number: 1 }, number, count, Vec::new());
+    // The first of them runs, and stands in the line until it is done.
+    for number in 2..=MAX_RUNS as u64 {
+        start(number, 1);
+        if number % 1024 == 0 {
+            // So that no more messages wait than may.
+            device.holds();
+        }
+    }
+    let (before, first) = (device.holds(), MAX_RUNS as u64 + 1);
+    let arrive = |number: u64| {
+        let value = Some(Tensor::scalar(1));
+        let pushed = Pushed { transfer: 9, iterations: SmallVec::new(), value };
+        device.arrive(StepId { session, number }, vec![pushed]);
+    };
+    arrive(first + 1);
+    start(first, 3);
+    match cluster.events.recv_timeout(PATIENCE).unwrap() {
+        Event::Failed { step, failure } => {
+            assert_eq!((step.number, failure.code), (first, Code::ResourceExhausted), "{failure}");
+            assert!(failure.message.contains("MAX_RUNS"), "{failure}");
+        }
+        Event::Done { .. } => panic!("it never ends"),
+    }
+    arrive(first + 2);
+    assert_eq!(device.holds(), before);
+    device.release(session);
+    until(|| device.holds() == Holds::default());
+}
+
+/// Takes its time with what is done: until it is told to go on.
+struct Slow {
+    go_on: Mutex<Receiver<()>>,
+    events: Mutex<Sender<Result<u64, Failure>>>,
+}
+
+impl Sink for Slow {
+    fn push(&self, _: StepId, _: &DeviceName, _: Vec<Pushed>) {}
+
+    fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
+
+    fn done(&self, _: PieceId, step: StepId, _: Vec<Tensor>) {
+        self.events.lock().unwrap().send(Ok(step.number)).unwrap();
+        self.go_on.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+    }
+
+    fn failed(&self, _: StepId, failure: Failure) {
+        self.events.lock().unwrap().send(Err(failure)).unwrap();
+    }
+}
+
+#[test]
+fn nothing_waits_for_the_steps_of_a_start_that_found_no_room() {
+    let (go, go_on) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
+    let sink = Arc::new(Slow { go_on: Mutex::new(go_on), events: Mutex::new(sender) });
+    let name = Task::new("local", 0).device(DeviceKind::Cpu, 0);
+    let device = Device::open(name, Box::new(HostEngine), Arc::default(), sink).unwrap();
+    let id = PieceId { session: SessionId(1), number: 1 };
+    device.register(id, chain(1)).unwrap();
+    device.start(id, 1, 1, Vec::new());
+    assert_eq!(events.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
+    // The device hears nothing now, and what it is told piles up.
+    let arrive = |number: u64| {
+        let pushed = Pushed { transfer: 9, iterations: SmallVec::new(), value: Some(Tensor::scalar(1)) };
+        device.arrive(StepId { session: SessionId(1), number }, vec![pushed]);
+    };
+    arrive(11);
+    for _ in 1..MAX_MESSAGES {
+        // Of a session that is not here: it comes to nothing.
+        device.arrive(StepId { session: SessionId(2), number: 1 }, Vec::new());
+    }
+    device.start(id, 10, 3, Vec::new());
+    let failure = events.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!((failure.code, failure.step), (Code::ResourceExhausted, Some(10)), "{failure}");
+    assert!(failure.message.contains("MAX_MESSAGES"), "{failure}");
+    go.send(()).unwrap();
+    device.holds();
+    arrive(12);
+    let held = device.holds();
+    assert_eq!((held.steps, held.parked_bytes), (0, 0), "{held:?}");
 }
 
 #[test]

@@ -249,3 +249,26 @@ fn many_steps_that_were_given_up_keep_no_other_from_its_start() {
     assert_eq!(done(&cluster, 2), [3, 9999]);
     cluster.is_empty();
 }
+
+#[test]
+fn nothing_waits_for_the_steps_of_a_start_that_was_refused() {
+    let graph = graph("x = Const is=(1)\n y = Neg x");
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph, &[], &[("y", "-1")]);
+    let device = cluster.device(&cluster.names[0]);
+    let arrive = |number: u64| {
+        let step = StepId { session: cluster.session, number };
+        device.arrive(step, vec![pushed(0, Some(Tensor::scalar(7)))]);
+    };
+    // One that came before it, and one that comes after.
+    arrive(12);
+    device.start(PieceId { session: cluster.session, number: 99 }, 10, 5, Vec::new());
+    match cluster.events.recv_timeout(PATIENCE).unwrap() {
+        Event::Failed { step, failure } => assert_eq!((step.number, failure.code), (10, Code::NotFound), "{failure}"),
+        Event::Done { .. } => panic!("there is no such piece"),
+    }
+    arrive(14);
+    cluster.is_empty();
+    arrive(15);
+    assert_eq!(device.holds().steps, 1, "that is none of them");
+}

@@ -5,8 +5,10 @@
 //! table: what comes for it then is held until it is back.
 
 mod account;
+mod lost;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,7 +135,10 @@ impl Table {
         }
         let about = match &message {
             Message::Start { id, first, .. } => Some(StepId { session: id.session, number: *first }),
-            Message::Arrive { step, .. } | Message::Overflow { step, .. } | Message::Abort { step } => Some(*step),
+            Message::Arrive { step, .. }
+            | Message::Overflow { step, .. }
+            | Message::Unwanted { step, .. }
+            | Message::Abort { step } => Some(*step),
             Message::Wake { ticket, .. } => Some(ticket.step),
             Message::Back { turn, .. } => Some(turn.step()),
             Message::Register { .. }
@@ -191,7 +196,8 @@ impl Table {
                     self.arrive(step, transfer, iterations, value);
                 }
             }
-            Message::Overflow { step, failure } => self.overflow(step, failure),
+            Message::Overflow { step, count, failure } => self.overflow(step, count, failure),
+            Message::Unwanted { step, count } => self.forget_start(step, count),
             Message::Abort { step } => self.abort(step),
             Message::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
             Message::Release { session } => self.release(session),
@@ -231,26 +237,29 @@ impl Table {
     }
 
     fn start(&mut self, id: PieceId, mut run: Run) {
-        let first = run.first;
-        let Some(piece) = self.pieces.get_mut(&id) else {
-            let step = StepId { session: id.session, number: first };
-            let why = format!("piece {} is not registered here; its session may be over", id.number);
-            return self.report(step, Failure::new(Code::NotFound, why));
+        let step = StepId { session: id.session, number: run.first };
+        let refused = match self.pieces.get(&id) {
+            None => {
+                let why = format!("piece {} is not registered here; its session may be over", id.number);
+                Some(Failure::new(Code::NotFound, why))
+            }
+            Some(piece) if piece.runs.len() >= MAX_RUNS => {
+                let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
+                Some(Failure::new(Code::ResourceExhausted, why))
+            }
+            Some(_) => None,
         };
-        if piece.runs.len() >= MAX_RUNS {
-            let why = format!("{MAX_RUNS} runs of piece {} wait for their turn already (MAX_RUNS)", id.number);
-            return self
-                .report(StepId { session: id.session, number: first }, Failure::new(Code::ResourceExhausted, why));
+        if let Some(failure) = refused {
+            self.forget(id.session, run.first..run.end);
+            return self.report(step, failure);
         }
         let session = self.sessions.get(&id.session);
-        let given_up = session.and_then(|session| session.given_up.first_of(run.first..run.end));
-        let end = given_up.map(|number| std::mem::replace(&mut run.end, number));
-        if run.next < run.end {
+        let end = run.end;
+        run.end = session.and_then(|session| session.given_up.first_of(run.first..end)).unwrap_or(end);
+        self.forget(id.session, run.end..end);
+        if let Some(piece) = self.pieces.get_mut(&id).filter(|_| run.next < run.end) {
             piece.runs.push_back(run);
             self.begin(id);
-        }
-        if let (Some(number), Some(end)) = (given_up, end) {
-            self.forget(id.session, number, end - 1);
         }
     }
 
@@ -366,17 +375,17 @@ impl Table {
         let step = self.end_step(id)?;
         let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
         if let Some(run) = run.filter(|run| run.next < run.end) {
-            self.forget(id.session, run.next, run.end - 1);
+            self.forget(id.session, run.next..run.end);
         }
         Some(step)
     }
 
     /// Notes that steps are over which have not begun.
-    fn forget(&mut self, session: SessionId, first: u64, last: u64) {
-        let Some(session) = self.sessions.get_mut(&session) else { return };
-        session.ended.insert(first, last);
+    fn forget(&mut self, session: SessionId, steps: Range<u64>) {
+        let Some(session) = self.sessions.get_mut(&session).filter(|_| !steps.is_empty()) else { return };
+        session.ended.insert(steps.start, steps.end - 1);
         session.early.retain(|number, early| {
-            let is_over = (first..=last).contains(number);
+            let is_over = steps.contains(number);
             if is_over {
                 let bytes: usize = early.values().map(step::cost).sum();
                 self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
@@ -436,10 +445,16 @@ impl Table {
         }
     }
 
-    /// Fails a step, begun or not, that more values came for than may wait.
-    fn overflow(&mut self, id: StepId, failure: Failure) {
+    /// Notes that a step, and those of its start that were to follow, are over, none of which has begun.
+    fn forget_start(&mut self, id: StepId, count: u64) {
+        self.forget(id.session, id.number..id.number.saturating_add(count));
+    }
+
+    /// Fails a step, begun or not, that more values came for than may wait, and those of its start.
+    fn overflow(&mut self, id: StepId, count: u64, failure: Failure) {
         let failure = failure.with_holder_among(|_| self.most_held());
         self.abort(id);
+        self.forget_start(id, count);
         self.report(id, failure);
     }
 
@@ -458,10 +473,10 @@ impl Table {
                 self.begin(piece_id);
             } else {
                 let end = std::mem::replace(&mut piece.runs[place].end, id.number);
-                self.forget(id.session, id.number, end - 1);
+                self.forget(id.session, id.number..end);
             }
         }
-        self.forget(id.session, id.number, id.number);
+        self.forget_start(id, 1);
         if let Some(session) = self.sessions.get_mut(&id.session).filter(|_| !has_come) {
             session.given_up.insert(id.number);
         }
@@ -472,7 +487,7 @@ impl Table {
             if piece.current.is_some() {
                 self.end_run(id);
             } else if let Some(run) = piece.runs.pop_front().filter(|run| run.next < run.end) {
-                self.forget(id.session, run.next, run.end - 1);
+                self.forget(id.session, run.next..run.end);
             }
         }
         self.pieces.remove(&id);
@@ -498,80 +513,6 @@ impl Table {
         let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
         self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
         self.place.resources.release(id);
-    }
-
-    /// Does something to the table. Where that panics, the step it was about fails; where nothing can be said of one, or
-    /// giving it up panics too, the device is lost.
-    fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
-        let failure = Failure::panicked("the device's thread", &*panic);
-        let ended = about.map(|step| {
-            let fail = || {
-                self.abort(step);
-                self.report(step, failure.clone());
-            };
-            catch_unwind(AssertUnwindSafe(fail))
-        });
-        if !matches!(ended, Some(Ok(()))) {
-            self.lose(failure);
-        }
-    }
-
-    /// Fails every step, now and from now on: nothing is known of what the table holds.
-    fn lose(&mut self, failure: Failure) {
-        let message = format!("{} is lost until its node starts anew: {}", self.place.name, failure.message);
-        let failure = Failure::new(Code::Internal, message);
-        self.lost = Some(failure.clone());
-        self.runnable.clear();
-        self.ending = 0;
-        let mut steps: Vec<StepId> = Vec::new();
-        for (id, mut piece) in std::mem::take(&mut self.pieces) {
-            piece.signal.stop();
-            // Of each run the step that is under way, or the first to come; none of a run that is through.
-            steps.extend(piece.runs.iter().filter_map(|run| {
-                let current = piece.current.filter(|number| (run.first..run.end).contains(number));
-                let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
-                Some(StepId { session: id.session, number })
-            }));
-            // What is to be dropped may be what panics.
-            let _panicked = catch_unwind(AssertUnwindSafe(|| {
-                if let Some(body) = &mut piece.body {
-                    body.step.cancel(&body.program.code, &self.place.parked);
-                }
-                drop(piece);
-            }));
-        }
-        self.sessions.clear();
-        for step in steps {
-            let _panicked = catch_unwind(AssertUnwindSafe(|| self.report(step, failure.clone())));
-        }
-    }
-
-    /// Answers a message to a device that is lost.
-    fn refuse(&mut self, message: Message) {
-        let Some(lost) = self.lost.clone() else { return };
-        let answer = || match message {
-            Message::Register { reply, .. } => {
-                let _gone = reply.send(Err(lost));
-            }
-            Message::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
-            Message::Arrive { values, .. } => {
-                let bytes: usize = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
-                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
-            }
-            Message::Release { session } => self.place.resources.release(session),
-            Message::Count { reply } => {
-                let _gone = reply.send(self.holds());
-            }
-            Message::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
-            Message::Overflow { .. }
-            | Message::Abort { .. }
-            | Message::Forget { .. }
-            | Message::Wake { .. }
-            | Message::Largest { .. }
-            | Message::Close => {}
-        };
-        let _panicked = catch_unwind(AssertUnwindSafe(answer));
     }
 }
 

@@ -1,0 +1,87 @@
+//! Where a table itself panics: the step it was about fails, or the device is lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use super::super::super::mailbox::Message;
+use super::super::super::step;
+use super::Table;
+use crate::failure::{Code, Failure};
+use crate::ids::StepId;
+
+impl Table {
+    /// Does something to the table. Where that panics, the step it was about fails; where nothing can be said of one, or
+    /// giving it up panics too, the device is lost.
+    pub(super) fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
+        let failure = Failure::panicked("the device's thread", &*panic);
+        let ended = about.map(|step| {
+            let fail = || {
+                self.abort(step);
+                self.report(step, failure.clone());
+            };
+            catch_unwind(AssertUnwindSafe(fail))
+        });
+        if !matches!(ended, Some(Ok(()))) {
+            self.lose(failure);
+        }
+    }
+
+    /// Fails every step, now and from now on: nothing is known of what the table holds.
+    fn lose(&mut self, failure: Failure) {
+        let message = format!("{} is lost until its node starts anew: {}", self.place.name, failure.message);
+        let failure = Failure::new(Code::Internal, message);
+        self.lost = Some(failure.clone());
+        self.runnable.clear();
+        self.ending = 0;
+        let mut steps: Vec<StepId> = Vec::new();
+        for (id, mut piece) in std::mem::take(&mut self.pieces) {
+            piece.signal.stop();
+            // Of each run the step that is under way, or the first to come; none of a run that is through.
+            steps.extend(piece.runs.iter().filter_map(|run| {
+                let current = piece.current.filter(|number| (run.first..run.end).contains(number));
+                let number = current.or_else(|| (run.next < run.end).then_some(run.next))?;
+                Some(StepId { session: id.session, number })
+            }));
+            // What is to be dropped may be what panics.
+            let _panicked = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(body) = &mut piece.body {
+                    body.step.cancel(&body.program.code, &self.place.parked);
+                }
+                drop(piece);
+            }));
+        }
+        self.sessions.clear();
+        for step in steps {
+            let _panicked = catch_unwind(AssertUnwindSafe(|| self.report(step, failure.clone())));
+        }
+    }
+
+    /// Answers a message to a device that is lost.
+    pub(super) fn refuse(&mut self, message: Message) {
+        let Some(lost) = self.lost.clone() else { return };
+        let answer = || match message {
+            Message::Register { reply, .. } => {
+                let _gone = reply.send(Err(lost));
+            }
+            Message::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
+            Message::Arrive { values, .. } => {
+                let bytes: usize = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
+                self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            Message::Release { session } => self.place.resources.release(session),
+            Message::Count { reply } => {
+                let _gone = reply.send(self.holds());
+            }
+            Message::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
+            Message::Overflow { .. }
+            | Message::Unwanted { .. }
+            | Message::Abort { .. }
+            | Message::Forget { .. }
+            | Message::Wake { .. }
+            | Message::Largest { .. }
+            | Message::Close => {}
+        };
+        let _panicked = catch_unwind(AssertUnwindSafe(answer));
+    }
+}
