@@ -15,6 +15,7 @@ mod program;
 mod refused;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 pub use attr::{Attr, Attrs, Filled};
 pub use builder::{GraphBuilder, Input, OpBuilder};
@@ -99,7 +100,7 @@ pub struct Node {
     pub outputs: Vec<OutputType>,
     /// Where no step can run it: what it stated. Its `op` stands for any then, its attributes are as stated, and its outputs
     /// are typed by who takes them.
-    pub refused: Option<Box<Refused>>,
+    pub refused: Option<Arc<Refused>>,
 }
 
 /// A checked graph. The order of its nodes is the order they were stated in.
@@ -194,8 +195,7 @@ impl Graph {
 
     /// Why no step can run a node; `None` where one can.
     pub fn refusal(&self, id: NodeId) -> Option<GraphError> {
-        let node = self.node(id);
-        Some(node.refused.as_ref()?.error(&node.name))
+        Some(self.node(id).refused.as_ref()?.error())
     }
 
     /// Whether there are nodes that no step can run.

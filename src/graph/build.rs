@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
 use super::refused::{self, Refused};
@@ -154,22 +155,23 @@ fn check_or_keep(def: NodeDef, links: Links, nodes: &[Option<Node>]) -> Result<N
     let op = match (op::lookup(&def.op), &def.refused) {
         (Some(op), None) => op,
         (_, why) => {
-            let refused = Refused { op: def.op.clone(), why: why.clone(), because_of: None };
-            return Ok(keep(def, links, refused));
+            let (op, why) = (def.op.clone(), why.clone());
+            return Ok(keep(def, links, op, why, None));
         }
     };
     let Some(producer) = links.inputs.iter().find_map(refused_input) else { return check(def, op, links, nodes) };
-    let because_of = producer.refused.clone().map(|refused| (producer.name.clone(), refused));
+    let because_of = producer.refused.as_ref().map(|refused| refused.because_of.as_ref().unwrap_or(refused)).cloned();
     let is_known = links.inputs.iter().all(|input| refused_input(input).is_none() || refused::is_countable(*input));
     let again = Links { inputs: links.inputs.clone(), control: links.control.clone() };
     match check(def.clone(), op, again, nodes) {
         Ok(node) if is_known => Ok(node),
-        _ => Ok(keep(def, links, Refused { op: op.name.to_owned(), why: None, because_of })),
+        _ => Ok(keep(def, links, op.name.to_owned(), None, because_of)),
     }
 }
 
-fn keep(def: NodeDef, links: Links, refused: Refused) -> Node {
+fn keep(def: NodeDef, links: Links, op: String, why: Option<String>, because_of: Option<Arc<Refused>>) -> Node {
     let NodeDef { name, device, attrs, .. } = def;
+    let refused = Refused { node: name.clone(), op, why, because_of };
     Node {
         name,
         op: refused::unknown_op(),
@@ -179,7 +181,7 @@ fn keep(def: NodeDef, links: Links, refused: Refused) -> Node {
         device,
         attrs,
         outputs: Vec::new(),
-        refused: Some(Box::new(refused)),
+        refused: Some(Arc::new(refused)),
     }
 }
 

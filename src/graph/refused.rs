@@ -2,6 +2,8 @@
 //! cannot hold. Programs of TensorFlow's have such nodes beside what they run (input pipelines, what only an exporter needs),
 //! and a run is refused only where it needs one.
 
+use std::sync::Arc;
+
 use super::{GraphError, Node, OpDef, Output, OutputType, op};
 use crate::tensor::DType;
 
@@ -14,24 +16,28 @@ static UNKNOWN: OpDef = OpDef::unknown("an op that meshtf does not have");
 /// What such a node stated, and whose fault it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
+    /// The node's name.
+    pub node: String,
     /// The op type as stated.
     pub op: String,
     /// What its reader found wrong; `None` where it is the op that is unknown.
     pub why: Option<String>,
-    /// The node that cannot run, where this one only takes of that what it cannot be checked without.
-    pub because_of: Option<(String, Box<Refused>)>,
+    /// The node that cannot run by itself, where this one only takes of that, or of others that take of it, what it cannot
+    /// be checked without. All of them share it, and it has none of its own: a client says how long such a chain is.
+    pub because_of: Option<Arc<Refused>>,
 }
 
 impl Refused {
-    /// Why the node of that name cannot run.
-    pub fn error(&self, node: &str) -> GraphError {
-        match (&self.because_of, &self.why) {
-            (Some((node, refused)), _) => refused.error(node),
-            (None, Some(why)) => GraphError::CannotRun { node: node.to_owned(), why: why.clone() },
-            (None, None) => GraphError::UnknownOp {
-                node: node.to_owned(),
-                op: self.op.clone(),
-                nearest: op::nearest(&self.op).into_iter().map(str::to_owned).collect(),
+    /// Why the node cannot run.
+    pub fn error(&self) -> GraphError {
+        let Refused { node, op, why, .. } = self.because_of.as_deref().unwrap_or(self);
+        let node = node.clone();
+        match why {
+            Some(why) => GraphError::CannotRun { node, why: why.clone() },
+            None => GraphError::UnknownOp {
+                node,
+                op: op.clone(),
+                nearest: op::nearest(op).into_iter().map(str::to_owned).collect(),
             },
         }
     }

@@ -152,6 +152,23 @@ fn nodes_of_unknown_ops_are_kept_as_data() {
     assert!(missing.contains("x (Const) has 1 output(s)"), "{missing}");
 }
 
+/// However many nodes hang on one that cannot run, each says whose fault it is, and none holds a copy of what it said.
+#[test]
+fn a_long_chain_behind_an_unknown_op_is_kept() {
+    let n = 100_000;
+    let follow =
+        |i: usize| def(&format!("n{i} Identity {}", if i == 0 { "u".into() } else { format!("n{}", i - 1) }), &[]);
+    let defs: Vec<NodeDef> = [def("u Nosuch", &[])].into_iter().chain((0..n).map(follow)).collect();
+    let graph = Graph::new(defs).unwrap();
+    for i in [0, 1, n - 1] {
+        let refusal = graph.refusal(graph.find(&format!("n{i}")).unwrap()).unwrap();
+        assert_eq!(refusal.to_string(), "node u: unknown op \"Nosuch\"");
+    }
+    let refused = |name: &str| graph.node(graph.find(name).unwrap()).refused.as_ref().unwrap();
+    let last = refused(&format!("n{}", n - 1)).because_of.as_ref();
+    assert!(last.is_some_and(|root| std::sync::Arc::ptr_eq(root, refused("u"))));
+}
+
 #[test]
 fn a_large_graph_is_checked_in_one_breath() {
     // Quadratic steps would take a minute here.
