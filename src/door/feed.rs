@@ -10,12 +10,16 @@ use super::readers::Readers;
 use super::rope::Rope;
 use super::tensor::{CONTENT, Name, TENSOR};
 use crate::failure::{Failure, Result};
-use crate::graph::graphdef::weigh::{TENSOR as TENSOR_SCHEMA, weigh};
+use crate::graph::graphdef::weigh::{TENSOR as TENSOR_SCHEMA, TENSOR_HEAD, weigh};
 use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// What takes more bytes than that to read is read where it may take its time.
 const AT_ONCE: usize = 256 << 10;
+/// Most bytes of a feed beside its tensor: its name.
+const MAX_NAME_BYTES: usize = 64 << 10;
+/// Most memory of a shape as a message; there are shapes of more dimensions nowhere.
+const MAX_HEAD_BYTES: usize = 1 << 20;
 /// So much memory a tensor gets for what its client says it will send; more when that has come.
 const CLAIMED: usize = 16 << 20;
 
@@ -31,6 +35,7 @@ struct Head {
 impl Head {
     /// Its dtype and shape, where it is one that meshtf has, and its dimensions are known.
     fn read(bytes: &[u8]) -> Result<Option<(DType, Shape)>> {
+        weigh(bytes, &TENSOR_HEAD, MAX_HEAD_BYTES)?;
         let head = Head::decode(bytes).map_err(|error| malformed(&error))?;
         let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
         let dims = head.tensor_shape.map(|shape| shape.dim).unwrap_or_default();
@@ -52,8 +57,12 @@ impl Reading<'_> {
         let end = rope.left().saturating_sub(length);
         let mut tensor = None;
         let mut rest = Vec::new();
-        while let Some(length) = rope.field(end, TENSOR, &mut rest).await? {
+        while let Some(length) = rope.field(end, TENSOR, &mut rest, MAX_NAME_BYTES).await? {
             let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
+            // protobuf would have parts of one tensor joined; no client writes them, and each would be read by itself.
+            if tensor.is_some() {
+                return Err(Failure::invalid(format!("the feed {name:?} comes with two tensors")));
+            }
             tensor = Some(self.tensor(rope, length, &name).await?);
         }
         let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
@@ -67,20 +76,27 @@ impl Reading<'_> {
     pub async fn tensor(&self, rope: &mut Rope, length: usize, name: &str) -> Result<Tensor> {
         let end = rope.left().saturating_sub(length);
         let mut filled = None;
-        let mut packed = Vec::new();
+        let mut packed: Option<Vec<u8>> = None;
         let mut rest = Vec::new();
-        while let Some(length) = rope.field(end, CONTENT, &mut rest).await? {
+        while let Some(length) = rope.field(end, CONTENT, &mut rest, usize::MAX).await? {
+            // One each: what stands before is read again for each.
+            if filled.is_some() || packed.is_some() {
+                return Err(Failure::invalid(format!("the tensor fed to {name:?} has its content twice")));
+            }
             // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not,
-            // or for strings and bools, whose bytes are not their elements, the content is kept and read at the end.
-            filled = self.fill(rope, end, length, &rest, name).await?;
+            // or for strings and bools, whose bytes are not their elements, the content is kept and read at the end; so it
+            // is where much else stands before it, which takes its time to read.
+            if rest.len() <= AT_ONCE {
+                filled = self.fill(rope, end, length, &rest, name).await?;
+            }
             if filled.is_none() {
-                packed.clear();
+                let packed = packed.get_or_insert_default();
                 rope.copy(length, end, |bytes| packed.extend_from_slice(bytes)).await?;
             }
         }
         match filled {
             Some(tensor) => Ok(tensor),
-            None => self.stated(rope, rest, packed, name).await,
+            None => self.stated(rope, rest, packed.unwrap_or_default(), name).await,
         }
     }
 
@@ -88,7 +104,14 @@ impl Reading<'_> {
     /// any amount. What it takes is counted before it is made.
     async fn stated(&self, rope: &mut Rope, stated: Vec<u8>, packed: Vec<u8>, name: &str) -> Result<Tensor> {
         let mut elements = 0;
-        if let Some((dtype, shape)) = Head::read(&stated)? {
+        let is_long = stated.len() > AT_ONCE;
+        let (head, becomes, stated) = if is_long {
+            let look = move || Ok((Head::read(&stated)?, weigh(&*stated, &TENSOR_SCHEMA, MAX_TENSOR_BYTES)?, stated));
+            self.readers.run(look).await?
+        } else {
+            (Head::read(&stated)?, 0, stated)
+        };
+        if let Some((dtype, shape)) = head {
             let size = dtype.size().unwrap_or(size_of::<Vec<u8>>());
             elements = shape.checked_elements(dtype)? * size;
             if elements > AT_ONCE {
@@ -96,13 +119,11 @@ impl Reading<'_> {
             }
         }
         let decoded = |stated: &[u8]| TensorProto::decode(stated).map_err(|error| malformed(&error));
-        let mut proto = if stated.len() <= AT_ONCE {
-            decoded(&stated)?
-        } else {
-            let weighed = move || Ok((weigh(&*stated, &TENSOR_SCHEMA, MAX_TENSOR_BYTES)?, stated));
-            let (bytes, stated) = self.readers.run(weighed).await?;
-            rope.expand(bytes)?;
+        let mut proto = if is_long {
+            rope.expand(becomes)?;
             self.readers.run(move || decoded(&stated)).await?
+        } else {
+            decoded(&stated)?
         };
         // The last string stands for all that are missing.
         let repeated = proto.string_val.last().map_or(0, Vec::len);
@@ -244,7 +265,7 @@ mod tests {
         let both = [field(7, &two), field(7, &two)].concat();
         let mut message = rope(&both, both.len()).await;
         let mut answers = Vec::new();
-        while let Some(length) = message.field(0, 7, &mut Vec::new()).await.unwrap() {
+        while let Some(length) = message.field(0, 7, &mut Vec::new(), 0).await.unwrap() {
             answers.push(reading.tensor(&mut message, length, "x").await.is_ok());
             if answers.last() == Some(&false) {
                 break;
@@ -274,6 +295,38 @@ mod tests {
         check(content((1 << 20) - 1), false).await;
         // What is small is left to the session, which says more.
         check(splat(DType::F32, 2, one()), true).await;
+    }
+
+    /// What is read at all is read once: a message of many parts costs what its bytes cost.
+    #[tokio::test]
+    async fn what_stands_before_many_parts_is_not_read_for_each() {
+        let readers = Readers::new(1);
+        let reading = Reading { readers: &readers, admits: &anything };
+        // Fields that nobody knows, or dimensions.
+        let unknown =
+            |bytes: usize| [0xc8, 0x01].iter().chain(&[0]).copied().cycle().take(bytes / 3 * 3).collect::<Vec<u8>>();
+        let check = async |tensor: Vec<u8>, code: Code| {
+            let answer = reading.tensor(&mut rope(&tensor, 1 << 14).await, tensor.len(), "x").await;
+            assert_eq!(answer.unwrap_err().code, code);
+        };
+        check([unknown(3 << 20), [0x22, 0].repeat(1 << 16)].concat(), Code::InvalidArgument).await;
+        check([0x22, 0].repeat(2), Code::InvalidArgument).await;
+        check(field(2, &[0x12, 0].repeat(1 << 20)), Code::ResourceExhausted).await;
+        check([field(2, &[0x12, 0].repeat(1 << 20)), vec![0x22, 0]].concat(), Code::ResourceExhausted).await;
+        let check = async |named: Vec<u8>, code: Code| {
+            let answer = reading.named(&mut rope(&named, 1 << 14).await, named.len()).await;
+            assert_eq!(answer.unwrap_err().code, code);
+        };
+        let one = field(TENSOR, &splat(DType::F32, 1, TensorProto { float_val: vec![1.0], ..Default::default() }));
+        check([unknown(MAX_NAME_BYTES - 3), one.repeat(1 << 16)].concat(), Code::InvalidArgument).await;
+        check([unknown(MAX_NAME_BYTES + 3), one.clone()].concat(), Code::ResourceExhausted).await;
+        // As much before the content as is let in does no harm.
+        let [mut a, content] = [DType::F32; 2].map(|_| tensor_to_proto(&Tensor::vector(vec![1f32, 2.0])));
+        let bytes = std::mem::take(&mut a.tensor_content);
+        assert_eq!(bytes, content.tensor_content);
+        let late = [a.encode_to_vec(), unknown(1 << 20), field(CONTENT, &bytes)].concat();
+        let read = reading.tensor(&mut rope(&late, 1 << 14).await, late.len(), "x").await.unwrap();
+        assert_eq!(read, Tensor::vector(vec![1f32, 2.0]));
     }
 
     #[tokio::test]

@@ -53,9 +53,9 @@ async fn step(bytes: &[u8], piece: usize) -> Result<()> {
     let share = Room::new(LONGEST, 1, Duration::from_secs(60)).share(true);
     let mut rope = Rope::open(Body::new(StreamBody::new(futures::stream::iter(pieces))), share).await?;
     let reading = Reading { readers: &Readers::new(1), admits: &|_, _, _| Ok(()) };
-    rope.handle().await?;
+    rope.handle(&Readers::new(1)).await?;
     let mut head = Vec::new();
-    while let Some(length) = rope.field(0, STEP_FEED, &mut head).await? {
+    while let Some(length) = rope.field(0, STEP_FEED, &mut head, LONGEST).await? {
         reading.named(&mut rope, length).await?;
     }
     let step = msg::RunStepRequest::decode(&*head);

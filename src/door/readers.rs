@@ -46,6 +46,14 @@ impl Readers {
 }
 
 #[cfg(test)]
+impl Readers {
+    /// Takes a turn, as though something was read, until the answer is dropped.
+    pub fn occupy(&self) -> tokio::sync::OwnedSemaphorePermit {
+        Arc::clone(&self.0).try_acquire_owned().expect("a turn is free")
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 

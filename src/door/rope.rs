@@ -13,6 +13,7 @@ use tonic::body::Body;
 
 use super::connection::Call;
 use super::pieces::{Pieces, cut_off, find, has_group, malformed};
+use super::readers::Readers;
 use super::room::Share;
 use crate::failure::{Code, Failure, Result};
 
@@ -24,6 +25,8 @@ const HEADER: usize = 5;
 const VARINT: usize = 10;
 /// Bytes at the start of a message in which the handle of its session is looked for; ours end at 34.
 const START: usize = 64;
+/// A longer message is searched where it may take its time.
+const SEARCHED_AT_ONCE: usize = 64 << 10;
 /// After so many fields, others get a turn on the thread.
 const FIELDS_A_TURN: usize = 1024;
 
@@ -105,12 +108,12 @@ impl Rope {
     }
 
     /// The text in field 1, where requests name their session; nothing has been read by that. It stands first in what
-    /// TensorFlow's clients send, so that the rest need not have come. `None` where it is not there, or longer than a
-    /// session's name is.
+    /// TensorFlow's clients send, so that the rest need not have come; where it does not, a long message is searched by
+    /// `readers`. `None` where it is not there, or longer than a session's name is.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are no message.
-    pub async fn handle(&mut self) -> Result<Option<Vec<u8>>> {
+    /// InvalidArgument where the bytes are no message; ResourceExhausted where its search does not come to its turn.
+    pub async fn handle(&mut self, readers: &Readers) -> Result<Option<Vec<u8>>> {
         self.need(START.min(self.left)).await?;
         let mut start = self.pieces.clone();
         let is_first = decode_key(&mut start).is_ok_and(|key| key == (1, WireType::LengthDelimited));
@@ -120,15 +123,20 @@ impl Rope {
                 return Ok(Some(start.copy_to_bytes(length).to_vec()));
             }
         }
-        find(self.whole().await?, &[1], START)
+        let whole = self.whole().await?;
+        if whole.remaining() <= SEARCHED_AT_ONCE {
+            return find(whole, &[1], START);
+        }
+        readers.run(move || find(whole, &[1], START)).await
     }
 
     /// Goes on in the message that ends where `end` bytes are left: to its next field `tag`, which must be a message or
-    /// bytes, and answers the length of that; `None` at the end. Other fields on the way are added to `others` as they are.
+    /// bytes, and answers the length of that; `None` at the end. Other fields on the way are added to `others` as they are,
+    /// which may become `most` bytes.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are no message.
-    pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>) -> Result<Option<usize>> {
+    /// InvalidArgument where the bytes are no message; ResourceExhausted where there are more others.
+    pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>, most: usize) -> Result<Option<usize>> {
         while self.left > end {
             self.fields += 1;
             if self.fields.is_multiple_of(FIELDS_A_TURN) {
@@ -143,6 +151,7 @@ impl Rope {
             let length = match wire {
                 WireType::Varint => {
                     encode_varint(self.varint(end).await?, others);
+                    within_names(others.len(), most)?;
                     continue;
                 }
                 WireType::LengthDelimited => {
@@ -154,6 +163,7 @@ impl Rope {
                 WireType::SixtyFourBit => 8,
                 WireType::StartGroup | WireType::EndGroup => return Err(has_group()),
             };
+            within_names(others.len().saturating_add(length), most)?;
             self.copy(length, end, |bytes| others.extend_from_slice(bytes)).await?;
         }
         if self.left == end { Ok(None) } else { Err(cut_off()) }
@@ -247,6 +257,15 @@ impl Buf for Rope {
     }
 }
 
+/// Whether a request may have so many bytes beside its graph or its feeds, or a feed beside its tensor.
+pub(super) fn within_names(length: usize, most: usize) -> Result<()> {
+    if length <= most {
+        return Ok(());
+    }
+    let why = format!("the request names so much that it takes {length} bytes or more, the limit is {most}");
+    Err(Failure::new(Code::ResourceExhausted, why))
+}
+
 fn more_than_one() -> Failure {
     Failure::invalid("the request has more than one message")
 }
@@ -277,7 +296,7 @@ pub(super) mod tests {
         for piece in 1..=message.len() {
             let mut rope = rope(&message, piece).await;
             let (mut taken, mut others) = (Vec::new(), Vec::new());
-            while let Some(length) = rope.field(0, 2, &mut others).await.unwrap() {
+            while let Some(length) = rope.field(0, 2, &mut others, 12).await.unwrap() {
                 let mut bytes = Vec::new();
                 rope.copy(length, 0, |part| bytes.extend_from_slice(part)).await.unwrap();
                 taken.push((bytes, others.len()));
@@ -288,20 +307,37 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
+    async fn what_stands_beside_the_fields_that_are_looked_for_has_a_limit() {
+        let check = async |message: &[u8], most: usize, code: Option<Code>| {
+            let mut others = Vec::new();
+            let answer = rope(message, message.len()).await.field(0, 2, &mut others, most).await;
+            assert_eq!(answer.err().map(|failure| failure.code), code, "{message:?}");
+            assert!(others.len() <= most + VARINT);
+        };
+        check(&[0x0a, 4, 1, 2, 3, 4], 6, None).await;
+        check(&[0x0a, 4, 1, 2, 3, 4], 5, Some(Code::ResourceExhausted)).await;
+        // What is too long is not kept, even before it has come.
+        check(&[&[0x0a, 100][..], &[0; 100]].concat(), 50, Some(Code::ResourceExhausted)).await;
+        check(&[0x18, 1, 0x18, 2], 4, None).await;
+        check(&[0x18, 1, 0x18, 2], 3, Some(Code::ResourceExhausted)).await;
+    }
+
+    #[tokio::test]
     async fn what_is_cut_off_or_lies_is_refused() {
         let refused: [&[u8]; 6] = [&[0x0a], &[0x0a, 5, 1], &[0x12, 9, 1], &[0x18], &[0x25, 1], &[0x0b, 0x0c]];
         for bytes in refused {
-            let answer = rope(bytes, 1).await.field(0, 2, &mut Vec::new()).await;
+            let answer = rope(bytes, 1).await.field(0, 2, &mut Vec::new(), ANY).await;
             assert_eq!(answer.unwrap_err().code, Code::InvalidArgument, "{bytes:?}");
         }
     }
 
     #[tokio::test]
     async fn the_handle_is_found_wherever_it_stands() {
+        let readers = Readers::new(1);
         let check = async |message: &[u8], handle: Option<&[u8]>| {
             for piece in [1, 7, 1000] {
                 let mut rope = rope(message, piece).await;
-                assert_eq!(rope.handle().await.unwrap().as_deref(), handle, "{message:?}");
+                assert_eq!(rope.handle(&readers).await.unwrap().as_deref(), handle, "{message:?}");
                 assert_eq!(rope.left(), message.len());
             }
         };
@@ -311,7 +347,24 @@ pub(super) mod tests {
         check(&[0x12, 1, 5], None).await;
         check(&[&[0x0a, 70][..], &[b'a'; 70]].concat(), None).await;
         let mut waits = Rope::open(Body::new(silent(&[0, 0, 0, 0, 200, 0x0a, 62])), share()).await.unwrap();
-        assert!(futures::poll!(std::pin::pin!(waits.handle())).is_pending());
+        assert!(futures::poll!(std::pin::pin!(waits.handle(&readers))).is_pending());
+    }
+
+    #[tokio::test]
+    async fn a_long_message_is_searched_for_its_handle_where_that_may_take_its_time() {
+        let readers = Readers::new(1);
+        let turn = readers.occupy();
+        let check = async |fields: usize, is_done: bool| {
+            let message = [[0x12, 0].repeat(fields), vec![0x0a, 1, b'a']].concat();
+            let mut rope = rope(&message, message.len()).await;
+            let mut handle = std::pin::pin!(rope.handle(&readers));
+            assert_eq!(futures::poll!(handle.as_mut()).is_ready(), is_done, "{fields} fields");
+        };
+        check(10, true).await;
+        check(SEARCHED_AT_ONCE, false).await;
+        drop(turn);
+        let message = [[0x12, 0].repeat(SEARCHED_AT_ONCE), vec![0x0a, 1, b'a']].concat();
+        assert_eq!(rope(&message, 1 << 14).await.handle(&readers).await.unwrap().as_deref(), Some(&b"a"[..]));
     }
 
     #[tokio::test]
@@ -337,6 +390,7 @@ pub(super) mod tests {
         assert_eq!(answer.await.map(|_| ()).unwrap_err().code, Code::DeadlineExceeded);
     }
 
+    const ANY: usize = usize::MAX;
     const SILENCE: Duration = Duration::from_millis(100);
 
     fn impatient() -> Share {

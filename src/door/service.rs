@@ -13,7 +13,7 @@ use super::message::{self as msg, Method};
 use super::pieces::{find, malformed};
 use super::readers::Readers;
 use super::room::Room;
-use super::rope::Rope;
+use super::rope::{Rope, within_names};
 use super::session::{Callable, DoorSession, Placeholders, lock, stated};
 use super::sessions::Sessions;
 use super::tensor::Outgoing;
@@ -60,6 +60,13 @@ pub(super) struct MasterService {
     feeds: Readers,
     graphs: Readers,
     unproven: Readers,
+}
+
+/// Which callable a RunCallableRequest runs, where it says so by then.
+#[derive(Clone, PartialEq, prost::Message)]
+struct WhichCallable {
+    #[prost(int64, optional, tag = "2")]
+    handle: Option<i64>,
 }
 
 /// The session that a request names.
@@ -142,7 +149,7 @@ impl MasterService {
                 Ok(Outgoing::message(&msg::Empty {}))
             }
             Method::ListDevices => {
-                let filters = match message.handle().await? {
+                let filters = match message.handle(&self.unproven).await? {
                     Some(handle) if !handle.is_empty() => {
                         self.named(&mut message, caller).await?.session.filters().to_vec()
                     }
@@ -173,7 +180,7 @@ impl MasterService {
     /// # Errors
     /// Aborted where it names none that there is.
     async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Named> {
-        let handle = message.handle().await?.unwrap_or_default();
+        let handle = message.handle(&self.unproven).await?.unwrap_or_default();
         let handle = String::from_utf8_lossy(&handle).into_owned();
         let session = self.sessions.get(&handle, caller.connection.as_ref())?;
         passed(message, caller)?;
@@ -188,7 +195,7 @@ impl MasterService {
         if length <= NAMES_AT_ONCE {
             return decode();
         }
-        within_names(length)?;
+        within_names(length, MAX_NAMES_BYTES)?;
         share.expand(length, length * NAMES_GROW)?;
         self.graphs.run(decode).await
     }
@@ -200,7 +207,6 @@ impl MasterService {
         if length <= NAMES_AT_ONCE {
             return decode();
         }
-        within_names(length)?;
         message.expand(length * NAMES_GROW)?;
         self.graphs.run(decode).await
     }
@@ -271,7 +277,7 @@ impl MasterService {
         let admits = |name: &str, dtype, shape: &Shape| named.session.admits(name, dtype, shape);
         let reading = Reading { readers: &self.feeds, admits: &admits };
         let (mut feeds, mut head) = (Vec::new(), Vec::new());
-        while let Some(length) = message.field(0, STEP_FEED, &mut head).await? {
+        while let Some(length) = message.field(0, STEP_FEED, &mut head, MAX_NAMES_BYTES).await? {
             feeds.push(reading.named(&mut message, length).await?);
         }
         let head: msg::RunStepRequest = self.head(head, &mut message).await?;
@@ -302,10 +308,13 @@ impl MasterService {
     async fn run_callable(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         let named = self.named(&mut message, caller).await?;
         let (mut feeds, mut head) = (Vec::new(), Vec::new());
-        while let Some(length) = message.field(0, CALLABLE_FEED, &mut head).await? {
-            // Which callable it is stands in front of its feeds; where a client writes it behind, the session looks later.
-            let callable = msg::RunCallableRequest::decode(&*head).ok().map(|head| head.handle);
+        // Which callable it is stands in front of its feeds; where a client writes it behind, the session looks later.
+        let mut callable = None;
+        while let Some(length) = message.field(0, CALLABLE_FEED, &mut head, NAMES_AT_ONCE).await? {
             let place = feeds.len();
+            if place == 0 {
+                callable = WhichCallable::decode(&*head).map_err(|error| malformed(&error))?.handle;
+            }
             let admits = |_: &str, dtype, shape: &Shape| match callable {
                 Some(handle) => named.session.callable_admits(handle, place, dtype, shape),
                 None => Ok(()),
@@ -400,14 +409,6 @@ fn unauthenticated() -> Failure {
     let why = "this door asks for its token: as the header `authorization: Bearer TOKEN`, or in a session's configuration \
                as experimental.session_metadata.name";
     Failure::new(Code::Unauthenticated, why)
-}
-
-fn within_names(length: usize) -> Result<()> {
-    if length <= MAX_NAMES_BYTES {
-        return Ok(());
-    }
-    let why = format!("the request names so much that it takes {length} bytes, the limit is {MAX_NAMES_BYTES}");
-    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 fn callable(options: msg::CallableOptions) -> Result<Callable> {

@@ -206,6 +206,7 @@ fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
         let names = [field(1, &own), [0x1a, 0].repeat(5 << 20)].concat();
         refused(other.call("PartialRunSetup", &names), EXHAUSTED, "names so much");
         refused(other.call("RunStep", &names), EXHAUSTED, "names so much");
+        refused(other.call("RunCallable", &names), EXHAUSTED, "names so much");
         works(&other, &own, 4);
     });
 }
