@@ -20,6 +20,7 @@ mod session;
 mod sessions;
 mod tensor;
 mod trace;
+mod unproven;
 mod wire;
 
 use std::net::SocketAddr;

@@ -71,7 +71,7 @@ pub(crate) enum Progress {
 
 /// Where a stranger comes from: an IPv4 address, or the /64 of an IPv6 address, since whoever has one has all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Origin(IpAddr);
+pub(crate) struct Origin(IpAddr);
 
 impl From<IpAddr> for Origin {
     fn from(ip: IpAddr) -> Self {

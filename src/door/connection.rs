@@ -18,7 +18,7 @@ use futures::task::AtomicWaker;
 use super::session::lock;
 use crate::descriptors;
 use crate::failure::{Code, Failure, Result};
-use crate::strangers::{Progress, Stranger, Strangers};
+use crate::strangers::{Origin, Progress, Stranger, Strangers};
 
 /// Most connections of a door, strangers and all; fewer if that many would take more than half of the descriptors.
 const MAX_CONNECTIONS: usize = 1024;
@@ -206,6 +206,16 @@ impl Connection {
 
     pub fn is_same(&self, other: &Connection) -> bool {
         self.0.ptr_eq(&other.0)
+    }
+
+    /// Where it comes from, while it is open.
+    pub fn origin(&self) -> Option<Origin> {
+        Some(Origin::from(self.0.upgrade()?.address))
+    }
+
+    /// Whether its client has shown that it may pass.
+    pub fn is_proven(&self) -> bool {
+        self.0.upgrade().is_some_and(|state| state.is_proven())
     }
 
     /// Its client has shown that it may pass.

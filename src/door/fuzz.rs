@@ -50,7 +50,7 @@ async fn step(bytes: &[u8], piece: usize) -> Result<()> {
     framed.extend(bytes);
     let pieces: Vec<Result<Frame<bytes::Bytes>, tonic::Status>> =
         framed.chunks(piece).map(|piece| Ok(Frame::data(bytes::Bytes::copy_from_slice(piece)))).collect();
-    let share = Room::new(LONGEST, 1, Duration::from_secs(60)).share(true);
+    let share = Room::new(LONGEST, 1, Duration::from_secs(60)).known();
     let mut rope = Rope::open(Body::new(StreamBody::new(futures::stream::iter(pieces))), share).await?;
     let reading = Reading { readers: &Readers::new(1), admits: &|_, _, _| Ok(()) };
     rope.handle(&Readers::new(1)).await?;

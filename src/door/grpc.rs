@@ -92,7 +92,14 @@ impl Begun {
     async fn answer(self) -> Result<Outgoing> {
         let Begun { service, method, caller, mut call, limit, body } = self;
         let work = async {
-            let share = service.room().share(caller.is_known);
+            let share = match &caller.connection {
+                // What was shown once on a connection holds for its room; whether the call may pass is another question.
+                Some(connection) if !caller.is_known && !connection.is_proven() => {
+                    service.room().unproven(connection.origin())
+                }
+                None if !caller.is_known => service.room().unproven(None),
+                _ => service.room().known(),
+            };
             let message = Rope::open(body, share).await;
             // What is kept of a call that is taken back before this tells it from others.
             call.iter_mut().for_each(Call::has_begun);

@@ -1,7 +1,7 @@
 //! How much may be under way at once: what has come of clients' messages, and what they become when they are read.
 //!
 //! A message counts with the bytes that it has brought, not with those that it says it will bring. A client that has not
-//! shown the door's token yet shares a small room with all others of its kind.
+//! shown the door's token yet shares a small [room](super::unproven) with all others of its kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pieces::{Pieces, malformed};
+use super::unproven::{Place, Unproven};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
 use crate::memory;
+use crate::strangers::Origin;
 
 /// Most bytes of messages from clients that have not shown the door's token: of one, and of all together. A session's first
 /// message has its token in it, behind the graph.
@@ -27,26 +29,36 @@ struct Limits {
     longest: usize,
     silence: Duration,
     known: Arc<Semaphore>,
-    unproven: Arc<Semaphore>,
+    unproven: Arc<Unproven>,
     decoding: Arc<Semaphore>,
 }
 
 impl Room {
     /// Room for `count` messages of the longest kind at once, whose clients may be silent for so long.
     pub fn new(longest: usize, count: usize, silence: Duration) -> Room {
+        Room::with_unproven(longest, count, silence, MAX_UNPROVEN_BYTES)
+    }
+
+    /// The same, with so much room for clients that have not shown the token.
+    pub(super) fn with_unproven(longest: usize, count: usize, silence: Duration, unproven: usize) -> Room {
         let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
         Room(Arc::new(Limits {
             longest,
             silence,
             known: Arc::new(Semaphore::new(grains)),
-            unproven: Arc::new(Semaphore::new(MAX_UNPROVEN_BYTES / GRAIN)),
+            unproven: Unproven::new(unproven),
             decoding: Arc::new(Semaphore::new(MAX_GRAPH_BYTES / GRAIN)),
         }))
     }
 
-    /// A message's share, as yet empty.
-    pub fn share(&self, is_known: bool) -> Share {
-        Share { room: self.clone(), is_known, permit: None, taken: 0, expanded: 0 }
+    /// The share of a message whose client may pass, as yet empty.
+    pub fn known(&self) -> Share {
+        Share { room: self.clone(), held: Held::default(), came: 0, expanded: 0 }
+    }
+
+    /// The share of a message from there whose client has not shown the token, as yet empty.
+    pub fn unproven(&self, from: Option<Origin>) -> Share {
+        Share { held: Held::Unproven(self.0.unproven.place(from)), ..self.known() }
     }
 
     /// Decodes a message of that schema; what it takes as a message stays counted while the permit is held.
@@ -69,12 +81,23 @@ impl Room {
 /// What one message takes of the room, until it is dropped.
 pub(super) struct Share {
     room: Room,
-    is_known: bool,
-    permit: Option<OwnedSemaphorePermit>,
-    /// Bytes that it has room for.
-    taken: usize,
+    held: Held,
+    /// Bytes that came.
+    came: usize,
     /// Bytes that it has become beyond those that came.
     expanded: usize,
+}
+
+/// Where the share is.
+enum Held {
+    Unproven(Place),
+    Known { permit: Option<OwnedSemaphorePermit>, bytes: usize },
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held::Known { permit: None, bytes: 0 }
+    }
 }
 
 impl Share {
@@ -88,9 +111,10 @@ impl Share {
             let why = format!("the request has {length} bytes, the limit is {longest} (--grpc-limit)");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        if !self.is_known && length > MAX_UNPROVEN_BYTES {
+        let most = self.room.0.unproven.most();
+        if !self.is_known() && length > most {
             let why = format!(
-                "the request has {length} bytes, and the limit is {MAX_UNPROVEN_BYTES} for a client that has not shown the \
+                "the request has {length} bytes, and the limit is {most} for a client that has not shown the \
                  door's token; show it as the header `authorization: Bearer TOKEN`, or feed large values instead"
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -103,12 +127,33 @@ impl Share {
         self.room.0.silence
     }
 
+    /// Whether the client may pass.
+    pub fn is_known(&self) -> bool {
+        matches!(self.held, Held::Known { .. })
+    }
+
+    /// Waits until the message has to make room for another, and says so.
+    pub async fn has_to_go(&self) -> Failure {
+        match &self.held {
+            Held::Unproven(place) => place.has_to_go().await,
+            Held::Known { .. } => std::future::pending().await,
+        }
+    }
+
+    /// All of the message has come.
+    pub fn is_whole(&self) {
+        if let Held::Unproven(place) = &self.held {
+            place.is_whole();
+        }
+    }
+
     /// Takes room for all that has come so far.
     ///
     /// # Errors
     /// ResourceExhausted where there is none.
     pub fn received(&mut self, bytes: usize) -> Result<()> {
-        self.cover(bytes.saturating_add(self.expanded))
+        self.came = bytes;
+        self.cover()
     }
 
     /// Takes room for what a few bytes become when they are read, as though all of it had been sent.
@@ -134,29 +179,29 @@ impl Share {
     /// # Errors
     /// ResourceExhausted where there is no room among those who may.
     pub fn prove(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.is_known, true) {
+        if self.is_known() {
             return Ok(());
         }
-        let taken = std::mem::take(&mut self.taken);
-        let before = self.permit.take();
-        self.cover(taken)?;
-        drop(before);
-        Ok(())
+        let _until_it_has_the_other = std::mem::take(&mut self.held);
+        self.cover()
     }
 
-    fn cover(&mut self, bytes: usize) -> Result<()> {
-        let missing = bytes.saturating_sub(self.taken).div_ceil(GRAIN);
+    fn cover(&mut self) -> Result<()> {
+        let all = self.came.saturating_add(self.expanded);
+        let (permit, bytes) = match &mut self.held {
+            Held::Unproven(place) => return place.cover(all),
+            Held::Known { permit, bytes } => (permit, bytes),
+        };
+        let missing = all.saturating_sub(*bytes).div_ceil(GRAIN);
         if missing == 0 {
             return Ok(());
         }
-        let Limits { known, unproven, .. } = &*self.room.0;
-        let from = if self.is_known { known } else { unproven };
-        let more = take(from, missing)?;
-        match &mut self.permit {
+        let more = take(&self.room.0.known, missing)?;
+        match permit {
             Some(permit) => permit.merge(more),
-            None => self.permit = Some(more),
+            None => *permit = Some(more),
         }
-        self.taken += missing * GRAIN;
+        *bytes += missing * GRAIN;
         Ok(())
     }
 }
@@ -180,10 +225,10 @@ mod tests {
     #[test]
     fn what_has_come_counts_and_what_is_claimed_does_not() {
         let room = Room::new(4 * GRAIN, 2, Duration::MAX);
-        assert!(is_full(room.share(true).admit(4 * GRAIN + 1)));
-        let claims: Vec<Share> = (0..100).map(|_| room.share(true)).collect();
+        assert!(is_full(room.known().admit(4 * GRAIN + 1)));
+        let claims: Vec<Share> = (0..100).map(|_| room.known()).collect();
         assert!(claims.iter().all(|share| share.admit(4 * GRAIN).is_ok()));
-        let [mut one, mut other, mut third] = [(); 3].map(|()| room.share(true));
+        let [mut one, mut other, mut third] = [(); 3].map(|()| room.known());
         one.received(4 * GRAIN).unwrap();
         other.received(1).unwrap();
         other.received(3 * GRAIN + 1).unwrap();
@@ -195,24 +240,30 @@ mod tests {
     #[test]
     fn what_is_expanded_counts_as_what_is_sent() {
         let room = Room::new(4 * GRAIN, 2, Duration::MAX);
-        let mut share = room.share(true);
+        let mut share = room.known();
         share.expand(10, 3 * GRAIN).unwrap();
         assert!(is_full(share.expand(10, GRAIN + 1)));
-        let mut other = room.share(true);
+        let mut other = room.known();
         other.expand(0, 4 * GRAIN).unwrap();
-        assert!(is_full(room.share(true).expand(0, 2 * GRAIN)));
+        assert!(is_full(room.known().expand(0, 2 * GRAIN)));
     }
 
     #[test]
     fn clients_without_the_token_have_a_room_of_their_own() {
         let room = Room::new(usize::MAX, 1, Duration::MAX);
-        let [mut stranger, mut other] = [(); 2].map(|()| room.share(false));
+        let [mut stranger, mut other, mut third] = [(); 3].map(|()| room.unproven(None));
         assert!(is_full(stranger.admit(MAX_UNPROVEN_BYTES + 1)));
         stranger.received(MAX_UNPROVEN_BYTES).unwrap();
+        stranger.is_whole();
         assert!(is_full(other.received(1)));
-        room.share(true).received(1).unwrap();
+        room.known().received(1).unwrap();
         // Who shows it makes room for the next.
         stranger.prove().unwrap();
-        other.received(1).unwrap();
+        other.received(MAX_UNPROVEN_BYTES).unwrap();
+        // So does who has not sent all of it; who has shown the token meanwhile goes on.
+        third.received(1).unwrap();
+        other.prove().unwrap();
+        other.received(MAX_UNPROVEN_BYTES + 1).unwrap();
+        third.received(MAX_UNPROVEN_BYTES).unwrap();
     }
 }

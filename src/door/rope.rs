@@ -19,6 +19,8 @@ use crate::failure::{Code, Failure, Result};
 
 /// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
 const SLOWEST: u64 = 4 << 10;
+/// How long the message of a client that has not shown the token may take, after as long as it may be silent.
+const LONGEST_UNPROVEN: Duration = Duration::from_secs(60);
 /// The flag and the length before each message.
 const HEADER: usize = 5;
 /// Most bytes of a varint, and so of a key or a length.
@@ -199,7 +201,13 @@ impl Rope {
     /// Waits until so many bytes are here.
     async fn need(&mut self, count: usize) -> Result<()> {
         while self.remaining() < count {
-            let Ok(frame) = tokio::time::timeout_at(self.patience(), self.body.frame()).await else {
+            let patience = self.patience();
+            let frame = tokio::select! {
+                biased;
+                failure = self.share.has_to_go() => return Err(failure),
+                frame = tokio::time::timeout_at(patience, self.body.frame()) => frame,
+            };
+            let Ok(frame) = frame else {
                 let why = format!(
                     "{} bytes of the request came in {} s, and no more; it is given up",
                     self.received,
@@ -225,19 +233,24 @@ impl Rope {
 
     /// Looks whether all of it is here.
     fn is_whole(&mut self) {
-        if self.remaining() == self.left
-            && let Some(call) = &mut self.call
-        {
-            call.waits_no_more();
+        if self.remaining() == self.left {
+            self.share.is_whole();
+            self.call.iter_mut().for_each(Call::waits_no_more);
         }
     }
 
     /// When the client must have sent more.
     fn patience(&self) -> Instant {
         let silence = self.share.silence();
-        let slowest = self.began + silence + Duration::from_secs(self.received as u64 / SLOWEST);
-        slowest.min(Instant::now() + silence)
+        let whole = silence + may_take(self.received, self.share.is_known());
+        (self.began + whole).min(Instant::now() + silence)
     }
+}
+
+/// How long a message may take of which so much has come, after as long as its client may be silent.
+fn may_take(received: usize, is_known: bool) -> Duration {
+    let slowest = Duration::from_secs(received as u64 / SLOWEST);
+    if is_known { slowest } else { slowest.min(LONGEST_UNPROVEN) }
 }
 
 /// What is here of the message.
@@ -390,15 +403,40 @@ pub(super) mod tests {
         assert_eq!(answer.await.map(|_| ()).unwrap_err().code, Code::DeadlineExceeded);
     }
 
+    #[test]
+    fn a_stranger_has_a_minute_however_much_it_sent() {
+        let check = |received: usize, is_known: bool, seconds: u64| {
+            assert_eq!(may_take(received, is_known), Duration::from_secs(seconds));
+        };
+        check(0, false, 0);
+        check(40 << 10, false, 10);
+        check(256 << 20, false, 60);
+        check(40 << 10, true, 10);
+        check(256 << 20, true, 65_536);
+    }
+
+    #[tokio::test]
+    async fn a_message_of_a_stranger_gives_way_while_it_waits() {
+        let room = Room::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
+        let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), room.unproven(None)).await.unwrap();
+        let mut waits = std::pin::pin!(message.whole());
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        let mut smaller = room.unproven(None);
+        smaller.received(5).unwrap();
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        smaller.received(6).unwrap();
+        assert_eq!(waits.await.map(|_| ()).unwrap_err().code, Code::ResourceExhausted);
+    }
+
     const ANY: usize = usize::MAX;
     const SILENCE: Duration = Duration::from_millis(100);
 
     fn impatient() -> Share {
-        Room::new(1 << 20, 1, SILENCE).share(true)
+        Room::new(1 << 20, 1, SILENCE).known()
     }
 
     fn share() -> Share {
-        Room::new(64 << 20, 1, Duration::from_secs(60)).share(true)
+        Room::new(64 << 20, 1, Duration::from_secs(60)).known()
     }
 
     /// A body that brings these bytes, and then neither more nor its end.

@@ -1,0 +1,209 @@
+//! The room for messages of clients that have not shown the door's token: which of them gives way if it is full.
+//!
+//! Of the address that holds the most, the message that holds the most; and if that is the one that asks, it is refused. So
+//! whoever fills the room keeps out nobody from elsewhere, and nobody at the same address whose message is small.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::session::lock;
+use crate::failure::{Code, Failure, Result};
+use crate::strangers::Origin;
+
+/// The room.
+pub(super) struct Unproven {
+    most: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Bytes of all.
+    used: usize,
+    /// How many have been there.
+    count: u64,
+    here: BTreeMap<u64, Held>,
+}
+
+struct Held {
+    from: Option<Origin>,
+    bytes: usize,
+    /// All of it has come: it is being worked on, and ends soon by itself.
+    is_whole: bool,
+    go: Arc<Notify>,
+}
+
+/// What one message holds of the room, until it is dropped.
+pub(super) struct Place {
+    room: Arc<Unproven>,
+    number: u64,
+    go: Arc<Notify>,
+}
+
+impl Unproven {
+    pub fn new(most: usize) -> Arc<Unproven> {
+        Arc::new(Unproven { most, table: Mutex::default() })
+    }
+
+    /// Most bytes of one message, and of all.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// A place for a message from there, as yet empty.
+    pub fn place(self: &Arc<Self>, from: Option<Origin>) -> Place {
+        let go = Arc::new(Notify::new());
+        let mut table = lock(&self.table);
+        table.count += 1;
+        let number = table.count;
+        table.here.insert(number, Held { from, bytes: 0, is_whole: false, go: Arc::clone(&go) });
+        Place { room: Arc::clone(self), number, go }
+    }
+}
+
+impl Table {
+    /// Who gives way for `more` bytes of that message; `None` if it is that message.
+    fn first_to_go(&self, number: u64, more: usize) -> Option<u64> {
+        let asks = |other: u64| if other == number { more } else { 0 };
+        let mut together: BTreeMap<Option<Origin>, usize> = BTreeMap::new();
+        for (&other, held) in &self.here {
+            *together.entry(held.from).or_default() += held.bytes + asks(other);
+        }
+        let can_go = self.here.iter().filter(|(other, held)| **other == number || !held.is_whole);
+        // Of equals the one that asks.
+        let most = can_go.max_by_key(|&(&other, held)| (together[&held.from], held.bytes + asks(other), asks(other)));
+        most.map(|(&other, _)| other).filter(|&other| other != number)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Held> {
+        let held = self.here.remove(&number)?;
+        self.used -= held.bytes;
+        Some(held)
+    }
+}
+
+impl Place {
+    /// Makes it hold so many bytes, if it holds fewer; others may have to go for that.
+    ///
+    /// # Errors
+    /// ResourceExhausted if it is this one that has to go.
+    pub fn cover(&self, bytes: usize) -> Result<()> {
+        let mut table = lock(&self.room.table);
+        let Some(more) = table.here.get(&self.number).map(|held| bytes.saturating_sub(held.bytes)) else {
+            return Err(gives_way());
+        };
+        while table.used.saturating_add(more) > self.room.most {
+            let Some(held) = table.first_to_go(self.number, more).and_then(|other| table.remove(other)) else {
+                return Err(gives_way());
+            };
+            held.go.notify_one();
+        }
+        table.used += more;
+        if let Some(held) = table.here.get_mut(&self.number) {
+            held.bytes += more;
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
+        lock(&self.room.table).here.get(&self.number).map_or(0, |held| held.bytes)
+    }
+
+    /// All of the message has come.
+    pub fn is_whole(&self) {
+        if let Some(held) = lock(&self.room.table).here.get_mut(&self.number) {
+            held.is_whole = true;
+        }
+    }
+
+    /// Waits until it has to make room for another.
+    pub async fn has_to_go(&self) -> Failure {
+        self.go.notified().await;
+        gives_way()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.room.table).remove(self.number);
+    }
+}
+
+fn gives_way() -> Failure {
+    let why = "so many large requests of clients that have not shown the door's token are under way that there is no room for \
+               this one; try again, or show the token as the header `authorization: Bearer TOKEN`";
+    Failure::new(Code::ResourceExhausted, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    fn from(last: u8) -> Option<Origin> {
+        Some(Origin::from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))))
+    }
+
+    fn was_told_to_go(place: &Place) -> bool {
+        futures::FutureExt::now_or_never(place.has_to_go()).is_some()
+    }
+
+    #[test]
+    fn who_holds_the_most_gives_way() {
+        let room = Unproven::new(100);
+        let large = room.place(from(1));
+        large.cover(100).unwrap();
+        let other = room.place(from(2));
+        other.cover(30).unwrap();
+        assert!(was_told_to_go(&large) && large.cover(1).is_err());
+        // Its place was free at once.
+        other.cover(60).unwrap();
+        let third = room.place(from(3));
+        third.cover(40).unwrap();
+        // The address that has the most is the one that asks.
+        assert!(other.cover(61).is_err() && !was_told_to_go(&other) && !was_told_to_go(&third));
+        drop(other);
+        third.cover(100).unwrap();
+        assert_eq!(third.bytes(), 100);
+    }
+
+    #[test]
+    fn many_of_one_address_count_together() {
+        let room = Unproven::new(100);
+        let crowd: Vec<Place> = (0..10).map(|_| room.place(from(1))).collect();
+        crowd.iter().for_each(|place| place.cover(10).unwrap());
+        let client = room.place(from(2));
+        client.cover(45).unwrap();
+        assert_eq!(crowd.iter().filter(|place| was_told_to_go(place)).count(), 5);
+        // Half each.
+        assert!(client.cover(51).is_err());
+        // One of the crowd that asks for more goes itself, if none is larger.
+        let last = crowd.iter().find(|place| place.bytes() > 0).unwrap();
+        assert!(last.cover(16).is_err());
+    }
+
+    #[test]
+    fn a_small_one_passes_beside_a_large_one_of_its_address() {
+        let room = Unproven::new(100);
+        let [large, small] = [(); 2].map(|()| room.place(from(1)));
+        large.cover(100).unwrap();
+        small.cover(1).unwrap();
+        assert!(was_told_to_go(&large));
+    }
+
+    #[test]
+    fn what_is_whole_stays() {
+        let room = Unproven::new(100);
+        let large = room.place(from(1));
+        large.cover(100).unwrap();
+        large.is_whole();
+        let other = room.place(from(2));
+        assert!(other.cover(1).is_err() && !was_told_to_go(&large));
+        drop(large);
+        other.cover(1).unwrap();
+    }
+}
