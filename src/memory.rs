@@ -1,14 +1,15 @@
 //! The memory budget of this process: how much its heap holds, and whether more may be taken.
 //!
 //! What is in use is measured: the command's allocator tells what it hands out and takes back, whoever asked for it.
-//! Before memory is taken for a result, a message or a value that is kept, one of the three below is asked; over the
+//! Before memory is taken for a result, a message or a value that is kept, one of those below is asked; over the
 //! budget they refuse, and a step fails where the process would be killed. A program that sets no budget has none.
 //!
 //! | ask | for |
 //! |---|---|
 //! | [`admit`] | what is about to be made at once: a result, a copy |
 //! | [`grow`] | what one value after the other is put into: a queue, a list, a tensor array |
-//! | [`reserve`] | what comes in bit by bit: a message, a feed, a file |
+//! | [`reserve`] | what comes in bit by bit, and is known to come: a message, a feed, a file |
+//! | [`keep`] | what comes in bit by bit from those who may announce anything |
 //!
 //! Never takes memory itself, reads a file or waits.
 
@@ -82,6 +83,15 @@ impl Budget {
             return in_use + bytes <= limit.saturating_add(limit / SHARE);
         }
         in_use.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes) <= limit
+    }
+
+    /// Whether a message goes on of which so much has come, and is in use.
+    fn may_keep(&self, bytes: usize) -> bool {
+        let (limit, in_use) = (self.limit(), self.in_use());
+        if bytes < SMALL {
+            return in_use <= limit.saturating_add(limit / SHARE);
+        }
+        in_use.saturating_add(self.reserved.load(Ordering::Relaxed)) <= limit - limit / SHARE
     }
 
     /// Reserves, where there is room beside what others have reserved.
@@ -248,6 +258,15 @@ pub fn grow() -> Result<()> {
     if BUDGET.in_use() <= limit - limit / SHARE { Ok(()) } else { Err(BUDGET.refuse(0)) }
 }
 
+/// Lets more come of a message of which these bytes are here, and counted by themselves. A small one passes as small
+/// results do; a large one ends where what grows ends.
+///
+/// # Errors
+/// ResourceExhausted if too much of the budget is in use, or reserved; says who holds the most.
+pub fn keep(bytes: usize) -> Result<()> {
+    if BUDGET.may_keep(bytes) { Ok(()) } else { Err(BUDGET.refuse(0).with_holder()) }
+}
+
 /// Whether the budget is used up, and these bytes, which only wait, are a part of it that counts.
 #[inline]
 pub fn is_crowded_by(waiting: usize) -> bool {
@@ -407,6 +426,24 @@ mod tests {
         assert!(!budget.has_room(1), "but not for ever");
         budget.in_use.store(-5, Ordering::Relaxed);
         assert_eq!(budget.in_use(), 0);
+    }
+
+    #[test]
+    fn large_messages_end_before_small_ones() {
+        let budget = Budget::of(64 << 20);
+        let check = |in_use: usize, reserved: usize, large: bool, small: bool| {
+            budget.in_use.store((in_use << 20) as isize, Ordering::Relaxed);
+            budget.reserved.store(reserved << 20, Ordering::Relaxed);
+            assert_eq!((budget.may_keep(SMALL), budget.may_keep(SMALL - 1)), (large, small), "{in_use} and {reserved}");
+        };
+        // One part in 32 of these 64 MiB is 2 MiB.
+        check(62, 0, true, true);
+        check(40, 22, true, true);
+        check(40, 23, false, true);
+        check(63, 0, false, true);
+        check(66, 0, false, true);
+        check(67, 0, false, false);
+        assert!(Budget::of(usize::MAX).may_keep(1 << 40));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use prost::Message as _;
 
 use super::pieces::malformed;
 use super::readers::Readers;
-use super::rope::Rope;
+use super::rope::{Rope, append};
 use super::tensor::{CONTENT, Name, TENSOR};
 use crate::failure::{Failure, Result};
 use crate::graph::graphdef::weigh::{TENSOR as TENSOR_SCHEMA, TENSOR_HEAD, weigh};
 use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
+use crate::memory;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// What takes more bytes than that to read is read where it may take its time.
@@ -91,7 +92,7 @@ impl Reading<'_> {
             }
             if filled.is_none() {
                 let packed = packed.get_or_insert_default();
-                rope.copy(length, end, |bytes| packed.extend_from_slice(bytes)).await?;
+                rope.copy(length, end, |bytes| append(packed, bytes)).await?;
             }
         }
         match filled {
@@ -121,7 +122,7 @@ impl Reading<'_> {
         let decoded = |stated: &[u8]| TensorProto::decode(stated).map_err(|error| malformed(&error));
         let mut proto = if is_long {
             rope.expand(becomes)?;
-            self.readers.run(move || decoded(&stated)).await?
+            self.readers.run_taking(becomes, move || decoded(&stated)).await?
         } else {
             decoded(&stated)?
         };
@@ -133,7 +134,7 @@ impl Reading<'_> {
             return tensor_from_proto(proto);
         }
         rope.expand(elements)?;
-        self.readers.run(move || tensor_from_proto(proto)).await
+        self.readers.run_taking(elements, move || tensor_from_proto(proto)).await
     }
 
     /// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
@@ -157,7 +158,12 @@ impl Reading<'_> {
         if length > AT_ONCE {
             (self.admits)(name, dtype, &shape)?;
         }
-        let mut data = Data::zeros(dtype, count.min(CLAIMED / size));
+        let mut data = {
+            let _turn = memory::Turn::begin();
+            let begins = count.min(CLAIMED / size);
+            memory::admit(begins * size).map_err(Failure::with_holder)?;
+            Data::zeros(dtype, begins)
+        };
         let first = fill_bytes(&mut data, 0, rope, end).await?;
         if first < length {
             // So much came that the rest is believed.
@@ -169,7 +175,7 @@ impl Reading<'_> {
                 }
                 Ok(data)
             };
-            data = self.readers.run(grown).await?;
+            data = self.readers.run_taking(length, grown).await?;
             fill_bytes(&mut data, first, rope, end).await?;
         }
         Tensor::new(shape, data).map(Some)
@@ -180,7 +186,12 @@ impl Reading<'_> {
 async fn fill_bytes(data: &mut Data, from: usize, rope: &mut Rope, end: usize) -> Result<usize> {
     let Some(bytes) = data.bytes_mut() else { return Ok(from) };
     let (length, mut room) = (bytes.len(), &mut bytes[from..]);
-    rope.copy(room.len(), end, |bytes| room.put_slice(bytes)).await?;
+    let count = room.len();
+    let fill = |bytes: &[u8]| {
+        room.put_slice(bytes);
+        Ok(())
+    };
+    rope.copy(count, end, fill).await?;
     Ok(length)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 
 /// How long a message waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -42,6 +43,25 @@ impl Readers {
         done.await.unwrap_or_else(|error| {
             Err(Failure::new(Code::Internal, format!("the request could not be worked on: {error}")))
         })
+    }
+}
+
+impl Readers {
+    /// Does work that takes so many bytes of memory when it is its turn; until it has taken them they are reserved.
+    ///
+    /// # Errors
+    /// As [`Readers::run`]; ResourceExhausted if that passes the budget.
+    pub async fn run_taking<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let taking = move || {
+            let _turn = memory::Turn::begin();
+            memory::admit(bytes)?;
+            work()
+        };
+        self.run(taking).await.map_err(Failure::with_holder)
     }
 }
 

@@ -16,8 +16,10 @@ use crate::memory;
 use crate::strangers::Origin;
 
 /// Most bytes of messages from clients that have not shown the door's token: of one, and of all together. A session's first
-/// message has its token in it, behind the graph.
+/// message has its token in it, behind the graph. If the process has a budget of memory, it is one part in so many of that
+/// at most.
 const MAX_UNPROVEN_BYTES: usize = 256 << 20;
+const BUDGET_A_ROOM: usize = 4;
 /// Permits count in so many bytes.
 const GRAIN: usize = 1 << 10;
 
@@ -36,7 +38,7 @@ struct Limits {
 impl Room {
     /// Room for `count` messages of the longest kind at once, whose clients may be silent for so long.
     pub fn new(longest: usize, count: usize, silence: Duration) -> Room {
-        Room::with_unproven(longest, count, silence, MAX_UNPROVEN_BYTES)
+        Room::with_unproven(longest, count, silence, unproven_bytes(memory::limit()))
     }
 
     /// The same, with so much room for clients that have not shown the token.
@@ -147,12 +149,13 @@ impl Share {
         }
     }
 
-    /// Takes room for all that has come so far.
+    /// Takes room for all that has come so far, and is in memory by that.
     ///
     /// # Errors
-    /// ResourceExhausted where there is none.
+    /// ResourceExhausted where there is none, or the budget of memory is used up.
     pub fn received(&mut self, bytes: usize) -> Result<()> {
         self.came = bytes;
+        memory::keep(bytes)?;
         self.cover()
     }
 
@@ -170,7 +173,7 @@ impl Share {
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        memory::admit(bytes)?;
+        memory::admit(bytes).map_err(Failure::with_holder)?;
         self.received(received)
     }
 
@@ -204,6 +207,11 @@ impl Share {
         *bytes += missing * GRAIN;
         Ok(())
     }
+}
+
+/// The room for clients that have not shown the token, of a process with that budget.
+fn unproven_bytes(budget: Option<usize>) -> usize {
+    budget.map_or(MAX_UNPROVEN_BYTES, |budget| MAX_UNPROVEN_BYTES.min(budget / BUDGET_A_ROOM))
 }
 
 fn take(from: &Arc<Semaphore>, grains: usize) -> Result<OwnedSemaphorePermit> {
@@ -246,6 +254,13 @@ mod tests {
         let mut other = room.known();
         other.expand(0, 4 * GRAIN).unwrap();
         assert!(is_full(room.known().expand(0, 2 * GRAIN)));
+    }
+
+    #[test]
+    fn strangers_have_a_part_of_the_budget() {
+        assert_eq!(unproven_bytes(None), 256 << 20);
+        assert_eq!(unproven_bytes(Some(100_000_000)), 25_000_000);
+        assert_eq!(unproven_bytes(Some(64 << 30)), 256 << 20);
     }
 
     #[test]

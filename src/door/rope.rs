@@ -16,6 +16,7 @@ use super::pieces::{Pieces, cut_off, find, has_group, malformed};
 use super::readers::Readers;
 use super::room::Share;
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 
 /// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
 const SLOWEST: u64 = 4 << 10;
@@ -166,7 +167,7 @@ impl Rope {
                 WireType::StartGroup | WireType::EndGroup => return Err(has_group()),
             };
             within_names(others.len().saturating_add(length), most)?;
-            self.copy(length, end, |bytes| others.extend_from_slice(bytes)).await?;
+            self.copy(length, end, |bytes| append(others, bytes)).await?;
         }
         if self.left == end { Ok(None) } else { Err(cut_off()) }
     }
@@ -174,13 +175,13 @@ impl Rope {
     /// Hands `length` bytes on, as they come.
     ///
     /// # Errors
-    /// InvalidArgument where they would reach beyond the message that ends where `end` bytes are left.
-    pub async fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8])) -> Result<()> {
+    /// InvalidArgument where they would reach beyond the message that ends where `end` bytes are left; whatever `to` says.
+    pub async fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let after = self.left.checked_sub(length).filter(|&after| after >= end).ok_or_else(cut_off)?;
         while self.left > after {
             self.need(1).await?;
             let count = self.chunk().len().min(self.left - after);
-            to(&self.chunk()[..count]);
+            to(&self.chunk()[..count])?;
             self.advance(count);
         }
         Ok(())
@@ -270,6 +271,21 @@ impl Buf for Rope {
     }
 }
 
+/// Adds bytes to those that are kept of a message.
+///
+/// # Errors
+/// ResourceExhausted if the budget has no room for the memory that they then take.
+pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length = kept.len() + bytes.len();
+    if length > kept.capacity() {
+        let grown = length.max(2 * kept.capacity());
+        memory::admit(grown).map_err(Failure::with_holder)?;
+        kept.reserve_exact(grown - kept.len());
+    }
+    kept.extend_from_slice(bytes);
+    Ok(())
+}
+
 /// Whether a request may have so many bytes beside its graph or its feeds, or a feed beside its tensor.
 pub(super) fn within_names(length: usize, most: usize) -> Result<()> {
     if length <= most {
@@ -311,7 +327,7 @@ pub(super) mod tests {
             let (mut taken, mut others) = (Vec::new(), Vec::new());
             while let Some(length) = rope.field(0, 2, &mut others, 12).await.unwrap() {
                 let mut bytes = Vec::new();
-                rope.copy(length, 0, |part| bytes.extend_from_slice(part)).await.unwrap();
+                rope.copy(length, 0, |part| append(&mut bytes, part)).await.unwrap();
                 taken.push((bytes, others.len()));
             }
             assert_eq!(taken, [(vec![7, 8, 9], 4), (vec![5], 12)]);

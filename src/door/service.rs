@@ -197,7 +197,7 @@ impl MasterService {
         }
         within_names(length, MAX_NAMES_BYTES)?;
         share.expand(length, length * NAMES_GROW)?;
-        self.graphs.run(decode).await
+        self.graphs.run_taking(length * NAMES_GROW, decode).await
     }
 
     /// As [`MasterService::decode`], for what a request with feeds has beside them.
@@ -208,7 +208,7 @@ impl MasterService {
             return decode();
         }
         message.expand(length * NAMES_GROW)?;
-        self.graphs.run(decode).await
+        self.graphs.run_taking(length * NAMES_GROW, decode).await
     }
 
     async fn create_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::CreateSessionResponse> {

@@ -14,13 +14,13 @@ use crate::house::{House, NodeProcess, wait_until};
 use crate::network::Namespaces;
 use crate::strangers::{Manner, during};
 
-const TOKEN: &str = "0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef";
 
 const INVALID: u16 = 3;
 const DEADLINE: u16 = 4;
-const EXHAUSTED: u16 = 8;
+pub const EXHAUSTED: u16 = 8;
 const ABORTED: u16 = 10;
-const UNAUTHENTICATED: u16 = 16;
+pub const UNAUTHENTICATED: u16 = 16;
 
 /// Most memory that a node may take more at any time than it had before it was attacked.
 const GROWTH_KB: u64 = 160 << 10;
@@ -36,7 +36,7 @@ fn node(name: &str, op: &str, inputs: &[&str], attrs: Attrs) -> NodeDef {
 }
 
 /// y = x + 1, where x is fed, of any shape; four = a placeholder of four numbers; a queue and what goes in and out.
-fn graph() -> Vec<u8> {
+pub fn graph() -> Vec<u8> {
     let dtype = ("dtype", Attr::Type(DType::F32));
     let shape = ("shape", Attr::Shape(PartialShape(Some(vec![Some(4)]))));
     let types = Attr::Types(vec![DType::I32]);
@@ -59,13 +59,13 @@ fn graph() -> Vec<u8> {
 }
 
 /// A CreateSessionRequest, with a token in its configuration where one is given.
-fn create(graph: &[u8], token: Option<&str>) -> Vec<u8> {
+pub fn create(graph: &[u8], token: Option<&str>) -> Vec<u8> {
     let config = |token: &str| field(2, field(16, field(11, field(1, token))));
     [field(1, graph), token.map(config).unwrap_or_default()].concat()
 }
 
 /// A float tensor of one dimension: as its bytes, or as the one number that all its elements are.
-fn tensor(length: u64, content: Option<&[f32]>) -> Vec<u8> {
+pub fn tensor(length: u64, content: Option<&[f32]>) -> Vec<u8> {
     let elements = match content {
         Some(values) => field(4, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()),
         None => field(5, 1f32.to_le_bytes()),
@@ -74,13 +74,13 @@ fn tensor(length: u64, content: Option<&[f32]>) -> Vec<u8> {
 }
 
 /// A RunStepRequest.
-fn step(handle: &str, feeds: &[(&str, Vec<u8>)], fetch: &str) -> Vec<u8> {
+pub fn step(handle: &str, feeds: &[(&str, Vec<u8>)], fetch: &str) -> Vec<u8> {
     let feeds = feeds.iter().map(|(name, tensor)| field(2, [field(1, name), field(2, tensor)].concat()));
     [vec![field(1, handle)], feeds.collect(), vec![field(3, fetch)]].concat().concat()
 }
 
 /// A RunStepRequest up to the first of the elements of its feed, of which there are so many; and how long the whole is.
-fn begun_step(handle: &str, elements: usize) -> (Vec<u8>, usize) {
+pub fn begun_step(handle: &str, elements: usize) -> (Vec<u8>, usize) {
     let content = 4 * elements;
     let tensor = [number(1, 1), field(2, field(2, number(1, elements as u64))), head(4, content)].concat();
     let named = [field(1, "x:0"), head(2, tensor.len() + content), tensor].concat();
@@ -89,13 +89,13 @@ fn begun_step(handle: &str, elements: usize) -> (Vec<u8>, usize) {
     (message, length)
 }
 
-fn session(client: &Client, request: &[u8]) -> String {
+pub fn session(client: &Client, request: &[u8]) -> String {
     let created = client.call("CreateSession", request).expect("a session");
     String::from_utf8(first(&created, 1).expect("a handle").to_vec()).unwrap()
 }
 
 /// x + 1 of some numbers, through the door; how long it took.
-fn works(client: &Client, handle: &str, length: usize) -> Duration {
+pub fn works(client: &Client, handle: &str, length: usize) -> Duration {
     let began = Instant::now();
     let values = vec![41f32; length];
     let answer = client.call("RunStep", &step(handle, &[("x:0", tensor(length as u64, Some(&values)))], "y:0"));
@@ -105,7 +105,7 @@ fn works(client: &Client, handle: &str, length: usize) -> Duration {
     began.elapsed()
 }
 
-fn refused(answer: Result<Vec<u8>, Refused>, code: u16, says: &str) {
+pub fn refused(answer: Result<Vec<u8>, Refused>, code: u16, says: &str) {
     let refused = answer.expect_err("refused");
     assert!(refused.code == code && refused.message.contains(says), "not {code} {says:?}: {refused:?}");
 }
@@ -121,7 +121,7 @@ fn guarded(house: &House) -> (NodeProcess, Client, String) {
 }
 
 /// The most memory that a node ever had, in kB; `None` where the system does not say.
-fn peak_kb(node: &NodeProcess) -> Option<u64> {
+pub fn peak_kb(node: &NodeProcess) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.process.pid())).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
 }
@@ -206,6 +206,7 @@ fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
         let names = [field(1, &own), [0x1a, 0].repeat(5 << 20)].concat();
         refused(other.call("PartialRunSetup", &names), EXHAUSTED, "names so much");
         refused(other.call("RunStep", &names), EXHAUSTED, "names so much");
+        let names = [field(1, &own), [0x22, 0].repeat(1 << 16)].concat();
         refused(other.call("RunCallable", &names), EXHAUSTED, "names so much");
         works(&other, &own, 4);
     });

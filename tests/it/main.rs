@@ -6,6 +6,7 @@ mod deep;
 mod discovery;
 mod documents;
 mod door;
+mod door_memory;
 mod exits;
 mod fair;
 mod faults;

@@ -1,0 +1,133 @@
+//! The door's room and the node's memory: what clients and strangers send is held against the budget as it comes, and who
+//! fills the room for strangers keeps nobody out.
+
+use std::time::Duration;
+
+use crate::door::{EXHAUSTED, TOKEN, UNAUTHENTICATED, begun_step, create, graph, peak_kb, refused, session, works};
+use crate::grpc::{Call, Client, field};
+use crate::house::{House, NodeProcess, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a process may have beside what is counted: threads, and what the allocator keeps.
+const BESIDE_KB: u64 = 32 << 10;
+
+/// A node with a door and a budget, and whether it asks for the token.
+fn node(house: &House, budget: &str, asks: bool) -> NodeProcess {
+    let token = house.file("token", TOKEN);
+    let mut arguments = vec!["--memory", budget, "--grpc", "127.0.0.1:0"];
+    if asks {
+        arguments.extend(["--grpc-token-file", &token]);
+    }
+    house.node_with("local/0", &arguments)
+}
+
+/// Waits until a node has, or had, so much more memory.
+fn has_grown(node: &NodeProcess, before: Option<u64>, kb: u64) {
+    if let Some(before) = before {
+        assert!(wait_until(PATIENCE, || peak_kb(node) >= Some(before + kb)), "nothing came");
+    }
+}
+
+/// The node never had more memory than before, so much, and what is beside it.
+fn stays_within(node: &NodeProcess, before: Option<u64>, kb: u64) {
+    if let (Some(before), Some(peak)) = (before, peak_kb(node)) {
+        assert!(peak <= before + kb + BESIDE_KB, "it grew from {before} kB to {peak} kB, by more than {kb} kB");
+    }
+}
+
+#[test]
+fn strangers_that_fill_their_room_keep_out_nobody() {
+    let house = House::new();
+    let node = node(&house, "200MB", true);
+    let client = Client::new(node.said("grpc"));
+    let handle = session(&client, &create(&graph(), Some(TOKEN)));
+    works(&client, &handle, 4);
+    let before = peak_kb(&node);
+    let stranger = Client::new(node.said("grpc"));
+    // A quarter of the budget is theirs.
+    refused(stranger.call("CreateSession", &vec![0; 50_000_001]), EXHAUSTED, "the limit is 50000000");
+    let mut waiting: Vec<Call> = Vec::new();
+    for turn in 0..4 {
+        let mut call = stranger.begin("CreateSession").unwrap();
+        call.send(50_000_000, &vec![0; 49_999_990], false);
+        if turn == 0 {
+            has_grown(&node, before, 45_000);
+        }
+        waiting.push(call);
+        // One who has no session yet, and so nothing to show but the token in the message; and a session beside.
+        let newcomer = Client::new(node.said("grpc"));
+        let theirs = session(&newcomer, &create(&graph(), Some(TOKEN)));
+        works(&newcomer, &theirs, 4);
+        works(&newcomer, &theirs, 1_000_000);
+        works(&client, &handle, 1_000_000);
+    }
+    refused(stranger.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "asks for its token");
+    // Each but the last had to go, at the latest for the next.
+    waiting.pop();
+    for call in waiting {
+        refused(stranger.answer(call), EXHAUSTED, "have not shown the door's token");
+    }
+    stays_within(&node, before, 100_000);
+}
+
+#[test]
+fn requests_that_pass_the_budget_are_refused_as_they_come() {
+    let house = House::new();
+    let node = node(&house, "100MB", false);
+    let client = Client::new(node.said("grpc"));
+    let handle = session(&client, &create(&graph(), None));
+    works(&client, &handle, 4);
+    let before = peak_kb(&node);
+    let others: Vec<Client> = (0..2).map(|_| Client::new(node.said("grpc"))).collect();
+    let large = create(&vec![0; 120_000_000], None);
+    let calls: Vec<(&Client, Call)> = others
+        .iter()
+        .map(|other| {
+            let mut call = other.begin("CreateSession").unwrap();
+            call.send(large.len(), &large, true);
+            (other, call)
+        })
+        .collect();
+    for (other, call) in calls {
+        refused(other.answer(call), EXHAUSTED, "of its 100 MB (--memory) in use");
+    }
+    stays_within(&node, before, 100_000);
+    works(&client, &handle, 1_000_000);
+}
+
+#[test]
+fn feeds_that_come_side_by_side_share_the_budget() {
+    const ELEMENTS: usize = 15_000_000;
+    let house = House::new();
+    let node = node(&house, "200MB", false);
+    let client = Client::new(node.said("grpc"));
+    let handle = session(&client, &create(&graph(), None));
+    works(&client, &handle, 4);
+    let before = peak_kb(&node);
+    let others: Vec<Client> = (0..6).map(|_| Client::new(node.said("grpc"))).collect();
+    let fetch = field(3, "y:0");
+    // Each of these six would fit alone, and has begun before much has come: 60 MB, and as much for its result.
+    let begun: Vec<(&Client, Call)> = others
+        .iter()
+        .map(|other| {
+            let mut call = other.begin("RunStep").unwrap();
+            let (message, length) = begun_step(&handle, ELEMENTS);
+            call.send(length + fetch.len(), &message, false);
+            (other, call)
+        })
+        .collect();
+    let content = [vec![0; 4 * ELEMENTS], fetch].concat();
+    let sent: Vec<(&Client, Call)> = begun
+        .into_iter()
+        .map(|(other, mut call)| {
+            let _refused = call.body.send_data(content.clone().into(), true);
+            (other, call)
+        })
+        .collect();
+    let answers: Vec<_> = sent.into_iter().map(|(other, call)| other.answer(call)).collect();
+    for answer in answers.into_iter().filter(Result::is_err) {
+        refused(answer, EXHAUSTED, "of its 200 MB (--memory) in use");
+    }
+    stays_within(&node, before, 200_000);
+    works(&client, &handle, 1_000_000);
+}
