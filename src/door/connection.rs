@@ -54,6 +54,8 @@ struct Door {
 /// What is known of a connection.
 struct State {
     door: Arc<Door>,
+    /// Where it comes from.
+    address: IpAddr,
     /// While it is one.
     stranger: Mutex<Option<Stranger>>,
     is_proven: AtomicBool,
@@ -110,6 +112,7 @@ impl Connections {
         let id = door.next.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(State {
             door: Arc::clone(door),
+            address,
             stranger: Mutex::new(Some(stranger)),
             is_proven: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
