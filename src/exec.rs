@@ -47,6 +47,7 @@ use smallvec::SmallVec;
 
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
+use crate::lock::lock;
 use crate::memory;
 use crate::plan::{DeviceName, Piece};
 use crate::tensor::Tensor;
@@ -120,7 +121,7 @@ impl Device {
             session: id.session,
             device: (name.kind, name.index),
             resources: Arc::clone(resources),
-            generators: resource::lock(&self.place.generators).entry(id.session).or_default().clone(),
+            generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
         };
         let compile = || program::compile(&piece, &site, &**engine).map(Body::new);
         let compiled = catch_unwind(AssertUnwindSafe(compile))
@@ -214,7 +215,7 @@ impl Device {
     /// Forgets the session's pieces, steps, parked values and private resources.
     pub fn release(&self, session: SessionId) {
         // At once, as pieces are compiled: what is registered from now on draws anew.
-        resource::lock(&self.place.generators).remove(&session);
+        lock(&self.place.generators).remove(&session);
         self.place.mailbox.send(Message::Release { session });
     }
 

@@ -23,6 +23,7 @@
 //! | [`device`] | names: tasks, devices, the device string of a node |
 //! | [`tensor`] | dtype, shape, elements |
 //! | [`memory`] | the memory budget of this process |
+//! | `lock` | locks that a panic does not close |
 //!
 //! From [`protocol`] down everything is pure: no runtime, no network, no backend, no clock, no thread. That core builds and is
 //! tested alone with `--no-default-features`.
@@ -58,6 +59,7 @@ pub mod ids;
 mod json;
 #[cfg(feature = "node")]
 mod local;
+mod lock;
 #[cfg(feature = "node")]
 mod master;
 pub mod memory;

@@ -16,9 +16,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 
 use crate::failure::{Code, Failure, Held, Refusal, Result};
+use crate::lock::lock;
 
 /// So many bytes of one thread are counted by that thread alone.
 const BATCH: usize = 64 << 10;
@@ -327,7 +328,7 @@ static HOLDERS: Mutex<Vec<Weak<dyn Holder>>> = Mutex::new(Vec::new());
 
 /// From now on the holder is asked when something is refused.
 pub(crate) fn watch(holder: Weak<dyn Holder>) {
-    let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut holders = lock(&HOLDERS);
     holders.retain(|holder| holder.strong_count() > 0);
     if holders.len() < MAX_HOLDERS {
         holders.push(holder);
@@ -336,7 +337,7 @@ pub(crate) fn watch(holder: Weak<dyn Holder>) {
 
 /// Who of the holders holds the most.
 fn most() -> Option<Held> {
-    let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let holders = lock(&HOLDERS).clone();
     let known = holders.iter().filter_map(Weak::upgrade).filter_map(|holder| holder.most());
     known.max_by_key(|held| held.bytes)
 }

@@ -5,7 +5,7 @@
 mod spec;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 pub use spec::ClusterSpec;
@@ -15,6 +15,7 @@ use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::host::Host;
+use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
 use crate::plan::{DeviceKind, DeviceSpec, Plan, Signature, Task, meant};
 use crate::post::Post;
@@ -149,7 +150,7 @@ impl Inbox for MeshPost {
     }
 
     fn up(&self, _peer: &Peer, _hello: &Hello) {
-        let first = self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = lock(&self.unconfirmed).take();
         if let Some((home, mesh)) = first {
             MeshKey::confirm(&home, &mesh);
         }

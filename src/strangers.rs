@@ -10,12 +10,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use crate::descriptors;
+use crate::lock::lock;
 
 /// Fewest and most strangers of one port. Between them it is the part of all descriptors that one in so many stands for:
 /// whatever strangers do, the rest is left for those who have proven themselves, and for files.
@@ -152,7 +153,7 @@ impl Strangers {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

@@ -7,12 +7,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
 use crate::exec::{Device, Pushed, Resources, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
+use crate::lock::lock;
 use crate::plan::{DeviceName, Piece, Task};
 use crate::post::Post;
 use crate::protocol::{Carried, Envelope, Message, Peer};
@@ -238,7 +239,7 @@ impl State {
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
         // Whatever panicked under it, each entry is there or not.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 
     fn is_master(&self, peer: &Peer, session: SessionId) -> bool {
@@ -246,7 +247,7 @@ impl State {
     }
 
     fn parted(&self) -> MutexGuard<'_, HashMap<Peer, Vec<Affected>>> {
-        self.parted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.parted)
     }
 
     /// Notes that a registration is on its way, so that a release in the meantime is not missed.

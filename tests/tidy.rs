@@ -19,10 +19,11 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule { module: "failure", may_use: &[], pure: true },
     Rule { module: "ids", may_use: &[], pure: true },
+    Rule { module: "lock", may_use: &[], pure: true },
     Rule { module: "nearest", may_use: &[], pure: true },
     Rule { module: "device", may_use: &[], pure: true },
     Rule { module: "json", may_use: &["failure"], pure: true },
-    Rule { module: "memory", may_use: &["failure"], pure: true },
+    Rule { module: "memory", may_use: &["failure", "lock"], pure: true },
     Rule { module: "tensor", may_use: &["memory", "failure", "json"], pure: true },
     Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
     Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
@@ -34,7 +35,7 @@ const RULES: &[Rule] = &[
     Rule { module: "checkpoint", may_use: &["tensor", "memory", "failure"], pure: false },
     Rule {
         module: "exec",
-        may_use: &["checkpoint", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "nearest"],
+        may_use: &["checkpoint", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "nearest", "lock"],
         pure: false,
     },
     Rule {
@@ -48,6 +49,7 @@ const RULES: &[Rule] = &[
             "failure",
             "ids",
             "nearest",
+            "lock",
             "random",
             "strangers",
         ],
@@ -55,7 +57,7 @@ const RULES: &[Rule] = &[
     },
     Rule { module: "random", may_use: &[], pure: false },
     Rule { module: "descriptors", may_use: &[], pure: false },
-    Rule { module: "strangers", may_use: &["descriptors"], pure: false },
+    Rule { module: "strangers", may_use: &["descriptors", "lock"], pure: false },
     Rule { module: "post", may_use: &["protocol", "failure"], pure: false },
     Rule {
         module: "client",
@@ -66,7 +68,7 @@ const RULES: &[Rule] = &[
         module: "worker",
         may_use: &[
             "exec", "mesh", "post", "protocol", "plan", "device", "graph", "tensor", "memory", "failure", "ids",
-            "nearest",
+            "nearest", "lock",
         ],
         pure: false,
     },
@@ -74,6 +76,7 @@ const RULES: &[Rule] = &[
         module: "master",
         may_use: &[
             "mesh", "post", "protocol", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "nearest",
+            "lock",
         ],
         pure: false,
     },
@@ -98,6 +101,7 @@ const RULES: &[Rule] = &[
             "memory",
             "failure",
             "ids",
+            "lock",
             "random",
             "strangers",
             "descriptors",

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 
-use super::session::lock;
 use crate::descriptors;
 use crate::failure::{Code, Failure, Result};
+use crate::lock::lock;
 use crate::strangers::{Origin, Progress, Stranger, Strangers};
 
 /// Most connections of a door, strangers and all; fewer if that many would take more than half of the descriptors.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::connection::Connection;
@@ -14,6 +14,7 @@ use super::trace::metadata;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
 use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef};
+use crate::lock::lock;
 use crate::plan::{DeviceSpec, Mode, Signature};
 use crate::session::{PartialRun, Session};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
@@ -336,8 +337,4 @@ impl DoorSession {
 
 fn no_callable(handle: i64) -> Failure {
     Failure::invalid(format!("No such callable handle: {handle}"))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::recent::{Full, Recent};
-use super::session::{DoorSession, lock};
+use super::session::DoorSession;
 use crate::failure::{Code, Failure, Result};
+use crate::lock::lock;
 
 /// Most sessions that are open at once.
 const MAX_SESSIONS: usize = 1024;

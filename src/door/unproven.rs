@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::session::lock;
 use crate::failure::{Code, Failure, Result};
+use crate::lock::lock;
 use crate::strangers::Origin;
 
 /// The room.

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::engine::Value;
 use super::state::{Accumulator, Queue, Stack, TensorArray};
 use crate::checkpoint::DataDir;
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::SessionId;
+use crate::lock::lock;
 use crate::memory::{self, Holder};
 use crate::plan::DeviceKind;
 use crate::tensor::{DType, PartialShape};
@@ -213,9 +214,4 @@ impl Variable {
     pub fn uninitialized(&self) -> Failure {
         Failure::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
     }
-}
-
-/// A lock whose holder panicked is taken all the same: what it guards is replaced as a whole, never half.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,10 +25,11 @@ use super::denormals;
 use super::engine::Engine;
 use super::kernel::Generators;
 use super::mailbox::{Inbox, Mailbox, Message};
-use super::resource::{Resources, lock};
+use super::resource::Resources;
 use super::turn::Signal;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
+use crate::lock::lock;
 use crate::memory;
 use crate::plan::DeviceName;
 

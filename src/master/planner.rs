@@ -10,6 +10,7 @@ use std::thread;
 
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{RequestId, SessionId};
+use crate::lock::lock;
 use crate::protocol::{Peer, Request};
 
 /// Threads that plan. The first takes small graphs only, the others large ones before small ones.
@@ -190,7 +191,7 @@ impl Queue {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // Whatever panicked under it, each job is in it or out of it.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     fn run(&self, small_only: bool) {

@@ -4,13 +4,14 @@
 //! session takes its handle and lets go.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Limits;
 use super::session::Session;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
+use crate::lock::lock;
 use crate::protocol::Peer;
 
 /// Most ended sessions that are remembered, so that a client that comes back hears why.
@@ -41,7 +42,7 @@ impl Handle {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.session)
     }
 
     /// Whether something panicked while it was at work on the session, and may have left it half changed.
@@ -56,7 +57,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     pub fn find(&self, id: SessionId) -> Option<Arc<Handle>> {

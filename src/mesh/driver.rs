@@ -28,10 +28,11 @@ use super::error::MeshError;
 use super::health::LINK_LIMIT;
 use super::links::{LinkEnded, Links};
 use super::registry::Registry;
-use super::roster::{Roster, encode_small, lock};
+use super::roster::{Roster, encode_small};
 use super::transport::{BulkSocket, HandedOver, swarm_transport};
 use super::{Admission, MeshConfig, transfer, unix_ms};
 use crate::descriptors;
+use crate::lock::lock;
 use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.

@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use super::error::MeshError;
 use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
 use super::order::{Disorder, Order};
-use super::roster::lock;
 use super::sent::Sent;
 use super::transfer::Outbound;
 use super::wire::Wire;
+use crate::lock::lock;
 use crate::protocol::{Envelope, Hello, Peer};
 
 /// Messages of the control stream, and bulk messages and bytes, that a receiver takes before it acknowledges them with a

@@ -16,6 +16,7 @@ use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
 use super::{Inbox, Mesh};
+use crate::lock::lock;
 use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
 
@@ -490,8 +491,4 @@ fn member(peer: &Peer, hello: &Hello) -> Option<Member> {
         addresses: hello.addresses.clone(),
         since_unix_ms: hello.since_unix_ms,
     })
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,8 +16,8 @@ use libp2p::Stream;
 use tokio::time::Instant;
 
 use super::frame::MAX_CONTROL_FRAME_BYTES;
-use super::roster::lock;
 use super::sent::{MAX_UNACKNOWLEDGED_BYTES, RESERVED_BYTES};
+use crate::lock::lock;
 
 /// Most bytes that wait to be written on one connection: all that a link keeps, and what is said beside it.
 pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + (8 << 20);

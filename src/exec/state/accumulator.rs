@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::Ticket;
-use super::super::resource::{Resource, lock};
+use super::super::resource::Resource;
 use super::super::token::{Token, Tokens};
 use super::{
     Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
     wrong_kind,
 };
 use crate::failure::{Failure, Result};
+use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{DType, Integer, Numeric, PartialShape, Tensor, with_float, with_integer, with_number};
 

@@ -12,13 +12,14 @@ pub(super) use self::rows::{row, stack};
 use super::super::engine::Engine;
 use super::super::kernel::{Dice, KernelNode};
 use super::super::mailbox::Ticket;
-use super::super::resource::{Resource, lock};
+use super::super::resource::Resource;
 use super::super::token::{Token, Tokens};
 use super::{
     Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
     wrong_kind,
 };
 use crate::failure::{Code, Failure, Result};
+use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 

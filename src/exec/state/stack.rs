@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use super::super::engine::{Engine, Value};
 use super::super::kernel::KernelNode;
-use super::super::resource::{Resource, lock};
+use super::super::resource::Resource;
 use super::super::token::Token;
 use super::{Site, StateOp, nothing, one, simple};
 use crate::failure::{Failure, Result};
+use crate::lock::lock;
 use crate::memory;
 
 /// Most values on one stack.

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use super::super::engine::{Engine, Value};
 use super::super::kernel::KernelNode;
-use super::super::resource::{Resource, lock};
+use super::super::resource::Resource;
 use super::super::token::Token;
 use super::accumulator::add;
 use super::queue::{row, stack};
 use super::{Site, StateOp, one, simple};
 use crate::failure::{Code, Failure, Result};
+use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
@@ -10,6 +10,7 @@ use super::distribution::{DRAW, Distribution, groups, uniform_f64};
 use super::philox::{Philox, Words};
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
+use crate::lock::lock;
 use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 
 /// Counts that TensorFlow sets aside for each number, whether they are drawn or not.
@@ -64,7 +65,7 @@ pub struct Generators(Mutex<HashMap<String, Generator>>);
 impl Generators {
     /// The node's generator, as all plans of the session leave it.
     fn of(&self, node: &KernelNode) -> Result<Generator> {
-        let mut generators = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generators = lock(&self.0);
         if let Some(known) = generators.get(node.name) {
             return Ok(known.clone());
         }
@@ -90,7 +91,7 @@ struct Generator(Arc<Mutex<Philox>>);
 impl Generator {
     /// The generator for this step, which has so many counts to itself.
     fn reserve(&self, counts: u64) -> Philox {
-        let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.0);
         let now = *next;
         next.skip(counts);
         now
