@@ -8,6 +8,7 @@ mod assert;
 mod checkpoint;
 mod list;
 mod queue;
+mod shared;
 mod stack;
 mod tensor_array;
 mod variable;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 pub(super) use accumulator::Accumulator;
 pub(super) use queue::Queue;
+use shared::Waited;
 pub(super) use stack::Stack;
 pub(super) use tensor_array::TensorArray;
 pub(super) use variant::Variant;
@@ -240,8 +242,11 @@ impl Waiter {
     }
 }
 
+/// What became of ops that waited.
+type Ended = Vec<(Waiter, Result<Tokens>)>;
+
 /// Hands out what became of those that waited; the caller's own answer is returned, or that it waits.
-fn settle(ended: Vec<(Waiter, Result<Tokens>)>, own: Ticket, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
+fn settle(ended: Ended, own: Ticket, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
     let mut answer = None;
     for (waiter, result) in ended {
         if waiter.ticket == own {
@@ -257,15 +262,34 @@ fn settle(ended: Vec<(Waiter, Result<Tokens>)>, own: Ticket, resource: impl FnOn
 }
 
 impl Resource {
-    /// Forgets an op that waits for this.
+    /// Forgets an op that waits for this: at once, or, where another works on it, as soon as that is done.
     pub(super) fn cancel(&self, ticket: Ticket) {
         match self {
-            Resource::Queue(queue) => queue.cancel(ticket),
-            Resource::Accumulator(accumulator) => accumulator.cancel(ticket),
+            Resource::Queue(queue) => queue.give_up(ticket),
+            Resource::Accumulator(accumulator) => accumulator.give_up(ticket),
             Resource::Variable(_) | Resource::TensorArray(_) | Resource::Stack(_) => {}
         }
     }
 }
+
+#[cfg(test)]
+impl Resource {
+    /// As an op that works on this for as long as the answer is kept.
+    pub(super) fn occupy(&self) -> Box<dyn Busy + '_> {
+        match self {
+            Resource::Queue(queue) => Box::new(queue.hold()),
+            Resource::Accumulator(accumulator) => Box::new(accumulator.hold()),
+            other => panic!("nobody waits in a {}", other.kind()),
+        }
+    }
+}
+
+/// See [`Resource::occupy`].
+#[cfg(test)]
+pub(super) trait Busy {}
+
+#[cfg(test)]
+impl<T> Busy for T {}
 
 /// Most ops that wait for one resource.
 const MAX_WAITERS: usize = 1 << 16;

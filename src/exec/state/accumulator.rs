@@ -3,15 +3,16 @@
 
 use std::collections::VecDeque;
 use std::ops::Div;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::Ticket;
 use super::super::resource::Resource;
 use super::super::token::{Token, Tokens};
+use super::shared::{Shared, Waited};
 use super::{
-    Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
+    Ended, Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
     wrong_kind,
 };
 use crate::failure::{Failure, Result};
@@ -25,19 +26,17 @@ pub(in crate::exec) struct Accumulator {
     shape: PartialShape,
     /// The mean is taken, else the sum.
     is_mean: bool,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     global_step: i64,
     count: u64,
     sum: Option<Tensor>,
     /// In the order they came, with how many gradients each needs.
     takes: VecDeque<(Waiter, u64)>,
 }
-
-type Ended = Vec<(Waiter, Result<Tokens>)>;
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -52,11 +51,12 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }),
         "ResourceAccumulatorSetGlobalStep" => simple(|mut inputs, _| {
             let accumulator = inputs.accumulator(0)?;
-            lock(&accumulator.state).global_step = inputs.host(1)?.to_i64()?;
+            let step = inputs.host(1)?.to_i64()?;
+            accumulator.hold().global_step = step;
             Ok(nothing())
         }),
         "ResourceAccumulatorNumAccumulated" => simple(|mut inputs, _| {
-            let count = lock(&inputs.accumulator(0)?.state).count;
+            let count = inputs.accumulator(0)?.hold().count;
             Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
         }),
         "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, call| -> Result<Outcome> {
@@ -81,7 +81,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     simple(move |_, _| {
         let make = |name: &str| {
             let (name, shape) = (name.to_owned(), shape.clone());
-            let accumulator = Accumulator { name, dtype, shape, is_mean, state: Mutex::default() };
+            let accumulator = Accumulator { name, dtype, shape, is_mean, state: Shared::default() };
             Ok(Resource::Accumulator(Arc::new(accumulator)))
         };
         match named.find(make)? {
@@ -97,10 +97,23 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
     })
 }
 
+impl Waited for Accumulator {
+    type State = State;
+
+    fn shared(&self) -> &Shared<State> {
+        &self.state
+    }
+
+    fn forget(&self, state: &mut State, ticket: Ticket) -> Ended {
+        state.takes.retain(|(waiter, _)| waiter.ticket != ticket);
+        self.advance(state)
+    }
+}
+
 impl Accumulator {
     /// Adds a gradient, unless it is of an earlier step than the global one.
     fn apply(&self, local_step: i64, gradient: Tensor) -> Result<Ended> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.hold();
         if local_step < state.global_step {
             return Ok(Vec::new());
         }
@@ -128,7 +141,7 @@ impl Accumulator {
     }
 
     fn take(&self, waiter: Waiter, required: u64) -> Result<Ended> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.hold();
         if state.takes.len() >= MAX_WAITERS {
             return Err(too_many_waiters(&format!("accumulator {}", self.name)));
         }
@@ -138,16 +151,7 @@ impl Accumulator {
 
     /// Bytes of the sum; 0 where somebody is just changing it.
     pub(in crate::exec) fn bytes(&self) -> usize {
-        self.state.try_lock().ok().and_then(|state| state.sum.as_ref().map(Tensor::byte_len)).unwrap_or(0)
-    }
-
-    /// Forgets a take that waits.
-    pub(in crate::exec) fn cancel(&self, ticket: Ticket) {
-        let state = &mut *lock(&self.state);
-        state.takes.retain(|(waiter, _)| waiter.ticket != ticket);
-        for (waiter, result) in self.advance(state) {
-            waiter.wake(result);
-        }
+        self.try_hold().and_then(|state| state.sum.as_ref().map(Tensor::byte_len)).unwrap_or(0)
     }
 
     fn advance(&self, state: &mut State) -> Ended {

@@ -4,7 +4,7 @@ mod elements;
 mod rows;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use self::elements::{Element, Elements, Kind, bytes, heap_bytes};
 use self::rows::stack_padded;
@@ -14,8 +14,9 @@ use super::super::kernel::{Dice, KernelNode};
 use super::super::mailbox::Ticket;
 use super::super::resource::Resource;
 use super::super::token::{Token, Tokens};
+use super::shared::{Shared, Waited};
 use super::{
-    Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
+    Ended, Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
     wrong_kind,
 };
 use crate::failure::{Code, Failure, Result};
@@ -33,10 +34,10 @@ pub(in crate::exec) struct Queue {
     /// Empty where the graph states none.
     shapes: Vec<PartialShape>,
     capacity: usize,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
-struct State {
+pub(super) struct State {
     elements: Elements,
     is_closed: bool,
     /// In the order they came; only the first of each may go on.
@@ -74,8 +75,6 @@ enum How {
     UpTo,
 }
 
-type Ended = Vec<(Waiter, Result<Tokens>)>;
-
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     if node.attrs.get("timeout_ms").is_some() && node.attrs.int("timeout_ms")? != -1 {
         return Err(Failure::invalid("Timeout not supported yet."));
@@ -112,10 +111,10 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             })
         }
         "QueueSizeV2" => simple(|mut inputs, _| {
-            let size = lock(&inputs.queue(0)?.state).elements.len();
+            let size = inputs.queue(0)?.hold().elements.len();
             Ok(one(Tensor::scalar(i32::try_from(size).unwrap_or(i32::MAX))))
         }),
-        "QueueIsClosedV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(lock(&inputs.queue(0)?.state).is_closed)))),
+        "QueueIsClosedV2" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.queue(0)?.hold().is_closed)))),
         _ => Ok(None),
     }
 }
@@ -143,7 +142,7 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             let (name, types, shapes) = (name.to_owned(), types.clone(), shapes.clone());
             let elements = Elements::new(kind, dice.clone());
             let state =
-                Mutex::new(State { elements, is_closed: false, enqueues: VecDeque::new(), dequeues: VecDeque::new() });
+                Shared::new(State { elements, is_closed: false, enqueues: VecDeque::new(), dequeues: VecDeque::new() });
             Ok(Resource::Queue(Arc::new(Queue { name, kind, types, shapes, capacity, state })))
         };
         let queue = match named.find(make)? {
@@ -193,9 +192,27 @@ fn waiting(
     })))
 }
 
+impl Waited for Queue {
+    type State = State;
+
+    fn shared(&self) -> &Shared<State> {
+        &self.state
+    }
+
+    /// What a dequeue has taken goes back to the front.
+    fn forget(&self, state: &mut State, ticket: Ticket) -> Ended {
+        state.enqueues.retain(|enqueue| enqueue.waiter.ticket != ticket);
+        let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket);
+        if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
+            state.elements.put_back(dequeue.taken);
+        }
+        self.advance(state)
+    }
+}
+
 impl Queue {
     fn enqueue(&self, waiter: Waiter, elements: VecDeque<Element>) -> Result<Ended> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.hold();
         if state.enqueues.len() >= MAX_WAITERS {
             return Err(too_many_waiters(&format!("queue '{}'", self.name)));
         }
@@ -204,7 +221,7 @@ impl Queue {
     }
 
     fn dequeue(&self, waiter: Waiter, wanted: usize, how: How) -> Result<Ended> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.hold();
         if state.dequeues.len() >= MAX_WAITERS {
             return Err(too_many_waiters(&format!("queue '{}'", self.name)));
         }
@@ -213,7 +230,7 @@ impl Queue {
     }
 
     fn close(&self, waiter: Waiter, cancels: bool) -> Result<Ended> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.hold();
         if !cancels {
             state.enqueues.push_back(Enqueue { waiter, what: Entering::Close });
             return Ok(self.advance(state));
@@ -227,22 +244,9 @@ impl Queue {
         Ok(ended)
     }
 
-    /// Forgets an op that waits; what a dequeue has taken goes back to the front.
-    pub(in crate::exec) fn cancel(&self, ticket: Ticket) {
-        let state = &mut *lock(&self.state);
-        state.enqueues.retain(|enqueue| enqueue.waiter.ticket != ticket);
-        let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket);
-        if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
-            state.elements.put_back(dequeue.taken);
-        }
-        for (waiter, result) in self.advance(state) {
-            waiter.wake(result);
-        }
-    }
-
     /// Bytes of its elements, and of those that wait to get in; 0 where somebody is just changing it.
     pub(in crate::exec) fn bytes(&self) -> usize {
-        let Ok(state) = self.state.try_lock() else { return 0 };
+        let Some(state) = self.try_hold() else { return 0 };
         let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
             Entering::Elements(elements) => Some(elements),
             Entering::Close => None,

@@ -77,3 +77,45 @@ fn updates_hold_their_variables_in_one_order() {
     let (first_value, last_value) = if a_is_first { ("1.0", "1.0") } else { ("4.0", "-1.0") };
     assert_eq!([number(first), number(last)], [tensor(first_value), tensor(last_value)]);
 }
+
+/// What works on a queue or an accumulator may take long; the device does not wait for it to give up who waits there.
+#[test]
+fn who_waits_is_given_up_at_once_whatever_others_do_there() {
+    let queue = "
+        r = FIFOQueueV2 component_types=<float32> shapes={[]}
+        g = Placeholder dtype=float32
+        put = QueueEnqueueV2 r g
+        get = QueueDequeueV2 r component_types=<float32>
+        size = QueueSizeV2 r";
+    let accumulator = "
+        r = ResourceConditionalAccumulator dtype=float32 shape=[]
+        zero = Const is=(0l)
+        one = Const is=(1)
+        g = Placeholder dtype=float32
+        put = ResourceAccumulatorApplyGradient r zero g
+        get = ResourceAccumulatorTakeGradient r one dtype=float32
+        size = ResourceAccumulatorNumAccumulated r";
+    let other = graph("p = Placeholder dtype=int32\n q = Add p p");
+    for text in [queue, accumulator] {
+        let graph = graph(text);
+        let mut cluster = Cluster::new(1);
+        let waits = cluster.start(&graph, &[], &["get"], 1).unwrap();
+        cluster.check(&graph, &[], &[("size", "0")]);
+        let resource = resource(&cluster, "r");
+        cluster.check(&other, &[("p", "3")], &[("q", "6")]);
+        let busy = resource.occupy();
+        cluster.abort(waits);
+        let id = PieceId { session: cluster.session, number: cluster.pieces };
+        cluster.device(&cluster.names[0]).start(id, 99, 1, vec![tensor("4")]);
+        match cluster.events.recv_timeout(PATIENCE).expect("the device waits for nobody") {
+            Event::Done { fetches, .. } => assert_eq!(fetches, [tensor("8")]),
+            Event::Failed { failure, .. } => panic!("{failure}"),
+        }
+        drop(busy);
+        // It does not get what comes now.
+        cluster.check(&graph, &[("g", "7.0")], &[("^put", "")]);
+        cluster.check(&graph, &[], &[("size", "1")]);
+        cluster.check(&graph, &[], &[("get", "7.0")]);
+        cluster.is_empty();
+    }
+}

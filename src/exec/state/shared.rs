@@ -1,0 +1,105 @@
+//! What ops work on in turns and wait in: a queue, an accumulator. One may work on it for long; to give up another that waits
+//! there takes no time all the same.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use super::super::mailbox::Ticket;
+use super::super::resource::lock;
+use super::Ended;
+
+/// The state of something that ops wait in.
+#[derive(Default)]
+pub(super) struct Shared<S> {
+    state: Mutex<S>,
+    /// Ops that were given up while another worked: whoever works then, or next, forgets them. No more than wait.
+    given_up: Mutex<Vec<Ticket>>,
+}
+
+impl<S> Shared<S> {
+    pub fn new(state: S) -> Shared<S> {
+        Shared { state: Mutex::new(state), given_up: Mutex::default() }
+    }
+
+    /// `None` while somebody works on it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, S>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Something that ops wait in.
+pub(super) trait Waited: Sized {
+    type State;
+
+    fn shared(&self) -> &Shared<Self::State>;
+
+    /// Forgets an op that waits; answers what became of others by that.
+    fn forget(&self, state: &mut Self::State, ticket: Ticket) -> Ended;
+
+    /// The state, as soon as nobody else works on it.
+    fn hold(&self) -> Held<'_, Self> {
+        let mut held = Held { state: lock(&self.shared().state), _after: CatchUp(self) };
+        forget_given_up(self, &mut held);
+        held
+    }
+
+    /// The state, unless somebody works on it.
+    fn try_hold(&self) -> Option<Held<'_, Self>> {
+        self.shared().try_lock().map(|state| Held { state, _after: CatchUp(self) })
+    }
+
+    /// Gives up an op that waits, without waiting for one that works.
+    fn give_up(&self, ticket: Ticket) {
+        lock(&self.shared().given_up).push(ticket);
+        catch_up(self);
+    }
+}
+
+/// The state of something that ops wait in, for one that works on it.
+pub(super) struct Held<'a, W: Waited> {
+    state: MutexGuard<'a, W::State>,
+    /// Dropped after the lock.
+    _after: CatchUp<'a, W>,
+}
+
+impl<W: Waited> Deref for Held<'_, W> {
+    type Target = W::State;
+
+    fn deref(&self) -> &W::State {
+        &self.state
+    }
+}
+
+impl<W: Waited> DerefMut for Held<'_, W> {
+    fn deref_mut(&mut self) -> &mut W::State {
+        &mut self.state
+    }
+}
+
+struct CatchUp<'a, W: Waited>(&'a W);
+
+impl<W: Waited> Drop for CatchUp<'_, W> {
+    fn drop(&mut self) {
+        catch_up(self.0);
+    }
+}
+
+/// Forgets what was given up, unless somebody works: then that one does it afterwards.
+fn catch_up<W: Waited>(of: &W) {
+    let shared = of.shared();
+    while !lock(&shared.given_up).is_empty() {
+        let Some(mut state) = shared.try_lock() else { return };
+        forget_given_up(of, &mut state);
+    }
+}
+
+fn forget_given_up<W: Waited>(of: &W, state: &mut W::State) {
+    let given_up = std::mem::take(&mut *lock(&of.shared().given_up));
+    for (waiter, result) in given_up.into_iter().flat_map(|ticket| of.forget(state, ticket)) {
+        waiter.wake(result);
+    }
+}
