@@ -232,6 +232,9 @@ impl Queue {
     fn close(&self, waiter: Waiter, cancels: bool) -> Result<Ended> {
         let state = &mut *self.hold();
         if !cancels {
+            if state.enqueues.len() >= MAX_WAITERS {
+                return Err(too_many_waiters(&format!("queue '{}'", self.name)));
+            }
             state.enqueues.push_back(Enqueue { waiter, what: Entering::Close });
             return Ok(self.advance(state));
         }

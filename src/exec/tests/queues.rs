@@ -1,5 +1,6 @@
 //! The kinds of queues beside the plain one. What is expected is what TensorFlow 2.21 answered.
 
+use super::ops::Ops;
 use super::*;
 
 /// Runs each fetch by itself, in order, and compares whole numbers.
@@ -112,4 +113,24 @@ fn a_shuffling_queue_must_keep_less_than_it_holds() {
         let failure = Cluster::new(1).run(&graph, &[], &["size"]).unwrap_err();
         assert_eq!(failure.message, message);
     }
+}
+
+#[test]
+fn so_many_ops_wait_in_a_queue_and_no_more() {
+    let text = "
+        q = FIFOQueueV2 component_types=<int32> shapes={[]} capacity=1
+        x = Placeholder dtype=int32
+        put = QueueEnqueueV2 q x
+        close = QueueCloseV2 q
+        cancel = QueueCloseV2 q cancel_pending_enqueues=true";
+    let mut ops = Ops::new(text, Box::new(HostEngine));
+    let x = Tensor::scalar(1);
+    let waiting = (0..2 << 16).take_while(|_| ops.call("put", &[("x", &x)]).is_ok()).count();
+    assert_eq!(waiting, 1 + (1 << 16), "the first has room, and the limit wait");
+    for name in ["put", "close"] {
+        let failure = ops.call(name, &[("x", &x)]).map(|_| ()).unwrap_err();
+        assert_eq!(failure.code, Code::ResourceExhausted, "{name}: {failure}");
+        assert!(failure.message.contains("65536 ops wait for queue 'q' already"), "{name}: {failure}");
+    }
+    assert!(ops.call("cancel", &[]).unwrap().done().is_some());
 }
