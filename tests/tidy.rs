@@ -52,6 +52,7 @@ const RULES: &[Rule] = &[
             "lock",
             "random",
             "strangers",
+            "descriptors",
         ],
         pure: false,
     },

@@ -1,5 +1,6 @@
 //! The task that owns the swarm: it listens, looks for peers, dials them, and knows when everybody was asked.
 
+mod bulk;
 mod mend;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -29,18 +30,13 @@ use super::health::LINK_LIMIT;
 use super::links::{LinkEnded, Links};
 use super::registry::Registry;
 use super::roster::{Roster, encode_small};
-use super::transport::{BulkSocket, HandedOver, swarm_transport};
-use super::{Admission, MeshConfig, transfer, unix_ms};
-use crate::descriptors;
+use super::transport::{HandedOver, swarm_transport};
+use super::{Admission, MeshConfig, unix_ms};
 use crate::lock::lock;
 use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.
 const MAX_CONNECTIONS_A_PEER: u32 = 8;
-/// Most bulk sockets that are read at once, or an eighth of the file descriptors if that is less.
-const MAX_BULK_IN: usize = 4096;
-/// Most of them from one peer: those that it keeps, and as many that broke without this side having noticed yet.
-const MAX_BULK_A_PEER: usize = 2 * transfer::MAX_SOCKETS;
 /// Most bulk sockets that wait to be looked at.
 const MAX_ARRIVED: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
@@ -129,7 +125,7 @@ impl Driver {
         let swarm_config =
             libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_CONNECTION_LIMIT);
         let swarm = Swarm::new(transport, behaviour, me, swarm_config);
-        tokio::spawn(take_bulk(roster.clone(), arrived));
+        tokio::spawn(bulk::take(roster.clone(), arrived));
 
         let (resolver, resolved) = mpsc::channel(64);
         let now = Instant::now();
@@ -561,42 +557,6 @@ impl Driver {
         }
         for link in self.roster.links() {
             self.roster.end(&link, "this participant left");
-        }
-    }
-}
-
-/// Reads each bulk socket on a task of its own. One too many is hung up on, and its sender tries again later.
-async fn take_bulk(roster: Arc<Roster>, mut arrived: mpsc::Receiver<BulkSocket>) {
-    let limit = MAX_BULK_IN.min(descriptors::limit() / 8);
-    let mut readers = tokio::task::JoinSet::new();
-    let mut of_peer: BTreeMap<PeerId, usize> = BTreeMap::new();
-    loop {
-        tokio::select! {
-            socket = arrived.recv() => {
-                let Some(socket) = socket else { return };
-                let peer = socket.peer;
-                let held = of_peer.entry(peer).or_default();
-                if *held >= MAX_BULK_A_PEER || readers.len() >= limit {
-                    tracing::debug!(%peer, "too many bulk sockets");
-                    continue;
-                }
-                *held += 1;
-                let roster = roster.clone();
-                readers.spawn(async move {
-                    // A panic of one must give its place back, too.
-                    let read = std::panic::AssertUnwindSafe(transfer::accept(roster, socket));
-                    let _panicked = futures::FutureExt::catch_unwind(read).await;
-                    peer
-                });
-            }
-            Some(Ok(peer)) = readers.join_next() => {
-                if let Some(held) = of_peer.get_mut(&peer) {
-                    *held -= 1;
-                    if *held == 0 {
-                        of_peer.remove(&peer);
-                    }
-                }
-            }
         }
     }
 }

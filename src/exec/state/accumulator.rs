@@ -9,14 +9,13 @@ use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::Ticket;
 use super::super::resource::Resource;
-use super::super::token::{Token, Tokens};
+use super::super::token::Token;
 use super::shared::{Shared, Waited};
 use super::{
     Ended, Inputs, MAX_WAITERS, Named, Outcome, Site, StateOp, Waiter, nothing, one, settle, simple, too_many_waiters,
     wrong_kind,
 };
 use crate::failure::{Failure, Result};
-use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{DType, Integer, Numeric, PartialShape, Tensor, with_float, with_integer, with_number};
 

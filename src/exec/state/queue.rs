@@ -20,7 +20,6 @@ use super::{
     wrong_kind,
 };
 use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 

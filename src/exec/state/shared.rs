@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::super::mailbox::Ticket;
-use super::super::resource::lock;
 use super::Ended;
+use crate::lock::lock;
 
 /// The state of something that ops wait in.
 #[derive(Default)]
