@@ -5,12 +5,12 @@
 use bytes::BufMut;
 use prost::Message as _;
 
-use super::pieces::malformed;
+use super::pieces::{append, malformed};
 use super::readers::Readers;
-use super::rope::{Rope, append};
+use super::rope::Rope;
 use super::tensor::{CONTENT, Name, TENSOR};
 use crate::failure::{Failure, Result};
-use crate::graph::graphdef::weigh::{TENSOR as TENSOR_SCHEMA, TENSOR_HEAD, weigh};
+use crate::graph::graphdef::weigh::{Field, SHAPE, Schema, TENSOR as TENSOR_SCHEMA, weigh};
 use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
 use crate::memory;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
@@ -33,10 +33,13 @@ struct Head {
     tensor_shape: Option<TensorShapeProto>,
 }
 
+/// What a [`Head`] costs.
+static HEAD: Schema = Schema(&[(2, Field::One(&SHAPE))]);
+
 impl Head {
     /// Its dtype and shape, where it is one that meshtf has, and its dimensions are known.
     fn read(bytes: &[u8]) -> Result<Option<(DType, Shape)>> {
-        weigh(bytes, &TENSOR_HEAD, MAX_HEAD_BYTES)?;
+        weigh(bytes, &HEAD, MAX_HEAD_BYTES)?;
         let head = Head::decode(bytes).map_err(|error| malformed(&error))?;
         let Some((dtype, _)) = DType::from_proto(head.dtype) else { return Ok(None) };
         let dims = head.tensor_shape.map(|shape| shape.dim).unwrap_or_default();

@@ -1,11 +1,12 @@
-//! Bytes in the pieces that they came in, and the search for one field in them.
+//! Bytes in the pieces that they came in, the search for one field in them, and those that are kept.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
+use crate::memory;
 
 /// Pieces, read from the front; a piece is let go of as soon as it has been read. A clone shares the bytes.
 #[derive(Clone, Default)]
@@ -102,6 +103,30 @@ pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<
         }
     }
     Ok(found)
+}
+
+/// Adds bytes to those that are kept of a message.
+///
+/// # Errors
+/// ResourceExhausted if the budget has no room for the memory that they then take.
+pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length = kept.len() + bytes.len();
+    if length > kept.capacity() {
+        let grown = length.max(2 * kept.capacity());
+        memory::admit(grown).map_err(Failure::with_holder)?;
+        kept.reserve_exact(grown - kept.len());
+    }
+    kept.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// Whether a request may have so many bytes beside its graph or its feeds, or a feed beside its tensor.
+pub(super) fn within_names(length: usize, most: usize) -> Result<()> {
+    if length <= most {
+        return Ok(());
+    }
+    let why = format!("the request names so much that it takes {length} bytes or more, the limit is {most}");
+    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 pub(super) fn malformed(error: &prost::DecodeError) -> Failure {

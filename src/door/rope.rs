@@ -12,11 +12,10 @@ use tokio::time::Instant;
 use tonic::body::Body;
 
 use super::connection::Call;
-use super::pieces::{Pieces, cut_off, find, has_group, malformed};
+use super::pieces::{Pieces, append, cut_off, find, has_group, malformed, within_names};
 use super::readers::Readers;
 use super::room::Share;
 use crate::failure::{Code, Failure, Result};
-use crate::memory;
 
 /// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
 const SLOWEST: u64 = 4 << 10;
@@ -269,30 +268,6 @@ impl Buf for Rope {
         self.pieces.advance(count);
         self.left -= count;
     }
-}
-
-/// Adds bytes to those that are kept of a message.
-///
-/// # Errors
-/// ResourceExhausted if the budget has no room for the memory that they then take.
-pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
-    let length = kept.len() + bytes.len();
-    if length > kept.capacity() {
-        let grown = length.max(2 * kept.capacity());
-        memory::admit(grown).map_err(Failure::with_holder)?;
-        kept.reserve_exact(grown - kept.len());
-    }
-    kept.extend_from_slice(bytes);
-    Ok(())
-}
-
-/// Whether a request may have so many bytes beside its graph or its feeds, or a feed beside its tensor.
-pub(super) fn within_names(length: usize, most: usize) -> Result<()> {
-    if length <= most {
-        return Ok(());
-    }
-    let why = format!("the request names so much that it takes {length} bytes or more, the limit is {most}");
-    Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 fn more_than_one() -> Failure {

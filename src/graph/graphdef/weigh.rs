@@ -233,10 +233,7 @@ static LIST: Schema = Schema(&[
 
 static FUNCTION_NAME: Schema = Schema(&[(1, Field::Text), (2, Field::Entries(ATTR_ENTRY, &ATTR_PAIR))]);
 
-/// What a TensorProto says beside its elements.
-pub static TENSOR_HEAD: Schema = Schema(&[(1, Field::One(&EMPTY)), (2, Field::One(&SHAPE))]);
-
-static SHAPE: Schema = Schema(&[(2, Field::Many(size_of::<proto::Dim>(), &DIM)), (3, Field::One(&EMPTY))]);
+pub static SHAPE: Schema = Schema(&[(2, Field::Many(size_of::<proto::Dim>(), &DIM)), (3, Field::One(&EMPTY))]);
 
 static DIM: Schema = Schema(&[(1, Field::One(&EMPTY))]);
 
