@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Trouble;
 use crate::failure::Failure;
+use crate::graph::op::Role;
 use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId};
 use crate::plan::{self, Signature, Task};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
@@ -207,7 +208,7 @@ impl Job {
             let Ok(output) = self.graph.output(tensor) else { continue };
             let node = self.graph.node(output.node);
             let is_only_value = matches!(&node.outputs[..], [one] if !one.is_ref) && !node.input_refs.contains(&true);
-            let admits = node.op.name != "Placeholder"
+            let admits = node.op.role != Role::Placeholder
                 || node.attrs.shape("shape").is_ok_and(|shape| shape.admits(value.shape()));
             if !is_only_value || !admits || run.contains(&output.node) {
                 continue;

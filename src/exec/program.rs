@@ -13,6 +13,8 @@ use super::kernel::{self, HostKernel, KernelNode};
 use super::state::{self, Site, StateOp};
 use crate::failure::{Code as Class, Failure, Result};
 use crate::graph::Attrs;
+use crate::graph::op::{self, Role};
+
 use crate::plan::{DeviceName, Mode, Piece, PieceNode, PieceOp, late_feed};
 use crate::tensor::DType;
 
@@ -167,9 +169,10 @@ const MAX_REF_INPUTS: usize = 64;
 /// Unimplemented where an op has no kernel here, InvalidArgument where attributes are wrong or the piece does not
 /// hang together; with node and op.
 pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<Program> {
-    check(piece)?;
-    let mut code = lay_out(piece);
-    connect(piece, &mut code);
+    let roles: Vec<Role> = piece.nodes.iter().map(role).collect();
+    check(piece, &roles)?;
+    let mut code = lay_out(piece, &roles);
+    connect(piece, &roles, &mut code);
     find_starts(piece, &mut code)?;
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
@@ -188,7 +191,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
 }
 
 /// Refuses what would lead out of the piece's own tables.
-fn check(piece: &Piece) -> Result<()> {
+fn check(piece: &Piece, roles: &[Role]) -> Result<()> {
     let wrong = |node: &PieceNode, why: &str| Err(Failure::invalid(why).at_node(&node.name, op_name(&node.op)));
     if piece.frames.is_empty() || piece.frames.iter().enumerate().skip(1).any(|(i, frame)| frame.parent as usize >= i) {
         return Err(Failure::invalid("the frames of a piece must begin with the root, and parents come first"));
@@ -208,10 +211,11 @@ fn check(piece: &Piece) -> Result<()> {
             if port as usize >= producer.outputs.len() || producer.output_frame != node.frame {
                 return wrong(node, "an input does not exist in its frame");
             }
-            if from as usize >= i && !(is_op(producer, "NextIteration") && is_merge(node)) {
+            let leads_back = roles[from as usize].leads_back(roles[i]);
+            if from as usize >= i && !leads_back {
                 return wrong(node, "an input comes after it");
             }
-            if is_op(producer, "NextIteration") && !is_merge(node) {
+            if roles[from as usize] == Role::NextIteration && !leads_back {
                 return wrong(node, "what the next iteration begins with can only go to a Merge");
             }
         }
@@ -222,32 +226,23 @@ fn check(piece: &Piece) -> Result<()> {
                 return wrong(node, "a control input does not exist before it in its frame");
             }
         }
-        let leads = match &node.op {
-            PieceOp::Op(op) if op == "Enter" => {
-                node.output_frame != 0 && piece.frames[node.output_frame as usize].parent == node.frame
-            }
-            PieceOp::Op(op) if op == "Exit" => {
-                node.frame != 0 && piece.frames[node.frame as usize].parent == node.output_frame
-            }
-            PieceOp::Op(op) if op == "NextIteration" => node.frame != 0 && node.output_frame == node.frame,
+        let leads = match roles[i] {
+            Role::Enter => node.output_frame != 0 && piece.frames[node.output_frame as usize].parent == node.frame,
+            Role::Exit => node.frame != 0 && piece.frames[node.frame as usize].parent == node.output_frame,
+            Role::NextIteration => node.frame != 0 && node.output_frame == node.frame,
             _ => node.output_frame == node.frame,
         };
         if !leads {
             return wrong(node, "it does not lead from its frame to the one of its outputs");
         }
         let needed = match &node.op {
-            PieceOp::Op(op) => match op.as_str() {
-                "Switch" | "RefSwitch" => (2, 2),
-                "Merge" | "RefMerge" => (1, 2),
-                "Enter"
-                | "Exit"
-                | "NextIteration"
-                | "LoopCond"
-                | "Identity"
-                | "StopGradient"
-                | "PlaceholderWithDefault" => (1, 1),
-                "Const" | "Placeholder" => (0, 1),
-                _ => (0, 0),
+            PieceOp::Op(_) => match roles[i] {
+                Role::Switch => (2, 2),
+                Role::Merge => (1, 2),
+                Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => (1, 1),
+                Role::Forward => (node.outputs.len(), 1),
+                Role::Const | Role::Placeholder => (0, 1),
+                Role::Compute | Role::Nothing | Role::ControlTrigger => (0, 0),
             },
             PieceOp::Feed(_) => (0, 1),
             PieceOp::Fetch(_) => (1, 0),
@@ -261,7 +256,7 @@ fn check(piece: &Piece) -> Result<()> {
 }
 
 /// Gives every node and input its place.
-fn lay_out(piece: &Piece) -> Code {
+fn lay_out(piece: &Piece, roles: &[Role]) -> Code {
     let mut frames: Vec<FrameCode> = Vec::with_capacity(piece.frames.len());
     for (i, frame) in piece.frames.iter().enumerate() {
         let (mut parent, mut depth, mut place) = (0, 0, 0);
@@ -288,7 +283,7 @@ fn lay_out(piece: &Piece) -> Code {
     for (i, node) in piece.nodes.iter().enumerate() {
         let frame = &mut frames[node.frame as usize];
         let local = frame.waits.len() as u32;
-        let data = if is_merge(node) { 1 } else { node.inputs.len() };
+        let data = if roles[i] == Role::Merge { 1 } else { node.inputs.len() };
         frame.waits.push(Wait { pending: (data + node.control.len()) as u32, ..Wait::default() });
         nodes.push(Node {
             name: node.name.clone(),
@@ -304,8 +299,8 @@ fn lay_out(piece: &Piece) -> Code {
             control_edges: 0,
             end_edge: 0,
             is_pred: piece.frames[node.frame as usize].pred == Some(i as u32),
-            merges: is_merge(node).then(|| {
-                let back = node.inputs.iter().filter(|input| is_op(&piece.nodes[input.0 as usize], "NextIteration"));
+            merges: (roles[i] == Role::Merge).then(|| {
+                let back = node.inputs.iter().filter(|input| roles[input.0 as usize] == Role::NextIteration);
                 let back = back.count() as u32;
                 let first = node.inputs.len() as u32 - back;
                 if back == 0 { (first, first) } else { (first, back) }
@@ -325,20 +320,19 @@ fn lay_out(piece: &Piece) -> Code {
 }
 
 /// Turns the inputs of the consumers into the edges of the producers.
-fn connect(piece: &Piece, code: &mut Code) {
+fn connect(piece: &Piece, roles: &[Role], code: &mut Code) {
     let mut edges: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
     let mut control: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
     for (i, node) in piece.nodes.iter().enumerate() {
         for (input, &(from, port)) in node.inputs.iter().enumerate() {
-            let producer = &piece.nodes[from as usize];
+            let is_constant = || piece.nodes[from as usize].attrs.bool("is_constant").unwrap_or(false);
             edges[from as usize].push(Edge {
                 port,
                 to: i as u32,
                 input: input as u32,
                 slot: code.nodes[i].first_input + input as u32,
                 is_last: true,
-                is_invariant: is_op(producer, "Enter")
-                    && (!is_merge(node) || producer.attrs.bool("is_constant").unwrap_or(false)),
+                is_invariant: roles[from as usize] == Role::Enter && (roles[i] != Role::Merge || is_constant()),
             });
         }
         for &from in &node.control {
@@ -348,7 +342,7 @@ fn connect(piece: &Piece, code: &mut Code) {
                 input: CONTROL,
                 slot: 0,
                 is_last: true,
-                is_invariant: is_op(&piece.nodes[from as usize], "Enter"),
+                is_invariant: roles[from as usize] == Role::Enter,
             });
         }
     }
@@ -402,19 +396,19 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
         PieceOp::Recv { transfer, .. } => return Ok(Act::Recv { transfer: *transfer, is_kept: false }),
         PieceOp::Op(op) => op.as_str(),
     };
-    Ok(match op {
-        "Const" => Act::Const(Value::Host(node.attrs.whole_tensor("value")?)),
-        "NoOp" => Act::Nothing,
-        "ControlTrigger" => Act::ControlTrigger,
-        "Identity" | "StopGradient" | "PlaceholderWithDefault" | "LoopCond" => Act::Forward,
-        "IdentityN" => Act::ForwardAll,
-        "Switch" | "RefSwitch" => Act::Switch,
-        "Merge" | "RefMerge" => Act::Merge,
-        "Enter" => Act::Enter,
-        "Exit" => Act::Exit,
-        "NextIteration" => Act::NextIteration,
-        "Placeholder" => Act::Unfed(unfed(&node.name, &node.attrs)),
-        _ => {
+    Ok(match role(node) {
+        Role::Const => Act::Const(Value::Host(node.attrs.whole_tensor("value")?)),
+        Role::Nothing => Act::Nothing,
+        Role::ControlTrigger => Act::ControlTrigger,
+        Role::Forward if node.outputs.len() > 1 => Act::ForwardAll,
+        Role::Forward | Role::LoopCond => Act::Forward,
+        Role::Switch => Act::Switch,
+        Role::Merge => Act::Merge,
+        Role::Enter => Act::Enter,
+        Role::Exit => Act::Exit,
+        Role::NextIteration => Act::NextIteration,
+        Role::Placeholder => Act::Unfed(unfed(&node.name, &node.attrs)),
+        Role::Compute => {
             let inputs: Vec<DType> = node
                 .inputs
                 .iter()
@@ -489,7 +483,7 @@ fn unfed(name: &str, attrs: &Attrs) -> Failure {
 fn may_wait(node: &PieceNode, act: &Act) -> bool {
     match act {
         Act::Switch | Act::Merge | Act::Enter | Act::Exit | Act::NextIteration | Act::ControlTrigger => true,
-        Act::State(_) => state::may_wait(op_name(&node.op)),
+        Act::State(_) => op::lookup(op_name(&node.op)).is_some_and(|op| op.waits),
         _ => false,
     }
 }
@@ -504,12 +498,11 @@ impl Node {
     }
 }
 
-fn is_op(node: &PieceNode, op: &str) -> bool {
-    matches!(&node.op, PieceOp::Op(own) if own == op)
-}
-
-fn is_merge(node: &PieceNode) -> bool {
-    is_op(node, "Merge") || is_op(node, "RefMerge")
+fn role(node: &PieceNode) -> Role {
+    match &node.op {
+        PieceOp::Op(op) => op::lookup(op).map_or(Role::Compute, |op| op.role),
+        _ => Role::Compute,
+    }
 }
 
 /// The op type, for messages and for kernels.

@@ -94,11 +94,6 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
     Ok(None)
 }
 
-/// Whether an op of that type may have to wait.
-pub(super) fn may_wait(op: &str) -> bool {
-    op.starts_with("Queue") || op == "ResourceAccumulatorTakeGradient"
-}
-
 /// An op that takes all its inputs and never waits.
 fn simple(mut f: impl FnMut(Inputs, &mut Call) -> Result<Tokens> + Send + 'static) -> Result<Option<StateOp>> {
     Ok(Some(Box::new(move |tokens, call| f(Inputs(tokens), call).map(Outcome::Done))))

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind};
+use super::op::{self, ArgDef, ArgType, AttrDef, AttrKind, Role};
 use super::refused::{self, Refused};
 use super::{Attr, Attrs, Graph, GraphError, MAX_NODES, Node, NodeDef, NodeId, OpDef, Output, OutputType};
 use crate::tensor::DType;
@@ -93,9 +93,8 @@ fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, Graph
 
 /// A topological order that ignores the back edges of loops (from NextIteration to Merge).
 fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
-    let is_back = |from: usize, to: usize| {
-        matches!(&*defs[from].op, "NextIteration" | "RefNextIteration") && matches!(&*defs[to].op, "Merge" | "RefMerge")
-    };
+    let roles: Vec<Role> = defs.iter().map(|def| op::lookup(&def.op).map_or(Role::Compute, |op| op.role)).collect();
+    let is_back = |from: usize, to: usize| roles[from].leads_back(roles[to]);
     let sources = |to: usize| {
         let links = &links[to];
         let all = links.inputs.iter().map(|input| input.node).chain(links.control.iter().copied());

@@ -22,8 +22,62 @@ pub struct OpDef {
     pub stateful: bool,
     /// Takes a reference to a variable that has no value yet.
     pub allows_uninitialized: bool,
+    /// What it does beside computing.
+    pub role: Role,
+    /// May have to wait for another step: for room in a queue, or for what one holds.
+    pub waits: bool,
+    /// Takes the shape of its input and not the values: runs where the input is, unless it requests a device.
+    pub looks_at_shape: bool,
     /// The op that took its place in newer clients and does the same with the same inputs.
     newer: Option<&'static str>,
+}
+
+/// What an op does beside computing: all that those who plan and run a graph tell ops apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Computes outputs from inputs, in a kernel.
+    #[default]
+    Compute,
+    /// Answers its attribute `value`.
+    Const,
+    /// Is fed.
+    Placeholder,
+    /// Nothing: keeps control inputs together.
+    Nothing,
+    /// Hands on its inputs as they are.
+    Forward,
+    /// Hands its input to one of two outputs.
+    Switch,
+    /// Hands on the input that came, of several of which one does.
+    Merge,
+    /// Hands its input into a loop.
+    Enter,
+    /// Hands its input out of a loop.
+    Exit,
+    /// Hands its input to the next iteration.
+    NextIteration,
+    /// Says whether a loop goes on, and hands that on.
+    LoopCond,
+    /// Nothing, also after a branch that was not taken.
+    ControlTrigger,
+}
+
+impl Role {
+    /// Whether it decides what else runs, and how often.
+    pub fn is_control_flow(self) -> bool {
+        use Role::{ControlTrigger, Enter, Exit, LoopCond, Merge, NextIteration, Switch};
+        matches!(self, Switch | Merge | Enter | Exit | NextIteration | LoopCond | ControlTrigger)
+    }
+
+    /// Whether its outputs are inputs of it as they are.
+    pub fn hands_on(self) -> bool {
+        self == Role::Forward || self.is_control_flow()
+    }
+
+    /// Whether an edge to an op of the role `to` closes a loop: it leads to an earlier op, in the next iteration.
+    pub fn leads_back(self, to: Role) -> bool {
+        (self, to) == (Role::NextIteration, Role::Merge)
+    }
 }
 
 /// A formal input or output.
@@ -88,6 +142,9 @@ impl OpDef {
             attrs: Vec::new(),
             stateful: true,
             allows_uninitialized: false,
+            role: Role::Compute,
+            waits: false,
+            looks_at_shape: false,
             newer: None,
         }
     }
@@ -144,16 +201,17 @@ mod tests {
         let ops = all();
         assert!(ops.len() >= 267, "{} ops", ops.len());
         for op in ops {
+            if let Some(newer) = op.newer {
+                let newer = lookup(newer).unwrap_or_else(|| panic!("{}: there is no {newer}", op.name));
+                assert!(newer.newer.is_none() && newer.inputs.len() == op.inputs.len(), "{}", op.name);
+                assert_eq!((newer.role, newer.waits), (op.role, op.waits), "{}", op.name);
+            }
             for arg in op.inputs.iter().chain(&op.outputs) {
                 let names: Vec<&str> = match arg.ty {
                     ArgType::Fixed(_) => vec![],
                     ArgType::Attr(a) | ArgType::ManyFixed(a, _) | ArgType::List(a) => vec![a],
                     ArgType::Many(n, t) => vec![n, t],
                 };
-                if let Some(newer) = op.newer {
-                    let newer = lookup(newer).unwrap_or_else(|| panic!("{}: there is no {newer}", op.name));
-                    assert!(newer.newer.is_none() && newer.inputs.len() == op.inputs.len(), "{}", op.name);
-                }
                 for name in names {
                     assert!(op.attr(name).is_some(), "{}: {} names no attribute {name}", op.name, arg.name);
                 }
@@ -169,6 +227,9 @@ mod tests {
         let dequeue = lookup("QueueDequeueV2").unwrap();
         assert!(dequeue.stateful);
         assert_eq!(dequeue.outputs[0].ty, ArgType::List("component_types"));
+        assert!(dequeue.waits && lookup("Size").unwrap().looks_at_shape);
+        let enter = lookup("RefEnter").unwrap();
+        assert_eq!((enter.role, enter.runs_as().role), (Role::Enter, Role::Enter));
         let assign = lookup("Assign").unwrap();
         assert!(assign.inputs[0].is_ref && assign.allows_uninitialized);
         let conv = lookup("Conv2D").unwrap();

@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 
 use super::PlanError;
-use super::prune::{ItemOp, Step, is_back_edge};
+use super::prune::{ItemOp, Step};
 use crate::graph::Attrs;
+use crate::graph::op::Role;
 
 /// Iterations of a loop under way at once, where its Enter nodes do not say.
 const PARALLEL_ITERATIONS: u32 = 10;
@@ -62,8 +63,8 @@ impl Loops {
         for item in 0..step.items.len() {
             let frame = loops.frame_of_inputs(step, item)?;
             let mut answers_in = frame;
-            match step.op(item) {
-                "Enter" | "RefEnter" => {
+            match step.role(item) {
+                Role::Enter => {
                     let (name, parallel) = enter(step, item);
                     let depth = loops.all[frame].depth + 1;
                     if depth > MAX_DEPTH {
@@ -82,12 +83,12 @@ impl Loops {
                         loops.all.len() - 1
                     });
                 }
-                "Exit" | "RefExit" if frame == 0 => return Err(outside(step, item)),
-                "Exit" | "RefExit" => answers_in = loops.all[frame].parent,
-                "NextIteration" | "RefNextIteration" if frame == 0 => return Err(outside(step, item)),
-                "NextIteration" | "RefNextIteration" => loops.all[frame].next_iteration = Some(item),
-                "LoopCond" if frame == 0 => return Err(outside(step, item)),
-                "LoopCond" => {
+                Role::Exit if frame == 0 => return Err(outside(step, item)),
+                Role::Exit => answers_in = loops.all[frame].parent,
+                Role::NextIteration if frame == 0 => return Err(outside(step, item)),
+                Role::NextIteration => loops.all[frame].next_iteration = Some(item),
+                Role::LoopCond if frame == 0 => return Err(outside(step, item)),
+                Role::LoopCond => {
                     if let Some(first) = loops.all[frame].condition.replace(item) {
                         return Err(PlanError::TwoConditions {
                             frame: loops.all[frame].name.clone(),
@@ -109,7 +110,7 @@ impl Loops {
     /// The one frame that everything an item waits for is in; the root where it waits for nothing.
     fn frame_of_inputs(&self, step: &Step, item: usize) -> Result<usize, PlanError> {
         let mut found: Option<(usize, usize)> = None;
-        for from in waits_for(step, item).filter(|&from| !is_back_edge(step.op(from), step.op(item))) {
+        for from in waits_for(step, item).filter(|&from| !step.role(from).leads_back(step.role(item))) {
             let frame = self.answers_in[from];
             match found {
                 None => found = Some((from, frame)),
@@ -121,7 +122,7 @@ impl Loops {
     }
 
     fn check_back_edges(&self, step: &Step) -> Result<(), PlanError> {
-        for item in (0..step.items.len()).filter(|&item| matches!(step.op(item), "Merge" | "RefMerge")) {
+        for item in (0..step.items.len()).filter(|&item| step.role(item) == Role::Merge) {
             for from in waits_for(step, item) {
                 if self.answers_in[from] != self.runs_in[item] {
                     let own = (item, self.runs_in[item]);

@@ -7,6 +7,7 @@ use super::place::Placed;
 use super::prune::{ItemOp, Step};
 use super::shape::Shapes;
 use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
+use crate::graph::op::Role;
 use crate::graph::{Attrs, Node, OutputType};
 
 /// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
@@ -184,7 +185,7 @@ fn crossings(
 /// The port whose value, crossing to that device anyway, says that the item has run. Not so for a Switch, which has run
 /// though an output is dead.
 fn carrier(step: &Step, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
-    if matches!(step.op(item), "Switch" | "RefSwitch") {
+    if step.role(item) == Role::Switch {
         return None;
     }
     crossings.iter().find(|crossing| crossing.to == to && crossing.port.is_some()).and_then(|crossing| crossing.port)

@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::group::{GroupSpec, Groups};
-use super::prune::{Item, ItemOp, Step, is_back_edge};
+use super::prune::{Item, ItemOp, Step};
 use super::{DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Task, Why};
+use crate::graph::op::Role;
 use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;
 
@@ -85,18 +86,15 @@ struct Home {
 fn followed(step: &Step, item: usize) -> Option<usize> {
     let input = step.items[item].inputs.first()?.0;
     let node = step.node(item)?;
-    match node.op.name {
-        "Exit" | "RefExit" => Some(input),
-        // But a constant has no place of its own: it goes where it is used.
-        "Shape" | "ShapeN" | "Size" if node.device.is_empty() && !is_generator(step, input) => Some(input),
-        _ => None,
-    }
+    // A constant has no place of its own: it goes where it is used.
+    let looks = node.op.looks_at_shape && node.device.is_empty() && !is_generator(step, input);
+    (node.op.role == Role::Exit || looks).then_some(input)
 }
 
 /// Whether the item is a constant that depends on nothing and nothing binds to a place: it goes where it is used.
 fn is_generator(step: &Step, item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
-    inputs.is_empty() && control.is_empty() && step.node(item).is_some_and(|node| node.op.name == "Const")
+    inputs.is_empty() && control.is_empty() && step.role(item) == Role::Const
 }
 
 /// Where every item runs, after those that go where they are used have gone there: Enter and NextIteration always, so
@@ -107,24 +105,24 @@ fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<H
     let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
     // From the last to the first, so that consumers have moved before what they consume follows them.
     for item in (0..step.items.len()).rev() {
-        let op = step.op(item);
+        let role = step.role(item);
         let mut most_devices = match step.items[item].op {
             ItemOp::Feed(..) => 1,
             ItemOp::Fetch(..) => continue,
-            ItemOp::Node(id) => match op {
-                "Enter" | "RefEnter" | "NextIteration" | "RefNextIteration" => usize::MAX,
-                "Const" if is_generator(step, item) && placer.is_free(id) => 1,
+            ItemOp::Node(id) => match role {
+                Role::Enter | Role::NextIteration => usize::MAX,
+                Role::Const if is_generator(step, item) && placer.is_free(id) => 1,
                 _ => continue,
             },
         };
-        if op == "Const" && step.node(item).is_some_and(is_small) {
+        if role == Role::Const && step.node(item).is_some_and(is_small) {
             most_devices = usize::MAX;
         }
         // The first consumer on each device.
         let mut users: BTreeMap<usize, usize> = BTreeMap::new();
         for &to in &consumers[item] {
-            let counts = match op {
-                "NextIteration" | "RefNextIteration" => is_back_edge(op, step.op(to)),
+            let counts = match role {
+                Role::NextIteration => role.leads_back(step.role(to)),
                 _ => !matches!(step.items[to].op, ItemOp::Fetch(..)),
             };
             for home in homes[to].iter().filter(|_| counts) {
@@ -263,7 +261,7 @@ impl Placer<'_> {
                 && node.device == constant.device
                 && node.inputs.iter().any(|input| input.node == id)
         };
-        if constant.op.name != "Const" {
+        if constant.op.role != Role::Const {
             return id;
         }
         graph.nodes().find(|(_, node)| is_for(node)).map_or(id, |(consumer, _)| consumer)

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::{PlanError, Role, Signature};
+use crate::graph::op::Role as OpRole;
 use crate::graph::{Graph, Node, NodeId, Output, OutputType, split_tensor_name};
 use crate::tensor::DType;
 
@@ -62,6 +63,11 @@ impl<'a> Step<'a> {
     /// The op type that the item's node runs as; empty for feeds and fetches.
     pub fn op(&self, item: usize) -> &'static str {
         self.node(item).map_or("", |node| node.op.runs_as().name)
+    }
+
+    /// What a node does beside computing; what is fed and fetched computes nothing, and has no role either.
+    pub fn role(&self, item: usize) -> OpRole {
+        self.node(item).map_or(OpRole::Compute, |node| node.op.role)
     }
 
     /// `name`, `name:1`: an output of an item as users write it.
@@ -198,7 +204,7 @@ impl<'a> Reached<'a> {
     /// What a control input from a node waits for.
     fn control(&self, graph: &Graph, node: NodeId) -> Source {
         match self.fed.get(&Output { node, port: 0 }) {
-            Some(&feed) if graph.node(node).op.name == "Placeholder" => Source::Feed(feed),
+            Some(&feed) if graph.node(node).op.role == OpRole::Placeholder => Source::Feed(feed),
             _ => Source::Node(node),
         }
     }
@@ -255,11 +261,11 @@ impl<'a> Reached<'a> {
 /// Sorts items topologically, the earliest of those that are ready first, and says where each has gone. Back edges of loops
 /// do not count.
 fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
-    let op = |item: &Item| match item.op {
-        ItemOp::Node(id) => graph.node(id).op.name,
-        ItemOp::Feed(..) | ItemOp::Fetch(..) => "",
+    let role = |item: &Item| match item.op {
+        ItemOp::Node(id) => graph.node(id).op.role,
+        ItemOp::Feed(..) | ItemOp::Fetch(..) => OpRole::Compute,
     };
-    let is_back = |from: usize, to: usize| is_back_edge(op(&items[from]), op(&items[to]));
+    let is_back = |from: usize, to: usize| role(&items[from]).leads_back(role(&items[to]));
     let sources = |to: usize| items[to].before().filter(move |&from| !is_back(from, to));
     let mut waits = vec![0usize; items.len()];
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); items.len()];
@@ -291,11 +297,6 @@ fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
         item
     });
     (moved.collect(), new_place)
-}
-
-/// Whether an edge between nodes of these op types leads back to an earlier node, for the next iteration.
-pub(super) fn is_back_edge(from: &str, to: &str) -> bool {
-    matches!(from, "NextIteration" | "RefNextIteration") && matches!(to, "Merge" | "RefMerge")
 }
 
 fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanError> {

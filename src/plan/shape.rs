@@ -8,6 +8,7 @@ use std::cell::Cell;
 
 use super::prune::{ItemOp, Step};
 use crate::graph::Node;
+use crate::graph::op::Role;
 use crate::tensor::{PartialShape, Shape};
 
 /// A size along one axis.
@@ -59,7 +60,7 @@ impl Shapes {
                 _ if doubted.get(item).is_some_and(|&doubted| doubted) => Vec::new(),
                 ItemOp::Feed(_, tensor) => {
                     let node = step.graph.node(tensor.node);
-                    let stated = if node.op.name == "Placeholder" { known.stated(node) } else { None };
+                    let stated = if node.op.role == Role::Placeholder { known.stated(node) } else { None };
                     vec![Fact { dims: stated, ..known.unlike_others() }]
                 }
                 ItemOp::Node(id) => {

@@ -9,6 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use super::prune::{Item, ItemOp, Step};
 use super::shape::Shapes;
 use crate::graph::Node;
+use crate::graph::op::Role;
 
 /// Leaves out what need not run. Every item that stays computes what it did.
 pub(super) fn simplify(step: &mut Step) {
@@ -34,9 +35,7 @@ fn pass_by(step: &mut Step) {
 fn references(step: &Step) -> Vec<bool> {
     let mut references: Vec<bool> = Vec::with_capacity(step.items.len());
     for item in 0..step.items.len() {
-        let op = step.op(item);
-        let only_hands_on =
-            is_control_flow(op) || matches!(op, "Identity" | "IdentityN" | "StopGradient" | "PlaceholderWithDefault");
+        let only_hands_on = step.role(item).hands_on();
         // What comes round a loop is not known yet.
         let takes = step.items[item].inputs.iter().any(|&(from, _)| references.get(from).is_none_or(|&it| it));
         let answers = step.outputs(item).iter().any(|output| output.is_ref || output.dtype.is_handle());
@@ -71,14 +70,14 @@ fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
     let mut waited_for = HashSet::from([value]);
     let mut open = VecDeque::from([value]);
     while let Some(item) = open.pop_front().filter(|_| waited_for.len() < MOST_LOOKED_AT) {
-        if !is_control_flow(step.op(item)) {
+        if !step.role(item).is_control_flow() {
             open.extend(before(item).take(MOST_LOOKED_AT).filter(|&from| waited_for.insert(from)));
         }
     }
     let mut seen = HashSet::from([other]);
     let mut open = vec![other];
     while let Some(item) = open.pop() {
-        if waited_for.contains(&item) && !is_control_flow(step.op(item)) {
+        if waited_for.contains(&item) && !step.role(item).is_control_flow() {
             continue;
         }
         let Item { op, inputs, control } = &step.items[item];
@@ -160,11 +159,11 @@ fn only_computes(step: &Step, item: usize) -> bool {
     let ItemOp::Node(id) = step.items[item].op else { return false };
     let node = step.graph.node(id);
     // An unfed Placeholder is an error, and a NoOp keeps together what waits for much and what much waits for.
-    let is_other = matches!(node.op.name, "Placeholder" | "NoOp");
+    let is_other = matches!(node.op.role, Role::Placeholder | Role::Nothing);
     !is_other
         && !step.targets.contains(&id)
         && !has_effect(node)
-        && !is_control_flow(node.op.name)
+        && !node.op.role.is_control_flow()
         && !takes_reference(step, item)
         && !follows_control_flow(step, item)
 }
@@ -181,23 +180,5 @@ fn takes_reference(step: &Step, item: usize) -> bool {
 /// Whether it takes or waits for an answer of control flow: which port that comes from, or which iteration, says whether the
 /// item runs at all, and a control input in its place would not.
 fn follows_control_flow(step: &Step, item: usize) -> bool {
-    step.items[item].before().any(|from| is_control_flow(step.op(from)))
-}
-
-fn is_control_flow(op: &str) -> bool {
-    matches!(
-        op,
-        "Switch"
-            | "RefSwitch"
-            | "Merge"
-            | "RefMerge"
-            | "Enter"
-            | "RefEnter"
-            | "Exit"
-            | "RefExit"
-            | "NextIteration"
-            | "RefNextIteration"
-            | "LoopCond"
-            | "ControlTrigger"
-    )
+    step.items[item].before().any(|from| step.role(from).is_control_flow())
 }

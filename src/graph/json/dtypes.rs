@@ -57,7 +57,7 @@ pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
 
 /// Whether a loop closes here: its Merge has its dtype from outside.
 fn leads_back(from: &Draft, to: &OpDef) -> bool {
-    matches!(&from.made, Made::Op { op, .. } if op.name.ends_with("NextIteration")) && to.name.ends_with("Merge")
+    matches!(&from.made, Made::Op { op, .. } if op.role.leads_back(to.role))
 }
 
 /// The dtype of `name` or `name:port`, where it is known.

@@ -1,7 +1,7 @@
 //! Reads a line of `table.txt`. The table is part of the program: a line that is wrong is a bug and panics.
 
 use super::super::attr::Attr;
-use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef};
+use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role};
 use crate::tensor::{DType, PartialShape};
 
 /// `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
@@ -18,9 +18,43 @@ pub(super) fn op(line: &'static str) -> OpDef {
         inputs: split(inputs, ", ").map(arg).collect(),
         outputs: split(outputs.trim_end_matches(')'), ", ").map(arg).collect(),
         attrs,
-        stateful: flags.contains("stateful"),
-        allows_uninitialized: flags.contains("uninitialized"),
-        newer: flags.split("as ").nth(1),
+        ..facts(flags)
+    }
+}
+
+/// `stateful`, `uninitialized`, `waits`, `shape`, `is ROLE`, `as OP`
+fn facts(flags: &'static str) -> OpDef {
+    let mut op = OpDef { stateful: false, ..OpDef::unknown("") };
+    let mut words = split(flags, " ");
+    while let Some(word) = words.next() {
+        let mut next = || words.next().unwrap_or_else(|| panic!("nothing follows {word} in {flags}"));
+        match word {
+            "stateful" => op.stateful = true,
+            "uninitialized" => op.allows_uninitialized = true,
+            "waits" => op.waits = true,
+            "shape" => op.looks_at_shape = true,
+            "is" => op.role = role(next()),
+            "as" => op.newer = Some(next()),
+            other => panic!("{other} is no flag in {flags}"),
+        }
+    }
+    op
+}
+
+fn role(name: &str) -> Role {
+    match name {
+        "const" => Role::Const,
+        "placeholder" => Role::Placeholder,
+        "nothing" => Role::Nothing,
+        "forward" => Role::Forward,
+        "switch" => Role::Switch,
+        "merge" => Role::Merge,
+        "enter" => Role::Enter,
+        "exit" => Role::Exit,
+        "next" => Role::NextIteration,
+        "condition" => Role::LoopCond,
+        "trigger" => Role::ControlTrigger,
+        other => panic!("{other} is no role"),
     }
 }
 
