@@ -132,6 +132,8 @@ fn feeds_that_come_side_by_side_share_the_budget() {
     for answer in answers.into_iter().filter(Result::is_err) {
         refused(answer, EXHAUSTED, "of its 200 MB (--memory) in use");
     }
-    stays_within(&node, before, 200_000);
+    // The allocator keeps what one request leaves for the next, and may not have found a use yet for two of their blocks.
+    // Without a budget it grew by 390 MB.
+    stays_within(&node, before, 200_000 + 2 * 4 * ELEMENTS as u64 / 1000);
     works(&client, &handle, 1_000_000);
 }

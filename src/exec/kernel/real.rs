@@ -67,9 +67,13 @@ pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     Tensor::new(tensor.shape().clone(), data)
 }
 
-/// Zero for a denormal, on a thread where those count as zero: for functions of the C library that look at a number's bits.
+/// Zero for a denormal, as kernels' threads take it for: for functions of the C library that look at a number's bits. It does
+/// so, too, since a comparison with zero is nothing to the compiler, which knows of no such threads.
 pub fn flushed<T: Float>(x: T) -> T {
-    if x == T::ZERO { x.map(|x| 0f32.copysign(x), |x| 0f64.copysign(x)) } else { x }
+    x.map(
+        |x| if x.is_subnormal() { 0f32.copysign(x) } else { x },
+        |x| if x.is_subnormal() { 0f64.copysign(x) } else { x },
+    )
 }
 
 pub fn sqrt<T: Float>(x: T) -> T {

@@ -126,7 +126,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Xlogy" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln(y) }),
         "Xlog1py" => binary(|x: T, y| if x == T::ZERO { T::ZERO } else { x * ln_1p(y) }),
         "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { -dy * y * y }),
-        "Pow" => binary(|x: T, y| with_both(flushed(x), y, f32::powf, f64::powf)),
+        "Pow" => binary(|x: T, y| with_both(flushed(x), flushed(y), f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
         // The inputs are the op's result and the gradient that reaches it.
         "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),
@@ -203,9 +203,9 @@ fn power<T: Integer>(mut base: T, exponent: T) -> T {
     power
 }
 
-/// C's fmod.
+/// C's fmod, by no denormal.
 fn remainder<T: Float>(x: T, y: T) -> T {
-    with_both(x, y, |x, y| x % y, |x, y| x % y)
+    with_both(x, flushed(y), |x, y| x % y, |x, y| x % y)
 }
 
 /// A function of two floats in f32 or f64, whichever holds the type exactly.
