@@ -176,7 +176,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     find_starts(piece, &mut code)?;
     let mut acts = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
-        acts.push(act(piece, node, site, engine).map_err(|f| f.at_node(&node.name, op_name(&node.op)))?);
+        acts.push(act(piece, node, roles[i], site, engine).map_err(|f| f.at_node(&node.name, op_name(&node.op)))?);
         if let Some(Act::Recv { transfer, .. }) = acts.last() {
             code.recvs.insert(*transfer, i as u32);
         }
@@ -382,7 +382,7 @@ fn find_starts(piece: &Piece, code: &mut Code) -> Result<()> {
 }
 
 /// Compiles what a node does.
-fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Result<Act> {
+fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn Engine) -> Result<Act> {
     let op = match &node.op {
         PieceOp::Feed(place) if (*place as usize) < piece.feeds.len() => {
             return Ok(match piece.mode {
@@ -396,7 +396,7 @@ fn act(piece: &Piece, node: &PieceNode, site: &Site, engine: &dyn Engine) -> Res
         PieceOp::Recv { transfer, .. } => return Ok(Act::Recv { transfer: *transfer, is_kept: false }),
         PieceOp::Op(op) => op.as_str(),
     };
-    Ok(match role(node) {
+    Ok(match role {
         Role::Const => Act::Const(Value::Host(node.attrs.whole_tensor("value")?)),
         Role::Nothing => Act::Nothing,
         Role::ControlTrigger => Act::ControlTrigger,
