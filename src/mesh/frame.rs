@@ -359,14 +359,14 @@ fn tensor_header(tensor: &Tensor) -> TensorHeaderRef<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::plan::{DeviceKind, Mode, Piece};
     use crate::protocol::Carried;
 
-    fn whole(envelope: &Envelope) -> Vec<u8> {
+    pub fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
         envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|part| bytes.extend_from_slice(part));
         bytes
@@ -381,7 +381,7 @@ mod tests {
         decode(&body[..prefix.header_bytes], &body[prefix.header_bytes..])
     }
 
-    fn example() -> Envelope {
+    pub fn example() -> Envelope {
         Envelope {
             message: Message::Fetched { id: RequestId(7), step: 3 },
             tensors: vec![

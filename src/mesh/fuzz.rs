@@ -36,30 +36,19 @@ pub fn ticket(line: &str) -> bool {
 /// Examples in the present form of what peers say, as `(target, name, bytes)`: those in `fuzz/seeds/` are held to them.
 #[cfg(test)]
 pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
     use crate::plan::Task;
     use crate::protocol::{Envelope, Message, Request};
-    use crate::tensor::Tensor;
 
-    let whole = |envelope: Envelope| {
-        let (_, mut bytes) = encode_head(&envelope).expect("it is small");
-        envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|part| bytes.extend_from_slice(part));
+    let stamped = |envelope: Envelope| {
+        let mut bytes = whole(&envelope);
         stamp(&mut bytes, 5, Taken { frames: 4, bulk: 3 });
         bytes
     };
     let session = SessionId(1);
-    let values = Envelope {
-        message: Message::Fetched { id: RequestId(7), step: 3 },
-        tensors: vec![
-            Tensor::scalar(238i32),
-            Tensor::from_vec([2, 2], vec![true, false, true, true]),
-            Tensor::vector(vec![b"a".to_vec(), vec![], vec![0xff, 0]]),
-            Tensor::from_vec([0, 3], Vec::<f64>::new()),
-            Tensor::vector(vec![1.5f32, f32::INFINITY]),
-        ],
-    };
     let request = Request::Run { session, plan: 2, steps: 100, every: 10, watched: true };
     let standing = Standing {
         fresh: 9,
@@ -71,10 +60,10 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("abort", Message::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
         ("done", Message::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
         ("request", Message::Request { id: RequestId(7), request }.into()),
-        ("values", values),
+        ("values", example()),
     ];
     let other = Refusal::OtherMesh { mesh: Task::new("den", 0).to_string() };
-    let mut all: Vec<_> = messages.into_iter().map(|(name, message)| ("frame", name, whole(message))).collect();
+    let mut all: Vec<_> = messages.into_iter().map(|(name, message)| ("frame", name, stamped(message))).collect();
     all.push(("frame", "ping", empty_frame(Kind::Ping).to_vec()));
     all.push(("frame", "refused", encode_value(Kind::Refused, &other).expect("it is small")));
     all.push(("frame", "standing", encode_value(Kind::Standing, &standing).expect("it is small")));
