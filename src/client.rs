@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
-use crate::plan::Task;
 use crate::post::Post;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request};
 use crate::tensor::Tensor;

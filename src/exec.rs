@@ -45,11 +45,12 @@ pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS, MAX_THREADS};
 
 use smallvec::SmallVec;
 
+use crate::device::DeviceName;
 use crate::failure::{Code, Failure};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::memory;
-use crate::plan::{DeviceName, Piece};
+use crate::plan::Piece;
 use crate::tensor::Tensor;
 
 /// Where a device hands what it makes. Called on the device's threads, or on one that asks it for something; must not block.

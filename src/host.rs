@@ -6,11 +6,11 @@ mod simulation;
 use std::sync::Arc;
 
 use crate::client::Client;
+use crate::device::Task;
 use crate::exec::{Device, Offer, Resources};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
 use crate::master::{Limits, Master};
-use crate::plan::Task;
 use crate::post::Post;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer};
 use crate::worker::Worker;

@@ -79,6 +79,7 @@ mod session;
 #[cfg(feature = "node")]
 mod strangers;
 pub mod tensor;
+pub mod trace;
 pub mod verify;
 #[cfg(feature = "node")]
 mod worker;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::checkpoint::DataDir;
+use crate::device::Task;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::host::Host;
 use crate::ids::Incarnation;
-use crate::plan::{Plan, Signature, Task};
+use crate::plan::{Plan, Signature};
 use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
 use crate::session::{Session, explain};
@@ -18,7 +19,7 @@ use crate::session::{Session, explain};
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use meshtf::{LocalCluster, exec::BackendChoice, graph::GraphBuilder, plan::Task, protocol::SessionOptions};
+/// use meshtf::{LocalCluster, exec::BackendChoice, graph::GraphBuilder, device::Task, protocol::SessionOptions};
 ///
 /// let mut graph = GraphBuilder::new();
 /// let x = graph.constant("x", 2)?;

@@ -16,10 +16,11 @@ use std::time::Duration;
 use self::planner::{Job, Planner, Work};
 use self::session::Session;
 use self::sessions::{Handle, Sessions};
+use crate::device::{DeviceKind, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{PieceId, RequestId, SessionId};
-use crate::plan::{DeviceKind, PieceOp, Plan, PlanOptions, Signature, Task};
+use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
 use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
 

@@ -56,8 +56,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::driver::{Command, Driver};
 use self::link::Link;
 use self::roster::Roster;
+use crate::device::Task;
 use crate::lock::lock;
-use crate::plan::Task;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
 
 /// Most messages to this participant itself that wait.

@@ -11,13 +11,14 @@ use std::time::Duration;
 pub use spec::ClusterSpec;
 
 use crate::checkpoint::DataDir;
+use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::host::Host;
 use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
-use crate::plan::{DeviceKind, DeviceSpec, Plan, Signature, Task, meant};
+use crate::plan::{Plan, Signature, meant};
 use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Message, Peer, SessionOptions};
 use crate::session::{Session, explain};

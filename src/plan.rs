@@ -12,7 +12,6 @@ mod prune;
 mod shape;
 mod simplify;
 mod summary;
-pub mod trace;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -21,7 +20,7 @@ pub use place::meant;
 use serde::{Deserialize, Serialize};
 pub use summary::{DeviceSummary, Summary};
 
-pub use crate::device::{DeviceKind, DeviceName, DeviceSpec, NameError, Task};
+use crate::device::DeviceName;
 use crate::graph::{Attrs, Graph, GraphError, Output, OutputType};
 use crate::tensor::{DType, PartialShape};
 

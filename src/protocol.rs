@@ -13,10 +13,11 @@ pub use flow::Flow;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::failure::Failure;
 use crate::graph::NodeDef;
 pub use crate::ids::{Incarnation, PieceId, RequestId, SessionId, StepId};
-use crate::plan::{DeviceName, DeviceSpec, Piece, Signature, Summary, Task};
+use crate::plan::{Piece, Signature, Summary};
 use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.

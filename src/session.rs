@@ -14,10 +14,10 @@ use crate::client::{Client, StepEvent};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
-use crate::plan::trace::DeviceTrace;
 use crate::plan::{Mode, Plan, Signature, Summary};
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::tensor::Tensor;
+use crate::trace::DeviceTrace;
 pub(crate) use partial::PartialRun;
 
 /// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.

@@ -10,11 +10,12 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
+use crate::device::{DeviceName, Task};
 use crate::exec::{Device, Pushed, Resources, Sink};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
-use crate::plan::{DeviceName, Piece, Task};
+use crate::plan::Piece;
 use crate::post::Post;
 use crate::protocol::{Carried, Envelope, Message, Peer};
 use crate::tensor::Tensor;

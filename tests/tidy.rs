@@ -26,6 +26,7 @@ const RULES: &[Rule] = &[
     Rule { module: "memory", may_use: &["failure", "lock"], pure: true },
     Rule { module: "tensor", may_use: &["memory", "failure", "json"], pure: true },
     Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
+    Rule { module: "trace", may_use: &["device", "tensor", "failure"], pure: true },
     Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
     Rule {
         module: "protocol",
@@ -35,7 +36,19 @@ const RULES: &[Rule] = &[
     Rule { module: "checkpoint", may_use: &["tensor", "memory", "failure"], pure: false },
     Rule {
         module: "exec",
-        may_use: &["checkpoint", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "nearest", "lock"],
+        may_use: &[
+            "checkpoint",
+            "plan",
+            "trace",
+            "device",
+            "graph",
+            "tensor",
+            "memory",
+            "failure",
+            "ids",
+            "nearest",
+            "lock",
+        ],
         pure: false,
     },
     Rule {
@@ -84,7 +97,8 @@ const RULES: &[Rule] = &[
     Rule {
         module: "session",
         may_use: &[
-            "client", "post", "protocol", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "random",
+            "client", "post", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
+            "random",
         ],
         pure: false,
     },
@@ -96,6 +110,7 @@ const RULES: &[Rule] = &[
             "client",
             "protocol",
             "plan",
+            "trace",
             "device",
             "graph",
             "tensor",

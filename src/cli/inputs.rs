@@ -6,10 +6,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
+use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::op::Role;
 use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId};
-use crate::plan::{self, Signature, Task};
+use crate::plan::{self, Signature};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
 /// Largest file that is read, graph or array: what one tensor may hold, and room for a graph around it.

@@ -11,11 +11,11 @@ use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
+use crate::device::Task;
 use crate::door::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
-use crate::plan::Task;
 
 /// When a node that nobody has met yet says what it tried.
 const ALONE_AFTER: Duration = Duration::from_secs(5);

@@ -6,9 +6,10 @@ use serde_json::json;
 use super::inputs::GraphArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
+use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::memory::Bytes;
-use crate::plan::{Plan, Task, Why};
+use crate::plan::{Plan, Why};
 use crate::protocol::SessionOptions;
 
 /// Show what would run where and what would travel, without running

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::Trouble;
 use crate::checkpoint::DataDir;
+use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
 use crate::node::{DEFAULT_MESH, Node, NodeConfig, NodeError};
-use crate::plan::{Plan, Signature, Task};
+use crate::plan::{Plan, Signature};
 use crate::protocol::SessionOptions;
 use crate::{LocalCluster, Session};
 

@@ -8,8 +8,8 @@ use super::reach::{Deadline, Reached};
 use super::submit::StepArgs;
 use super::{Outcome, Trouble};
 use crate::checkpoint::DataDir;
+use crate::device::Task;
 use crate::exec::BackendChoice;
-use crate::plan::Task;
 
 /// Run a graph in this process, without a network
 ///

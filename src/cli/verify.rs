@@ -8,10 +8,10 @@ use serde_json::json;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::{Exit, Outcome, Trouble, output};
 use crate::checkpoint::DataDir;
+use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::graph::{Graph, Output};
 use crate::node::DEFAULT_MESH;
-use crate::plan::Task;
 use crate::protocol::SessionOptions;
 use crate::verify::{Case, replay};
 

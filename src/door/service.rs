@@ -18,12 +18,12 @@ use super::session::{Callable, DoorSession, Placeholders, stated};
 use super::sessions::Sessions;
 use super::tensor::Outgoing;
 use super::trace::full_name;
+use crate::device::DeviceName;
 use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, graphdef};
 use crate::lock::lock;
 use crate::node::Node;
-use crate::plan::DeviceName;
 use crate::protocol::{Cluster, Member, SessionOptions};
 use crate::tensor::Shape;
 

@@ -11,11 +11,12 @@ use super::readers::Readers;
 use super::recent::{Full, Recent};
 use super::service::milliseconds;
 use super::trace::metadata;
+use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
 use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef};
 use crate::lock::lock;
-use crate::plan::{DeviceSpec, Mode, Signature};
+use crate::plan::{Mode, Signature};
 use crate::session::{PartialRun, Session};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 

@@ -12,12 +12,12 @@ use super::grpc::{Answer, Calls};
 use super::message::*;
 use super::tensor::tests::Named;
 use super::*;
+use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::failure::Code;
 use crate::graph::GraphBuilder;
 use crate::graph::graphdef::{graph_def, tensor_to_proto};
 use crate::node::NodeConfig;
-use crate::plan::Task;
 use crate::tensor::Tensor;
 
 const LIMIT: usize = 64 << 10;

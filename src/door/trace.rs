@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use super::message::{DeviceStepStats, NodeExecStats, RunMetadata, RunOptions, StepStats};
+use crate::device::DeviceName;
 use crate::graph::NodeDef;
 use crate::graph::graphdef::graph_def;
-use crate::plan::DeviceName;
-use crate::plan::trace::{DeviceTrace, NodeTrace};
+use crate::trace::{DeviceTrace, NodeTrace};
 
 /// The metadata of a traced step.
 pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMetadata {
@@ -66,7 +66,7 @@ fn stats(run: NodeTrace) -> NodeExecStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DeviceKind, Task};
+    use crate::device::{DeviceKind, Task};
 
     #[test]
     fn a_trace_becomes_step_stats() {

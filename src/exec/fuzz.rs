@@ -15,11 +15,12 @@ use choices::Choices;
 use fitting::{Fitting, Like};
 
 use super::{BackendChoice, Device, Pushed, Resources, Sink, cpu};
+use crate::device::{DeviceKind, Task};
 use crate::failure::{Code, Failure};
 use crate::graph::op::{self, ArgDef, ArgType, AttrKind, OpDef};
 use crate::graph::{Attr, Attrs, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{DeviceKind, PlanOptions, Signature, Task, plan};
+use crate::plan::{PlanOptions, Signature, plan};
 use crate::tensor::{DType, PartialShape, Tensor};
 
 /// An op that says nothing for so long while its device idles waits for what never comes, as a dequeue does.
@@ -395,7 +396,7 @@ struct Bench {
 struct Teller(Sender<(StepId, Result<(), Failure>)>);
 
 impl Sink for Teller {
-    fn push(&self, _: StepId, _: &crate::plan::DeviceName, _: Vec<Pushed>) {}
+    fn push(&self, _: StepId, _: &crate::device::DeviceName, _: Vec<Pushed>) {}
 
     fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
 

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Pushed, Sink};
+use crate::device::DeviceName;
 use crate::ids::StepId;
-use crate::plan::DeviceName;
 
 /// Most bytes of values that are gathered for one device: together they are still one small message.
 const MOST_BYTES: usize = 32 << 10;
@@ -109,9 +109,9 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
+    use crate::device::{DeviceKind, Task};
     use crate::failure::Failure;
     use crate::ids::{PieceId, SessionId};
-    use crate::plan::{DeviceKind, Task};
     use crate::tensor::Tensor;
 
     /// Remembers who was sent which transfers in one message.

@@ -15,7 +15,8 @@ use crate::failure::{Code as Class, Failure, Result};
 use crate::graph::Attrs;
 use crate::graph::op::{self, Role};
 
-use crate::plan::{DeviceName, Mode, Piece, PieceNode, PieceOp, late_feed};
+use crate::device::DeviceName;
+use crate::plan::{Mode, Piece, PieceNode, PieceOp, late_feed};
 use crate::tensor::DType;
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.

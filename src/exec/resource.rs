@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::engine::Value;
 use super::state::{Accumulator, Queue, Stack, TensorArray};
 use crate::checkpoint::DataDir;
+use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::memory::{self, Holder};
-use crate::plan::DeviceKind;
 use crate::tensor::{DType, PartialShape};
 
 /// The container of resources that name none.

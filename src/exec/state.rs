@@ -28,9 +28,9 @@ use super::kernel::{Generators, KernelNode};
 use super::mailbox::{Mailbox, Message, Ticket};
 use super::resource::{DEFAULT_CONTAINER, Key, Resource, Resources, Variable};
 use super::token::{Token, Tokens};
+use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
-use crate::plan::DeviceKind;
 use crate::tensor::Tensor;
 
 /// An op that touches state, compiled for one node.

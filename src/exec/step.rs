@@ -29,9 +29,10 @@ use super::state::{Call, Outcome};
 use super::token::{Token, Tokens};
 use super::turn::Signal;
 use super::{Pushed, Sink};
+use crate::device::DeviceName;
 use crate::failure::{Code as Class, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{DeviceName, Mode};
+use crate::plan::Mode;
 use crate::tensor::Tensor;
 
 /// Most nodes that a step runs before others get their turn.

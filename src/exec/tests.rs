@@ -21,10 +21,11 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::{Device, HostEngine, Pushed, Resources, Sink};
+use crate::device::{DeviceKind, DeviceName, Task};
 use crate::failure::{Code, Failure};
 use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::plan::{DeviceKind, DeviceName, PlanOptions, Signature, Task, plan};
+use crate::plan::{PlanOptions, Signature, plan};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// A step that is still under way after this hangs.

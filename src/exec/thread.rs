@@ -27,11 +27,11 @@ use super::kernel::Generators;
 use super::mailbox::{Inbox, Mailbox, Message};
 use super::resource::Resources;
 use super::turn::Signal;
+use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::memory;
-use crate::plan::DeviceName;
 
 /// How often the watching thread looks. A turn that it sees twice has run for so long, and twice as long at most.
 const TICK: Duration = Duration::from_millis(10);

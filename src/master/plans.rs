@@ -8,9 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Limits;
+use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{Incarnation, PieceId, RequestId};
-use crate::plan::{DeviceName, Signature, Summary, Task};
+use crate::plan::{Signature, Summary};
 use crate::protocol::{Cluster, Peer};
 use crate::tensor::{DType, PartialShape, Tensor};
 

@@ -9,9 +9,10 @@ use smallvec::SmallVec;
 use super::Outgoing;
 use super::plans::{FeedWay, Part, Prepared, gone};
 use super::session::{Session, lost};
+use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::plan::{Signature, Task};
+use crate::plan::Signature;
 use crate::protocol::{Carried, Cluster, Envelope, Message, Peer, Reply};
 use crate::tensor::Tensor;
 

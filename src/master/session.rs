@@ -9,10 +9,11 @@ use std::time::Instant;
 use super::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
 use super::run::Runs;
 use super::{Limits, Outgoing};
+use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
-use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, Task, late_feed, needed_feeds};
+use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions};
 use crate::tensor::{PartialShape, Tensor};
 

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
 
 use super::*;
+use crate::device::DeviceName;
 use crate::failure::Reason;
 use crate::graph::read;
 use crate::ids::{Incarnation, PieceId};
-use crate::plan::DeviceName;
 use crate::protocol::{DeviceInfo, Member};
 use crate::tensor::Tensor;
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::Task;
 use crate::failure::{Code, Failure};
-use crate::plan::Task;
 use crate::protocol::Peer;
 
 /// Who holds a task.

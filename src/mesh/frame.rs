@@ -6,9 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::{Holder, MeshError};
+use crate::device::{DeviceName, Task};
 use crate::failure::Failure;
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::plan::{DeviceName, Task};
 use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
@@ -363,7 +363,8 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{DeviceKind, Mode, Piece};
+    use crate::device::DeviceKind;
+    use crate::plan::{Mode, Piece};
     use crate::protocol::Carried;
 
     pub fn whole(envelope: &Envelope) -> Vec<u8> {

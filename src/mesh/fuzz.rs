@@ -38,9 +38,9 @@ pub fn ticket(line: &str) -> bool {
 pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use super::frame::tests::{example, whole};
     use super::frame::{LinkNumbers, Taken, empty_frame, encode_value, stamp};
+    use crate::device::Task;
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
-    use crate::plan::Task;
     use crate::protocol::{Envelope, Message, Request};
 
     let stamped = |envelope: Envelope| {

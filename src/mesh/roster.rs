@@ -16,8 +16,8 @@ use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
 use super::{Inbox, Mesh};
+use crate::device::Task;
 use crate::lock::lock;
-use crate::plan::Task;
 use crate::protocol::{Cluster, Envelope, Hello, Incarnation, KnownPeer, Member, Message, Peer, VERSION};
 
 /// Most peers that are up at once.

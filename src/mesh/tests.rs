@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
+use crate::device::DeviceKind;
 use crate::ids::{RequestId, SessionId, StepId};
-use crate::plan::DeviceKind;
 use crate::protocol::{Carried, Message, Reply};
 use crate::tensor::Tensor;
 

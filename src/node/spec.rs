@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::device::Task;
 use crate::failure::{Failure, Result};
 use crate::json::{self, Fault, Kind, Path, Value};
-use crate::plan::Task;
 
 /// Which task is at which `host:port`. Read from JSON: `{"worker": ["a:4001", "b:4001"], "ps": {"3": "c:4001"}}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

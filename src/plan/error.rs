@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DeviceName, DeviceSpec};
+use crate::device::{DeviceName, DeviceSpec};
 use crate::failure::{Code, Failure, Reason};
 use crate::graph::GraphError;
 use crate::tensor::{DType, PartialShape};

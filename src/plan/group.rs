@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use super::{DeviceKind, DeviceSpec, PlanError};
+use super::PlanError;
+use crate::device::{DeviceKind, DeviceSpec};
 use crate::graph::{Attr, Graph, Node, NodeId};
 use crate::nearest::nearest;
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::group::{GroupSpec, Groups};
 use super::prune::{Item, ItemOp, Step};
-use super::{DeviceName, DeviceSpec, Placement, PlanError, PlanOptions, Task, Why};
+use super::{Placement, PlanError, PlanOptions, Why};
+use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::graph::op::Role;
 use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;

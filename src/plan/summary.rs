@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceName, Plan, Transfer};
+use super::{Plan, Transfer};
+use crate::device::DeviceName;
 
 /// Most names that a summary has of one device's nodes, and most transfers.
 const NAMED: usize = 8;
@@ -55,7 +56,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DeviceKind, Mode, Piece, Placement, Task, Why};
+    use crate::device::{DeviceKind, Task};
+    use crate::plan::{Mode, Piece, Placement, Why};
 
     #[test]
     fn a_large_plan_is_told_in_a_few_names() {

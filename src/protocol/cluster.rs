@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Incarnation, Peer};
-use crate::plan::{DeviceName, Task};
+use crate::device::{DeviceName, Task};
 
 /// A device as its node advertises it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -201,9 +201,9 @@ fn place(names: &[String], name: &str, what: &str) -> Result<u32> {
 mod tests {
     use super::*;
     use crate::LocalCluster;
+    use crate::device::Task;
     use crate::exec::BackendChoice;
     use crate::graph::{Attr, GraphBuilder};
-    use crate::plan::Task;
     use crate::protocol::SessionOptions;
     use crate::tensor::DType;
 

@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::*;
+use crate::device::DeviceKind;
 use crate::exec::HostEngine;
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
-use crate::plan::{DeviceKind, PlanOptions, Signature, plan};
+use crate::plan::{PlanOptions, Signature, plan};
 use crate::protocol::{Cluster, Member};
 
 const PATIENCE: Duration = Duration::from_secs(30);

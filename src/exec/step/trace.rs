@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::device::DeviceName;
 use crate::exec::program::{CONTROL, Code};
-use crate::plan::DeviceName;
-use crate::plan::trace::{DeviceTrace, NodeTrace};
+use crate::trace::{DeviceTrace, NodeTrace};
 
 /// Most runs of nodes that one step records; a loop may go on without being written down.
 const MOST_RUNS: usize = 1 << 20;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
+use crate::device::{DeviceKind, Task};
 use crate::graph::graphdef;
 
 #[test]

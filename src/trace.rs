@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DeviceName;
+use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
@@ -44,7 +44,7 @@ impl DeviceTrace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DeviceKind, Task};
+    use crate::device::{DeviceKind, Task};
 
     #[test]
     fn a_trace_travels_as_a_tensor() {
