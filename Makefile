@@ -53,13 +53,13 @@ $(TF_VENV)/ready: tests/tf/requirements.txt
 		{ echo "pip cannot install tests/tf/requirements.txt into $(TF_VENV): is there an index it can reach?"; exit 1; }
 	@touch '$@'
 
-check: ## formatting, lints with warnings denied, the shape of the house
+check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,formatting)
 	@$(CARGO) fmt --all -- --check
 	$(call say,lints)
 	@$(CARGO) clippy --release --all-targets $(JOBS) -- -D warnings
 	@$(CARGO) clippy --release --no-default-features --lib $(JOBS) -- -D warnings
-	$(call say,the shape of the house)
+	$(call say,the structure of the source)
 	@$(CARGO) test --release --no-default-features --test tidy $(JOBS)
 
 bench: build ## the figures of the README, as a table

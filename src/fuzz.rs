@@ -24,9 +24,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "checkpoint_slice", run: |bytes| text(bytes, crate::checkpoint::fuzz::slice) },
     Target { name: "device", run: |bytes| text(bytes, names) },
     #[cfg(feature = "node")]
-    Target { name: "door_message", run: crate::door::fuzz::message },
+    Target { name: "door_message", run: crate::door::tensorflow::fuzz::message },
     #[cfg(feature = "node")]
-    Target { name: "door_run_step", run: crate::door::fuzz::run_step },
+    Target { name: "door_run_step", run: crate::door::tensorflow::fuzz::run_step },
     #[cfg(feature = "node")]
     Target { name: "frame", run: crate::mesh::fuzz::frame },
     Target { name: "graph", run: program },

@@ -3,17 +3,17 @@
 //!
 //! [burn]: https://burn.dev
 //!
-//! # The map of the house
+//! # The map
 //!
 //! A file may use only what stands further down in this list; a test (`tests/tidy.rs`) holds it to that.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `cli` | the command line: arguments in, text out |
-//! | [`door`] | the way in for TensorFlow's own clients: its gRPC `MasterService` |
+//! | [`door`] | the ways in for other systems' clients: TensorFlow's gRPC `MasterService` |
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
 //! | `session` | one client's graph on the mesh: open, run, close |
-//! | `worker`, `master` | the two halves of a node, strangers to each other |
+//! | `runtime` | what a node runs: client, worker and master, and the router between them |
 //! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Strangers too |
 //! | `strangers`, `descriptors` | how many sockets may wait at a port before they have proven anything; how many there can be |
 //! | [`protocol`] | what nodes say to each other, as data |
@@ -41,8 +41,6 @@ pub mod checkpoint;
 #[cfg(feature = "node")]
 pub mod cli;
 #[cfg(feature = "node")]
-mod client;
-#[cfg(feature = "node")]
 mod descriptors;
 pub mod device;
 #[cfg(feature = "node")]
@@ -53,15 +51,11 @@ mod failure;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod graph;
-#[cfg(feature = "node")]
-mod host;
 pub mod ids;
 mod json;
 #[cfg(feature = "node")]
 mod local;
 mod lock;
-#[cfg(feature = "node")]
-mod master;
 pub mod memory;
 #[cfg(feature = "node")]
 pub mod mesh;
@@ -69,11 +63,11 @@ mod nearest;
 #[cfg(feature = "node")]
 pub mod node;
 pub mod plan;
-#[cfg(feature = "node")]
-mod post;
 pub mod protocol;
 #[cfg(feature = "node")]
 mod random;
+#[cfg(feature = "node")]
+mod runtime;
 #[cfg(feature = "node")]
 mod session;
 #[cfg(feature = "node")]
@@ -81,17 +75,16 @@ mod strangers;
 pub mod tensor;
 pub mod trace;
 pub mod verify;
-#[cfg(feature = "node")]
-mod worker;
 
 #[cfg(feature = "node")]
 pub use allocator::Allocator;
 #[cfg(feature = "node")]
-pub use client::StepEvent;
 pub use failure::{Code, Failure, Reason, Result};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;
 #[cfg(feature = "node")]
 pub use node::{Node, NodeConfig, NodeError};
+#[cfg(feature = "node")]
+pub use runtime::client::StepEvent;
 #[cfg(feature = "node")]
 pub use session::{Ran, Session, Steps};

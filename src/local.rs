@@ -8,11 +8,11 @@ use crate::device::Task;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
-use crate::host::Host;
 use crate::ids::Incarnation;
 use crate::plan::{Plan, Signature};
-use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
+use crate::runtime::host::Host;
+use crate::runtime::router::Router;
 use crate::session::{Session, explain};
 
 /// A cluster in this process. Dropping it ends its devices.
@@ -46,12 +46,12 @@ struct Bus {
     cluster: OnceLock<Arc<Cluster>>,
 }
 
-struct LocalPost {
+struct LocalRouter {
     me: Peer,
     bus: Arc<Bus>,
 }
 
-impl Post for LocalPost {
+impl Router for LocalRouter {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         let host = self.bus.hosts.get().and_then(|hosts| hosts.get(to)).and_then(Weak::upgrade);
         let host = host.ok_or_else(|| Failure::new(Code::Unavailable, format!("{to} is not there")))?;
@@ -86,9 +86,9 @@ impl LocalCluster {
         let mut members = Vec::new();
         for task in tasks {
             let peer = peer_of(task);
-            let post: Arc<dyn Post> = Arc::new(LocalPost { me: peer.clone(), bus: Arc::clone(&bus) });
+            let router: Arc<dyn Router> = Arc::new(LocalRouter { me: peer.clone(), bus: Arc::clone(&bus) });
             let resources = data.clone().map_or_else(Resources::new, Resources::with_data);
-            let host = Arc::new(Host::new(Some(task), &post, resources));
+            let host = Arc::new(Host::new(Some(task), &router, resources));
             let devices = open_devices(task, backend, &host)?;
             if hosts.insert(task.clone(), host).is_some() {
                 return Err(Failure::invalid(format!("task {task} is named twice")));
@@ -199,7 +199,7 @@ mod tests {
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
-        let limit = crate::master::Limits::default().plans as i32;
+        let limit = crate::runtime::master::Limits::default().plans as i32;
         // The first sets are asked for again at the end, when they have gone for others.
         for set in (1..limit + 100).chain(1..100) {
             let fetches: Vec<&str> = (0..13).filter(|n| set >> n & 1 == 1).map(|n| names[n].as_str()).collect();

@@ -15,12 +15,12 @@ use crate::device::{DeviceKind, DeviceSpec, Task};
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
-use crate::host::Host;
 use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
 use crate::plan::{Plan, Signature, meant};
-use crate::post::Post;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Message, Peer, SessionOptions};
+use crate::runtime::host::Host;
+use crate::runtime::router::Router;
 use crate::session::{Session, explain};
 
 /// How often [`Node::wait_until`] looks.
@@ -89,18 +89,18 @@ pub struct Node {
     task: Option<Task>,
     mesh: Mesh,
     host: Arc<Host>,
-    post: Arc<dyn Post>,
+    router: Arc<dyn Router>,
 }
 
 /// The way from this node to every participant, itself included.
-struct MeshPost {
+struct MeshRouter {
     mesh: OnceLock<Mesh>,
     host: OnceLock<Weak<Host>>,
     /// The home folder and the name of a mesh whose key is not confirmed yet.
     unconfirmed: Mutex<Option<(PathBuf, String)>>,
 }
 
-impl MeshPost {
+impl MeshRouter {
     fn send_by(
         &self,
         to: &Peer,
@@ -119,7 +119,7 @@ impl MeshPost {
     }
 }
 
-impl Post for MeshPost {
+impl Router for MeshRouter {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         self.send_by(to, envelope, Mesh::send)
     }
@@ -139,7 +139,7 @@ impl Post for MeshPost {
     }
 }
 
-impl Inbox for MeshPost {
+impl Inbox for MeshRouter {
     fn joined(&self, mesh: &Mesh) {
         let _first = self.mesh.set(mesh.clone());
     }
@@ -185,25 +185,25 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
-        let post = Arc::new(MeshPost {
+        let router = Arc::new(MeshRouter {
             mesh: OnceLock::new(),
             host: OnceLock::new(),
             unconfirmed: Mutex::new((!config.open).then(|| (home.clone(), config.mesh.clone()))),
         });
-        let shared: Arc<dyn Post> = post.clone();
+        let shared: Arc<dyn Router> = router.clone();
         let resources = resources(&config, &home)?;
         let host = Arc::new(Host::new(config.task.as_ref(), &shared, resources));
-        let _first = post.host.set(Arc::downgrade(&host));
+        let _first = router.host.set(Arc::downgrade(&host));
 
         let mut devices = Vec::new();
         if let Some(task) = &config.task {
             devices.push(host.serve(task, cpu(config.backend))?);
         }
-        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, post).await?;
+        let mesh = Mesh::join(mesh_config(&config, &home, devices.clone())?, router).await?;
         if let Some(task) = config.task.clone() {
             look_for_gpus(task, config.backend, devices, &host, &mesh);
         }
-        Ok(Node { task: config.task, mesh, host, post: shared })
+        Ok(Node { task: config.task, mesh, host, router: shared })
     }
 
     /// The task it holds.
@@ -300,7 +300,7 @@ impl Node {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
             let member = cluster.member(task).ok_or_else(|| no_task(task, &cluster))?;
-            self.post.send(&member.peer, Message::Clear { containers: containers.to_vec() }.into())
+            self.router.send(&member.peer, Message::Clear { containers: containers.to_vec() }.into())
         };
         tasks.iter().map(clear).fold(Ok(()), Result::and)
     }

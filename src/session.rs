@@ -10,12 +10,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::client::{Client, StepEvent};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{Mode, Plan, Signature, Summary};
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
+use crate::runtime::client::{Client, StepEvent};
 use crate::tensor::Tensor;
 use crate::trace::DeviceTrace;
 pub(crate) use partial::PartialRun;

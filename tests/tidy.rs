@@ -1,4 +1,4 @@
-//! Holds the house to its plan: which module may use which, what the pure core must not touch, how long a file may
+//! Holds the source to its structure: which module may use which, what the pure core must not touch, how long a file may
 //! get, and that every file says what it is. Reads the source as text; it runs nothing.
 
 use std::fs;
@@ -15,7 +15,7 @@ struct Rule {
     pure: bool,
 }
 
-/// Left may use only what stands to its right: data flows one way through the house.
+/// Left may use only what stands to its right: data flows one way.
 const RULES: &[Rule] = &[
     Rule { module: "failure", may_use: &[], pure: true },
     Rule { module: "ids", may_use: &[], pure: true },
@@ -72,33 +72,18 @@ const RULES: &[Rule] = &[
     Rule { module: "random", may_use: &[], pure: false },
     Rule { module: "descriptors", may_use: &[], pure: false },
     Rule { module: "strangers", may_use: &["descriptors", "lock"], pure: false },
-    Rule { module: "post", may_use: &["protocol", "failure"], pure: false },
     Rule {
-        module: "client",
-        may_use: &["post", "protocol", "plan", "device", "tensor", "failure", "ids", "random"],
-        pure: false,
-    },
-    Rule {
-        module: "worker",
+        module: "runtime",
         may_use: &[
-            "exec", "mesh", "post", "protocol", "plan", "device", "graph", "tensor", "memory", "failure", "ids",
-            "nearest", "lock",
-        ],
-        pure: false,
-    },
-    Rule {
-        module: "master",
-        may_use: &[
-            "mesh", "post", "protocol", "plan", "device", "graph", "tensor", "memory", "failure", "ids", "nearest",
-            "lock",
+            "exec", "mesh", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
+            "nearest", "lock", "random",
         ],
         pure: false,
     },
     Rule {
         module: "session",
         may_use: &[
-            "client", "post", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
-            "random",
+            "runtime", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids", "random",
         ],
         pure: false,
     },
@@ -107,7 +92,7 @@ const RULES: &[Rule] = &[
         may_use: &[
             "node",
             "session",
-            "client",
+            "runtime",
             "protocol",
             "plan",
             "trace",
@@ -146,12 +131,11 @@ const IMPURE: &[&str] = &[
     "tracing",
 ];
 
-/// Outside crates that belong to one side of the house only.
+/// Outside crates that belong to one module only.
 const BORDERS: &[(&str, &[&str])] = &[
     ("exec", &["tokio", "libp2p", "rustls", "socket2", "clap"]),
     ("mesh", &["burn_backend", "burn_flex", "burn_ndarray", "burn_wgpu", "cubecl", "clap"]),
-    ("worker", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
-    ("master", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("runtime", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
     ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
     ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
 ];

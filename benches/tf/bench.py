@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tests", "tf"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import house  # noqa: E402
+import sandbox  # noqa: E402
 import run  # noqa: E402
 
 # So often by turns.
@@ -105,7 +105,7 @@ def first_answer():
 
 def measured(kind, meshtf, jobs, work):
     """What `work` answers in a process of its own, with a fresh cluster."""
-    with house.Cluster(kind, jobs, meshtf) as cluster:
+    with sandbox.Cluster(kind, jobs, meshtf) as cluster:
         cluster.start()
         return answer_of(cluster, work)
 
@@ -119,12 +119,12 @@ def answer_of(cluster, work):
         with open(result, "w") as file:
             json.dump(work(), file)
 
-    process = house.Process.fork("client", os.path.join(cluster.folder, "client.log"), body, group=True)
+    process = sandbox.Process.fork("client", os.path.join(cluster.folder, "client.log"), body, group=True)
     status = process.wait(300)
     said = process.output()
     process.end()
     if status != 0:
-        raise house.Failed(f"the client ended with {status}: {said}")
+        raise sandbox.Failed(f"the client ended with {status}: {said}")
     with open(result) as file:
         return json.load(file)
 
@@ -138,7 +138,7 @@ def exponential_rate(kind, meshtf):
 
 
 def digits_rate(kind, meshtf):
-    with house.Cluster(kind, {"ps": 2, "worker": 2}, meshtf) as cluster:
+    with sandbox.Cluster(kind, {"ps": 2, "worker": 2}, meshtf) as cluster:
         cluster.start()
         # This process forks the workers, so it must be one without sessions of its own: it is.
         tempfile.tempdir = cluster.folder
@@ -151,7 +151,7 @@ def digits_rate(kind, meshtf):
 def start_time(kind, meshtf):
     """Seconds from the start of two servers to the first answer; the client has TensorFlow loaded before."""
     began = time.perf_counter()
-    with house.Cluster(kind, {"local": 2}, meshtf, fresh=True) as cluster:
+    with sandbox.Cluster(kind, {"local": 2}, meshtf, fresh=True) as cluster:
         cluster.start()
         answer_of(cluster, first_answer)
         return time.perf_counter() - began
@@ -159,7 +159,7 @@ def start_time(kind, meshtf):
 
 def idle_memory(kind, meshtf):
     """MB resident of a server that nobody has asked anything."""
-    with house.Cluster(kind, {"local": 1}, meshtf, fresh=True) as cluster:
+    with sandbox.Cluster(kind, {"local": 1}, meshtf, fresh=True) as cluster:
         cluster.start()
         return cluster.rss_kib("local/0") / 1024
 

@@ -12,7 +12,7 @@ use super::reach::{MeshArgs, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
-use crate::door::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
+use crate::door::tensorflow::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};

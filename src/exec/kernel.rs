@@ -63,26 +63,26 @@ pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    match first(ROOMS, node)? {
+    match first(FAMILIES, node)? {
         None => random::kernel(node, generators),
         found => Ok(found),
     }
 }
 
-/// A room compiles the ops that are its own and answers `None` for all others.
-type Room = fn(&KernelNode) -> Result<Option<HostKernel>>;
+/// A family's function compiles the ops that are its own and answers `None` for all others.
+type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-/// The kernel from the first room that has the op.
-fn first(rooms: &[Room], node: &KernelNode) -> Result<Option<HostKernel>> {
-    for room in rooms {
-        if let Some(kernel) = room(node)? {
+/// The kernel from the first family that has the op.
+fn first(families: &[Compile], node: &KernelNode) -> Result<Option<HostKernel>> {
+    for compile in families {
+        if let Some(kernel) = compile(node)? {
             return Ok(Some(kernel));
         }
     }
     Ok(None)
 }
 
-const ROOMS: &[Room] = &[
+const FAMILIES: &[Compile] = &[
     math::kernel,
     array::kernel,
     reduce::kernel,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 
 use super::Session;
-use crate::client::{Client, StepEvent};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{Mode, Signature};
 use crate::protocol::{Peer, Reply, Request};
+use crate::runtime::client::{Client, StepEvent};
 use crate::tensor::Tensor;
 
 /// A step under way. Dropping it cancels what has not run.

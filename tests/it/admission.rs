@@ -4,17 +4,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::house::House;
+use crate::sandbox::Sandbox;
 
-fn fetch_two(house: &House) -> String {
-    house.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#)
+fn fetch_two(sandbox: &Sandbox) -> String {
+    sandbox.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#)
 }
 
 #[test]
 fn another_key_is_refused() {
-    let house = House::new();
-    let zero = house.node("local/0");
-    let stranger = house.elsewhere();
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let stranger = sandbox.elsewhere();
     let graph = fetch_two(&stranger);
     // The name of the mesh and the address are right, and the key is one of its own.
     stranger.run(&["ticket", "--no-mdns"]).expect(0);
@@ -22,15 +22,15 @@ fn another_key_is_refused() {
     stranger.run(&["submit", &graph, "--peer", zero.address(), "--open"]).expect(4);
     // Nor does a node of another key become part of the mesh.
     let _other = stranger.node_with("local/1", &["--peer", zero.address()]);
-    let listed = house.run(&["ps", "--json"]).expect(0).json();
+    let listed = sandbox.run(&["ps", "--json"]).expect(0).json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
-    house.run(&["submit", &fetch_two(&house)]).prints("2");
+    sandbox.run(&["submit", &fetch_two(&sandbox)]).prints("2");
 }
 
 #[test]
 fn garbage_on_the_port_harms_nobody() {
-    let house = House::new();
-    let zero = house.node("local/0");
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
     let address = zero.socket_address();
     let megabyte = vec![0xaa; 1 << 20];
     let garbage: [&[u8]; 6] = [
@@ -51,15 +51,15 @@ fn garbage_on_the_port_harms_nobody() {
             let _ = stream.read(&mut [0; 512]);
         }
     }
-    house.run(&["submit", &fetch_two(&house)]).prints("2");
+    sandbox.run(&["submit", &fetch_two(&sandbox)]).prints("2");
     assert!(!zero.process.stderr().contains("panicked"), "{}", zero.process.stderr());
 }
 
 #[test]
 fn open_nodes_meet_without_a_key_and_say_so() {
-    let house = House::new();
-    let zero = house.node_with("local/0", &["--open"]);
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node_with("local/0", &["--open"]);
     assert!(zero.process.stderr().contains("--open"), "{}", zero.process.stderr());
-    let other = house.elsewhere();
+    let other = sandbox.elsewhere();
     other.run(&["submit", &fetch_two(&other), "--open", "--peer", zero.address()]).prints("2");
 }

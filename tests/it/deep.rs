@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::house::House;
+use crate::sandbox::Sandbox;
 
 /// The nodes of a `graph.json`, as they are written.
 #[derive(Default)]
@@ -44,9 +44,9 @@ impl Nodes {
     }
 
     /// Puts the graph into a file that fetches this.
-    fn file(self, house: &House, fetch: &str) -> String {
+    fn file(self, sandbox: &Sandbox, fetch: &str) -> String {
         let nodes = self.0.trim_end().trim_end_matches(',');
-        house.file("deep.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["{fetch}"] }}"#))
+        sandbox.file("deep.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["{fetch}"] }}"#))
     }
 }
 
@@ -72,9 +72,9 @@ fn nested(loops: usize) -> Nodes {
 
 #[test]
 fn deep_graphs_are_answered() {
-    let house = House::new();
-    let _node = house.node("local/0");
-    let submit = |graph: &str| house.run(&["submit", graph, "--quiet"]);
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node("local/0");
+    let submit = |graph: &str| sandbox.run(&["submit", graph, "--quiet"]);
 
     // A row of nodes that hand on, and one of nodes that compute.
     let mut row = Nodes::default();
@@ -82,13 +82,13 @@ fn deep_graphs_are_answered() {
     for i in 1..=50_000 {
         row.add(&format!("n{i}"), "Identity", &[&format!("n{}", i - 1)], "");
     }
-    submit(&row.file(&house, "n50000")).prints("7");
+    submit(&row.file(&sandbox, "n50000")).prints("7");
     let mut row = Nodes::default();
     row.constant("n0", 7, "");
     for i in 1..=20_001 {
         row.add(&format!("n{i}"), "Neg", &[&format!("n{}", i - 1)], "");
     }
-    submit(&row.file(&house, "n20001")).prints("-7");
+    submit(&row.file(&sandbox, "n20001")).prints("-7");
 
     // Loops one after the other, each of which counts two further.
     let mut row = Nodes::default();
@@ -100,11 +100,11 @@ fn deep_graphs_are_answered() {
         row.add_one(k);
         row.end_loop(k, &format!("plus{k}"));
     }
-    submit(&row.file(&house, "out1999")).prints("4000");
+    submit(&row.file(&sandbox, "out1999")).prints("4000");
 
     // As deep as loops may stand, and one deeper.
-    submit(&nested(256).file(&house, "out0")).prints("1");
-    submit(&nested(257).file(&house, "out0"))
+    submit(&nested(256).file(&sandbox, "out0")).prints("1");
+    submit(&nested(257).file(&sandbox, "out0"))
         .expect(2)
         .complains(&["256 loops deep, which is the limit", "\"loop256\""]);
 }

@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use crate::house::{House, NodeProcess, SPLIT_238};
 use crate::network::Namespaces;
+use crate::sandbox::{NodeProcess, SPLIT_238, Sandbox};
 
-/// A second house of the same mesh, let in with a ticket, as another machine is.
-fn joined(house: &House, other: &House) {
-    let ticket = house.run(&["ticket"]).expect(0).stdout;
+/// A second sandbox of the same mesh, let in with a ticket, as another machine is.
+fn joined(sandbox: &Sandbox, other: &Sandbox) {
+    let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
     other.run(&["join", ticket.trim()]).expect(0);
 }
 
-fn submits_238(house: &House) {
-    let graph = house.file("graph.json", SPLIT_238);
-    house.run(&["submit", &graph]).prints("238");
+fn submits_238(sandbox: &Sandbox) {
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    sandbox.run(&["submit", &graph]).prints("238");
 }
 
 #[test]
 fn on_a_machine_with_nothing_but_lo() {
     let Some(namespaces) = Namespaces::new(1, "discovery with only lo") else { return };
-    let house = House::new().in_namespace(&namespaces.names[0]);
-    let _zero = house.node("local/0");
-    let _one = house.node("local/1");
-    submits_238(&house);
+    let sandbox = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let _zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    submits_238(&sandbox);
 }
 
 /// Two machines on one cable, each with a node.
-fn two_machines(namespaces: &Namespaces) -> (House, House, NodeProcess, NodeProcess) {
+fn two_machines(namespaces: &Namespaces) -> (Sandbox, Sandbox, NodeProcess, NodeProcess) {
     namespaces.join();
-    let here = House::new().in_namespace(&namespaces.names[0]);
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[1]);
     joined(&here, &there);
     let zero = here.node("local/0");
@@ -59,9 +59,9 @@ fn a_cut_cable_is_noticed_within_eight_seconds() {
 
 #[test]
 fn by_address_where_multicast_is_silent() {
-    // Two houses share no registry folder, and `lo` carries no multicast: what is left is the address.
+    // Two sandboxes share no registry folder, and `lo` carries no multicast: what is left is the address.
     let Some(namespaces) = Namespaces::new(1, "--peer without multicast") else { return };
-    let here = House::new().in_namespace(&namespaces.names[0]);
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
     let there = here.elsewhere().in_namespace(&namespaces.names[0]);
     joined(&here, &there);
     let zero = here.node_with("local/0", &["--listen", "127.0.0.1:0"]);
@@ -71,8 +71,8 @@ fn by_address_where_multicast_is_silent() {
 
 #[test]
 fn by_a_cluster_file_with_fixed_addresses() {
-    // Two houses share no registry folder and do not ask the network: what is left is the file.
-    let here = House::new();
+    // Two sandboxes share no registry folder and do not ask the network: what is left is the file.
+    let here = Sandbox::new();
     let there = here.elsewhere();
     joined(&here, &there);
     // Held until both are known, so that they differ; free again when the nodes start.
@@ -80,8 +80,8 @@ fn by_a_cluster_file_with_fixed_addresses() {
     let [zero, one] = sockets.map(|socket| socket.local_addr().expect("a bound socket").to_string());
     let spec = format!(r#"{{"local": ["{zero}", "{one}"]}}"#);
     let file = here.file("cluster.json", spec);
-    let start = |house: &House, name: &str| {
-        let node = house.start(&["node", "--name", name, "--cluster", &file, "--no-mdns"]);
+    let start = |sandbox: &Sandbox, name: &str| {
+        let node = sandbox.start(&["node", "--name", name, "--cluster", &file, "--no-mdns"]);
         NodeProcess::start(node, name)
     };
     let first = start(&here, "local/0");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use meshtf::exec::{BackendChoice, gpus};
 use serde_json::Value;
 
-use crate::house::{House, NodeProcess, project};
+use crate::sandbox::{NodeProcess, Sandbox, project};
 
 /// How long Mesa's driver in software may take for half of the programs: it compiles each kernel, and the machine may be busy.
 const SOFTWARE_GPU_LIMIT: Duration = Duration::from_secs(400);
@@ -41,17 +41,17 @@ fn tasks(case: &Path) -> Vec<String> {
         .collect()
 }
 
-fn nodes(house: &House, tasks: &[impl AsRef<str>]) -> Vec<NodeProcess> {
-    tasks.iter().map(|task| house.node(task.as_ref())).collect()
+fn nodes(sandbox: &Sandbox, tasks: &[impl AsRef<str>]) -> Vec<NodeProcess> {
+    tasks.iter().map(|task| sandbox.node(task.as_ref())).collect()
 }
 
 #[test]
 fn recorded_programs_replay_in_one_process() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let cases: Vec<String> = cases().iter().map(|case| case.display().to_string()).collect();
     let mut arguments = vec!["verify", "--json"];
     arguments.extend(cases.iter().map(String::as_str));
-    let ended = house.run(&arguments).expect(0);
+    let ended = sandbox.run(&arguments).expect(0);
     let lines: Vec<Value> =
         ended.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     assert_eq!(lines.len(), cases.len() + 1, "{}", ended.stdout);
@@ -74,8 +74,8 @@ fn recorded_programs_replay_on_a_gpu() {
                 let cases = half.iter().map(|case| case.display().to_string());
                 let arguments: Vec<String> =
                     ["verify", "--json", "--backend", "wgpu"].map(str::to_owned).into_iter().chain(cases).collect();
-                let house = House::new();
-                let running = house.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+                let sandbox = Sandbox::new();
+                let running = sandbox.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
                 let ended = running.end_within(SOFTWARE_GPU_LIMIT).expect(0);
                 assert!(ended.stdout.ends_with(&format!("\"passed\":{}}}\n", half.len())), "{}", ended.stdout);
             });
@@ -99,16 +99,16 @@ fn recorded_programs_replay_over_processes() {
         if tasks.is_empty() {
             continue;
         }
-        let house = House::new();
-        let _nodes = nodes(&house, &tasks);
-        house.run(&["verify", "--mesh", &case.display().to_string()]).expect(0);
+        let sandbox = Sandbox::new();
+        let _nodes = nodes(&sandbox, &tasks);
+        sandbox.run(&["verify", "--mesh", &case.display().to_string()]).expect(0);
     }
 }
 
 #[test]
 fn a_difference_is_found_and_has_its_exit_code() {
-    let house = House::new();
-    let case = house.path("wrong");
+    let sandbox = Sandbox::new();
+    let case = sandbox.path("wrong");
     let right = cases().into_iter().find(|case| case.ends_with("seed_a_238_single")).expect("the first program");
     std::fs::create_dir_all(case.join("expected")).unwrap();
     for file in ["graph.json", "graph.pb"] {
@@ -119,10 +119,10 @@ fn a_difference_is_found_and_has_its_exit_code() {
     record["steps"][0]["expected"][0]["data"] = serde_json::json!([239]);
     record["steps"][0]["expected"][0].as_object_mut().unwrap().remove("npy");
     std::fs::write(case.join("case.json"), record.to_string()).unwrap();
-    let ended = house.run(&["verify", &case.display().to_string(), &right.display().to_string()]).expect(1);
+    let ended = sandbox.run(&["verify", &case.display().to_string(), &right.display().to_string()]).expect(1);
     assert!(ended.stdout.contains("239") && ended.stdout.contains("238"), "{}", ended.stdout);
     assert!(ended.stdout.trim_end().ends_with("1 of 2"), "{}", ended.stdout);
-    house.run(&["verify", &house.path("nothing").display().to_string()]).expect(2).complains(&["nothing"]);
+    sandbox.run(&["verify", &sandbox.path("nothing").display().to_string()]).expect(2).complains(&["nothing"]);
 }
 
 /// The programs as a person writes them, the tasks they name, and what they print.
@@ -140,21 +140,21 @@ const EXAMPLES: [(&str, &[&str], &str); 8] = [
 #[test]
 fn written_programs_run_in_one_process_and_over_nodes() {
     for (file, tasks, answer) in EXAMPLES {
-        let house = House::new();
+        let sandbox = Sandbox::new();
         let graph = project(&format!("examples/{file}"));
-        house.run(&["run", &graph]).prints(answer);
-        let _nodes = nodes(&house, tasks);
-        house.run(&["submit", &graph]).prints(answer);
+        sandbox.run(&["run", &graph]).prints(answer);
+        let _nodes = nodes(&sandbox, tasks);
+        sandbox.run(&["submit", &graph]).prints(answer);
     }
 }
 
 #[test]
 fn the_training_example_learns_in_one_process_and_over_nodes() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let graph = project("examples/exp.json");
     let steps = ["--steps", "300", "--every", "100"];
     let losses = |command: &str| -> Vec<f32> {
-        let ended = house.run(&[&[command, graph.as_str()], &steps[..]].concat()).expect(0);
+        let ended = sandbox.run(&[&[command, graph.as_str()], &steps[..]].concat()).expect(0);
         let loss = |(i, line): (usize, &str)| {
             let loss = line.strip_prefix(&format!("step {}: ", (i + 1) * 100));
             loss.unwrap_or_else(|| panic!("{}", ended.stdout)).parse().expect("a loss")
@@ -162,24 +162,24 @@ fn the_training_example_learns_in_one_process_and_over_nodes() {
         ended.stdout.lines().enumerate().map(loss).collect()
     };
     let alone = losses("run");
-    let _nodes = nodes(&house, &["local/0", "local/1"]);
+    let _nodes = nodes(&sandbox, &["local/0", "local/1"]);
     for losses in [alone, losses("submit"), losses("submit")] {
         assert_eq!(losses.len(), 3);
         assert!(losses[2] < losses[1] && losses[1] < losses[0] && losses[2] < 0.2, "{losses:?}");
     }
     // Without the file's own init, training goes on where it was.
-    let on = house.run(&["submit", &graph, "--fetch", "loss", "--run", "train"]).expect(0);
+    let on = sandbox.run(&["submit", &graph, "--fetch", "loss", "--run", "train"]).expect(0);
     assert!(on.stdout.trim().parse::<f32>().expect("a loss") < 0.2, "{}", on.stdout);
 }
 
 #[test]
 fn a_graph_for_a_gpu_is_refused_without_one_unless_placed_softly() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let graph = project("examples/gpu.json");
-    let _zero = house.node_with("local/0", &["--backend", "flex"]);
+    let _zero = sandbox.node_with("local/0", &["--backend", "flex"]);
     let devices = "available devices are [ /job:local/task:0/device:CPU:0 ]";
-    house.run(&["submit", &graph]).expect(2).complains(&["/job:local/task:0/device:GPU:0", devices]);
-    house.run(&["submit", &graph, "--soft-placement"]).prints("[[ 7. 10.]\n [15. 22.]]");
+    sandbox.run(&["submit", &graph]).expect(2).complains(&["/job:local/task:0/device:GPU:0", devices]);
+    sandbox.run(&["submit", &graph, "--soft-placement"]).prints("[[ 7. 10.]\n [15. 22.]]");
 }
 
 #[test]

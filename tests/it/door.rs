@@ -10,8 +10,8 @@ use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
 use meshtf::tensor::{DType, PartialShape, Tensor};
 
 use crate::grpc::{Client, Refused, field, first, head, number};
-use crate::house::{House, NodeProcess, wait_until};
 use crate::network::Namespaces;
+use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 use crate::strangers::{Manner, during};
 
 pub const TOKEN: &str = "0123456789abcdef";
@@ -111,9 +111,9 @@ pub fn refused(answer: Result<Vec<u8>, Refused>, code: u16, says: &str) {
 }
 
 /// A node with a door that asks for a token, and a client of it that has shown it.
-fn guarded(house: &House) -> (NodeProcess, Client, String) {
-    let token = house.file("token", TOKEN);
-    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-token-file", &token]);
+fn guarded(sandbox: &Sandbox) -> (NodeProcess, Client, String) {
+    let token = sandbox.file("token", TOKEN);
+    let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-token-file", &token]);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), Some(TOKEN)));
     works(&client, &handle, 4);
@@ -156,8 +156,8 @@ fn splats(handle: &str, count: usize) -> Vec<u8> {
 
 #[test]
 fn nothing_is_made_of_what_a_stranger_sends() {
-    let house = House::new();
-    let (node, client, handle) = guarded(&house);
+    let sandbox = Sandbox::new();
+    let (node, client, handle) = guarded(&sandbox);
     let empty_nodes = field(1, [0x0a, 0].repeat(4 << 20));
     under_attack(&node, &client, &handle, |door| {
         let stranger = Client::new(door);
@@ -189,8 +189,8 @@ fn nothing_is_made_of_what_a_stranger_sends() {
 
 #[test]
 fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
-    let house = House::new();
-    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-limit", "67108864"]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-limit", "67108864"]);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), None));
     under_attack(&node, &client, &handle, |door| {
@@ -214,8 +214,8 @@ fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
 
 #[test]
 fn who_claims_much_and_sends_nothing_holds_up_nobody() {
-    let house = House::new();
-    let (node, client, handle) = guarded(&house);
+    let sandbox = Sandbox::new();
+    let (node, client, handle) = guarded(&sandbox);
     under_attack(&node, &client, &handle, |door| {
         let silent = Client::new(door);
         let known = Client::new(door).with_token(TOKEN);
@@ -241,8 +241,8 @@ fn who_claims_much_and_sends_nothing_holds_up_nobody() {
 
 #[test]
 fn calls_over_the_limit_of_a_connection_are_refused_at_once() {
-    let house = House::new();
-    let (node, client, handle) = guarded(&house);
+    let sandbox = Sandbox::new();
+    let (node, client, handle) = guarded(&sandbox);
     under_attack(&node, &client, &handle, |door| {
         for (caller, most) in [(Client::new(door), 16), (Client::new(door).with_token(TOKEN), 256)] {
             const OVER: usize = 100;
@@ -265,8 +265,8 @@ fn calls_over_the_limit_of_a_connection_are_refused_at_once() {
 
 #[test]
 fn a_flood_of_calls_without_a_message_takes_no_memory() {
-    let house = House::new();
-    let (node, client, handle) = guarded(&house);
+    let sandbox = Sandbox::new();
+    let (node, client, handle) = guarded(&sandbox);
     let before = peak_kb(&node);
     under_attack(&node, &client, &handle, |door| {
         for token in [None, Some(TOKEN)] {
@@ -289,8 +289,8 @@ fn a_flood_of_calls_without_a_message_takes_no_memory() {
 #[test]
 fn one_who_does_not_speak_is_hung_up_on() {
     use std::io::{Read, Write};
-    let house = House::new();
-    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
     for said in [&b""[..], b"PRI * HTTP"] {
         let mut stream = TcpStream::connect(node.said("grpc")).unwrap();
         stream.write_all(said).unwrap();
@@ -304,8 +304,8 @@ fn one_who_does_not_speak_is_hung_up_on() {
 
 #[test]
 fn a_crowd_at_the_door_keeps_nobody_out() {
-    let house = House::new();
-    let (node, client, handle) = guarded(&house);
+    let sandbox = Sandbox::new();
+    let (node, client, handle) = guarded(&sandbox);
     for manner in [Manner::HalfOpen, Manner::Slow, Manner::Garbage] {
         during(node.said("grpc").parse().unwrap(), manner, || {
             // From the very address that the crowd comes from.
@@ -321,8 +321,8 @@ fn a_crowd_at_the_door_keeps_nobody_out() {
 
 #[test]
 fn the_session_that_rests_the_longest_makes_room() {
-    let house = House::new();
-    let node = house.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
     let [client, other] = [(); 2].map(|()| Client::new(node.said("grpc")));
     let first = session(&client, &create(&graph(), None));
     let second = session(&client, &create(&graph(), None));
@@ -356,9 +356,9 @@ fn the_session_that_rests_the_longest_makes_room() {
 fn a_client_behind_a_cut_cable_leaves_nothing_running() {
     let Some(namespaces) = Namespaces::new(2, "a cut cable in front of the door") else { return };
     namespaces.join();
-    let house = House::new().in_namespace(&namespaces.names[0]);
-    let token = house.file("token", TOKEN);
-    let node = house.node_with("local/0", &["--grpc", "10.77.0.1:0", "--grpc-token-file", &token]);
+    let sandbox = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let token = sandbox.file("token", TOKEN);
+    let node = sandbox.node_with("local/0", &["--grpc", "10.77.0.1:0", "--grpc-token-file", &token]);
     let near = Client::over(connect_from(&namespaces.names[0], node.said("grpc")));
     let handle = session(&near, &create(&graph(), Some(TOKEN)));
     let far = Client::over(connect_from(&namespaces.names[1], node.said("grpc"))).with_token(TOKEN);

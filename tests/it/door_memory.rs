@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use crate::door::{EXHAUSTED, TOKEN, UNAUTHENTICATED, begun_step, create, graph, peak_kb, refused, session, works};
 use crate::grpc::{Call, Client, field};
-use crate::house::{House, NodeProcess, wait_until};
+use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What a process may have beside what is counted: threads, and what the allocator keeps.
 const BESIDE_KB: u64 = 32 << 10;
 
 /// A node with a door and a budget, and whether it asks for the token.
-fn node(house: &House, budget: &str, asks: bool) -> NodeProcess {
-    let token = house.file("token", TOKEN);
+fn node(sandbox: &Sandbox, budget: &str, asks: bool) -> NodeProcess {
+    let token = sandbox.file("token", TOKEN);
     let mut arguments = vec!["--memory", budget, "--grpc", "127.0.0.1:0"];
     if asks {
         arguments.extend(["--grpc-token-file", &token]);
     }
-    house.node_with("local/0", &arguments)
+    sandbox.node_with("local/0", &arguments)
 }
 
 /// Waits until a node has, or had, so much more memory.
@@ -37,8 +37,8 @@ fn stays_within(node: &NodeProcess, before: Option<u64>, kb: u64) {
 
 #[test]
 fn strangers_that_fill_their_room_keep_out_nobody() {
-    let house = House::new();
-    let node = node(&house, "200MB", true);
+    let sandbox = Sandbox::new();
+    let node = node(&sandbox, "200MB", true);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), Some(TOKEN)));
     works(&client, &handle, 4);
@@ -72,8 +72,8 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
 
 #[test]
 fn requests_that_pass_the_budget_are_refused_as_they_come() {
-    let house = House::new();
-    let node = node(&house, "100MB", false);
+    let sandbox = Sandbox::new();
+    let node = node(&sandbox, "100MB", false);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), None));
     works(&client, &handle, 4);
@@ -100,8 +100,8 @@ fn feeds_that_come_side_by_side_share_the_budget() {
     const ELEMENTS: usize = 15_000_000;
     /// Bytes of them that come first.
     const FIRST: usize = 16;
-    let house = House::new();
-    let node = node(&house, "200MB", false);
+    let sandbox = Sandbox::new();
+    let node = node(&sandbox, "200MB", false);
     let client = Client::new(node.said("grpc"));
     let handle = session(&client, &create(&graph(), None));
     works(&client, &handle, 4);

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::house::{House, project};
+use crate::sandbox::{Sandbox, project};
 
 /// A graph of one node on that device.
 fn on(device: &str) -> String {
@@ -26,8 +26,8 @@ type Situation<'a> = (i32, &'a str, Vec<String>, &'a [&'a str], &'a [&'a str]);
 /// Situations in their forms: a command, what it gets after the graph, and what it says beside its code.
 #[test]
 fn one_situation_has_one_code() {
-    let house = House::new();
-    let _nodes = [house.node("local/0"), house.node("local/1")];
+    let sandbox = Sandbox::new();
+    let _nodes = [sandbox.node("local/0"), sandbox.node("local/1")];
     let here = on("/job:local/task:1");
     let down = |device: &str| vec![on(device), variable_on(device)];
     let slip = |device: &str| vec![on(device)];
@@ -66,11 +66,11 @@ fn one_situation_has_one_code() {
     // All wait for tasks that do not come; so they do it together.
     thread::scope(|scope| {
         for (number, (code, command, graphs, arguments, says)) in situations.into_iter().enumerate() {
-            let house = &house;
+            let sandbox = &sandbox;
             scope.spawn(move || {
                 for (place, graph) in graphs.iter().enumerate() {
-                    let file = house.file(&format!("{number}.{place}.json"), graph);
-                    let ended = house.run(&[&[command, file.as_str()], arguments].concat());
+                    let file = sandbox.file(&format!("{number}.{place}.json"), graph);
+                    let ended = sandbox.run(&[&[command, file.as_str()], arguments].concat());
                     assert_eq!(ended.code(), code, "{command} {graph} {arguments:?}: {}", ended.stderr);
                     ended.complains(says);
                 }
@@ -78,7 +78,7 @@ fn one_situation_has_one_code() {
         }
     });
     // In one process every task that the graph names is there; what is missing is a number without a job.
-    house.run(&["run", &house.file("job.json", on("/job:ps"))]).prints("-2");
-    house.run(&["run", &house.file("task.json", on("/task:5"))]).expect(2).complains(&["No node is up as /task:5"]);
-    house.run(&["run", &project("examples/graph.json")]).prints("238");
+    sandbox.run(&["run", &sandbox.file("job.json", on("/job:ps"))]).prints("-2");
+    sandbox.run(&["run", &sandbox.file("task.json", on("/task:5"))]).expect(2).complains(&["No node is up as /task:5"]);
+    sandbox.run(&["run", &project("examples/graph.json")]).prints("238");
 }

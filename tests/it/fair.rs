@@ -2,33 +2,33 @@
 
 use std::time::{Duration, Instant};
 
-use crate::house::{House, NodeProcess, wait_until};
+use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 /// Far more than a small step takes, however busy the machine; far less than what it must not wait for.
 const SOON: Duration = Duration::from_secs(10);
 
 /// An op of half a minute or more.
-fn slow(house: &House) -> String {
+fn slow(sandbox: &Sandbox) -> String {
     let graph = r#"{"version": 1, "nodes": {
         "size": {"value": [3000, 3000], "dtype": "int32"},
         "x": {"op": "RandomStandardNormal", "inputs": ["size"], "attrs": {"dtype": "float64"}},
         "y": {"op": "MatrixInverse", "inputs": ["x"]},
         "w": {"op": "Slice", "inputs": ["y", [0, 0], [1, 1]]}}, "fetch": ["w"]}"#;
-    house.file("slow.json", graph)
+    sandbox.file("slow.json", graph)
 }
 
 /// Products of large matrices, one of the other: work of seconds for what computes on matrices.
-fn products(house: &House) -> String {
+fn products(sandbox: &Sandbox) -> String {
     let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[3000, 3000], 0.0001]}, "#);
     for i in 1..=40 {
         nodes += &format!(r#""x{i}": {{"op": "MatMul", "inputs": ["x{}", "x0"]}}, "#, i - 1);
     }
     let last = r#""w": {"op": "Slice", "inputs": ["x40", [0, 0], [1, 1]]}"#;
-    house.file("products.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
+    sandbox.file("products.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
 }
 
 /// 128 MB that are laid out anew, read and summed again and again: work of seconds for the memory.
-fn passes(house: &House) -> String {
+fn passes(sandbox: &Sandbox) -> String {
     let mut nodes = String::from(r#""x0": {"op": "Fill", "inputs": [[4096, 8192], 0.5]}, "#);
     for i in (1..=120).step_by(2) {
         let (before, next) = (i - 1, i + 1);
@@ -40,12 +40,12 @@ fn passes(house: &House) -> String {
         );
     }
     let last = r#""w": {"op": "Slice", "inputs": ["x120", [0, 0], [1, 1]]}"#;
-    house.file("passes.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
+    sandbox.file("passes.json", format!(r#"{{"version": 1, "nodes": {{ {nodes} {last} }}, "fetch": ["w"]}}"#))
 }
 
-fn small(house: &House) -> String {
+fn small(sandbox: &Sandbox) -> String {
     let graph = r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Add", "inputs": ["x", 5]}}, "fetch": ["y"]}"#;
-    house.file("small.json", graph)
+    sandbox.file("small.json", graph)
 }
 
 /// Processor time that a node has used.
@@ -77,12 +77,12 @@ fn rests(node: &NodeProcess) -> bool {
 
 #[test]
 fn a_long_op_ends_with_its_client_s_patience() {
-    let house = House::new();
-    let node = house.node("local/0");
-    let (slow, small) = (slow(&house), small(&house));
-    house.run(&["submit", &small]).prints("7");
-    house.run(&["submit", &slow, "--timeout", "2"]).expect(5);
-    let after = house.run(&["submit", &small]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node("local/0");
+    let (slow, small) = (slow(&sandbox), small(&sandbox));
+    sandbox.run(&["submit", &small]).prints("7");
+    sandbox.run(&["submit", &slow, "--timeout", "2"]).expect(5);
+    let after = sandbox.run(&["submit", &small]);
     let took = after.took;
     after.prints("7");
     assert!(took < SOON, "a small graph waited {took:?} behind one that was given up");
@@ -91,14 +91,14 @@ fn a_long_op_ends_with_its_client_s_patience() {
 
 #[test]
 fn a_small_session_does_not_wait_for_a_long_one() {
-    let house = House::new();
-    let node = house.node("local/0");
-    let (slow, small) = (slow(&house), small(&house));
-    house.run(&["submit", &small]).prints("7");
-    let mut long = house.start(&["submit", &slow]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node("local/0");
+    let (slow, small) = (slow(&sandbox), small(&sandbox));
+    sandbox.run(&["submit", &small]).prints("7");
+    let mut long = sandbox.start(&["submit", &slow]);
     computes(&node);
     for steps in ["1", "20"] {
-        let beside = house.run(&["submit", &small, "--steps", steps, "--quiet"]);
+        let beside = sandbox.run(&["submit", &small, "--steps", steps, "--quiet"]);
         let took = beside.took;
         beside.expect(0);
         assert!(took < SOON, "{steps} small steps took {took:?} beside a long one");
@@ -114,15 +114,15 @@ fn small_steps_go_on_beside_whatever_is_large() {
     /// What a small step waits for a large one at most.
     const WAIT: Duration = Duration::from_millis(100);
     const STEPS: usize = 100;
-    let house = House::new();
-    let node = house.node_with("local/0", &["--backend", "flex"]);
-    let small = small(&house);
-    for large in [slow(&house), products(&house), passes(&house)] {
-        let mut long = house.start(&["submit", &large, "--quiet"]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node_with("local/0", &["--backend", "flex"]);
+    let small = small(&sandbox);
+    for large in [slow(&sandbox), products(&sandbox), passes(&sandbox)] {
+        let mut long = sandbox.start(&["submit", &large, "--quiet"]);
         computes(&node);
         // A line for each step; the half of them that comes soonest says how long one takes, whatever else the machine does.
         let steps = STEPS.to_string();
-        let beside = house.start(&["submit", &small, "--steps", &steps, "--every", "1"]);
+        let beside = sandbox.start(&["submit", &small, "--steps", &steps, "--every", "1"]);
         let mut gaps = Vec::new();
         assert!(beside.next_line(SOON).is_some(), "beside {large}: {}", beside.stderr());
         let mut before = Instant::now();

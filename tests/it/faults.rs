@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::house::{House, NodeProcess, Running};
+use crate::sandbox::{NodeProcess, Running, Sandbox};
 
 /// Some seconds of steps over both tasks: long enough to be struck in the middle of one.
 const MANY_STEPS: &str = "1000000000";
 
 /// A graph whose every step crosses from task 1 to task 0, and one that needs task 0 alone.
-fn graphs(house: &House) -> (String, String) {
+fn graphs(sandbox: &Sandbox) -> (String, String) {
     (
-        house.file("split.json", crate::house::SPLIT_238),
-        house.file(
+        sandbox.file("split.json", crate::sandbox::SPLIT_238),
+        sandbox.file(
             "alone.json",
             r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Add", "inputs": ["x", 5], "device": "/job:local/task:0"}}, "fetch": ["y"]}"#,
         ),
@@ -19,16 +19,16 @@ fn graphs(house: &House) -> (String, String) {
 }
 
 /// A client in the middle of its steps: it has shown some of them.
-fn in_the_middle(house: &House, graph: &str) -> Running {
-    let client = house.start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0"]);
+fn in_the_middle(sandbox: &Sandbox, graph: &str) -> Running {
+    let client = sandbox.start(&["submit", graph, "--steps", MANY_STEPS, "--every", "10", "--target", "local/0"]);
     let line = client.next_line(Duration::from_secs(60));
     assert!(line.as_deref().is_some_and(|line| line.contains("238")), "{line:?}\n{}", client.stderr());
     client
 }
 
 /// Strikes task 1 while a client runs, and asserts that the client hears of it, by name, within `limit`.
-fn strike(house: &House, split: &str, one: &NodeProcess, signal: &str, limit: Duration) {
-    let client = in_the_middle(house, split);
+fn strike(sandbox: &Sandbox, split: &str, one: &NodeProcess, signal: &str, limit: Duration) {
+    let client = in_the_middle(sandbox, split);
     let struck = Instant::now();
     one.process.signal(signal);
     let ended = client.end_within(Duration::from_secs(30));
@@ -39,61 +39,61 @@ fn strike(house: &House, split: &str, one: &NodeProcess, signal: &str, limit: Du
 
 #[test]
 fn a_killed_worker_is_named_and_the_rest_goes_on() {
-    let house = House::new();
-    let (split, alone) = graphs(&house);
-    let _zero = house.node("local/0");
-    let one = house.node("local/1");
+    let sandbox = Sandbox::new();
+    let (split, alone) = graphs(&sandbox);
+    let _zero = sandbox.node("local/0");
+    let one = sandbox.node("local/1");
     // A second is the promise.
-    strike(&house, &split, &one, "KILL", Duration::from_secs(1));
-    house.run(&["submit", &alone, "--target", "local/0"]).prints("7");
+    strike(&sandbox, &split, &one, "KILL", Duration::from_secs(1));
+    sandbox.run(&["submit", &alone, "--target", "local/0"]).prints("7");
     // Its name is free again, and the mesh whole.
     drop(one);
-    let _back = house.node("local/1");
-    house.run(&["submit", &split]).prints("238");
+    let _back = sandbox.node("local/1");
+    sandbox.run(&["submit", &split]).prints("238");
 }
 
 #[test]
 fn a_killed_master_is_told_too() {
-    let house = House::new();
-    let (split, _) = graphs(&house);
-    let zero = house.node("local/0");
-    let _one = house.node("local/1");
-    let client = in_the_middle(&house, &split);
+    let sandbox = Sandbox::new();
+    let (split, _) = graphs(&sandbox);
+    let zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    let client = in_the_middle(&sandbox, &split);
     zero.process.signal("KILL");
     client.end_within(Duration::from_secs(10)).expect(4);
 }
 
 #[test]
 fn a_hung_worker_is_noticed_within_eight_seconds() {
-    let house = House::new();
-    let (split, alone) = graphs(&house);
-    let _zero = house.node("local/0");
-    let one = house.node("local/1");
-    strike(&house, &split, &one, "STOP", Duration::from_secs(8));
-    house.run(&["submit", &alone, "--target", "local/0"]).prints("7");
+    let sandbox = Sandbox::new();
+    let (split, alone) = graphs(&sandbox);
+    let _zero = sandbox.node("local/0");
+    let one = sandbox.node("local/1");
+    strike(&sandbox, &split, &one, "STOP", Duration::from_secs(8));
+    sandbox.run(&["submit", &alone, "--target", "local/0"]).prints("7");
     // Awake again, it is part of the mesh again.
     one.process.signal("CONT");
-    let back = crate::house::wait_until(Duration::from_secs(30), || house.run(&["submit", &split]).code() == 0);
+    let back = crate::sandbox::wait_until(Duration::from_secs(30), || sandbox.run(&["submit", &split]).code() == 0);
     assert!(back, "task 1 is not back");
 }
 
 #[test]
 fn a_client_that_goes_away_leaves_nothing_running() {
-    let house = House::new();
-    let (split, _) = graphs(&house);
-    let zero = house.node("local/0");
-    let one = house.node("local/1");
+    let sandbox = Sandbox::new();
+    let (split, _) = graphs(&sandbox);
+    let zero = sandbox.node("local/0");
+    let one = sandbox.node("local/1");
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
-        let client = in_the_middle(&house, &split);
+        let client = in_the_middle(&sandbox, &split);
         client.signal(signal);
         client.end_within(Duration::from_secs(10)).expect(code).complains(&[&format!("ended by SIG{signal}")]);
     }
-    let client = in_the_middle(&house, &split);
+    let client = in_the_middle(&sandbox, &split);
     client.signal("KILL");
     drop(client);
     // Idle nodes use no processor time; those that still step for a dead client do.
     let Some(_) = cpu_ticks(&zero) else { return };
-    let idle = crate::house::wait_until(Duration::from_secs(20), || {
+    let idle = crate::sandbox::wait_until(Duration::from_secs(20), || {
         let before = (cpu_ticks(&zero), cpu_ticks(&one));
         std::thread::sleep(Duration::from_millis(300));
         let after = (cpu_ticks(&zero), cpu_ticks(&one));
@@ -101,7 +101,7 @@ fn a_client_that_goes_away_leaves_nothing_running() {
         used(before.0, after.0) <= 3 && used(before.1, after.1) <= 3
     });
     assert!(idle, "the nodes still work for a client that is gone");
-    house.run(&["submit", &split]).prints("238");
+    sandbox.run(&["submit", &split]).prints("238");
 }
 
 /// Processor time that a node has used, in the kernel's ticks.

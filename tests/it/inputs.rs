@@ -1,14 +1,14 @@
 //! Bad input: one clear message that says what, where and what would be right, exit code 2, and nothing left behind.
 
-use crate::house::{Ended, House};
+use crate::sandbox::{Ended, Sandbox};
 
 /// Runs `graph` in one process with more `arguments`.
 fn run(graph: impl AsRef<[u8]>, arguments: &[&str]) -> Ended {
-    let house = House::new();
-    let file = house.file("graph.json", graph);
+    let sandbox = Sandbox::new();
+    let file = sandbox.file("graph.json", graph);
     let mut all = vec!["run", &file];
     all.extend(arguments);
-    house.run(&all)
+    sandbox.run(&all)
 }
 
 /// A graph with these nodes that fetches `y`.
@@ -32,8 +32,8 @@ fn files_that_are_no_graph() {
     refused(r#"{"version": 9, "nodes": {"y": 2}}"#, &[], &["version"]);
     refused("[".repeat(200_000), &[], &["graph.json"]);
     refused(nodes(&format!(r#""y": {}1{}"#, "[".repeat(5000), "]".repeat(5000))), &[], &["deep"]);
-    let house = House::new();
-    house.run(&["run", "no-such-file.json"]).expect(2).complains(&["no-such-file.json"]);
+    let sandbox = Sandbox::new();
+    sandbox.run(&["run", "no-such-file.json"]).expect(2).complains(&["no-such-file.json"]);
 }
 
 /// A GraphDef may have nodes that meshtf cannot run, as TensorFlow's programs do beside what they run.
@@ -142,10 +142,10 @@ fn npy_files_that_lie() {
         nodes(r#""x": {"op": "Placeholder", "attrs": {"dtype": "int32"}}, "y": {"op": "Neg", "inputs": ["x"]}"#);
     let two = [1, 0, 0, 0, 2, 0, 0, 0];
     let check = |file: &[u8], says: Result<&str, &[&str]>| {
-        let house = House::new();
-        let graph = house.file("graph.json", &graph);
-        let feed = format!("x=@{}", house.file("x.npy", file));
-        let ended = house.run(&["run", &graph, "--feed", &feed]);
+        let sandbox = Sandbox::new();
+        let graph = sandbox.file("graph.json", &graph);
+        let feed = format!("x=@{}", sandbox.file("x.npy", file));
+        let ended = sandbox.run(&["run", &graph, "--feed", &feed]);
         match says {
             Ok(value) => drop(ended.prints(value)),
             Err(says) => drop(ended.expect(2).complains(says)),
@@ -167,36 +167,36 @@ fn npy_files_that_lie() {
 
 #[test]
 fn names_that_nobody_has() {
-    let house = House::new();
-    let _zero = house.node("local/0");
-    let _one = house.node("local/1");
-    let graph = house.file(
+    let sandbox = Sandbox::new();
+    let _zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    let graph = sandbox.file(
         "graph.json",
         r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Neg", "inputs": ["x"], "device": "/job:loacl/task:1"}}, "fetch": ["y"]}"#,
     );
-    house.run(&["submit", &graph]).expect(2).complains(&[
+    sandbox.run(&["submit", &graph]).expect(2).complains(&[
         "Cannot assign a device",
         "y",
         "/job:loacl/task:1",
         "/job:local/task:0",
         "/job:local/task:1",
     ]);
-    let right = house.file("right.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
-    house
+    let right = sandbox.file("right.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
+    sandbox
         .run(&["submit", &right, "--target", "local/2"])
         .expect(4)
         .complains(&["/job:local/task:2", "those that are: local/0, local/1"]);
-    house.run(&["submit", &right, "--target", "local"]).expect(2).complains(&["local/0"]);
-    house.run(&["submit", &right, "--peer", "nonsense::"]).expect(2).complains(&["nonsense"]);
+    sandbox.run(&["submit", &right, "--target", "local"]).expect(2).complains(&["local/0"]);
+    sandbox.run(&["submit", &right, "--peer", "nonsense::"]).expect(2).complains(&["nonsense"]);
     // A device that is not there, and the same with soft placement.
-    let gpu = house.file(
+    let gpu = sandbox.file(
         "gpu.json",
         r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Neg", "inputs": ["x"], "device": "/job:local/task:1/gpu:7"}}, "fetch": ["y"]}"#,
     );
-    house.run(&["submit", &gpu]).expect(2).complains(&["GPU:7", "/job:local/task:1/device:CPU:0"]);
-    house.run(&["submit", &gpu, "--soft-placement"]).prints("-2");
+    sandbox.run(&["submit", &gpu]).expect(2).complains(&["GPU:7", "/job:local/task:1/device:CPU:0"]);
+    sandbox.run(&["submit", &gpu, "--soft-placement"]).prints("-2");
     // The mesh is none the worse for it.
-    house.run(&["submit", &right]).prints("2");
+    sandbox.run(&["submit", &right]).prints("2");
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::house::{House, NodeProcess, Running, wait_until};
 use crate::network::{Namespaces, host_address, not_run};
+use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
 
 /// The places at the switch; the client's is that of the master's machine.
 const PS: usize = 0;
@@ -43,7 +43,7 @@ fn training(times: usize) -> String {
 /// Three machines at a switch, each with a node.
 struct Field {
     namespaces: Namespaces,
-    house: House,
+    sandbox: Sandbox,
     graph: String,
     nodes: Vec<NodeProcess>,
 }
@@ -52,11 +52,11 @@ impl Field {
     fn new(test: &str, times: usize) -> Option<Field> {
         let namespaces = Namespaces::new(4, test)?;
         namespaces.join_at_switch();
-        let house = House::new().in_namespace(&namespaces.names[CHIEF]);
-        let graph = house.file("training.json", training(times));
-        let mut field = Field { namespaces, house, graph, nodes: Vec::new() };
+        let sandbox = Sandbox::new().in_namespace(&namespaces.names[CHIEF]);
+        let graph = sandbox.file("training.json", training(times));
+        let mut field = Field { namespaces, sandbox, graph, nodes: Vec::new() };
         for (place, name) in [(PS, "ps/0"), (WORKER, "worker/1"), (CHIEF, "chief/0")] {
-            let machine = field.house.at(&field.namespaces.names[place]);
+            let machine = field.sandbox.at(&field.namespaces.names[place]);
             field.nodes.push(machine.node_with(name, &["--listen", &format!("{}:0", host_address(place))]));
         }
         Some(field)
@@ -64,9 +64,9 @@ impl Field {
 
     /// A training from its beginning, in the middle.
     fn train(&self) -> Training {
-        self.house.run(&["submit", &self.graph, "--run", "zero", "--target", "chief/0"]).expect(0);
+        self.sandbox.run(&["submit", &self.graph, "--run", "zero", "--target", "chief/0"]).expect(0);
         let steps = ["--fetch", "count,state", "--run", "h_keep", "--steps", "1000000000", "--every", "7", "--json"];
-        let client = self.house.start(&[&["submit", &self.graph, "--target", "chief/0"][..], &steps].concat());
+        let client = self.sandbox.start(&[&["submit", &self.graph, "--target", "chief/0"][..], &steps].concat());
         let mut training = Training { client, step: 0, state: 0 };
         training.goes_on();
         training
@@ -195,7 +195,7 @@ fn a_longer_cut_ends_in_the_truth_or_by_name() {
                 training.goes_on_or_fails(&["cannot reach", "worker/1", "ps/0"]);
                 // And it is whole again.
                 let whole = wait_until(PATIENCE, || {
-                    field.house.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]).code() == 0
+                    field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]).code() == 0
                 });
                 assert!(whole, "after {seconds} s without a wire the mesh is not whole again");
             });
@@ -218,27 +218,27 @@ fn a_link_that_stays_down_is_named() {
 
     // Everybody can see it, and nobody waits for it.
     let seen = wait_until(PATIENCE, || {
-        let ps = field.house.run(&["ps"]).expect(0);
+        let ps = field.sandbox.run(&["ps"]).expect(0);
         ["worker/1 cannot reach ps/0, though both are up", "ps/0 cannot reach worker/1, though both are up"]
             .iter()
             .all(|line| ps.stdout.lines().any(|said| said == *line))
     });
-    assert!(seen, "{}", field.house.run(&["ps"]).stdout);
+    assert!(seen, "{}", field.sandbox.run(&["ps"]).stdout);
     let task = |name: &str, ps: &serde_json::Value| {
         ps.as_array().into_iter().flatten().find(|member| member["task"] == *name).cloned().unwrap_or_default()
     };
-    let ps = field.house.run(&["ps", "--json"]).expect(0).json();
+    let ps = field.sandbox.run(&["ps", "--json"]).expect(0).json();
     assert_eq!(task("/job:worker/task:1", &ps)["cannot_reach"], serde_json::json!(["/job:ps/task:0"]));
     assert_eq!(task("/job:chief/task:0", &ps)["cannot_reach"], serde_json::json!([]));
-    let submit = || field.house.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]);
+    let submit = || field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]);
     let refused = submit().expect(4).complains(&said);
     assert!(refused.took < Duration::from_secs(5), "{:?}", refused.took);
     // What does not need that link runs.
-    field.house.run(&["submit", &field.graph, "--fetch", "count", "--target", "chief/0"]).expect(0);
+    field.sandbox.run(&["submit", &field.graph, "--fetch", "count", "--target", "chief/0"]).expect(0);
 
     field.namespaces.restore(PS, WORKER);
     field.namespaces.restore(WORKER, PS);
     assert!(wait_until(PATIENCE, || submit().code() == 0), "{}", submit().stderr);
-    let unseen = wait_until(PATIENCE, || !field.house.run(&["ps"]).stdout.contains("cannot reach"));
-    assert!(unseen, "{}", field.house.run(&["ps"]).stdout);
+    let unseen = wait_until(PATIENCE, || !field.sandbox.run(&["ps"]).stdout.contains("cannot reach"));
+    assert!(unseen, "{}", field.sandbox.run(&["ps"]).stdout);
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::house::{House, wait_until};
+use crate::sandbox::{Sandbox, wait_until};
 
 const CLIENTS: usize = 8;
 const SUBMITS: usize = 100;
@@ -12,19 +12,19 @@ const GROWTH_LIMIT_KB: u64 = 24 * 1024;
 
 /// A split graph whose answer tells the submits apart: (x + 300) on task 0 and (x - 66) on task 1.
 fn graph(x: usize) -> (String, String) {
-    let text = crate::house::SPLIT_238.replace(r#""x":  2"#, &format!(r#""x":  {x}"#));
+    let text = crate::sandbox::SPLIT_238.replace(r#""x":  2"#, &format!(r#""x":  {x}"#));
     (text, (2 * x + 234).to_string())
 }
 
-fn load(house: &House) {
+fn load(sandbox: &Sandbox) {
     thread::scope(|scope| {
         for client in 0..CLIENTS {
             scope.spawn(move || {
                 for submit in (client..SUBMITS).step_by(CLIENTS) {
                     let (text, answer) = graph(submit);
-                    let file = house.file(&format!("graph-{submit}.json"), text);
+                    let file = sandbox.file(&format!("graph-{submit}.json"), text);
                     let target = ["local/0", "local/1"][submit % 2];
-                    house.run(&["submit", &file, "--quiet", "--target", target]).prints(&answer);
+                    sandbox.run(&["submit", &file, "--quiet", "--target", target]).prints(&answer);
                 }
             });
         }
@@ -33,16 +33,16 @@ fn load(house: &House) {
 
 #[test]
 fn a_hundred_submits_from_eight_clients() {
-    let house = House::new();
-    let zero = house.node("local/0");
-    let one = house.node("local/1");
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let one = sandbox.node("local/1");
     let pids = [zero.process.pid(), one.process.pid()];
-    load(&house);
+    load(&sandbox);
     let Some(before) = resident_kb(pids) else {
-        load(&house);
+        load(&sandbox);
         return;
     };
-    load(&house);
+    load(&sandbox);
     // Sessions close behind their clients; the memory follows.
     let mut after = u64::MAX;
     let settled = wait_until(Duration::from_secs(10), || {

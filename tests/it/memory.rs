@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::house::{House, NodeProcess, Running};
+use crate::sandbox::{NodeProcess, Running, Sandbox};
 
 /// What a node of these tests may hold.
 const BUDGET: &str = "100MB";
@@ -16,32 +16,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node with [`BUDGET`], and a session on it that runs small steps all the time.
 struct Crowded {
-    house: House,
+    sandbox: Sandbox,
     _node: NodeProcess,
     beside: Running,
 }
 
 impl Crowded {
     fn new() -> Crowded {
-        let house = House::new();
-        let node = house.node_with("local/0", &["--memory", BUDGET, "--backend", "flex"]);
+        let sandbox = Sandbox::new();
+        let node = sandbox.node_with("local/0", &["--memory", BUDGET, "--backend", "flex"]);
         assert_eq!(node.said("memory"), BUDGET, "{}", node.line);
-        let small = house.file(
+        let small = sandbox.file(
             "small.json",
             r#"{ "version": 1, "nodes": { "x": [1.5, 2.5], "y": { "op": "Mul", "inputs": ["x", 2.0] } }, "fetch": ["y"] }"#,
         );
-        let beside = house.start(&["submit", &small, "--steps", "1000000000", "--every", "500", "--quiet"]);
-        Crowded { house, _node: node, beside }
+        let beside = sandbox.start(&["submit", &small, "--steps", "1000000000", "--every", "500", "--quiet"]);
+        Crowded { sandbox, _node: node, beside }
     }
 
     /// The graph's step fails for memory, and says that `holder` holds the most; and then all is as it was before.
     #[track_caller]
     fn refuses(&self, graph: &str, arguments: &[&str], holder: &str) {
         self.goes_on("before");
-        let graph = self.house.file("graph.json", graph);
+        let graph = self.sandbox.file("graph.json", graph);
         let all: Vec<&str> = ["submit", &graph, "--quiet"].iter().chain(arguments).copied().collect();
         let parts = ["ResourceExhausted", "of its 100 MB (--memory) in use; the most is held by", holder];
-        self.house.run(&all).expect(3).complains(&parts);
+        self.sandbox.run(&all).expect(3).complains(&parts);
         self.goes_on("after");
     }
 
@@ -49,8 +49,8 @@ impl Crowded {
     #[track_caller]
     fn has_room(&self) {
         for _ in 0..2 {
-            let graph = self.house.file("room.json", fills(&["Fill"; 3], TWENTY_MB));
-            self.house.run(&["submit", &graph, "--fetch", "most", "--quiet"]).prints("3.0");
+            let graph = self.sandbox.file("room.json", fills(&["Fill"; 3], TWENTY_MB));
+            self.sandbox.run(&["submit", &graph, "--fetch", "most", "--quiet"]).prints("3.0");
         }
     }
 
@@ -91,8 +91,8 @@ fn results_over_the_budget_are_refused_and_given_back() {
     crowded.refuses(&fills(&["TruncatedNormal"; 8], TWENTY_MB), &["--fetch", "most"], values);
     // Each alone would be too much.
     let line = fills(&["Fill"], 6 * TWENTY_MB);
-    let graph = crowded.house.file("large.json", line);
-    crowded.house.run(&["submit", &graph, "--fetch", "most"]).expect(3).complains(&[
+    let graph = crowded.sandbox.file("large.json", line);
+    crowded.sandbox.run(&["submit", &graph, "--fetch", "most"]).expect(3).complains(&[
         "ResourceExhausted: OOM when allocating tensor with shape[30000000] and type float32: this takes 120 MB",
         "node n0, op Fill, on /job:local/task:0/device:CPU:0",
     ]);
@@ -115,13 +115,13 @@ fn variables_fill_the_budget_and_stay() {
         .expect("text");
     }
     let graph = format!(r#"{{ "version": 1, "nodes": {{ {nodes} "x": 1 }} }}"#);
-    let file = crowded.house.file("variables.json", &graph);
+    let file = crowded.sandbox.file("variables.json", &graph);
     for i in 0..3 {
-        crowded.house.run(&["submit", &file, "--run", &format!("init{i}"), "--quiet"]).expect(0);
+        crowded.sandbox.run(&["submit", &file, "--run", &format!("init{i}"), "--quiet"]).expect(0);
     }
     crowded.refuses(&graph, &["--run", "init3,init4,init5,init6,init7"], "variable 'v");
     // Those that were there are, and can be read and written in place.
-    crowded.house.run(&["submit", &file, "--fetch", "most1", "--quiet"]).prints("1.5");
+    crowded.sandbox.run(&["submit", &file, "--fetch", "most1", "--quiet"]).prints("1.5");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_queue_that_grows_is_stopped_and_can_be_emptied() {
               "first": {{ "op": "Max", "inputs": ["one", 0] }} }} }}"#
         );
         crowded.refuses(&graph, &["--run", "put", "--steps", steps], &format!("queue '{name}'"));
-        let file = crowded.house.file("queue.json", &graph);
-        crowded.house.run(&["submit", &file, "--fetch", "first", "--quiet"]).prints("1.5");
+        let file = crowded.sandbox.file("queue.json", &graph);
+        crowded.sandbox.run(&["submit", &file, "--fetch", "first", "--quiet"]).prints("1.5");
         // A full queue leaves little; emptied a few elements at a time, it makes room for the next one.
-        let size = crowded.house.run(&["submit", &file, "--fetch", "size", "--quiet"]).expect(0).stdout;
+        let size = crowded.sandbox.run(&["submit", &file, "--fetch", "size", "--quiet"]).expect(0).stdout;
         let tens = (size.trim().parse::<usize>().expect("a number") / 10).to_string();
-        crowded.house.run(&["submit", &file, "--run", "ten", "--steps", &tens, "--quiet"]).expect(0);
+        crowded.sandbox.run(&["submit", &file, "--run", "ten", "--steps", &tens, "--quiet"]).expect(0);
     }
     crowded.has_room();
 }
@@ -209,13 +209,13 @@ fn what_a_loop_gathers_is_stopped_and_given_back() {
 
 #[test]
 fn values_that_wait_for_a_later_step_are_stopped() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let _nodes = [
-        house.node_with("local/0", &["--backend", "flex"]),
-        house.node_with("local/1", &["--memory", BUDGET, "--backend", "flex"]),
+        sandbox.node_with("local/0", &["--backend", "flex"]),
+        sandbox.node_with("local/1", &["--memory", BUDGET, "--backend", "flex"]),
     ];
     // Task 0 runs ahead; task 1 waits in its first step for an element that nobody ever gives.
-    let graph = house.file(
+    let graph = sandbox.file(
         "parks.json",
         r#"{ "version": 1, "nodes": {
           "made": { "op": "Fill", "inputs": [[1000000], 1.5], "device": "/job:local/task:0" },
@@ -226,12 +226,12 @@ fn values_that_wait_for_a_later_step_are_stopped() {
           "most": { "op": "Max", "inputs": ["used", 0], "device": "/job:local/task:1" } } }"#,
     );
     let parts = ["ResourceExhausted", "of its 100 MB (--memory) in use", "that wait for the next steps of session"];
-    house.run(&["submit", &graph, "--fetch", "most", "--steps", "1000", "--quiet"]).expect(3).complains(&parts);
-    let room = house.file(
+    sandbox.run(&["submit", &graph, "--fetch", "most", "--steps", "1000", "--quiet"]).expect(3).complains(&parts);
+    let room = sandbox.file(
         "room.json",
         fills(&["Fill"; 3], TWENTY_MB).replace("\"Fill\",", "\"Fill\", \"device\": \"/job:local/task:1\","),
     );
-    house.run(&["submit", &room, "--fetch", "most", "--quiet"]).prints("3.0");
+    sandbox.run(&["submit", &room, "--fetch", "most", "--quiet"]).prints("3.0");
 }
 
 #[test]
@@ -243,56 +243,56 @@ fn a_feed_that_does_not_fit_is_not_received() {
     file.extend((padded.len() as u16).to_le_bytes());
     file.extend(padded.as_bytes());
     file.resize(file.len() + 120_000_000, 0);
-    let feed = format!("x=@{}", crowded.house.file("x.npy", file));
+    let feed = format!("x=@{}", crowded.sandbox.file("x.npy", file));
     let graph = r#"{ "version": 1, "nodes": {
         "x": { "op": "Placeholder", "attrs": { "dtype": "float32" } }, "most": { "op": "Max", "inputs": ["x", 0] } } }"#;
-    let graph = crowded.house.file("feed.json", graph);
+    let graph = crowded.sandbox.file("feed.json", graph);
     crowded.goes_on("before");
     crowded
-        .house
+        .sandbox
         .run(&["submit", &graph, "--fetch", "most", "--feed", &feed, "--quiet"])
         .expect(4)
         .complains(&["ResourceExhausted: this takes 120 MB, and the process has", "of its 100 MB (--memory) in use"]);
     crowded.goes_on("after");
-    crowded.house.run(&["submit", &graph, "--fetch", "most", "--feed", "x=[1,2,3]", "--quiet"]).prints("3.0");
+    crowded.sandbox.run(&["submit", &graph, "--fetch", "most", "--feed", "x=[1,2,3]", "--quiet"]).prints("3.0");
 }
 
 #[test]
 fn a_graph_that_does_not_fit_is_not_received() {
-    let house = House::new();
-    let _node = house.node_with("local/0", &["--memory", "34MB", "--backend", "flex"]);
+    let sandbox = Sandbox::new();
+    let _node = sandbox.node_with("local/0", &["--memory", "34MB", "--backend", "flex"]);
     // 24 MB of constants, whose message is decoded to as much again.
     let zeros = "0,".repeat(6_000_000);
     let graph = format!(
         r#"{{ "version": 1, "nodes": {{ "x": [{}0], "most": {{ "op": "Max", "inputs": ["x", 0] }} }} }}"#,
         zeros
     );
-    let graph = house.file("large.json", graph);
-    house
+    let graph = sandbox.file("large.json", graph);
+    sandbox
         .run(&["submit", &graph, "--fetch", "most"])
         .expect(4)
         .complains(&["ResourceExhausted: this takes 48.0 MB", "34.0 MB (--memory)"]);
-    let small = house.file("small.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
-    house.run(&["submit", &small, "--quiet"]).prints("7");
+    let small = sandbox.file("small.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    sandbox.run(&["submit", &small, "--quiet"]).prints("7");
 }
 
 #[test]
 fn a_process_of_its_own_has_a_budget_too() {
-    let house = House::new();
-    let graph = house.file("graph.json", fills(&["Fill"; 3], 2 * TWENTY_MB));
-    house.run(&["run", &graph, "--fetch", "most", "--memory", BUDGET]).expect(3).complains(&["(--memory)"]);
-    house.run(&["run", &graph, "--fetch", "most", "--memory", "1GB"]).prints("3.0");
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", fills(&["Fill"; 3], 2 * TWENTY_MB));
+    sandbox.run(&["run", &graph, "--fetch", "most", "--memory", BUDGET]).expect(3).complains(&["(--memory)"]);
+    sandbox.run(&["run", &graph, "--fetch", "most", "--memory", "1GB"]).prints("3.0");
     for (size, why) in [("lots", "4GB, 512MiB or 50%"), ("1kB", "too little"), ("200%", "between 1% and 100%")] {
-        house.run(&["run", &graph, "--memory", size]).expect(2).complains(&[why]);
-        house.run(&["node", "--name", "local/0", "--memory", size]).expect(2).complains(&[why]);
+        sandbox.run(&["run", &graph, "--memory", size]).expect(2).complains(&[why]);
+        sandbox.run(&["node", "--name", "local/0", "--memory", size]).expect(2).complains(&[why]);
     }
 }
 
 #[test]
 fn a_node_under_ulimit_keeps_to_what_it_can_map() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let limited = |kilobytes: usize| {
-        let node = house.command(&["node", "--name", "local/0", "--listen", "127.0.0.1:0", "--backend", "flex"]);
+        let node = sandbox.command(&["node", "--name", "local/0", "--listen", "127.0.0.1:0", "--backend", "flex"]);
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -v {kilobytes}; exec \"$0\" \"$@\"")]).arg(node.get_program());
         shell.args(node.get_args());
@@ -307,22 +307,22 @@ fn a_node_under_ulimit_keeps_to_what_it_can_map() {
         "v": { "op": "VarHandleOp", "attrs": { "dtype": "float32", "shape": [500000000] } },
         "zeros": { "op": "Fill", "inputs": [[500000000], 0.0] },
         "init": { "op": "AssignVariableOp", "inputs": ["v", "zeros"] } } }"#;
-    let large = house.file("large.json", large);
-    house.run(&["submit", &large, "--run", "init"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
+    let large = sandbox.file("large.json", large);
+    sandbox.run(&["submit", &large, "--run", "init"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
     // As many as fit, and one more.
-    let many = house.file("many.json", fills(&["Fill"; 100], TWENTY_MB));
-    house.run(&["submit", &many, "--fetch", "most"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
-    let few = house.file("few.json", fills(&["Fill"; 5], TWENTY_MB));
-    house.run(&["submit", &few, "--fetch", "most", "--quiet"]).prints("5.0");
+    let many = sandbox.file("many.json", fills(&["Fill"; 100], TWENTY_MB));
+    sandbox.run(&["submit", &many, "--fetch", "most"]).expect(3).complains(&["ResourceExhausted", "(--memory)"]);
+    let few = sandbox.file("few.json", fills(&["Fill"; 5], TWENTY_MB));
+    sandbox.run(&["submit", &few, "--fetch", "most", "--quiet"]).prints("5.0");
     drop(node);
 }
 
 #[test]
 fn a_node_that_is_killed_is_told_of_in_plain_words() {
-    let house = House::new();
-    let node = house.node("local/0");
-    let graph = house.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
-    let client = house.start(&["submit", &graph, "--steps", "1000000000", "--every", "100", "--quiet"]);
+    let sandbox = Sandbox::new();
+    let node = sandbox.node("local/0");
+    let graph = sandbox.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    let client = sandbox.start(&["submit", &graph, "--steps", "1000000000", "--every", "100", "--quiet"]);
     client.next_line(PATIENCE).expect("a step");
     node.process.signal("KILL");
     let ended = client.end().expect(4).complains(&["local/task:0 is gone", "its process"]);
@@ -333,7 +333,7 @@ fn a_node_that_is_killed_is_told_of_in_plain_words() {
 fn constants_that_do_not_fit_are_no_bad_input() {
     use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
     use meshtf::tensor::{DType, Tensor};
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let value = Tensor::zeros(DType::F32, [2 * TWENTY_MB]).expect("40 MB");
     let attrs = Attrs::from([("dtype", Attr::Type(DType::F32)), ("value", Attr::Tensor(value))]);
     let nodes = ["a", "b", "c"].map(|name| NodeDef {
@@ -342,13 +342,13 @@ fn constants_that_do_not_fit_are_no_bad_input() {
         attrs: attrs.clone(),
         ..NodeDef::default()
     });
-    let graph = house.file("constants.pb", graphdef::to_binary(&nodes));
+    let graph = sandbox.file("constants.pb", graphdef::to_binary(&nodes));
     // The file alone takes more than that, and each constant as much again.
-    house
+    sandbox
         .run(&["run", &graph, "--fetch", "a", "--memory", "150MB"])
         .expect(4)
         .complains(&["ResourceExhausted", "of its 150 MB (--memory) in use"]);
-    house.run(&["run", &graph, "--run", "a", "--memory", "1GB", "--quiet"]).expect(0);
+    sandbox.run(&["run", &graph, "--run", "a", "--memory", "1GB", "--quiet"]).expect(0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use meshtf::graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
 use meshtf::graph::{Attr, Attrs, OutputType};
 use meshtf::tensor::{DType, PartialShape, Tensor};
 
-use crate::house::project;
+use crate::sandbox::project;
 
 const PATH: &str = "docs/ops.md";
 

@@ -5,14 +5,14 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::house::{House, SPLIT_238, project};
+use crate::sandbox::{SPLIT_238, Sandbox, project};
 
 #[test]
 fn a_standard_error_that_cannot_be_written_is_no_failure() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
     let full = || Stdio::from(OpenOptions::new().write(true).open("/dev/full").expect("there is a full device"));
-    let run = |arguments: &[&str]| house.command(arguments).stderr(full()).output().expect("it starts");
+    let run = |arguments: &[&str]| sandbox.command(arguments).stderr(full()).output().expect("it starts");
     let ended = run(&["run", &graph]);
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(0), &b"238\n"[..]));
     assert_eq!(run(&["run", "nofile"]).status.code(), Some(2));
@@ -23,10 +23,10 @@ fn a_standard_error_that_cannot_be_written_is_no_failure() {
 
 #[test]
 fn a_result_that_cannot_be_written_is_a_failure() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
     let full = OpenOptions::new().write(true).open("/dev/full").expect("there is a full device");
-    let ended = house.command(&["run", &graph]).stdout(full).output().expect("it starts");
+    let ended = sandbox.command(&["run", &graph]).stdout(full).output().expect("it starts");
     assert_eq!(ended.status.code(), Some(2));
     let ended = std::process::Command::new("sh")
         .args(["-c", "exec \"$0\" run \"$1\" >&-", env!("CARGO_BIN_EXE_meshtf"), &graph])
@@ -37,9 +37,9 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 
 #[test]
 fn looking_for_gpus_says_nothing() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     let graph = project("examples/gpu.json");
-    let mut command = house.command(&["run", &graph, "--backend", "wgpu", "--quiet"]);
+    let mut command = sandbox.command(&["run", &graph, "--backend", "wgpu", "--quiet"]);
     let ended = command.env_remove("XDG_RUNTIME_DIR").output().expect("it starts");
     // Where there is no adapter, that is said, and nothing else.
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -48,37 +48,37 @@ fn looking_for_gpus_says_nothing() {
 
 #[test]
 fn files_are_named_in_json_and_written_all_or_not_at_all() {
-    let house = House::new();
-    let graph = house.file(
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file(
         "graph.json",
         r#"{"version": 1, "nodes": {"y": [1, 2], "z/w": 2.5, "s": ["a", "bc"], "same": ["a", "b"]}}"#,
     );
-    let out = house.path("out").display().to_string();
-    let ended = house.run(&["run", &graph, "--fetch", "y,z/w", "--out", &out, "--json"]).expect(0);
+    let out = sandbox.path("out").display().to_string();
+    let ended = sandbox.run(&["run", &graph, "--fetch", "y,z/w", "--out", &out, "--json"]).expect(0);
     assert_eq!(ended.json()["files"], json!({ "y": format!("{out}/y.npy"), "z/w": format!("{out}/z_w.npy") }));
     for strings in ["s", "same"] {
-        let none = house.path("none");
+        let none = sandbox.path("none");
         let folder = none.display().to_string();
-        let ended = house.run(&["run", &graph, "--fetch", "y", "--fetch", strings, "--out", &folder]).expect(2);
+        let ended = sandbox.run(&["run", &graph, "--fetch", "y", "--fetch", strings, "--out", &folder]).expect(2);
         ended.complains(&[strings, "string", ".npy"]);
         assert!(!none.exists(), "{strings}");
     }
-    house.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is a file"]);
+    sandbox.run(&["run", &graph, "--fetch", "y", "--out", &graph]).expect(2).complains(&["it is a file"]);
 }
 
 #[test]
 fn many_lines_of_a_step_stand_below_its_number() {
-    let house = House::new();
-    let graph = house.file("graph.json", r#"{"version": 1, "nodes": {"y": [[1, 2], [3, 4]], "z": 5}}"#);
-    house
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", r#"{"version": 1, "nodes": {"y": [[1, 2], [3, 4]], "z": 5}}"#);
+    sandbox
         .run(&["run", &graph, "--fetch", "y,z", "--steps", "2", "--every", "1"])
         .prints("step 1:\ny:\n[[1 2]\n [3 4]]\nz: 5\nstep 2:\ny:\n[[1 2]\n [3 4]]\nz: 5");
 }
 
 #[test]
 fn a_plan_knows_the_shapes_that_are_fed() {
-    let house = House::new();
-    let graph = house.file(
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file(
         "graph.json",
         r#"{"version": 1, "nodes": {
             "x": {"op": "Placeholder", "attrs": {"dtype": "int32"}, "device": "/job:local/task:0"},
@@ -86,19 +86,19 @@ fn a_plan_knows_the_shapes_that_are_fed() {
             "z": {"op": "Neg", "inputs": ["y"], "device": "/job:local/task:1"}},
             "fetch": ["z"]}"#,
     );
-    let plan = house.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
+    let plan = sandbox.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     assert_eq!(plan["transfers"][0]["bytes"], 12, "{plan}");
     // Whatever is fed: here the constant x of 238, which goes to both tasks, and y2, which comes back.
-    let split = house.file("split.json", SPLIT_238);
-    let plan = house.run(&["plan", &split, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
+    let split = sandbox.file("split.json", SPLIT_238);
+    let plan = sandbox.run(&["plan", &split, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     let bytes: Vec<_> = plan["transfers"].as_array().unwrap().iter().map(|transfer| &transfer["bytes"]).collect();
     assert_eq!(bytes, [12, 12], "{plan}");
 }
 
 #[test]
 fn a_run_tells_where_it_ran() {
-    let house = House::new();
-    let split = house.file("split.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let split = sandbox.file("split.json", SPLIT_238);
     let (zero, one) = ("/job:local/task:0/device:CPU:0", "/job:local/task:1/device:CPU:0");
     let says = [
         format!("{zero}: y1/y, y1, y"),
@@ -107,17 +107,17 @@ fn a_run_tells_where_it_ran() {
         format!("{one} -> {zero}: y2, 12 B"),
     ];
     let arguments = ["--feed", "x=[1, 2, 3]"];
-    house.run(&[&["run", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
-    let _nodes = [house.node("local/0"), house.node("local/1")];
-    house.run(&[&["submit", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
-    let ended = house.run(&["submit", &split, "--json"]).expect(0).json();
+    sandbox.run(&[&["run", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
+    let _nodes = [sandbox.node("local/0"), sandbox.node("local/1")];
+    sandbox.run(&[&["submit", split.as_str()], &arguments[..]].concat()).prints("[236 238 240]").complains(&says);
+    let ended = sandbox.run(&["submit", &split, "--json"]).expect(0).json();
     assert_eq!(ended["devices"], json!([zero, one]));
 }
 
 #[test]
 fn what_was_not_compared_does_not_differ() {
-    let house = House::new();
-    let case = house.path("case");
+    let sandbox = Sandbox::new();
+    let case = sandbox.path("case");
     std::fs::create_dir_all(&case).unwrap();
     std::fs::write(case.join("graph.json"), r#"{"version": 1, "nodes": {"y": 2}}"#).unwrap();
     let step = |expected: serde_json::Value| {
@@ -128,12 +128,12 @@ fn what_was_not_compared_does_not_differ() {
     };
     let folder = case.display().to_string();
     step(json!({ "name": "y", "dtype": "int32", "shape": [], "data": 2 }));
-    assert!(house.run(&["verify", &folder]).expect(0).stdout.contains("ok       case "));
+    assert!(sandbox.run(&["verify", &folder]).expect(0).stdout.contains("ok       case "));
     step(json!({ "name": "y", "dtype": "int32", "shape": [], "npy": "nothing.npy" }));
-    let ended = house.run(&["verify", &folder]).expect(2);
+    let ended = sandbox.run(&["verify", &folder]).expect(2);
     assert!(ended.stdout.contains("not compared  case ") && ended.stdout.contains("nothing.npy"), "{}", ended.stdout);
     step(json!({ "name": "y", "dtype": "int32", "shape": [], "data": 2 }));
-    let _other = house.node("other/0");
-    let ended = house.run(&["verify", "--mesh", &folder]).expect(4);
+    let _other = sandbox.node("other/0");
+    let ended = sandbox.run(&["verify", "--mesh", &folder]).expect(4);
     assert!(ended.stdout.contains("not compared  case  no node holds local/0"), "{}", ended.stdout);
 }

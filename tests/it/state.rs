@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::thread;
 use std::time::Duration;
 
-use crate::house::House;
+use crate::sandbox::Sandbox;
 
 const CLIENTS: usize = 8;
 const STEPS: usize = 100;
@@ -50,45 +50,45 @@ const SAVES: &str = r#"{ "version": 1, "nodes": {
 
 #[test]
 fn eight_clients_lose_no_update() {
-    let house = House::new();
-    let _nodes = [house.node("ps/0"), house.node("ps/1")];
-    let graph = house.file("counters.json", COUNTERS);
-    house.run(&["submit", &graph, "--run", "init"]).expect(0);
+    let sandbox = Sandbox::new();
+    let _nodes = [sandbox.node("ps/0"), sandbox.node("ps/1")];
+    let graph = sandbox.file("counters.json", COUNTERS);
+    sandbox.run(&["submit", &graph, "--run", "init"]).expect(0);
     thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (house, graph) = (&house, &graph);
+            let (sandbox, graph) = (&sandbox, &graph);
             scope.spawn(move || {
                 let target = ["ps/0", "ps/1"][client % 2];
                 let steps = STEPS.to_string();
-                house.run(&["submit", graph, "--run", "bump", "--steps", &steps, "--target", target]).expect(0);
+                sandbox.run(&["submit", graph, "--run", "bump", "--steps", &steps, "--target", target]).expect(0);
             });
         }
     });
     let counted = CLIENTS * STEPS;
-    house
+    sandbox
         .run(&["submit", &graph, "--fetch", "read_a,read_b"])
         .prints(&format!("read_a: {counted}\nread_b: {}", 2 * counted));
 }
 
 #[test]
 fn what_is_trained_is_not_initialised_again() {
-    let house = House::new();
-    let zero = house.node("ps/0");
-    let one = house.node("ps/1");
-    let graph = house.file("counting.json", counting());
-    let submit = |arguments: &[&str]| house.run(&[&["submit", graph.as_str(), "--steps", "10"], arguments].concat());
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("ps/0");
+    let one = sandbox.node("ps/1");
+    let graph = sandbox.file("counting.json", counting());
+    let submit = |arguments: &[&str]| sandbox.run(&[&["submit", graph.as_str(), "--steps", "10"], arguments].concat());
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
     // The same again goes on, and says so.
     submit(&[]).complains(&["go on from them", "--init starts over"]).prints("seen_a: 20\nseen_b: 40");
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
     // A client that dies in the middle of its steps costs none of them.
-    let client = house.start(&["submit", &graph, "--steps", "1000000000", "--every", "10"]);
+    let client = sandbox.start(&["submit", &graph, "--steps", "1000000000", "--every", "10"]);
     client.next_line(Duration::from_secs(60)).expect("a step");
     client.signal("KILL");
     drop(client);
     // It might have come back over another connection, so its steps go on for a moment.
-    let read = || house.run(&["submit", &graph, "--fetch", "read_a"]).expect(0).stdout;
-    assert!(crate::house::wait_until(Duration::from_secs(20), || read() == read()), "its steps go on");
+    let read = || sandbox.run(&["submit", &graph, "--fetch", "read_a"]).expect(0).stdout;
+    assert!(crate::sandbox::wait_until(Duration::from_secs(20), || read() == read()), "its steps go on");
     let ended = submit(&["--json"]).expect(0);
     assert!(ended.json()["values"]["seen_a"]["value"].as_i64().is_some_and(|seen| seen >= 30), "{}", ended.stdout);
 
@@ -96,34 +96,34 @@ fn what_is_trained_is_not_initialised_again() {
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
     one.process.signal("KILL");
     drop(one);
-    let one = house.node("ps/1");
+    let one = sandbox.node("ps/1");
     submit(&[]).expect(3).complains(&["1 of the 2 variables", "b (on /job:ps/task:1)", "--init"]);
-    house.run(&["submit", &graph, "--fetch", "read_a"]).prints("10");
+    sandbox.run(&["submit", &graph, "--fetch", "read_a"]).prints("10");
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
 
     // All of it is lost: it is a first run again.
     for node in [zero, one] {
         node.process.signal("KILL");
     }
-    let _nodes = [house.node("ps/0"), house.node("ps/1")];
+    let _nodes = [sandbox.node("ps/0"), sandbox.node("ps/1")];
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
     // Nothing is fed to it here, and nothing left of another run.
-    house.run(&["run", &graph, "--steps", "3"]).prints("seen_a: 3\nseen_b: 6");
-    house.run(&["run", &graph, "--init", "--fetch", "read_a"]).prints("0");
-    let without = house.file("without.json", r#"{ "version": 1, "nodes": { "y": 2 }, "fetch": ["y"] }"#);
-    house.run(&["run", &without, "--init"]).expect(2).complains(&["has no \"init\""]);
+    sandbox.run(&["run", &graph, "--steps", "3"]).prints("seen_a: 3\nseen_b: 6");
+    sandbox.run(&["run", &graph, "--init", "--fetch", "read_a"]).prints("0");
+    let without = sandbox.file("without.json", r#"{ "version": 1, "nodes": { "y": 2 }, "fetch": ["y"] }"#);
+    sandbox.run(&["run", &without, "--init"]).expect(2).complains(&["has no \"init\""]);
 }
 
 #[test]
 fn a_node_killed_while_it_saves_leaves_the_old_or_the_new() {
-    let house = House::new();
-    let graph = house.file("saves.json", SAVES);
-    let data = house.path("data").display().to_string();
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("saves.json", SAVES);
+    let data = sandbox.path("data").display().to_string();
     for steps in [1, 4, 9] {
-        let node = house.node_with("local/0", &["--data", &data]);
-        house.run(&["submit", &graph, "--run", "zero"]).expect(0);
+        let node = sandbox.node_with("local/0", &["--data", &data]);
+        sandbox.run(&["submit", &graph, "--run", "zero"]).expect(0);
         let client =
-            house.start(&["submit", &graph, "--fetch", "saved", "--steps", "100000", "--every", "1", "--quiet"]);
+            sandbox.start(&["submit", &graph, "--fetch", "saved", "--steps", "100000", "--every", "1", "--quiet"]);
         for _ in 0..steps {
             client.next_line(Duration::from_secs(60)).expect("a step");
         }
@@ -131,8 +131,8 @@ fn a_node_killed_while_it_saves_leaves_the_old_or_the_new() {
         client.end().expect(4);
         drop(node);
 
-        let _node = house.node_with("local/0", &["--data", &data]);
-        let answer = house.run(&["submit", &graph, "--fetch", "least,most", "--json"]).expect(0).json();
+        let _node = sandbox.node_with("local/0", &["--data", &data]);
+        let answer = sandbox.run(&["submit", &graph, "--fetch", "least,most", "--json"]).expect(0).json();
         let value = |name: &str| answer["values"][name]["value"].as_i64().expect("a number");
         assert_eq!(value("least"), value("most"), "a torn checkpoint");
         assert!(value("most") >= steps, "{} was saved after {steps} steps", value("most"));
@@ -141,8 +141,8 @@ fn a_node_killed_while_it_saves_leaves_the_old_or_the_new() {
 
 #[test]
 fn a_graph_of_a_hundred_thousand_nodes_runs() {
-    let house = House::new();
-    let _nodes = [house.node("local/0"), house.node("local/1")];
+    let sandbox = Sandbox::new();
+    let _nodes = [sandbox.node("local/0"), sandbox.node("local/1")];
     let mut nodes = r#""n0": 1"#.to_owned();
     for i in 1..100_000 {
         let device = i / 1000 % 2;
@@ -153,6 +153,7 @@ fn a_graph_of_a_hundred_thousand_nodes_runs() {
         )
         .expect("text");
     }
-    let graph = house.file("large.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["n99999"] }}"#));
-    house.run(&["submit", &graph, "--quiet"]).prints("100000");
+    let graph =
+        sandbox.file("large.json", format!(r#"{{ "version": 1, "nodes": {{ {nodes} }}, "fetch": ["n99999"] }}"#));
+    sandbox.run(&["submit", &graph, "--quiet"]).prints("100000");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConnection;
 
-use crate::house::{House, NodeProcess, Running, SPLIT_238, wait_until};
+use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, wait_until};
 
 /// As many as were seen to lock others out of a node that counted them all together.
 const CROWD: usize = 300;
@@ -126,18 +126,18 @@ pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize
 
 #[test]
 fn a_crowd_of_strangers_keeps_nobody_out() {
-    let house = House::new();
-    let zero = house.node("local/0");
-    let _one = house.node("local/1");
-    let graph = house.file("graph.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    let graph = sandbox.file("graph.json", SPLIT_238);
     for manner in [Manner::HalfOpen, Manner::Secured, Manner::Slow, Manner::Garbage] {
         let came = during(zero.socket_address(), manner, || {
             // From the very address that the crowd comes from.
             for _ in 0..3 {
-                let listed = house.run(&["ps", "--json", "--no-mdns"]).expect(0).json();
+                let listed = sandbox.run(&["ps", "--json", "--no-mdns"]).expect(0).json();
                 assert_eq!(listed.as_array().map(Vec::len), Some(2), "{manner:?}: {listed}");
             }
-            house.run(&["submit", &graph, "--steps", "500", "--quiet"]).prints("238");
+            sandbox.run(&["submit", &graph, "--steps", "500", "--quiet"]).prints("238");
         });
         assert!(came >= CROWD, "{manner:?}: {came}");
     }
@@ -146,8 +146,8 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
 
 #[test]
 fn a_stranger_hears_nothing_and_does_not_stay() {
-    let house = House::new();
-    let zero = house.node("local/0");
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
     let address = zero.socket_address();
     let check = |manner, limit: Duration| {
         let mut visitor = Visitor::come(address, manner).expect("there is room");
@@ -170,8 +170,8 @@ fn a_stranger_hears_nothing_and_does_not_stay() {
 }
 
 /// A node whose processes may have so many descriptors: as the soft limit, or for good.
-fn limited_node(house: &House, name: &str, limit: &str) -> NodeProcess {
-    let node = house.command(&["node", "--name", name, "--listen", "127.0.0.1:0", "--no-mdns"]);
+fn limited_node(sandbox: &Sandbox, name: &str, limit: &str) -> NodeProcess {
+    let node = sandbox.command(&["node", "--name", name, "--listen", "127.0.0.1:0", "--no-mdns"]);
     let mut command = Command::new("sh");
     command
         .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
@@ -189,8 +189,8 @@ fn limited_node(house: &House, name: &str, limit: &str) -> NodeProcess {
 
 #[test]
 fn the_soft_limit_of_descriptors_is_raised() {
-    let house = House::new();
-    let node = limited_node(&house, "local/0", "-Sn 128");
+    let sandbox = Sandbox::new();
+    let node = limited_node(&sandbox, "local/0", "-Sn 128");
     let Ok(limits) = std::fs::read_to_string(format!("/proc/{}/limits", node.process.pid())) else { return };
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit of files");
     let [soft, hard] =
@@ -200,13 +200,13 @@ fn the_soft_limit_of_descriptors_is_raised() {
 
 #[test]
 fn strangers_leave_descriptors_for_others() {
-    let house = House::new();
-    let zero = limited_node(&house, "local/0", "-n 160");
-    let graph = house.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
+    let sandbox = Sandbox::new();
+    let zero = limited_node(&sandbox, "local/0", "-n 160");
+    let graph = sandbox.file("graph.json", r#"{"version": 1, "nodes": {"y": 2}, "fetch": ["y"]}"#);
     during(zero.socket_address(), Manner::HalfOpen, || {
         for _ in 0..3 {
-            house.run(&["ps", "--no-mdns"]).expect(0);
-            house.run(&["submit", &graph, "--no-mdns"]).prints("2");
+            sandbox.run(&["ps", "--no-mdns"]).expect(0);
+            sandbox.run(&["submit", &graph, "--no-mdns"]).prints("2");
         }
     });
     assert!(!zero.process.stderr().contains("descriptor"), "{}", zero.process.stderr());
@@ -214,11 +214,11 @@ fn strangers_leave_descriptors_for_others() {
 
 #[test]
 fn a_wrong_key_is_told_at_once() {
-    let house = House::new();
-    let zero = house.node("local/0");
-    let stranger = house.elsewhere();
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let stranger = sandbox.elsewhere();
     stranger.run(&["ticket", "--no-mdns"]).expect(0);
-    for command in [&["ps"][..], &["submit", &house.file("graph.json", SPLIT_238)]] {
+    for command in [&["ps"][..], &["submit", &sandbox.file("graph.json", SPLIT_238)]] {
         let arguments = [command, &["--peer", zero.address()]].concat();
         let ended =
             stranger.run(&arguments).expect(4).complains(&["not let into mesh", "another mesh key", "meshtf join"]);
@@ -229,22 +229,22 @@ fn a_wrong_key_is_told_at_once() {
 
 #[test]
 fn a_client_makes_no_key() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
     for command in [&["ps"][..], &["submit", &graph], &["plan", &graph]] {
-        house.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
+        sandbox.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
     }
-    assert!(!house.path("keys").exists());
+    assert!(!sandbox.path("keys").exists());
     // One that is made while a client looks for it is found: `meshtf node … & meshtf submit …`.
-    let client = house.start(&["ps", "--json", "--no-mdns"]);
-    let node = house.node("local/0");
-    let told = house.mesh.as_str();
+    let client = sandbox.start(&["ps", "--json", "--no-mdns"]);
+    let node = sandbox.node("local/0");
+    let told = sandbox.mesh.as_str();
     assert!(node.process.stderr().contains("is new on this machine") && node.process.stderr().contains(told));
     let ended = client.end();
     assert!([0, 4].contains(&ended.code()), "{}", ended.stderr);
-    house.run(&["ps"]).expect(0);
+    sandbox.run(&["ps"]).expect(0);
     // A second node has nothing new to tell.
-    let other = house.node("local/1");
+    let other = sandbox.node("local/1");
     assert!(!other.process.stderr().contains("is new"), "{}", other.process.stderr());
 }
 
@@ -252,24 +252,24 @@ fn a_client_makes_no_key() {
 #[test]
 fn a_secret_that_others_can_read_is_refused() {
     use std::os::unix::fs::PermissionsExt;
-    let house = House::new();
-    house.run(&["ticket", "--no-mdns"]).expect(0);
-    let key = house.path(&format!("keys/{}.key", house.mesh));
+    let sandbox = Sandbox::new();
+    sandbox.run(&["ticket", "--no-mdns"]).expect(0);
+    let key = sandbox.path(&format!("keys/{}.key", sandbox.mesh));
     let allow = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     allow(&key, 0o644);
     let mend = format!("chmod 600 {}", key.display());
     for command in [&["ps"][..], &["ticket"], &["node", "--name", "local/0"]] {
-        house.run(command).expect(2).complains(&[&mend]);
+        sandbox.run(command).expect(2).complains(&[&mend]);
     }
     allow(&key, 0o600);
-    let token = house.file("token", "0123456789abcdef0123");
+    let token = sandbox.file("token", "0123456789abcdef0123");
     allow(token.as_ref(), 0o640);
     let door = ["node", "--name", "local/0", "--grpc", "127.0.0.1:0", "--grpc-token-file", &token];
-    house.run(&door).expect(2).complains(&["--grpc-token-file", &format!("chmod 600 {token}")]);
+    sandbox.run(&door).expect(2).complains(&["--grpc-token-file", &format!("chmod 600 {token}")]);
     allow(token.as_ref(), 0o600);
-    let _node = house.node_with("local/0", &door[3..]);
+    let _node = sandbox.node_with("local/0", &door[3..]);
 }
 
 #[test]
@@ -278,13 +278,13 @@ fn a_graph_runs_as_soon_as_its_tasks_are_up() {
         SPLIT_238.replace("/job:local/task:0", "/job:ps/task:0").replace("/job:local/task:1", "/job:worker/task:2");
     for _ in 0..3 {
         // Nothing is shared but the key, and nobody asks the network: everybody knows worker/1 and no other.
-        let first = House::new();
+        let first = Sandbox::new();
         let middle = first.node_with("worker/1", &["--no-mdns"]);
         let ticket = first.run(&["ticket", "--no-mdns"]).expect(0).stdout;
         let [ps, worker, client] = [(); 3].map(|()| {
-            let house = first.elsewhere();
-            house.run(&["join", ticket.trim()]).expect(0);
-            house
+            let sandbox = first.elsewhere();
+            sandbox.run(&["join", ticket.trim()]).expect(0);
+            sandbox
         });
         let graph = client.file("graph.json", &text);
         let reach = ["--no-mdns", "--peer", middle.address()];
@@ -296,10 +296,10 @@ fn a_graph_runs_as_soon_as_its_tasks_are_up() {
 
 #[test]
 fn a_task_that_is_nowhere_is_told_soon() {
-    let house = House::new();
-    let _zero = house.node("local/0");
-    let graph = house.file("graph.json", SPLIT_238);
+    let sandbox = Sandbox::new();
+    let _zero = sandbox.node("local/0");
+    let graph = sandbox.file("graph.json", SPLIT_238);
     let began = Instant::now();
-    house.run(&["submit", &graph, "--no-mdns"]).expect(4).complains(&["/job:local/task:1"]);
+    sandbox.run(&["submit", &graph, "--no-mdns"]).expect(4).complains(&["/job:local/task:1"]);
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
 }

@@ -4,62 +4,62 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::house::{House, SPLIT_238};
+use crate::sandbox::{SPLIT_238, Sandbox};
 
 #[test]
 fn two_nodes_and_a_split_graph_make_238() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
-    let _zero = house.node("local/0");
-    let _one = house.node("/job:local/task:1");
-    house.run(&["submit", &graph]).prints("238").complains(&[
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    let _zero = sandbox.node("local/0");
+    let _one = sandbox.node("/job:local/task:1");
+    sandbox.run(&["submit", &graph]).prints("238").complains(&[
         "/job:local/task:0/device:CPU:0: ",
         "/job:local/task:1/device:CPU:0: ",
         "y2",
     ]);
     // Any node can be the master.
     for target in ["local/0", "/job:local/task:1"] {
-        house.run(&["submit", &graph, "--target", target]).prints("238");
+        sandbox.run(&["submit", &graph, "--target", target]).prints("238");
     }
-    house.run(&["submit", &graph, "--fetch", "y1,y2", "--fetch", "y"]).prints("y1: 302\ny2: -64\ny: 238");
-    house.run(&["submit", &graph, "--feed", "x=3", "--quiet"]).prints("240");
-    let json = house.run(&["submit", &graph, "--json"]).expect(0).json();
+    sandbox.run(&["submit", &graph, "--fetch", "y1,y2", "--fetch", "y"]).prints("y1: 302\ny2: -64\ny: 238");
+    sandbox.run(&["submit", &graph, "--feed", "x=3", "--quiet"]).prints("240");
+    let json = sandbox.run(&["submit", &graph, "--json"]).expect(0).json();
     assert_eq!(json["values"], json!({ "y": { "dtype": "int32", "shape": [], "value": 238 } }));
     assert_eq!(json["devices"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
 fn many_steps_print_every_kth() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
-    let _zero = house.node("local/0");
-    let _one = house.node("local/1");
-    house.run(&["submit", &graph, "--steps", "10", "--every", "4"]).prints("step 4: 238\nstep 8: 238\nstep 10: 238");
-    house.run(&["submit", &graph, "--steps", "1000"]).prints("238");
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    let _zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    sandbox.run(&["submit", &graph, "--steps", "10", "--every", "4"]).prints("step 4: 238\nstep 8: 238\nstep 10: 238");
+    sandbox.run(&["submit", &graph, "--steps", "1000"]).prints("238");
 }
 
 #[test]
 fn values_come_from_and_go_to_npy_files() {
-    let house = House::new();
-    let graph = house.file(
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file(
         "graph.json",
         r#"{"version": 1, "nodes": {
             "x": {"op": "Placeholder", "attrs": {"dtype": "float32"}},
             "y": {"op": "Mul", "inputs": ["x", 2.0]}},
             "fetch": ["y"]}"#,
     );
-    let out = house.path("out").display().to_string();
-    house.run(&["run", &graph, "--feed", "x=[[1, 2.5], [3, 4]]", "--out", &out]).prints("");
-    let file = house.path("out/y.npy");
-    house.run(&["run", &graph, "--feed", &format!("x=@{}", file.display())]).prints("[[ 4. 10.]\n [12. 16.]]");
+    let out = sandbox.path("out").display().to_string();
+    sandbox.run(&["run", &graph, "--feed", "x=[[1, 2.5], [3, 4]]", "--out", &out]).prints("");
+    let file = sandbox.path("out/y.npy");
+    sandbox.run(&["run", &graph, "--feed", &format!("x=@{}", file.display())]).prints("[[ 4. 10.]\n [12. 16.]]");
 }
 
 #[test]
 fn ps_lists_who_is_up() {
-    let house = House::new();
-    let zero = house.node("ps/0");
-    let _one = house.node("worker/3");
-    let listed = house.run(&["ps", "--json"]).expect(0).json();
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("ps/0");
+    let _one = sandbox.node("worker/3");
+    let listed = sandbox.run(&["ps", "--json"]).expect(0).json();
     let tasks: Vec<&str> = listed.as_array().unwrap().iter().map(|node| node["task"].as_str().unwrap()).collect();
     assert_eq!(tasks, ["/job:ps/task:0", "/job:worker/task:3"]);
     let first = &listed[0];
@@ -67,16 +67,16 @@ fn ps_lists_who_is_up() {
     assert!(first["addresses"].as_array().is_some_and(|addresses| !addresses.is_empty()), "{first}");
     assert_eq!(first["devices"][0]["name"], "/job:ps/task:0/device:CPU:0");
     assert_eq!(first["incarnation"].as_str().map(str::len), Some(16));
-    house.run(&["ps"]).expect(0);
+    sandbox.run(&["ps"]).expect(0);
 }
 
 #[test]
 fn plan_shows_devices_reasons_and_transfers() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
-    let _zero = house.node("local/0");
-    let _one = house.node("local/1");
-    let plan = house.run(&["plan", &graph, "--json"]).expect(0).json();
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    let _zero = sandbox.node("local/0");
+    let _one = sandbox.node("local/1");
+    let plan = sandbox.run(&["plan", &graph, "--json"]).expect(0).json();
     let place = |name: &str| {
         let nodes = plan["nodes"].as_array().unwrap();
         let node = nodes.iter().find(|node| node["node"] == name).unwrap_or_else(|| panic!("no {name} in {plan}"));
@@ -91,17 +91,17 @@ fn plan_shows_devices_reasons_and_transfers() {
         (y2["from"].as_str(), y2["to"].as_str()),
         (Some("/job:local/task:1/device:CPU:0"), Some("/job:local/task:0/device:CPU:0"),)
     );
-    let text = house.run(&["plan", &graph]).expect(0).stdout;
+    let text = sandbox.run(&["plan", &graph]).expect(0).stdout;
     assert!(text.contains("NODE") && text.contains("4 B"), "{text}");
     // Without a mesh, as `run` would.
-    house.run(&["plan", &graph, "--local"]).expect(0);
+    sandbox.run(&["plan", &graph, "--local"]).expect(0);
 }
 
 #[test]
 fn a_name_is_held_once() {
-    let house = House::new();
-    let first = house.node("local/0");
-    house
+    let sandbox = Sandbox::new();
+    let first = sandbox.node("local/0");
+    sandbox
         .start(&["node", "--name", "local/0", "--listen", "127.0.0.1:0"])
         .end_within(Duration::from_secs(20))
         .expect(4)
@@ -110,9 +110,9 @@ fn a_name_is_held_once() {
 
 #[test]
 fn a_node_that_is_told_to_stop_does_so_at_once() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     for signal in ["INT", "TERM"] {
-        let node = house.node("local/0");
+        let node = sandbox.node("local/0");
         let told = std::time::Instant::now();
         node.process.signal(signal);
         node.process.end_within(Duration::from_secs(10)).expect(0);
@@ -123,23 +123,23 @@ fn a_node_that_is_told_to_stop_does_so_at_once() {
 
 #[test]
 fn a_ticket_brings_another_machine_in() {
-    let house = House::new();
-    let _zero = house.node("local/0");
-    let ticket = house.run(&["ticket"]).expect(0).stdout;
+    let sandbox = Sandbox::new();
+    let _zero = sandbox.node("local/0");
+    let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
     assert_eq!(ticket.lines().count(), 1);
-    let other = house.elsewhere();
+    let other = sandbox.elsewhere();
     other.run(&["join", ticket.trim()]).expect(0);
     other.run(&["join", &ticket.trim()[..ticket.len() / 2]]).expect(2).complains(&["ticket"]);
     let address = _zero.address().to_owned();
     let listed = other.run(&["ps", "--json", "--peer", &address]).expect(0).json();
     assert_eq!(listed[0]["task"], "/job:local/task:0");
     // A key that nobody was met with stands in nobody's way; one that is in use is not just replaced.
-    let third = house.elsewhere();
+    let third = sandbox.elsewhere();
     third.run(&["ticket", "--no-mdns"]).expect(0);
     third.run(&["ps", "--no-mdns", "--peer", &address]).expect(4);
     third.run(&["join", ticket.trim()]).expect(0);
     third.run(&["ps", "--peer", &address]).expect(0);
-    let fourth = house.elsewhere();
+    let fourth = sandbox.elsewhere();
     let _own = fourth.node("local/0");
     let foreign = fourth.run(&["ticket"]).expect(0).stdout;
     third.run(&["join", foreign.trim()]).expect(2).complains(&["--replace"]);
@@ -147,66 +147,66 @@ fn a_ticket_brings_another_machine_in() {
 
 #[test]
 fn without_a_mesh_the_exit_code_says_so() {
-    let house = House::new();
-    let graph = house.file("graph.json", SPLIT_238);
-    house.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    sandbox.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
     // A machine that has the key, and a mesh of which nobody is up.
-    house.run(&["ticket", "--no-mdns"]).expect(0);
-    house.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
+    sandbox.run(&["ticket", "--no-mdns"]).expect(0);
+    sandbox.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
     // And no network is needed for this.
-    house.run(&["run", &graph]).prints("238");
+    sandbox.run(&["run", &graph]).prints("238");
 }
 
 #[test]
 fn a_task_that_is_down_is_no_fault_of_the_graph() {
-    let house = House::new();
-    let zero = house.node("local/0");
-    let graph = house.file("graph.json", SPLIT_238);
-    house.run(&["submit", &graph]).expect(4).complains(&["No node is up as /job:local/task:1"]);
-    house.run(&["plan", &graph]).expect(4);
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    sandbox.run(&["submit", &graph]).expect(4).complains(&["No node is up as /job:local/task:1"]);
+    sandbox.run(&["plan", &graph]).expect(4);
     // A port that another node listens on is refused, not shared with it.
     let address = zero.address().to_owned();
-    house.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
+    sandbox.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
     // A name that is none leaves nothing behind, inside the home folder or out of it.
     let outside = format!("meshtf-outside-{}", std::process::id());
-    house.run(&["node", "--name", "local/1", "--mesh", &format!("../../{outside}")]).expect(2);
-    assert!(!house.path(&format!("../{outside}")).exists());
+    sandbox.run(&["node", "--name", "local/1", "--mesh", &format!("../../{outside}")]).expect(2);
+    assert!(!sandbox.path(&format!("../{outside}")).exists());
 }
 
 #[test]
 fn the_first_task_by_name_is_the_master() {
-    let house = House::new();
-    let _nodes = [house.node("b/0"), house.node("a/1"), house.node("a/0")];
-    let graph = house.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
+    let sandbox = Sandbox::new();
+    let _nodes = [sandbox.node("b/0"), sandbox.node("a/1"), sandbox.node("a/0")];
+    let graph = sandbox.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
     for _ in 0..8 {
-        house.run(&["submit", &graph]).expect(0).complains(&["/job:a/task:0/device:CPU:0: x"]);
+        sandbox.run(&["submit", &graph]).expect(0).complains(&["/job:a/task:0/device:CPU:0: x"]);
     }
 }
 
 #[test]
 fn out_of_time_has_an_exit_code_of_its_own() {
-    let house = House::new();
-    let _zero = house.node("local/0");
+    let sandbox = Sandbox::new();
+    let _zero = sandbox.node("local/0");
     // A queue that nobody puts anything into.
-    let graph = house.file(
+    let graph = sandbox.file(
         "waits.json",
         r#"{ "version": 1, "nodes": {
             "queue": { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32"] } },
             "next": { "op": "QueueDequeueV2", "inputs": ["queue"], "attrs": { "component_types": ["float32"] } } },
           "fetch": ["next"] }"#,
     );
-    house.run(&["submit", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
-    house.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
+    sandbox.run(&["submit", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
+    sandbox.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
 }
 
 #[test]
 fn completions_are_written_for_each_shell() {
-    let house = House::new();
+    let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish"] {
-        let script = house.run(&["completions", shell]).expect(0).stdout;
+        let script = sandbox.run(&["completions", shell]).expect(0).stdout;
         assert!(script.contains("meshtf") && script.contains("submit"), "{shell}");
     }
-    let help = house.run(&["--help"]).expect(0).stdout;
+    let help = sandbox.run(&["--help"]).expect(0).stdout;
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    house.run(&["submit"]).expect(2);
+    sandbox.run(&["submit"]).expect(2);
 }

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-import house
+import sandbox
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = os.path.join(HERE, "programs")
@@ -51,7 +51,7 @@ class Program:
     def start(self, kind, meshtf):
         self.folder = tempfile.mkdtemp(prefix=f"meshtf-tf-{self.name}-")
         self.began = time.monotonic()
-        self.cluster = house.Cluster(kind, self.jobs or {}, meshtf, folder=self.folder)
+        self.cluster = sandbox.Cluster(kind, self.jobs or {}, meshtf, folder=self.folder)
         self.cluster.start()
         environment = self.cluster.environment() | {"TMPDIR": self.folder}
 
@@ -61,7 +61,7 @@ class Program:
             sys.argv = [self.path]
             runpy.run_path(self.path, run_name="__main__")
 
-        self.process = house.Process.fork(self.name, os.path.join(self.folder, "output.log"), body, group=True)
+        self.process = sandbox.Process.fork(self.name, os.path.join(self.folder, "output.log"), body, group=True)
 
     def ended(self):
         """What became of it, once its process has ended or was out of time: (passed, text)."""

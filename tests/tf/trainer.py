@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-import house
+import sandbox
 from client import cluster, digits, target, tf
 
 BATCH = 50
@@ -169,7 +169,7 @@ class Worker:
             train(index, *arguments, say=lambda **what: os.write(to, json.dumps(what).encode() + b"\n"), **more)
 
         log = os.path.join(tempfile.gettempdir(), f"worker-{index}-{time.monotonic_ns()}.log")
-        self.process = house.Process.fork(f"worker {index}", log, body)
+        self.process = sandbox.Process.fork(f"worker {index}", log, body)
         os.close(to)
 
     def read(self):
@@ -207,9 +207,9 @@ def watch(workers, until, limit_s, what):
                 del speaking[pipe]
                 worker.ended = True
                 if worker.process.wait(30) != 0:
-                    raise house.Failed(f"worker {worker.index} died: {told(workers)}")
+                    raise sandbox.Failed(f"worker {worker.index} died: {told(workers)}")
         if not heard and not until():
-            raise house.Failed(f"not within {limit_s} s: {what}; {told(workers)}")
+            raise sandbox.Failed(f"not within {limit_s} s: {what}; {told(workers)}")
 
 
 def finish(workers, limit_s):

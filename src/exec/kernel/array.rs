@@ -17,7 +17,7 @@ mod view;
 pub use shape::broadcast_to;
 pub use view::View;
 
-use super::{HostKernel, KernelNode, Room, first};
+use super::{Compile, HostKernel, KernelNode, first};
 use crate::failure::Result;
 
 /// The kernel of a node whose op moves or describes elements.
@@ -25,7 +25,7 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes, or an attribute has no meaning.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let files: &[Room] = &[
+    let files: &[Compile] = &[
         shape::kernel,
         slice::kernel,
         join::kernel,

@@ -31,7 +31,7 @@ pub fn kernel<const N: usize>(f: impl FnMut([Tensor; N]) -> Result<Tensor> + Sen
     Box::new(move |inputs| f(take(inputs)?).map(one))
 }
 
-/// What a room answers for an op of its own that has no kernel for these dtypes.
+/// What a family of kernels answers for an op of its own that has no kernel for these dtypes.
 ///
 /// # Errors
 /// Always: InvalidArgument, as TensorFlow has it.

@@ -25,7 +25,7 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument where the op has no kernel for the dtypes, or an attribute is such that no input could be right.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let rooms: [Compile; 8] = [
+    let families: [Compile; 8] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,
@@ -35,5 +35,5 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         norm::kernel,
         resize::kernel,
     ];
-    rooms.iter().find_map(|room| room(node).transpose()).transpose()
+    families.iter().find_map(|compile| compile(node).transpose()).transpose()
 }

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-import house
+import sandbox
 from client import check, meshtf_binary, note, on_tensorflow, server_kind, tf
 
 CLUSTER = None
@@ -23,7 +23,7 @@ def on(task):
         return tf.constant(2) + 3
 
 
-with house.Cluster(server_kind(), {"ps": 1, "worker": 2}, meshtf_binary()) as servers:
+with sandbox.Cluster(server_kind(), {"ps": 1, "worker": 2}, meshtf_binary()) as servers:
     servers.start(without=["worker/1"])
     with tf.Graph().as_default(), session(servers, "worker/0") as one:
         here = [on("/job:ps/task:0"), on("/job:worker/task:0")]

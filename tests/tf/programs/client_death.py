@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 
-import house
+import sandbox
 from client import check, target, tf
 
 CLUSTER = {"local": 2}
@@ -56,10 +56,10 @@ victims_at = ["local/0", "local/1", "local/0"]
 ready_from, ready_to = os.pipe()
 killed_from, killed_to = os.pipe()
 folder = tempfile.mkdtemp()
-watcher = house.Process.fork("observer", os.path.join(folder, "observer"), observe)
+watcher = sandbox.Process.fork("observer", os.path.join(folder, "observer"), observe)
 check(os.read(ready_from, 1) == b".")
 victims = [
-    house.Process.fork(f"victim {i}", os.path.join(folder, f"victim-{i}"), lambda task=task: waiting_client(task, ready_to))
+    sandbox.Process.fork(f"victim {i}", os.path.join(folder, f"victim-{i}"), lambda task=task: waiting_client(task, ready_to))
     for i, task in enumerate(victims_at)
 ]
 check(os.read(ready_from, 1) == b".")

@@ -4,7 +4,7 @@ import time
 
 import trainer
 from client import check, meshtf_binary, note, server_kind, tf
-from house import Cluster
+from sandbox import Cluster
 
 CLUSTER = None
 

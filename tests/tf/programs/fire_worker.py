@@ -6,7 +6,7 @@ import time
 
 import trainer
 from client import check, meshtf_binary, note, server_kind
-from house import Cluster
+from sandbox import Cluster
 
 CLUSTER = None
 

@@ -5,7 +5,7 @@ import sys
 import grpc
 import numpy as np
 
-import house
+import sandbox
 from client import check, meshtf_binary, note, on_tensorflow, raises, server_kind, tf
 
 CLUSTER = None
@@ -29,7 +29,7 @@ def call(channel, method, body):
         return error.code(), error.details()
 
 
-with house.Cluster(server_kind(), {"local": 1}, meshtf_binary(), flags=["--grpc-limit", "1000000"]) as servers:
+with sandbox.Cluster(server_kind(), {"local": 1}, meshtf_binary(), flags=["--grpc-limit", "1000000"]) as servers:
     servers.start()
     address = servers.addresses["local/0"]
     fed = tf.placeholder(tf.float32, [None])

@@ -4,7 +4,7 @@ stops at its step.
 
 import os
 
-import house
+import sandbox
 import trainer
 from client import check, data, note, target, tf
 
@@ -35,7 +35,7 @@ note(f"asynchronous: accuracy {accuracy:.3f} after {last} steps")
 check(accuracy >= 0.95, accuracy)
 
 # The other kind of training starts anew. The reset is a process of its own: this one still has to fork.
-reset = house.Process.fork("reset", os.devnull, lambda: tf.Session.reset(target("worker/0")))
+reset = sandbox.Process.fork("reset", os.devnull, lambda: tf.Session.reset(target("worker/0")))
 check(reset.wait(60) == 0)
 saved, last, _ = train(400, data("sync"), True)
 accuracy = trainer.accuracy_of(saved)

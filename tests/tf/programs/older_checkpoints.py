@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-import house
+import sandbox
 from client import check, meshtf_binary, raises, server_kind, tf
 
 CLUSTER = None
@@ -34,7 +34,7 @@ def restores(session, saver, path):
     holds_what_was_saved(session)
 
 
-with house.Cluster(server_kind(), {"local": 2}, meshtf_binary()) as servers:
+with sandbox.Cluster(server_kind(), {"local": 2}, meshtf_binary()) as servers:
     servers.start()
     with tf.Session("grpc://" + servers.addresses["local/0"]) as session:
         for name, saver in savers.items():

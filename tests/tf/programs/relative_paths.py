@@ -6,7 +6,7 @@ restored."""
 import os
 import tempfile
 
-import house
+import sandbox
 from client import check, meshtf_binary, on_tensorflow, raises, server_kind, tf
 
 CLUSTER = None
@@ -26,7 +26,7 @@ def saves_and_restores(session, saver, prefix):
 
 
 # Program and node work in one folder, which is below the data folder.
-with house.Cluster(server_kind(), {"local": 1}, meshtf_binary()) as servers:
+with sandbox.Cluster(server_kind(), {"local": 1}, meshtf_binary()) as servers:
     os.makedirs(os.path.join(servers.data, "run"))
     os.chdir(os.path.join(servers.data, "run"))
     servers.start()
@@ -39,7 +39,7 @@ with house.Cluster(server_kind(), {"local": 1}, meshtf_binary()) as servers:
 # The node works elsewhere.
 if not on_tensorflow():
     os.chdir(tempfile.mkdtemp())
-    with house.Cluster(server_kind(), {"local": 1}, meshtf_binary()) as servers:
+    with sandbox.Cluster(server_kind(), {"local": 1}, meshtf_binary()) as servers:
         servers.start()
         with tf.Session("grpc://" + servers.addresses["local/0"]) as session:
             session.run(tf.global_variables_initializer())

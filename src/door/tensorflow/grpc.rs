@@ -93,12 +93,12 @@ impl Begun {
         let Begun { service, method, caller, mut call, limit, body } = self;
         let work = async {
             let share = match &caller.connection {
-                // What was shown once on a connection holds for its room; whether the call may pass is another question.
+                // What was shown once on a connection holds for its budget; whether the call may pass is another question.
                 Some(connection) if !caller.is_known && !connection.is_proven() => {
-                    service.room().unproven(connection.origin())
+                    service.budget().unproven(connection.origin())
                 }
-                None if !caller.is_known => service.room().unproven(None),
-                _ => service.room().known(),
+                None if !caller.is_known => service.budget().unproven(None),
+                _ => service.budget().known(),
             };
             let message = Rope::open(body, share).await;
             // What is kept of a call that is taken back before this tells it from others.
@@ -273,7 +273,7 @@ mod tests {
         check("no \"x\" in {{node Variable}} <~`#?>", "no \"x\" in {{node Variable}} <~`#?>");
         check("100%\n\t[[x]]\u{7f}\u{e9}", "100%25%0A%09[[x]]%7F%C3%A9");
         check("", "");
-        // Cut off in front of the character that has no room.
+        // Cut off before the character that does not fit.
         check(&"x".repeat(MAX_STATUS_TEXT + 1), &"x".repeat(MAX_STATUS_TEXT));
         check(&("x".repeat(MAX_STATUS_TEXT - 5) + "\u{e9}"), &"x".repeat(MAX_STATUS_TEXT - 5));
     }

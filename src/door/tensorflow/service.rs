@@ -7,12 +7,12 @@ use std::time::Duration;
 use bytes::Buf;
 use prost::Message as _;
 
+use super::budget::MessageBudget;
 use super::feed::Reading;
 use super::grpc::{Caller, described};
 use super::message::{self as msg, Method};
 use super::pieces::{find, malformed, within_names};
 use super::readers::Readers;
-use super::room::Room;
 use super::rope::Rope;
 use super::session::{Callable, DoorSession, Placeholders, stated};
 use super::sessions::Sessions;
@@ -51,7 +51,7 @@ const FETCHED: u32 = 1;
 
 pub(super) struct MasterService {
     node: Arc<Node>,
-    room: Room,
+    budget: MessageBudget,
     /// The hash of the token.
     token: Option<blake3::Hash>,
     /// The jobs that graphs named and that were there: one that is gone may come back.
@@ -91,7 +91,7 @@ impl MasterService {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         MasterService {
             node,
-            room: Room::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE),
+            budget: MessageBudget::new(max_message_bytes, MESSAGES_UNDER_WAY, MAX_SILENCE),
             token: token.map(|token| blake3::hash(token.as_bytes())),
             met: Mutex::default(),
             sessions: Sessions::new(),
@@ -101,9 +101,9 @@ impl MasterService {
         }
     }
 
-    /// The room for messages that come in.
-    pub fn room(&self) -> &Room {
-        &self.room
+    /// What messages that come in may take of the memory.
+    pub fn budget(&self) -> &MessageBudget {
+        &self.budget
     }
 
     /// Whether a client that shows this token may pass.
@@ -224,13 +224,13 @@ impl MasterService {
         }
         passed(&mut message, caller)?;
         let connection = caller.connection.as_ref();
-        self.sessions.make_room(connection)?;
+        self.sessions.evict_for_one_more(connection)?;
 
         let (pieces, share) = message.into_whole().await?;
-        let room = self.room.clone();
+        let budget = self.budget.clone();
         let read = move || {
             let _share = share;
-            let (request, _counted): (msg::CreateSessionRequest, _) = room.decode(pieces, &msg::CREATE_SESSION)?;
+            let (request, _counted): (msg::CreateSessionRequest, _) = budget.decode(pieces, &msg::CREATE_SESSION)?;
             let mut library = graphdef::Library::default();
             let nodes = stated(&mut library, request.graph_def.unwrap_or_default())?;
             let placeholders = Placeholders::of(&nodes);
@@ -261,10 +261,10 @@ impl MasterService {
     async fn extend_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::ExtendSessionResponse> {
         let named = self.named(&mut message, caller).await?;
         let (pieces, share) = message.into_whole().await?;
-        let room = self.room.clone();
+        let budget = self.budget.clone();
         let read = move || {
             let _share = share;
-            room.decode::<msg::ExtendSessionRequest>(pieces, &msg::EXTEND_SESSION)
+            budget.decode::<msg::ExtendSessionRequest>(pieces, &msg::EXTEND_SESSION)
         };
         let (request, _counted) = self.graphs.run(read).await?;
         let session = named.check(&request.session_handle)?;

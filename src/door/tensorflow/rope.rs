@@ -11,10 +11,10 @@ use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_va
 use tokio::time::Instant;
 use tonic::body::Body;
 
+use super::budget::Share;
 use super::connection::Call;
 use super::pieces::{Pieces, append, cut_off, find, has_group, malformed, within_names};
 use super::readers::Readers;
-use super::room::Share;
 use crate::failure::{Code, Failure, Result};
 
 /// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
@@ -78,12 +78,12 @@ impl Rope {
         self.left
     }
 
-    /// What it takes of the door's room.
+    /// What it takes of the door's budget.
     pub fn share(&mut self) -> &mut Share {
         &mut self.share
     }
 
-    /// Takes room for what some bytes of the message become when they are read.
+    /// Takes from the budget for what some bytes of the message become when they are read.
     ///
     /// # Errors
     /// ResourceExhausted where there is none.
@@ -100,7 +100,7 @@ impl Rope {
         Ok(self.pieces.clone())
     }
 
-    /// The whole message, and what it takes of the door's room.
+    /// The whole message, and what it takes of the door's budget.
     ///
     /// # Errors
     /// InvalidArgument where it is cut off.
@@ -280,7 +280,7 @@ pub(super) mod tests {
     use http_body::Frame;
     use http_body_util::StreamBody;
 
-    use super::super::room::Room;
+    use super::super::budget::MessageBudget;
     use super::*;
 
     /// The message as it comes in pieces of that length.
@@ -408,11 +408,11 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn a_message_of_a_stranger_gives_way_while_it_waits() {
-        let room = Room::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
-        let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), room.unproven(None)).await.unwrap();
+        let budget = MessageBudget::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
+        let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), budget.unproven(None)).await.unwrap();
         let mut waits = std::pin::pin!(message.whole());
         assert!(futures::poll!(waits.as_mut()).is_pending());
-        let mut smaller = room.unproven(None);
+        let mut smaller = budget.unproven(None);
         smaller.received(5).unwrap();
         assert!(futures::poll!(waits.as_mut()).is_pending());
         smaller.received(6).unwrap();
@@ -423,11 +423,11 @@ pub(super) mod tests {
     const SILENCE: Duration = Duration::from_millis(100);
 
     fn impatient() -> Share {
-        Room::new(1 << 20, 1, SILENCE).known()
+        MessageBudget::new(1 << 20, 1, SILENCE).known()
     }
 
     fn share() -> Share {
-        Room::new(64 << 20, 1, Duration::from_secs(60)).known()
+        MessageBudget::new(64 << 20, 1, Duration::from_secs(60)).known()
     }
 
     /// A body that brings these bytes, and then neither more nor its end.

@@ -147,7 +147,7 @@ impl Connections {
 pub(super) struct Place {
     id: u64,
     state: Arc<State>,
-    /// Ready if it has to make room, while it is a stranger.
+    /// Ready if it is evicted, while it is a stranger.
     told_to_go: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -173,7 +173,7 @@ impl Place {
     /// Whether the connection goes on.
     ///
     /// # Errors
-    /// ConnectionAborted if it was ended, or has to make room for another.
+    /// ConnectionAborted if it was ended, or evicted for another.
     pub fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.state.is_proven() {
             self.told_to_go = None;

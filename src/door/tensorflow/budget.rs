@@ -1,7 +1,7 @@
 //! How much may be under way at once: what has come of clients' messages, and what they become when they are read.
 //!
 //! A message counts with the bytes that it has brought, not with those that it says it will bring. A client that has not
-//! shown the door's token yet shares a small [room](super::unproven) with all others of its kind.
+//! shown the door's token yet shares a small [budget](super::unproven) with all others of its kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ const BUDGET_A_ROOM: usize = 4;
 /// Permits count in so many bytes.
 const GRAIN: usize = 1 << 10;
 
-/// The room of a door.
+/// The bytes of messages under way that a door allows.
 #[derive(Clone)]
-pub(super) struct Room(Arc<Limits>);
+pub(super) struct MessageBudget(Arc<Limits>);
 
 struct Limits {
     longest: usize,
@@ -35,16 +35,16 @@ struct Limits {
     decoding: Arc<Semaphore>,
 }
 
-impl Room {
-    /// Room for `count` messages of the longest kind at once, whose clients may be silent for so long.
-    pub fn new(longest: usize, count: usize, silence: Duration) -> Room {
-        Room::with_unproven(longest, count, silence, unproven_bytes(memory::limit()))
+impl MessageBudget {
+    /// MessageBudget for `count` messages of the longest kind at once, whose clients may be silent for so long.
+    pub fn new(longest: usize, count: usize, silence: Duration) -> MessageBudget {
+        MessageBudget::with_unproven(longest, count, silence, unproven_bytes(memory::limit()))
     }
 
-    /// The same, with so much room for clients that have not shown the token.
-    pub(super) fn with_unproven(longest: usize, count: usize, silence: Duration, unproven: usize) -> Room {
+    /// The same, with so much for clients that have not shown the token.
+    pub(super) fn with_unproven(longest: usize, count: usize, silence: Duration, unproven: usize) -> MessageBudget {
         let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
-        Room(Arc::new(Limits {
+        MessageBudget(Arc::new(Limits {
             longest,
             silence,
             known: Arc::new(Semaphore::new(grains)),
@@ -55,7 +55,7 @@ impl Room {
 
     /// The share of a message whose client may pass, as yet empty.
     pub fn known(&self) -> Share {
-        Share { room: self.clone(), held: Held::default(), came: 0, expanded: 0 }
+        Share { budget: self.clone(), held: Held::default(), came: 0, expanded: 0 }
     }
 
     /// The share of a message from there whose client has not shown the token, as yet empty.
@@ -80,9 +80,9 @@ impl Room {
     }
 }
 
-/// What one message takes of the room, until it is dropped.
+/// What one message takes of the budget, until it is dropped.
 pub(super) struct Share {
-    room: Room,
+    budget: MessageBudget,
     held: Held,
     /// Bytes that came.
     came: usize,
@@ -108,12 +108,12 @@ impl Share {
     /// # Errors
     /// ResourceExhausted where it is over the limit of one message.
     pub fn admit(&self, length: usize) -> Result<()> {
-        let longest = self.room.0.longest;
+        let longest = self.budget.0.longest;
         if length > longest {
             let why = format!("the request has {length} bytes, the limit is {longest} (--grpc-limit)");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        let most = self.room.0.unproven.most();
+        let most = self.budget.0.unproven.most();
         if !self.is_known() && length > most {
             let why = format!(
                 "the request has {length} bytes, and the limit is {most} for a client that has not shown the \
@@ -126,7 +126,7 @@ impl Share {
 
     /// How long the client may send nothing of a message that has begun.
     pub fn silence(&self) -> Duration {
-        self.room.0.silence
+        self.budget.0.silence
     }
 
     /// Whether the client may pass.
@@ -134,7 +134,7 @@ impl Share {
         matches!(self.held, Held::Known { .. })
     }
 
-    /// Waits until the message has to make room for another, and says so.
+    /// Waits until the message is evicted for another, and says so.
     pub async fn has_to_go(&self) -> Failure {
         match &self.held {
             Held::Unproven(place) => place.has_to_go().await,
@@ -149,7 +149,7 @@ impl Share {
         }
     }
 
-    /// Takes room for all that has come so far, and is in memory by that.
+    /// Takes from the budget for all that has come so far, and is in memory by that.
     ///
     /// # Errors
     /// ResourceExhausted where there is none, or the budget of memory is used up.
@@ -159,12 +159,12 @@ impl Share {
         self.cover()
     }
 
-    /// Takes room for what a few bytes become when they are read, as though all of it had been sent.
+    /// Takes from the budget for what a few bytes become when they are read, as though all of it had been sent.
     ///
     /// # Errors
     /// ResourceExhausted where there is none, or it is more than one message may have.
     pub fn expand(&mut self, received: usize, bytes: usize) -> Result<()> {
-        let longest = self.room.0.longest;
+        let longest = self.budget.0.longest;
         self.expanded = self.expanded.saturating_add(bytes);
         if self.expanded > longest {
             let why = format!(
@@ -180,7 +180,7 @@ impl Share {
     /// The client has shown that it may pass.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room among those who may.
+    /// ResourceExhausted if the budget is used up by those who may.
     pub fn prove(&mut self) -> Result<()> {
         if self.is_known() {
             return Ok(());
@@ -199,7 +199,7 @@ impl Share {
         if missing == 0 {
             return Ok(());
         }
-        let more = take(&self.room.0.known, missing)?;
+        let more = take(&self.budget.0.known, missing)?;
         match permit {
             Some(permit) => permit.merge(more),
             None => *permit = Some(more),
@@ -209,7 +209,7 @@ impl Share {
     }
 }
 
-/// The room for clients that have not shown the token, of a process with that budget.
+/// The budget for clients that have not shown the token, of a process with that budget.
 fn unproven_bytes(budget: Option<usize>) -> usize {
     budget.map_or(MAX_UNPROVEN_BYTES, |budget| MAX_UNPROVEN_BYTES.min(budget / BUDGET_A_ROOM))
 }
@@ -217,7 +217,7 @@ fn unproven_bytes(budget: Option<usize>) -> usize {
 fn take(from: &Arc<Semaphore>, grains: usize) -> Result<OwnedSemaphorePermit> {
     let taken = u32::try_from(grains).ok().and_then(|grains| Arc::clone(from).try_acquire_many_owned(grains).ok());
     taken.ok_or_else(|| {
-        let why = "so many large requests are under way that there is no room for another; try again";
+        let why = "so many large requests are under way that another cannot be taken; try again";
         Failure::new(Code::ResourceExhausted, why)
     })
 }
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn what_has_come_counts_and_what_is_claimed_does_not() {
-        let room = Room::new(4 * GRAIN, 2, Duration::MAX);
-        assert!(is_full(room.known().admit(4 * GRAIN + 1)));
-        let claims: Vec<Share> = (0..100).map(|_| room.known()).collect();
+        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
+        assert!(is_full(budget.known().admit(4 * GRAIN + 1)));
+        let claims: Vec<Share> = (0..100).map(|_| budget.known()).collect();
         assert!(claims.iter().all(|share| share.admit(4 * GRAIN).is_ok()));
-        let [mut one, mut other, mut third] = [(); 3].map(|()| room.known());
+        let [mut one, mut other, mut third] = [(); 3].map(|()| budget.known());
         one.received(4 * GRAIN).unwrap();
         other.received(1).unwrap();
         other.received(3 * GRAIN + 1).unwrap();
@@ -247,13 +247,13 @@ mod tests {
 
     #[test]
     fn what_is_expanded_counts_as_what_is_sent() {
-        let room = Room::new(4 * GRAIN, 2, Duration::MAX);
-        let mut share = room.known();
+        let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
+        let mut share = budget.known();
         share.expand(10, 3 * GRAIN).unwrap();
         assert!(is_full(share.expand(10, GRAIN + 1)));
-        let mut other = room.known();
+        let mut other = budget.known();
         other.expand(0, 4 * GRAIN).unwrap();
-        assert!(is_full(room.known().expand(0, 2 * GRAIN)));
+        assert!(is_full(budget.known().expand(0, 2 * GRAIN)));
     }
 
     #[test]
@@ -264,15 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_the_token_have_a_room_of_their_own() {
-        let room = Room::new(usize::MAX, 1, Duration::MAX);
-        let [mut stranger, mut other, mut third] = [(); 3].map(|()| room.unproven(None));
+    fn clients_without_the_token_have_a_budget_of_their_own() {
+        let budget = MessageBudget::new(usize::MAX, 1, Duration::MAX);
+        let [mut stranger, mut other, mut third] = [(); 3].map(|()| budget.unproven(None));
         assert!(is_full(stranger.admit(MAX_UNPROVEN_BYTES + 1)));
         stranger.received(MAX_UNPROVEN_BYTES).unwrap();
         stranger.is_whole();
         assert!(is_full(other.received(1)));
-        room.known().received(1).unwrap();
-        // Who shows it makes room for the next.
+        budget.known().received(1).unwrap();
+        // Whoever shows it leaves it free for the next.
         stranger.prove().unwrap();
         other.received(MAX_UNPROVEN_BYTES).unwrap();
         // So does who has not sent all of it; who has shown the token meanwhile goes on.

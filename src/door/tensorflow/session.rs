@@ -237,7 +237,7 @@ impl DoorSession {
     pub fn make_callable(&self, callable: Callable) -> i64 {
         let mut callables = lock(&self.callables);
         // Whoever runs one holds it, so that any may go.
-        let _gone = callables.make_room(|_| Some(0));
+        let _gone = callables.evict_for_one_more(|_| Some(0));
         let handle = self.next_callable.fetch_add(1, Ordering::Relaxed);
         callables.insert(handle, Arc::new(callable));
         handle
@@ -276,18 +276,18 @@ impl DoorSession {
     /// Begins a partial run; its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
         // Its lane is needed before it begins, so that two may go for two that begin at once.
-        self.make_partial_room()?;
+        self.evict_for_a_partial_run()?;
         let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
         let handle = format!("{:016x}", crate::random::u64());
-        self.make_partial_room()?;
+        self.evict_for_a_partial_run()?;
         lock(&self.partial).insert(handle.clone(), Arc::new(run));
         Ok(handle)
     }
 
-    /// Makes room for one more partial run: the one that was gone on with the longest ago is cancelled.
-    fn make_partial_room(&self) -> Result<()> {
+    /// Cancels the partial run that was continued the longest ago, if one more would be too many.
+    fn evict_for_a_partial_run(&self) -> Result<()> {
         let is_idle = |run: &Arc<PartialRun>| (Arc::strong_count(run) == 1).then_some(0);
-        let cancelled = lock(&self.partial).make_room(is_idle);
+        let cancelled = lock(&self.partial).evict_for_one_more(is_idle);
         cancelled.map(drop).map_err(|Full| {
             let why = format!("{MAX_PARTIAL_RUNS} partial runs are under way already, and all are waited for");
             Failure::new(Code::ResourceExhausted, why)

@@ -5,20 +5,20 @@ mod simulation;
 
 use std::sync::Arc;
 
-use crate::client::Client;
 use crate::device::Task;
 use crate::exec::{Device, Offer, Resources};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
-use crate::master::{Limits, Master};
-use crate::post::Post;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer};
-use crate::worker::Worker;
+use crate::runtime::client::Client;
+use crate::runtime::master::{Limits, Master};
+use crate::runtime::router::Router;
+use crate::runtime::worker::Worker;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
     task: Option<Task>,
-    post: Arc<dyn Post>,
+    router: Arc<dyn Router>,
     resources: Arc<Resources>,
     worker: Option<Worker>,
     master: Option<Master>,
@@ -26,19 +26,19 @@ pub(crate) struct Host {
 
 impl Host {
     /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
-    pub fn new(task: Option<&Task>, post: &Arc<dyn Post>, resources: Resources) -> Self {
-        Host::with_limits(task, post, resources, Limits::default())
+    pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
+        Host::with_limits(task, router, resources, Limits::default())
     }
 
     /// So too, with a master of other limits.
-    fn with_limits(task: Option<&Task>, post: &Arc<dyn Post>, resources: Resources, limits: Limits) -> Self {
+    fn with_limits(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources, limits: Limits) -> Self {
         let resources = resources.watched();
         Host {
             task: task.cloned(),
-            post: Arc::clone(post),
-            client: Client::new(Arc::clone(post)),
-            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(post), Arc::clone(&resources))),
-            master: task.map(|task| Master::new(task.clone(), Arc::clone(post), limits)),
+            router: Arc::clone(router),
+            client: Client::new(Arc::clone(router)),
+            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources))),
+            master: task.map(|task| Master::new(task.clone(), Arc::clone(router), limits)),
             resources,
         }
     }
@@ -106,7 +106,7 @@ impl Host {
         let failure = failure.with_holder();
         match message {
             Message::Request { id, .. } => {
-                let _gone = self.post.send(from, Message::Reply { id, result: Err(failure) }.into());
+                let _gone = self.router.send(from, Message::Reply { id, result: Err(failure) }.into());
             }
             Message::Reply { id, .. } | Message::Fetched { id, .. } | Message::Part { id, .. } => {
                 self.client.deliver(from, Message::Reply { id, result: Err(failure) }.into());
@@ -118,12 +118,13 @@ impl Host {
             Message::Start { pieces, first, .. } => {
                 if let Some(piece) = pieces.first() {
                     let step = StepId { session: piece.session, number: first };
-                    let _gone = self.post.send(from, Message::Failed { step, failure }.into());
+                    let _gone = self.router.send(from, Message::Failed { step, failure }.into());
                 }
             }
             // What a registration is refused with; see `frame::stand_in`.
             Message::Registered { session, pieces, .. } => {
-                let _gone = self.post.send(from, Message::Registered { session, pieces, result: Err(failure) }.into());
+                let _gone =
+                    self.router.send(from, Message::Registered { session, pieces, result: Err(failure) }.into());
             }
             // Those come without tensors.
             _ => {}

@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
-use crate::post::Post;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request};
+use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
 /// Most events of one run that wait for the client to take them.
@@ -29,7 +29,7 @@ pub enum StepEvent {
 
 /// Asks masters and hands their answers to whoever asked.
 pub(crate) struct Client {
-    post: Arc<dyn Post>,
+    router: Arc<dyn Router>,
     next: AtomicU64,
     pending: Mutex<HashMap<RequestId, Pending>>,
 }
@@ -51,8 +51,8 @@ pub(crate) struct Asked {
 }
 
 impl Client {
-    pub fn new(post: Arc<dyn Post>) -> Arc<Self> {
-        Arc::new(Client { post, next: AtomicU64::new(1), pending: Mutex::default() })
+    pub fn new(router: Arc<dyn Router>) -> Arc<Self> {
+        Arc::new(Client { router, next: AtomicU64::new(1), pending: Mutex::default() })
     }
 
     /// Sends a request with its tensors; what steps fetch before the last comes through `events`.
@@ -69,7 +69,7 @@ impl Client {
         self.pending.lock().expect("no panic under this lock").insert(id, pending);
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
-        self.post.send(master, Envelope { message: Message::Request { id, request }, tensors })?;
+        self.router.send(master, Envelope { message: Message::Request { id, request }, tensors })?;
         Ok(asked)
     }
 

@@ -188,10 +188,10 @@ impl Reading<'_> {
 /// Fills the bytes of `data` from the one at `from` on; where they end.
 async fn fill_bytes(data: &mut Data, from: usize, rope: &mut Rope, end: usize) -> Result<usize> {
     let Some(bytes) = data.bytes_mut() else { return Ok(from) };
-    let (length, mut room) = (bytes.len(), &mut bytes[from..]);
-    let count = room.len();
+    let (length, mut rest) = (bytes.len(), &mut bytes[from..]);
+    let count = rest.len();
     let fill = |bytes: &[u8]| {
-        room.put_slice(bytes);
+        rest.put_slice(bytes);
         Ok(())
     };
     rope.copy(count, end, fill).await?;
@@ -267,7 +267,7 @@ mod tests {
                 None => assert_eq!(answer.unwrap_err().code, Code::ResourceExhausted),
             }
         };
-        // The room in these tests is of 64 MiB a message.
+        // The budget of these tests is 64 MiB a message.
         check(ones(10), Some(10)).await;
         check(ones(1 << 20), Some(1 << 20)).await;
         check(ones(1 << 25), None).await;

@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::protocol::{Cluster, Envelope, Peer};
 
 /// A way to every other participant. Called from any thread; never blocks.
-pub trait Post: Send + Sync {
+pub trait Router: Send + Sync {
     /// Sends `envelope`; messages to one peer arrive in order, except that large ones may be overtaken by those of another
     /// [`Flow`](crate::protocol::Flow).
     ///
@@ -14,10 +14,10 @@ pub trait Post: Send + Sync {
     /// Unavailable if the peer is not connected, ResourceExhausted if its queue is full.
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()>;
 
-    /// As [`Post::send`], but the message may wait for the next [`Post::flush`], so that several leave together.
+    /// As [`Router::send`], but the message may wait for the next [`Router::flush`], so that several leave together.
     ///
     /// # Errors
-    /// As [`Post::send`].
+    /// As [`Router::send`].
     fn send_soon(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         self.send(to, envelope)
     }

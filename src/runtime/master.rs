@@ -21,8 +21,8 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{PieceId, RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
-use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
+use crate::runtime::router::Router;
 
 /// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub struct Master {
 /// What the planning threads share with the threads that deliver.
 struct State {
     task: Task,
-    post: Arc<dyn Post>,
+    router: Arc<dyn Router>,
     limits: Limits,
     sessions: Sessions,
 }
@@ -62,8 +62,8 @@ type Outgoing = Vec<(Peer, Envelope)>;
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
-    pub fn new(task: Task, post: Arc<dyn Post>, limits: Limits) -> Self {
-        let state = Arc::new(State { task, post, limits, sessions: Sessions::new(limits) });
+    pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
+        let state = Arc::new(State { task, router, limits, sessions: Sessions::new(limits) });
         let work: Arc<dyn Work> = state.clone();
         Master { state, planner: Planner::start(work) }
     }
@@ -74,7 +74,7 @@ impl Master {
         match message {
             Message::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {
-                    let cluster = self.state.post.cluster();
+                    let cluster = self.state.router.cluster();
                     let ask = run::Ask { plan, steps, every, watched, feeds: tensors };
                     self.state.asked(from, id, session, |session| session.begin(id, ask, &cluster));
                 }
@@ -161,11 +161,11 @@ impl Master {
 
 impl State {
     fn reply(&self, client: &Peer, id: RequestId, result: Result<Reply>) {
-        if let Err(failure) = self.post.send(client, Message::Reply { id, result }.into())
+        if let Err(failure) = self.router.send(client, Message::Reply { id, result }.into())
             && failure.code != Code::Unavailable
         {
             // An answer that is too large, or one too much. A client that is gone by now waits for nothing.
-            let _gone = self.post.send(client, Message::Reply { id, result: Err(failure) }.into());
+            let _gone = self.router.send(client, Message::Reply { id, result: Err(failure) }.into());
         }
     }
 
@@ -212,7 +212,7 @@ impl State {
             }
             for (to, envelope) in outgoing.drain(..) {
                 let about = About::of(&envelope.message);
-                if let Err(failure) = self.post.send(&to, envelope) {
+                if let Err(failure) = self.router.send(&to, envelope) {
                     self.unsent(handle, about, &to, &failure);
                 }
             }
@@ -301,7 +301,7 @@ impl State {
     }
 
     fn explain(&self, graph: Vec<NodeDef>, signature: &Signature, options: &SessionOptions) -> Result<Plan> {
-        self.make_plan(&Graph::new(graph)?, &self.post.cluster(), signature, options)
+        self.make_plan(&Graph::new(graph)?, &self.router.cluster(), signature, options)
     }
 
     fn make_plan(
@@ -324,7 +324,7 @@ impl State {
 
     /// Plans a signature and sends the pieces out, and answers when they are registered; at once where that stands already.
     fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) -> Result<()> {
-        let cluster = self.post.cluster();
+        let cluster = self.router.cluster();
         let handle = self.sessions.of(client, id)?;
         let missing = self.on(&handle, |session| {
             if session.is_over {

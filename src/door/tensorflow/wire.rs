@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_has_to_make_room_reads_and_writes_no_more() {
+    async fn one_that_is_evicted_reads_and_writes_no_more() {
         let connections = Connections::new(false);
         let (_near, mut wire) = ends(&connections).await;
         // More than an address has places.

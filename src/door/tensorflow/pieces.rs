@@ -108,7 +108,7 @@ pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<
 /// Adds bytes to those that are kept of a message.
 ///
 /// # Errors
-/// ResourceExhausted if the budget has no room for the memory that they then take.
+/// ResourceExhausted if the memory budget has not enough left for the memory that they then take.
 pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     let length = kept.len() + bytes.len();
     if length > kept.capacity() {

@@ -15,7 +15,7 @@ const SERVES_WITHIN: Duration = Duration::from_secs(60);
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A home folder and a mesh name that no other test has.
-pub struct House {
+pub struct Sandbox {
     folder: Arc<tempfile::TempDir>,
     pub mesh: String,
     /// Network namespace that its processes run in, where not the test's own.
@@ -30,24 +30,24 @@ pub struct Ended {
     pub took: Duration,
 }
 
-impl House {
-    pub fn new() -> House {
+impl Sandbox {
+    pub fn new() -> Sandbox {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        House {
+        Sandbox {
             folder: Arc::new(tempfile::Builder::new().prefix("meshtf-it-").tempdir().expect("a temporary folder")),
             mesh: format!("it-{}-{number}", std::process::id()),
             namespace: None,
         }
     }
 
-    /// Another house of the same mesh, with nothing shared but its name: as on another machine.
-    pub fn elsewhere(&self) -> House {
-        House { mesh: self.mesh.clone(), ..House::new() }
+    /// Another sandbox of the same mesh, with nothing shared but its name: as on another machine.
+    pub fn elsewhere(&self) -> Sandbox {
+        Sandbox { mesh: self.mesh.clone(), ..Sandbox::new() }
     }
 
     /// The same, with every process in the network namespace `name`.
-    pub fn in_namespace(mut self, name: &str) -> House {
+    pub fn in_namespace(mut self, name: &str) -> Sandbox {
         self.namespace = Some(name.to_owned());
         self
     }
@@ -65,7 +65,7 @@ impl House {
         path.display().to_string()
     }
 
-    /// A `meshtf` command that knows this house and no other.
+    /// A `meshtf` command that knows this sandbox and no other.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let binary = env!("CARGO_BIN_EXE_meshtf");
         let mut command = match &self.namespace {
@@ -96,9 +96,9 @@ impl House {
         self.start(arguments).end()
     }
 
-    /// The same house in the network namespace `name`: for the processes of another machine that shares its home folder.
-    pub fn at(&self, name: &str) -> House {
-        House { folder: Arc::clone(&self.folder), mesh: self.mesh.clone(), namespace: Some(name.to_owned()) }
+    /// The same sandbox in the network namespace `name`: for the processes of another machine that shares its home folder.
+    pub fn at(&self, name: &str) -> Sandbox {
+        Sandbox { folder: Arc::clone(&self.folder), mesh: self.mesh.clone(), namespace: Some(name.to_owned()) }
     }
 
     /// Starts a command and does not wait.

@@ -7,10 +7,10 @@ use http_body_util::StreamBody;
 use prost::Message;
 use tonic::body::Body;
 
+use super::budget::MessageBudget;
 use super::feed::Reading;
 use super::message as msg;
 use super::readers::Readers;
-use super::room::Room;
 use super::rope::Rope;
 use crate::failure::{Failure, Result};
 
@@ -50,7 +50,7 @@ async fn step(bytes: &[u8], piece: usize) -> Result<()> {
     framed.extend(bytes);
     let pieces: Vec<Result<Frame<bytes::Bytes>, tonic::Status>> =
         framed.chunks(piece).map(|piece| Ok(Frame::data(bytes::Bytes::copy_from_slice(piece)))).collect();
-    let share = Room::new(LONGEST, 1, Duration::from_secs(60)).known();
+    let share = MessageBudget::new(LONGEST, 1, Duration::from_secs(60)).known();
     let mut rope = Rope::open(Body::new(StreamBody::new(futures::stream::iter(pieces))), share).await?;
     let reading = Reading { readers: &Readers::new(1), admits: &|_, _, _| Ok(()) };
     rope.handle(&Readers::new(1)).await?;

@@ -16,8 +16,8 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::plan::Piece;
-use crate::post::Post;
 use crate::protocol::{Carried, Envelope, Message, Peer};
+use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
@@ -44,7 +44,7 @@ struct Registration {
 /// What the devices' threads share with the worker.
 struct State {
     task: Task,
-    post: Arc<dyn Post>,
+    router: Arc<dyn Router>,
     resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
     sessions: Mutex<HashMap<SessionId, Session>>,
@@ -82,10 +82,10 @@ struct Registered {
 
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
-    pub fn new(task: Task, post: Arc<dyn Post>, resources: Arc<Resources>) -> Self {
+    pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
         let state = Arc::new(State {
             task,
-            post,
+            router,
             resources,
             devices: RwLock::default(),
             sessions: Mutex::default(),
@@ -419,18 +419,18 @@ impl State {
 
     /// Sends to a master that may be gone by now: then nobody waits for the answer.
     fn answer(&self, master: &Peer, message: impl Into<Envelope>) {
-        let _gone = self.post.send(master, message.into());
+        let _gone = self.router.send(master, message.into());
     }
 
     /// So too, for the master of a session and with what else a device's turn sends. What is too large for it, or too much,
     /// fails the step: the master waits for it.
     fn report(&self, step: StepId, message: impl Into<Envelope>) {
         let Some(master) = self.master(step.session) else { return };
-        if let Err(failure) = self.post.send_soon(&master, message.into())
+        if let Err(failure) = self.router.send_soon(&master, message.into())
             && failure.code != Code::Unavailable
         {
             let failure = failure.on_task(&self.task.to_string());
-            let _gone = self.post.send_soon(&master, Message::Failed { step, failure }.into());
+            let _gone = self.router.send_soon(&master, Message::Failed { step, failure }.into());
         }
     }
 
@@ -455,8 +455,8 @@ impl Sink for State {
         };
         let values = values.into_iter().map(carry).collect();
         let envelope = Envelope { message: Message::Push { step, to: to.clone(), values }, tensors };
-        let sent = match self.post.cluster().member(&to.task) {
-            Some(member) => self.post.send_soon(&member.peer, envelope),
+        let sent = match self.router.cluster().member(&to.task) {
+            Some(member) => self.router.send_soon(&member.peer, envelope),
             None => Err(Failure::new(Code::Unavailable, format!("{} cannot reach {}", self.task, to.task))),
         };
         if let Err(failure) = sent {
@@ -479,7 +479,7 @@ impl Sink for State {
     }
 
     fn flush(&self) {
-        self.post.flush();
+        self.router.flush();
     }
 }
 

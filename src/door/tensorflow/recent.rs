@@ -40,7 +40,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         Some(&entry.value)
     }
 
-    /// Whether an entry had to make room for another, and not so long ago that it is forgotten.
+    /// Whether an entry was evicted for another, and not so long ago that it is forgotten.
     pub fn had_to_go<Q: Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -53,7 +53,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
     ///
     /// # Errors
     /// Where too few may go.
-    pub fn make_room(&mut self, rank: impl Fn(&V) -> Option<u8>) -> Result<Vec<V>, Full> {
+    pub fn evict_for_one_more(&mut self, rank: impl Fn(&V) -> Option<u8>) -> Result<Vec<V>, Full> {
         let mut out = Vec::new();
         while self.entries.len() >= self.most {
             let ranked = self.entries.iter().filter_map(|(key, entry)| Some((rank(&entry.value)?, entry.used, key)));
@@ -95,12 +95,12 @@ mod tests {
     fn the_least_recently_used_of_the_lowest_rank_goes() {
         let mut table = Recent::new(3);
         for (key, rank) in [("a", Some(1)), ("b", Some(0)), ("c", Some(0))] {
-            assert_eq!(table.make_room(|&rank| rank), Ok(Vec::new()));
+            assert_eq!(table.evict_for_one_more(|&rank| rank), Ok(Vec::new()));
             table.insert(key, rank);
         }
         assert!(table.get("b").is_some());
         let mut next = |key: &'static str, rank: Option<u8>, gone: Option<&str>| {
-            match (table.make_room(|&rank| rank), gone) {
+            match (table.evict_for_one_more(|&rank| rank), gone) {
                 (Ok(out), Some(gone)) => assert!(out.len() == 1 && table.had_to_go(gone), "{key}"),
                 (out, gone) => assert!(out == Err(Full) && gone.is_none(), "{key}: {out:?}"),
             }
@@ -121,7 +121,7 @@ mod tests {
     fn what_had_to_go_is_forgotten_at_last() {
         let mut table = Recent::new(1);
         for key in 0..MAX_REMEMBERED as u32 + 2 {
-            table.make_room(|()| Some(0)).unwrap();
+            table.evict_for_one_more(|()| Some(0)).unwrap();
             table.insert(key, ());
         }
         assert!(!table.had_to_go(&0) && table.had_to_go(&1) && table.had_to_go(&(MAX_REMEMBERED as u32)));

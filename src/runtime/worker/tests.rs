@@ -30,7 +30,7 @@ struct Network {
     changed: Condvar,
 }
 
-impl Post for Network {
+impl Router for Network {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         let panics = {
             let mut whims = self.whims.lock().unwrap();

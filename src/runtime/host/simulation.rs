@@ -17,9 +17,9 @@ use crate::exec::{BackendChoice, Resources, cpu};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
-use crate::master::Limits;
-use crate::post::Post;
 use crate::protocol::{Cluster, Envelope, Member, Peer, SessionOptions};
+use crate::runtime::master::Limits;
+use crate::runtime::router::Router;
 use crate::session::{Session, Steps};
 use crate::tensor::Tensor;
 
@@ -85,7 +85,7 @@ struct SimPost {
     net: Arc<Net>,
 }
 
-impl Post for SimPost {
+impl Router for SimPost {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         self.net.may_panic("meshtf-register");
         let mut state = self.net.lock();
@@ -350,11 +350,11 @@ fn network() -> Arc<Net> {
     let net = Arc::new(Net::default());
     let mut hosts = BTreeMap::new();
     let mut members = Vec::new();
-    let post = |me: &Peer| Arc::new(SimPost { me: me.clone(), net: Arc::clone(&net) }) as Arc<dyn Post>;
+    let router = |me: &Peer| Arc::new(SimPost { me: me.clone(), net: Arc::clone(&net) }) as Arc<dyn Router>;
     for index in 0..TASKS {
         let (me, task) = (peer(index), Task::new("sim", index));
         let limits = Limits { plans: MAX_PLANS, ..Limits::default() };
-        let host = Host::with_limits(Some(&task), &post(&me), Resources::new(), limits);
+        let host = Host::with_limits(Some(&task), &router(&me), Resources::new(), limits);
         let devices = vec![host.serve(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
         let incarnation = Incarnation(index.into());
         members.push(Member { task, peer: me.clone(), incarnation, devices, addresses: vec![], since_unix_ms: 0 });
@@ -362,7 +362,7 @@ fn network() -> Arc<Net> {
     }
     for number in 0..CLIENTS {
         let me = Peer::new(format!("client {number}"));
-        let host = Host::new(None, &post(&me), Resources::new());
+        let host = Host::new(None, &router(&me), Resources::new());
         hosts.insert(me, Arc::new(host));
     }
     net.lock().cluster = Arc::new(Cluster::new(members));

@@ -43,7 +43,7 @@ struct Network {
     changed: Condvar,
 }
 
-impl Post for Network {
+impl Router for Network {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         let mut whims = self.whims.lock().unwrap();
         if let Some((_, failure)) = whims.fails.take_if(|(peer, _)| peer == to) {

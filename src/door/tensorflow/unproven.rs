@@ -1,7 +1,7 @@
-//! The room for messages of clients that have not shown the door's token: which of them gives way if it is full.
+//! The budget for messages of clients that have not shown the door's token: which of them gives way if it is used up.
 //!
 //! Of the address that holds the most, the message that holds the most; and if that is the one that asks, it is refused. So
-//! whoever fills the room keeps out nobody from elsewhere, and nobody at the same address whose message is small.
+//! whoever uses it up keeps out nobody from elsewhere, and nobody at the same address whose message is small.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
 use crate::strangers::Origin;
 
-/// The room.
+/// The budget.
 pub(super) struct Unproven {
     most: usize,
     table: Mutex<Table>,
@@ -35,9 +35,9 @@ struct Held {
     go: Arc<Notify>,
 }
 
-/// What one message holds of the room, until it is dropped.
+/// What one message holds of the budget, until it is dropped.
 pub(super) struct Place {
-    room: Arc<Unproven>,
+    budget: Arc<Unproven>,
     number: u64,
     go: Arc<Notify>,
 }
@@ -59,7 +59,7 @@ impl Unproven {
         table.count += 1;
         let number = table.count;
         table.here.insert(number, Held { from, bytes: 0, is_whole: false, go: Arc::clone(&go) });
-        Place { room: Arc::clone(self), number, go }
+        Place { budget: Arc::clone(self), number, go }
     }
 }
 
@@ -90,11 +90,11 @@ impl Place {
     /// # Errors
     /// ResourceExhausted if it is this one that has to go.
     pub fn cover(&self, bytes: usize) -> Result<()> {
-        let mut table = lock(&self.room.table);
+        let mut table = lock(&self.budget.table);
         let Some(more) = table.here.get(&self.number).map(|held| bytes.saturating_sub(held.bytes)) else {
             return Err(gives_way());
         };
-        while table.used.saturating_add(more) > self.room.most {
+        while table.used.saturating_add(more) > self.budget.most {
             let Some(held) = table.first_to_go(self.number, more).and_then(|other| table.remove(other)) else {
                 return Err(gives_way());
             };
@@ -109,17 +109,17 @@ impl Place {
 
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        lock(&self.room.table).here.get(&self.number).map_or(0, |held| held.bytes)
+        lock(&self.budget.table).here.get(&self.number).map_or(0, |held| held.bytes)
     }
 
     /// All of the message has come.
     pub fn is_whole(&self) {
-        if let Some(held) = lock(&self.room.table).here.get_mut(&self.number) {
+        if let Some(held) = lock(&self.budget.table).here.get_mut(&self.number) {
             held.is_whole = true;
         }
     }
 
-    /// Waits until it has to make room for another.
+    /// Waits until it is evicted for another.
     pub async fn has_to_go(&self) -> Failure {
         self.go.notified().await;
         gives_way()
@@ -128,12 +128,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.room.table).remove(self.number);
+        lock(&self.budget.table).remove(self.number);
     }
 }
 
 fn gives_way() -> Failure {
-    let why = "so many large requests of clients that have not shown the door's token are under way that there is no room for \
+    let why = "so many large requests of clients that have not shown the door's token are under way that there is no budget left for \
                this one; try again, or show the token as the header `authorization: Bearer TOKEN`";
     Failure::new(Code::ResourceExhausted, why)
 }
@@ -154,15 +154,15 @@ mod tests {
 
     #[test]
     fn who_holds_the_most_gives_way() {
-        let room = Unproven::new(100);
-        let large = room.place(from(1));
+        let budget = Unproven::new(100);
+        let large = budget.place(from(1));
         large.cover(100).unwrap();
-        let other = room.place(from(2));
+        let other = budget.place(from(2));
         other.cover(30).unwrap();
         assert!(was_told_to_go(&large) && large.cover(1).is_err());
         // Its place was free at once.
         other.cover(60).unwrap();
-        let third = room.place(from(3));
+        let third = budget.place(from(3));
         third.cover(40).unwrap();
         // The address that has the most is the one that asks.
         assert!(other.cover(61).is_err() && !was_told_to_go(&other) && !was_told_to_go(&third));
@@ -173,10 +173,10 @@ mod tests {
 
     #[test]
     fn many_of_one_address_count_together() {
-        let room = Unproven::new(100);
-        let crowd: Vec<Place> = (0..10).map(|_| room.place(from(1))).collect();
+        let budget = Unproven::new(100);
+        let crowd: Vec<Place> = (0..10).map(|_| budget.place(from(1))).collect();
         crowd.iter().for_each(|place| place.cover(10).unwrap());
-        let client = room.place(from(2));
+        let client = budget.place(from(2));
         client.cover(45).unwrap();
         assert_eq!(crowd.iter().filter(|place| was_told_to_go(place)).count(), 5);
         // Half each.
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn a_small_one_passes_beside_a_large_one_of_its_address() {
-        let room = Unproven::new(100);
-        let [large, small] = [(); 2].map(|()| room.place(from(1)));
+        let budget = Unproven::new(100);
+        let [large, small] = [(); 2].map(|()| budget.place(from(1)));
         large.cover(100).unwrap();
         small.cover(1).unwrap();
         assert!(was_told_to_go(&large));
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn what_is_whole_stays() {
-        let room = Unproven::new(100);
-        let large = room.place(from(1));
+        let budget = Unproven::new(100);
+        let large = budget.place(from(1));
         large.cover(100).unwrap();
         large.is_whole();
-        let other = room.place(from(2));
+        let other = budget.place(from(2));
         assert!(other.cover(1).is_err() && !was_told_to_go(&large));
         drop(large);
         other.cover(1).unwrap();

@@ -46,12 +46,12 @@ impl Sessions {
         Err(Failure::new(Code::Aborted, why))
     }
 
-    /// Makes room for one more that comes over this connection.
+    /// Evicts what may be evicted, so that there can be one more, that comes over this connection.
     ///
     /// # Errors
     /// ResourceExhausted where no session may go.
-    pub fn make_room(&self, connection: Option<&Connection>) -> Result<()> {
-        let ended = make_room(&mut lock(&self.0), connection)?;
+    pub fn evict_for_one_more(&self, connection: Option<&Connection>) -> Result<()> {
+        let ended = evict_for_one_more(&mut lock(&self.0), connection)?;
         // Ending them sends messages, and nobody is to wait for these.
         drop(ended);
         Ok(())
@@ -60,10 +60,10 @@ impl Sessions {
     /// Takes a session in.
     ///
     /// # Errors
-    /// As [`Sessions::make_room`].
+    /// As [`Sessions::evict_for_one_more`].
     pub fn insert(&self, handle: &str, session: DoorSession, connection: Option<&Connection>) -> Result<()> {
         let mut sessions = lock(&self.0);
-        let ended = make_room(&mut sessions, connection)?;
+        let ended = evict_for_one_more(&mut sessions, connection)?;
         sessions.insert(handle.to_owned(), Arc::new(session));
         drop(sessions);
         drop(ended);
@@ -86,7 +86,7 @@ impl Sessions {
     }
 }
 
-fn make_room(
+fn evict_for_one_more(
     sessions: &mut Recent<String, Arc<DoorSession>>,
     connection: Option<&Connection>,
 ) -> Result<Vec<Arc<DoorSession>>> {
@@ -98,7 +98,7 @@ fn make_room(
         session if session.idle() >= IDLE => Some(2),
         _ => None,
     };
-    sessions.make_room(rank).map_err(|Full| {
+    sessions.evict_for_one_more(rank).map_err(|Full| {
         let why =
             format!("{MAX_SESSIONS} sessions are open already, and all are in use; close some with Session.close()");
         Failure::new(Code::ResourceExhausted, why)

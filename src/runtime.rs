@@ -1,0 +1,10 @@
+//! What runs graphs on a mesh: the client's end of a session, the worker and the master of a node, the router that carries
+//! messages between them, and the host that holds all of them.
+//!
+//! `worker` and `master` do not know each other: everything between them is a message.
+
+pub(crate) mod client;
+pub(crate) mod host;
+pub(crate) mod master;
+pub(crate) mod router;
+pub(crate) mod worker;
