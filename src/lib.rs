@@ -87,4 +87,4 @@ pub use node::{Node, NodeConfig, NodeError};
 #[cfg(feature = "node")]
 pub use runtime::client::StepEvent;
 #[cfg(feature = "node")]
-pub use session::{Ran, Session, Steps};
+pub use session::{RunOutput, Session, Steps};

@@ -7,6 +7,7 @@
 
 mod address;
 mod admission;
+mod bulk_queue;
 mod cause;
 mod certificate;
 mod control;
@@ -24,7 +25,6 @@ mod key;
 mod link;
 mod links;
 mod order;
-mod parcels;
 mod registry;
 mod roster;
 mod sent;

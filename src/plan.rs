@@ -260,7 +260,7 @@ pub enum PieceOp {
 
 /// Refuses a placeholder that would certainly run: one in an untaken branch (it has a control input then) never does, so
 /// that one is left to its kernel.
-fn refuse_unfed(step: &prune::Step, placed: &place::Placed) -> Result<(), PlanError> {
+fn refuse_unfed(step: &prune::PrunedGraph, placed: &place::Placed) -> Result<(), PlanError> {
     for (item, it) in step.items.iter().enumerate() {
         if let ("Placeholder", [], Some(node)) = (step.op(item), it.control.as_slice(), step.node(item)) {
             return Err(PlanError::UnfedPlaceholder {

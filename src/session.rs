@@ -56,7 +56,7 @@ pub struct Steps {
 
 /// How a run went, beside its values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ran {
+pub struct RunOutput {
     /// What the last step fetched, in the order asked.
     pub fetches: Vec<Tensor>,
     /// What each device ran when, after [`Session::trace`]; else empty.
@@ -119,7 +119,7 @@ impl Session {
         targets: &[&str],
         steps: Steps,
         mut on_fetch: impl FnMut(u64, Vec<Tensor>),
-    ) -> Result<Ran> {
+    ) -> Result<RunOutput> {
         let on_event = |event| {
             if let StepEvent::Fetched { step, values } = event {
                 on_fetch(step, values);
@@ -139,7 +139,7 @@ impl Session {
         targets: &[&str],
         steps: Steps,
         on_event: impl FnMut(StepEvent),
-    ) -> Result<Ran> {
+    ) -> Result<RunOutput> {
         self.run_many(signature(feeds, fetches, targets, Mode::Whole), values(feeds), steps, true, on_event).await
     }
 
@@ -147,13 +147,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Ran> {
+    pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<RunOutput> {
         self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
     }
 
     /// Runs one step of a signature. The feeds, in its order, are handed on: where nobody else holds them, a large one is
     /// not copied on its way into a variable.
-    pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<Ran> {
+    pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<RunOutput> {
         self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
     }
 
@@ -164,7 +164,7 @@ impl Session {
         steps: Steps,
         watched: bool,
         mut on_event: impl FnMut(StepEvent),
-    ) -> Result<Ran> {
+    ) -> Result<RunOutput> {
         let count = signature.fetches.len();
         let (mut feeds, mut again) = (feeds, 0);
         let (mut fetches, summary) = loop {
@@ -187,7 +187,7 @@ impl Session {
         };
         let traces = fetches.split_off(count.min(fetches.len()));
         let traces = traces.iter().map(DeviceTrace::from_tensor).collect::<Result<_>>()?;
-        Ok(Ran { fetches, traces, summary })
+        Ok(RunOutput { fetches, traces, summary })
     }
 
     /// A signature's plan.

@@ -5,7 +5,7 @@ mod compare;
 #[cfg(feature = "node")]
 mod replay;
 
-pub use case::{Case, Check, Expected, Recorded, Step};
+pub use case::{Case, Check, Expected, Recorded, RecordedStep};
 pub use compare::{Mismatch, compare};
 #[cfg(feature = "node")]
 pub use replay::{Difference, replay};

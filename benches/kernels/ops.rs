@@ -7,7 +7,7 @@ use burn_backend::ops::{ConvOptions, FloatTensorOps};
 use burn_backend::{Backend, TensorData};
 use burn_flex::Flex;
 use meshtf::exec::adapters::{BackendChoice, cpu};
-use meshtf::exec::engine::{Engine, EngineKernel, Ran, Values};
+use meshtf::exec::engine::{Engine, EngineKernel, EngineOutcome, Values};
 use meshtf::exec::kernel::KernelNode;
 use meshtf::graph::{Attr, Attrs, Graph, NodeDef};
 use meshtf::tensor::{DType, Tensor};
@@ -188,8 +188,8 @@ pub fn keep(engine: &dyn Engine, inputs: &[Tensor]) -> Values {
 
 pub fn run(kernel: &mut EngineKernel, inputs: Values) -> Values {
     match (kernel.run)(inputs).expect("the kernel runs") {
-        Ran::Done(values) => values,
-        Ran::Declined(_) => panic!("the engine declined"),
+        EngineOutcome::Done(values) => values,
+        EngineOutcome::Declined(_) => panic!("the engine declined"),
     }
 }
 

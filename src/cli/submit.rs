@@ -17,7 +17,7 @@ use crate::device::Task;
 use crate::plan::Summary;
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::{Ran, Session, StepEvent, Steps};
+use crate::{RunOutput, Session, StepEvent, Steps};
 
 /// Run a graph on the nodes that are up
 ///
@@ -148,7 +148,7 @@ impl StepArgs {
     }
 
     /// Shows what the last step fetched, or writes it.
-    fn show(&self, job: &Job, ran: &Ran) -> Result<(), Trouble> {
+    fn show(&self, job: &Job, ran: &RunOutput) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
             None => Vec::new(),

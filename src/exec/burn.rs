@@ -26,7 +26,7 @@ use array::Site;
 use burn_backend::DeviceOps;
 pub(super) use memory::{Backing, download, is_handed_over};
 
-use super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use super::kernel::KernelNode;
 use super::turn;
 use crate::failure::{Code, Failure, Result};
@@ -38,7 +38,7 @@ use crate::tensor::{DType, Tensor};
 const SMALL: usize = 1024;
 
 /// A kernel before it knows its device.
-type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<Ran> + Send>;
+type Body<B> = Box<dyn FnMut(&Site<B>, Values) -> Result<EngineOutcome> + Send>;
 
 /// One backend on one of its devices.
 pub(super) struct BurnEngine<B: Backing> {
@@ -74,11 +74,11 @@ impl<B: Backing> Engine for BurnEngine<B> {
         let name = self.name.clone();
         let run = move |inputs: Values| {
             if inputs.iter().any(|input| input.dtype().is_float() && (input.is_empty() || input.rank() > B::MAX_RANK)) {
-                return Ok(Ran::Declined(inputs));
+                return Ok(EngineOutcome::Declined(inputs));
             }
             match guarded(&name, || body(&site, inputs))? {
-                Ran::Done(values) if !B::REMOTE => {
-                    values.into_iter().map(at_home).collect::<Result<_>>().map(Ran::Done)
+                EngineOutcome::Done(values) if !B::REMOTE => {
+                    values.into_iter().map(at_home).collect::<Result<_>>().map(EngineOutcome::Done)
                 }
                 ran => Ok(ran),
             }

@@ -49,7 +49,7 @@ pub type Values = SmallVec<[Value; 4]>;
 
 /// What became of a call of an [`EngineKernel`].
 #[derive(Debug)]
-pub enum Ran {
+pub enum EngineOutcome {
     /// One value for each output.
     Done(Values),
     /// These inputs (their shapes, their size, a mode) are none that the engine computes exactly as TensorFlow does, or
@@ -61,7 +61,7 @@ pub enum Ran {
 pub struct EngineKernel {
     /// Runs it. Its inputs are its own: a value that nobody else holds is computed on in place. Fails as the host kernel of
     /// the op does.
-    pub run: Box<dyn FnMut(Values) -> Result<Ran> + Send>,
+    pub run: Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>,
     /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
     /// with them before an engine has them. 0 where only empty ones are.
     pub host_up_to: usize,

@@ -20,14 +20,14 @@ const PATIENCE: Duration = Duration::from_micros(300);
 
 /// The outbox of one piece.
 pub(super) struct Outbox {
-    parcels: Vec<Parcel>,
+    batches: Vec<Batch>,
     /// When it was first seen that something waits.
     since: Option<Instant>,
     /// By node: whether it was quick when it last ran while something waited.
     is_quick: Vec<bool>,
 }
 
-struct Parcel {
+struct Batch {
     to: DeviceName,
     values: Vec<Pushed>,
     bytes: usize,
@@ -36,7 +36,7 @@ struct Parcel {
 impl Outbox {
     /// An empty outbox of a piece of so many nodes.
     pub fn new(nodes: usize) -> Outbox {
-        Outbox { parcels: Vec::new(), since: None, is_quick: vec![false; nodes] }
+        Outbox { batches: Vec::new(), since: None, is_quick: vec![false; nodes] }
     }
 
     pub fn push(&mut self, sink: &dyn Sink, step: StepId, to: &DeviceName, value: Pushed) {
@@ -45,26 +45,26 @@ impl Outbox {
             sink.push(step, to, vec![value]);
             return sink.flush();
         }
-        if let Some(parcel) = self.parcels.iter_mut().find(|parcel| parcel.to == *to) {
-            if parcel.bytes + bytes > MOST_BYTES {
-                sink.push(step, to, std::mem::take(&mut parcel.values));
+        if let Some(batch) = self.batches.iter_mut().find(|batch| batch.to == *to) {
+            if batch.bytes + bytes > MOST_BYTES {
+                sink.push(step, to, std::mem::take(&mut batch.values));
                 sink.flush();
-                parcel.bytes = 0;
+                batch.bytes = 0;
             }
-            parcel.bytes += bytes;
-            parcel.values.push(value);
+            batch.bytes += bytes;
+            batch.values.push(value);
             return;
         }
-        if self.parcels.len() == MOST_DEVICES {
+        if self.batches.len() == MOST_DEVICES {
             self.send(sink, step);
         }
-        self.parcels.push(Parcel { to: to.clone(), values: vec![value], bytes });
+        self.batches.push(Batch { to: to.clone(), values: vec![value], bytes });
     }
 
     /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. Where
     /// something waited, answers the time, for [`Outbox::ran`].
     pub fn before(&mut self, sink: &dyn Sink, step: StepId, node: u32) -> Option<Instant> {
-        if self.parcels.is_empty() {
+        if self.batches.is_empty() {
             return None;
         }
         let now = Instant::now();
@@ -90,15 +90,15 @@ impl Outbox {
     /// Hands over what waits, to leave when the sink is told.
     pub fn hand_over(&mut self, sink: &dyn Sink, step: StepId) {
         self.since = None;
-        for parcel in self.parcels.drain(..) {
-            sink.push(step, &parcel.to, parcel.values);
+        for batch in self.batches.drain(..) {
+            sink.push(step, &batch.to, batch.values);
         }
     }
 
     /// Forgets what waits: its step has failed, and nobody waits for it.
     pub fn clear(&mut self) {
         self.since = None;
-        self.parcels.clear();
+        self.batches.clear();
     }
 }
 
@@ -171,15 +171,15 @@ mod tests {
         push(&mut outbox, &sent, 0, 0, 8);
         // It has never run.
         let since = outbox.before(&sent, STEP, 0);
-        assert!(since.is_some() && outbox.parcels.is_empty());
+        assert!(since.is_some() && outbox.batches.is_empty());
         // As if it had begun long ago, and as if it had ended as it began.
         outbox.ran(0, since.and_then(|since| since.checked_sub(QUICK)));
         outbox.ran(1, since.map(|since| since + 1000 * QUICK));
         push(&mut outbox, &sent, 0, 1, 8);
         outbox.before(&sent, STEP, 1);
-        assert!(!outbox.parcels.is_empty());
+        assert!(!outbox.batches.is_empty());
         outbox.before(&sent, STEP, 0);
-        assert!(outbox.parcels.is_empty());
+        assert!(outbox.batches.is_empty());
         check(&mut outbox, &sent, &[(0, &[0]), (0, &[1])]);
     }
 }

@@ -11,7 +11,7 @@ pub(super) use stages::{Placed, Receive, Stages};
 use super::engine::{Engine, EngineKernel, Value};
 use super::kernel::{self, HostKernel, KernelNode};
 use super::state::{self, Site, StateOp};
-use crate::failure::{Code as Class, Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::graph::Attrs;
 use crate::graph::op::{self, Role};
 
@@ -21,7 +21,7 @@ use crate::tensor::DType;
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
 pub(super) struct Program {
-    pub code: Code,
+    pub code: PieceCode,
     /// What each node does.
     pub acts: Vec<Act>,
 }
@@ -37,8 +37,8 @@ impl Program {
 }
 
 /// What stays the same for every step.
-pub(super) struct Code {
-    pub nodes: Vec<Node>,
+pub(super) struct PieceCode {
+    pub nodes: Vec<CompiledNode>,
     pub edges: Vec<Edge>,
     pub frames: Vec<FrameCode>,
     /// The node that receives each transfer.
@@ -49,7 +49,7 @@ pub(super) struct Code {
     pub stages: Option<Stages>,
 }
 
-pub(super) struct Node {
+pub(super) struct CompiledNode {
     pub name: String,
     pub op: String,
     /// The frame it runs in.
@@ -64,7 +64,7 @@ pub(super) struct Node {
     pub outputs: u32,
     /// Bit i: input i is taken as a reference.
     pub input_refs: u64,
-    /// Its part of [`Code::edges`]: first those of the outputs, in the order of their ports, then the control edges.
+    /// Its part of [`PieceCode::edges`]: first those of the outputs, in the order of their ports, then the control edges.
     pub first_edge: u32,
     pub control_edges: u32,
     pub end_edge: u32,
@@ -257,7 +257,7 @@ fn check(piece: &Piece, roles: &[Role]) -> Result<()> {
 }
 
 /// Gives every node and input its place.
-fn lay_out(piece: &Piece, roles: &[Role]) -> Code {
+fn lay_out(piece: &Piece, roles: &[Role]) -> PieceCode {
     let mut frames: Vec<FrameCode> = Vec::with_capacity(piece.frames.len());
     for (i, frame) in piece.frames.iter().enumerate() {
         let (mut parent, mut depth, mut place) = (0, 0, 0);
@@ -286,7 +286,7 @@ fn lay_out(piece: &Piece, roles: &[Role]) -> Code {
         let local = frame.waits.len() as u32;
         let data = if roles[i] == Role::Merge { 1 } else { node.inputs.len() };
         frame.waits.push(Wait { pending: (data + node.control.len()) as u32, ..Wait::default() });
-        nodes.push(Node {
+        nodes.push(CompiledNode {
             name: node.name.clone(),
             op: op_name(&node.op).to_owned(),
             frame: node.frame,
@@ -309,7 +309,7 @@ fn lay_out(piece: &Piece, roles: &[Role]) -> Code {
         });
         frame.slots += node.inputs.len() as u32;
     }
-    Code {
+    PieceCode {
         nodes,
         edges: Vec::new(),
         frames,
@@ -321,7 +321,7 @@ fn lay_out(piece: &Piece, roles: &[Role]) -> Code {
 }
 
 /// Turns the inputs of the consumers into the edges of the producers.
-fn connect(piece: &Piece, roles: &[Role], code: &mut Code) {
+fn connect(piece: &Piece, roles: &[Role], code: &mut PieceCode) {
     let mut edges: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
     let mut control: Vec<Vec<Edge>> = piece.nodes.iter().map(|_| Vec::new()).collect();
     for (i, node) in piece.nodes.iter().enumerate() {
@@ -362,7 +362,7 @@ fn connect(piece: &Piece, roles: &[Role], code: &mut Code) {
 }
 
 /// Finds what runs first in each frame.
-fn find_starts(piece: &Piece, code: &mut Code) -> Result<()> {
+fn find_starts(piece: &Piece, code: &mut PieceCode) -> Result<()> {
     for (i, node) in code.nodes.iter().enumerate() {
         let frame = &mut code.frames[node.frame as usize];
         if frame.waits[node.local as usize].pending == 0 {
@@ -429,7 +429,7 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
                 answer => answer?,
             };
             if on_engine.is_none() && host.is_none() {
-                return Err(Failure::new(Class::Unimplemented, format!("{op} has no kernel on {}", engine.name())));
+                return Err(Failure::new(Code::Unimplemented, format!("{op} has no kernel on {}", engine.name())));
             }
             Act::Kernel { engine: on_engine, host }
         }
@@ -437,7 +437,7 @@ fn act(piece: &Piece, node: &PieceNode, role: Role, site: &Site, engine: &dyn En
 }
 
 /// Sees to it that what an engine's kernel may take goes to the engine's memory once, not for each who takes it.
-fn keep(code: &Code, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
+fn keep(code: &PieceCode, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
     for (i, node) in code.nodes.iter().enumerate() {
         let consumers = &code.edges[node.first_edge as usize..node.control_edges as usize];
         if !consumers.iter().any(|edge| may_go_to_engine(&acts[edge.to as usize])) {
@@ -489,7 +489,7 @@ fn may_wait(node: &PieceNode, act: &Act) -> bool {
     }
 }
 
-impl Node {
+impl CompiledNode {
     /// Names this node, for a failure that does not say: a fetch by what it fetches, since nobody wrote a node for it.
     pub fn blamed(&self, failure: Failure) -> Failure {
         match self.name.strip_prefix("_Fetch/") {

@@ -23,14 +23,14 @@ use super::engine::Engine;
 use super::held::Tally;
 use super::mailbox::{Mailbox, Ticket};
 use super::outbox::Outbox;
-use super::program::{Act, Code, Program};
+use super::program::{Act, PieceCode, Program};
 use super::resource::Resource;
 use super::state::{Call, Outcome};
 use super::token::{Token, Tokens};
 use super::turn::Signal;
 use super::{Pushed, Sink};
 use crate::device::DeviceName;
-use crate::failure::{Code as Class, Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::Mode;
 use crate::tensor::Tensor;
@@ -120,7 +120,7 @@ struct Instance {
 }
 
 impl Step {
-    pub fn new(code: &Code) -> Step {
+    pub fn new(code: &PieceCode) -> Step {
         Step {
             id: StepId { session: SessionId(0), number: 0 },
             feeds: Vec::new(),
@@ -139,7 +139,7 @@ impl Step {
     }
 
     /// Begins a step; the one before must be done or cancelled.
-    pub fn begin(&mut self, code: &Code, id: StepId, feeds: Vec<Tensor>, parked: Parked) {
+    pub fn begin(&mut self, code: &PieceCode, id: StepId, feeds: Vec<Tensor>, parked: Parked) {
         self.id = id;
         self.feeds.clear();
         self.feeds.extend(feeds.into_iter().map(Some));
@@ -237,7 +237,7 @@ impl Step {
     }
 
     /// Lets go of everything the step holds and waits for.
-    pub fn cancel(&mut self, code: &Code, parked: &AtomicUsize) {
+    pub fn cancel(&mut self, code: &PieceCode, parked: &AtomicUsize) {
         for (number, (_, resource)) in self.blocked.drain() {
             resource.cancel(Ticket { step: self.id, number });
         }
@@ -282,7 +282,7 @@ impl Step {
         }
     }
 
-    fn done(&mut self, code: &Code, near: &Surroundings) -> Result<Progress> {
+    fn done(&mut self, code: &PieceCode, near: &Surroundings) -> Result<Progress> {
         self.feeds.clear();
         if code.mode.is_partial() {
             return Ok(Progress::Done(Vec::new()));
@@ -290,7 +290,7 @@ impl Step {
         // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
         let host = |token: Option<Token>| match token {
             Some(token) => token.host(),
-            None => Err(Failure::new(Class::Internal, "the piece ran without answering a fetch")),
+            None => Err(Failure::new(Code::Internal, "the piece ran without answering a fetch")),
         };
         let mut fetches = self.fetches.drain(..).map(host).collect::<Result<Vec<Tensor>>>()?;
         if let Some(trace) = self.trace.take() {

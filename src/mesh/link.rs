@@ -314,14 +314,14 @@ impl Link {
     ///
     /// # Errors
     /// Where too many wait for one before them.
-    pub fn take_parcel(
+    pub fn take_bulk(
         &self,
         prefix: frame::Prefix,
         envelope: Envelope,
         hand: impl FnMut(Envelope),
     ) -> Result<(), MeshError> {
         let mut order = lock(&self.order);
-        let ready = order.parcel(prefix.number, prefix.behind, prefix.after, envelope);
+        let ready = order.message(prefix.number, prefix.behind, prefix.after, envelope);
         let ready = ready.map_err(|disorder| self.disorder(disorder))?;
         self.taken[1].store(order.bulk(), Ordering::Release);
         ready.into_iter().for_each(hand);

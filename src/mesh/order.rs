@@ -94,7 +94,7 @@ impl Order {
     ///
     /// # Errors
     /// [`Disorder::Full`] where too many wait.
-    pub fn parcel(
+    pub fn message(
         &mut self,
         sequence: u64,
         behind: u64,
@@ -204,8 +204,8 @@ mod tests {
     fn bulk_waits_for_the_small_messages_before_it() {
         let mut order = Order::default();
         order.frame(1).unwrap();
-        assert_eq!(order.parcel(1, 3, 0, message(4)), Ok(vec![]));
-        assert_eq!(order.parcel(2, 5, 1, message(6)), Ok(vec![]));
+        assert_eq!(order.message(1, 3, 0, message(4)), Ok(vec![]));
+        assert_eq!(order.message(2, 5, 1, message(6)), Ok(vec![]));
         for (frame, ready) in [(2, vec![]), (3, vec![message(4)]), (4, vec![]), (5, vec![message(6)])] {
             assert_eq!(order.frame(frame), Ok(true));
             assert_eq!(order.caught_up(), Ok(ready), "behind frame {frame}");
@@ -223,13 +223,13 @@ mod tests {
         }
         assert_eq!(order.frame(5), Err(Disorder::Gap { number: 5, after: 3 }));
         // 2 waits for 1, and 4 for a frame: that they have come is known all the same.
-        let parcels = [(2, 0, 1, vec![]), (4, 9, 0, vec![]), (2, 0, 1, vec![]), (4, 9, 0, vec![])];
-        for (sequence, behind, after, ready) in parcels {
-            assert_eq!(order.parcel(sequence, behind, after, message(sequence)), Ok(ready));
+        let bulk = [(2, 0, 1, vec![]), (4, 9, 0, vec![]), (2, 0, 1, vec![]), (4, 9, 0, vec![])];
+        for (sequence, behind, after, ready) in bulk {
+            assert_eq!(order.message(sequence, behind, after, message(sequence)), Ok(ready));
         }
         assert_eq!((order.bulk(), order.bulk_beyond()), (0, vec![2, 4]));
-        assert_eq!(order.parcel(1, 0, 0, message(1)), Ok(vec![message(1), message(2)]));
-        assert_eq!(order.parcel(1, 0, 0, message(1)), Ok(vec![]));
+        assert_eq!(order.message(1, 0, 0, message(1)), Ok(vec![message(1), message(2)]));
+        assert_eq!(order.message(1, 0, 0, message(1)), Ok(vec![]));
         assert_eq!((order.bulk(), order.bulk_beyond()), (2, vec![4]));
     }
 

@@ -403,7 +403,7 @@ impl Roster {
     /// # Errors
     /// Where too many wait for one before them.
     pub fn deliver_bulk(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
-        link.take_parcel(prefix, envelope, |envelope| self.hand_over(link, envelope))
+        link.take_bulk(prefix, envelope, |envelope| self.hand_over(link, envelope))
     }
 
     fn hand_over(&self, link: &Link, envelope: Envelope) {

@@ -19,12 +19,12 @@ use tokio::sync::Notify;
 
 use super::address;
 use super::admission::{self, Gate, Purpose, Secured};
+use super::bulk_queue::{BulkQueue, MAX_BULK_MESSAGES};
 use super::cause::broken;
 use super::error::MeshError;
 use super::frame::{self, Kind, PREFIX_BYTES, Prefix, TensorHeader};
 use super::incoming::Incoming;
 use super::link::Link;
-use super::parcels::{MAX_PARCELS, Parcels};
 use super::roster::Roster;
 use super::transport::{BulkSocket, CONNECT_LIMIT, dial_bulk};
 use crate::failure::Failure;
@@ -67,7 +67,7 @@ pub struct Outbound {
 
 #[derive(Default)]
 struct Queue {
-    parcels: Parcels<Parcel>,
+    bulk: BulkQueue<BulkMessage>,
     sockets: usize,
     idle: usize,
     /// The last bulk message of each flow, as far back as one can still be under way.
@@ -75,7 +75,7 @@ struct Queue {
     closed: bool,
 }
 
-struct Parcel {
+struct BulkMessage {
     head: Vec<u8>,
     tensors: Vec<Tensor>,
 }
@@ -110,21 +110,21 @@ pub fn send(
     if queue.closed {
         return Err(MeshError::NotConnected { peer: link.peer.clone() });
     }
-    let number = queue.parcels.next(bytes);
+    let number = queue.bulk.next(bytes);
     let full = |(what, limit)| MeshError::QueueFull { peer: link.peer.clone(), what, limit };
     prefix.number = number.map_err(full)?;
     if let Some(flow) = flow {
         prefix.after = queue.flows.insert(flow, prefix.number).unwrap_or(0);
         prefix.behind = link.frames();
-        if queue.flows.len() > 2 * MAX_PARCELS {
-            let Queue { flows, parcels, .. } = &mut *queue;
-            flows.retain(|_, last| *last == prefix.number || parcels.keeps(*last));
+        if queue.flows.len() > 2 * MAX_BULK_MESSAGES {
+            let Queue { flows, bulk, .. } = &mut *queue;
+            flows.retain(|_, last| *last == prefix.number || bulk.keeps(*last));
         }
     }
     outbound.sent.store(prefix.number, Ordering::Release);
     frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
-    queue.parcels.add(Parcel { head: frame, tensors: envelope.tensors }, bytes);
-    let another = queue.parcels.waiting() > queue.idle && queue.sockets < MAX_SOCKETS;
+    queue.bulk.add(BulkMessage { head: frame, tensors: envelope.tensors }, bytes);
+    let another = queue.bulk.waiting() > queue.idle && queue.sockets < MAX_SOCKETS;
     if another {
         queue.sockets += 1;
     }
@@ -142,7 +142,7 @@ impl Outbound {
     pub fn clear(&self) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
-        queue.parcels.clear();
+        queue.bulk.clear();
     }
 
     /// The peer has every bulk message up to `floor`, and those `beyond` it.
@@ -153,16 +153,16 @@ impl Outbound {
         if floor <= self.acknowledged.load(Ordering::Acquire) && beyond.is_empty() {
             return Ok(());
         }
-        lock(&self.queue).parcels.acknowledge(floor, beyond)?;
+        lock(&self.queue).bulk.acknowledge(floor, beyond)?;
         self.acknowledged.fetch_max(floor, Ordering::AcqRel);
         Ok(())
     }
 
-    /// The next parcel with its number; `None` after [`IDLE_LIMIT`] without one, and then one socket less is counted. May
+    /// The next message with its number; `None` after [`IDLE_LIMIT`] without one, and then one socket less is counted. May
     /// be dropped before it is ready.
-    async fn wait(&self) -> Option<(u64, Arc<Parcel>)> {
-        if let Some(parcel) = lock(&self.queue).parcels.take() {
-            return Some(parcel);
+    async fn wait(&self) -> Option<(u64, Arc<BulkMessage>)> {
+        if let Some(message) = lock(&self.queue).bulk.take() {
+            return Some(message);
         }
         let _idle = Idle::new(&self.queue);
         let limit = tokio::time::sleep(IDLE_LIMIT);
@@ -172,8 +172,8 @@ impl Outbound {
             // Looked at under the lock that a sender decides under, so that none counts on a socket that is going.
             {
                 let mut queue = lock(&self.queue);
-                if let Some(parcel) = queue.parcels.take() {
-                    return Some(parcel);
+                if let Some(message) = queue.bulk.take() {
+                    return Some(message);
                 }
                 if limit.is_elapsed() {
                     queue.sockets -= 1;
@@ -217,7 +217,7 @@ async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
                     let mut written = Vec::new();
                     let Err(error) = feed(socket, &link, &mut written).await else { return Ok(()) };
                     tracing::debug!(peer = %link.peer, %error, "a bulk socket broke");
-                    if lock(&link.outbound.queue).parcels.broke(&written).is_err() {
+                    if lock(&link.outbound.queue).bulk.broke(&written).is_err() {
                         return Err(format!("every bulk socket to it breaks; {}", broken("the last", &error)));
                     }
                     if opened.elapsed() > LONGEST_RETRY_PAUSE {
@@ -260,17 +260,17 @@ async fn feed(mut socket: Secured, link: &Link, written: &mut Vec<u64>) -> io::R
             // Nothing ever comes back on it: this is how it is noticed that it broke with something on its way.
             end = socket.read(&mut nothing) => return Err(end.err().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())),
         };
-        let Some((number, parcel)) = next else { break };
+        let Some((number, message)) = next else { break };
         {
             let queue = lock(&link.outbound.queue);
-            written.retain(|number| queue.parcels.keeps(*number));
+            written.retain(|number| queue.bulk.keeps(*number));
         }
         written.push(number);
-        write(&mut socket, link, number, &parcel).await?;
+        write(&mut socket, link, number, &message).await?;
     }
     let _closing = socket.shutdown().await;
     let mut queue = lock(&link.outbound.queue);
-    written.retain(|number| queue.parcels.keeps(*number));
+    written.retain(|number| queue.bulk.keeps(*number));
     if written.is_empty() {
         return Ok(());
     }
@@ -279,10 +279,10 @@ async fn feed(mut socket: Secured, link: &Link, written: &mut Vec<u64>) -> io::R
     Err(io::ErrorKind::TimedOut.into())
 }
 
-async fn write(socket: &mut Secured, link: &Link, number: u64, parcel: &Parcel) -> io::Result<()> {
-    let mut head = parcel.head.clone();
+async fn write(socket: &mut Secured, link: &Link, number: u64, message: &BulkMessage) -> io::Result<()> {
+    let mut head = message.head.clone();
     frame::stamp(&mut head, number, link.tell_taken());
-    let parts = std::iter::once(&head[..]).chain(parcel.tensors.iter().filter_map(Tensor::bytes));
+    let parts = std::iter::once(&head[..]).chain(message.tensors.iter().filter_map(Tensor::bytes));
     for part in parts {
         for chunk in part.chunks(WRITE_BYTES) {
             socket.write_all(chunk).await?;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::PlanError;
-use super::prune::{ItemOp, Step};
+use super::prune::{ItemOp, PrunedGraph};
 use crate::graph::Attrs;
 use crate::graph::op::Role;
 
@@ -45,7 +45,7 @@ impl Loops {
     /// # Errors
     /// InvalidArgument where a node mixes values of two frames, a loop has two conditions or stands too deep within others,
     /// or a value is fetched from within a loop.
-    pub fn find(step: &Step) -> Result<Loops, PlanError> {
+    pub fn find(step: &PrunedGraph) -> Result<Loops, PlanError> {
         let root = Loop {
             name: String::new(),
             parent: 0,
@@ -108,7 +108,7 @@ impl Loops {
     }
 
     /// The one frame that everything an item waits for is in; the root where it waits for nothing.
-    fn frame_of_inputs(&self, step: &Step, item: usize) -> Result<usize, PlanError> {
+    fn frame_of_inputs(&self, step: &PrunedGraph, item: usize) -> Result<usize, PlanError> {
         let mut found: Option<(usize, usize)> = None;
         for from in waits_for(step, item).filter(|&from| !step.role(from).leads_back(step.role(item))) {
             let frame = self.answers_in[from];
@@ -121,7 +121,7 @@ impl Loops {
         Ok(found.map_or(0, |(_, frame)| frame))
     }
 
-    fn check_back_edges(&self, step: &Step) -> Result<(), PlanError> {
+    fn check_back_edges(&self, step: &PrunedGraph) -> Result<(), PlanError> {
         for item in (0..step.items.len()).filter(|&item| step.role(item) == Role::Merge) {
             for from in waits_for(step, item) {
                 if self.answers_in[from] != self.runs_in[item] {
@@ -133,7 +133,7 @@ impl Loops {
         Ok(())
     }
 
-    fn check_fetches(&self, step: &Step) -> Result<(), PlanError> {
+    fn check_fetches(&self, step: &PrunedGraph) -> Result<(), PlanError> {
         for (item, fetch) in step.items.iter().enumerate() {
             let (ItemOp::Fetch(_, tensor), frame @ 1..) = (fetch.op, self.runs_in[item]) else { continue };
             let node = step.graph.node(tensor.node);
@@ -147,7 +147,7 @@ impl Loops {
         Ok(())
     }
 
-    fn mixed(&self, step: &Step, item: usize, first: (usize, usize), second: (usize, usize)) -> PlanError {
+    fn mixed(&self, step: &PrunedGraph, item: usize, first: (usize, usize), second: (usize, usize)) -> PlanError {
         PlanError::Frames {
             node: step.tensor_name(item, 0),
             op: step.op(item).to_owned(),
@@ -159,13 +159,13 @@ impl Loops {
     }
 }
 
-fn waits_for<'a>(step: &'a Step, item: usize) -> impl Iterator<Item = usize> + 'a {
+fn waits_for<'a>(step: &'a PrunedGraph, item: usize) -> impl Iterator<Item = usize> + 'a {
     let item = &step.items[item];
     item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied())
 }
 
 /// The loop's name and its parallel iterations, as an Enter states them.
-fn enter<'a>(step: &Step<'a>, item: usize) -> (&'a str, u32) {
+fn enter<'a>(step: &PrunedGraph<'a>, item: usize) -> (&'a str, u32) {
     let attrs: Option<&'a Attrs> = step.node(item).map(|node| &node.attrs);
     let name = attrs.and_then(|attrs| attrs.str("frame_name").ok()).unwrap_or_default();
     let parallel = attrs.and_then(|attrs| attrs.int("parallel_iterations").ok());
@@ -173,6 +173,6 @@ fn enter<'a>(step: &Step<'a>, item: usize) -> (&'a str, u32) {
     (name, parallel.unwrap_or(PARALLEL_ITERATIONS))
 }
 
-fn outside(step: &Step, item: usize) -> PlanError {
+fn outside(step: &PrunedGraph, item: usize) -> PlanError {
     PlanError::OutsideLoop { node: step.tensor_name(item, 0), op: step.op(item).to_owned() }
 }

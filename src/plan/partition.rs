@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::frame::Loops;
 use super::place::Placed;
-use super::prune::{ItemOp, Step};
+use super::prune::{ItemOp, PrunedGraph};
 use super::shape::Shapes;
 use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
 use crate::graph::op::Role;
@@ -14,7 +14,7 @@ use crate::graph::{Attrs, Node, OutputType};
 ///
 /// # Errors
 /// NoCondition.
-pub(super) fn partition(step: &Step, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
+pub(super) fn partition(step: &PrunedGraph, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
     let taking_part = TakingPart::find(step, &placed, loops)?;
     let late_reads = late_reads(step, &placed, loops);
     let crossings = crossings(step, &placed, loops, &taking_part, &late_reads);
@@ -56,7 +56,7 @@ struct TakingPart {
 }
 
 impl TakingPart {
-    fn find(step: &Step, placed: &Placed, loops: &Loops) -> Result<Self, PlanError> {
+    fn find(step: &PrunedGraph, placed: &Placed, loops: &Loops) -> Result<Self, PlanError> {
         let mut frames: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for item in 0..step.items.len() {
             for &device in &placed.of_item[item] {
@@ -110,7 +110,7 @@ impl LateRead {
 }
 
 /// Outside loops, where the same variable may be meant in many iterations.
-fn late_reads(step: &Step, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
+fn late_reads(step: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
     let mut reads = BTreeSet::new();
     for (reader, item) in step.items.iter().enumerate() {
         if item.control.is_empty() || item.control.iter().any(|&before| loops.answers_in[before] != 0) {
@@ -128,7 +128,7 @@ fn late_reads(step: &Step, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead>
 
 /// What crosses from each item, late reads apart.
 fn crossings(
-    step: &Step,
+    step: &PrunedGraph,
     placed: &Placed,
     loops: &Loops,
     taking_part: &TakingPart,
@@ -184,7 +184,7 @@ fn crossings(
 
 /// The port whose value, crossing to that device anyway, says that the item has run. Not so for a Switch, which has run
 /// though an output is dead.
-fn carrier(step: &Step, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
+fn carrier(step: &PrunedGraph, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
     if step.role(item) == Role::Switch {
         return None;
     }
@@ -207,7 +207,7 @@ fn attrs_to_run(node: &Node) -> Attrs {
 
 /// Puts the pieces together, item by item.
 struct Builder<'a> {
-    step: &'a Step<'a>,
+    step: &'a PrunedGraph<'a>,
     placed: &'a Placed,
     loops: &'a Loops,
     shapes: Shapes,

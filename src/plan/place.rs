@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::group::{GroupSpec, Groups};
-use super::prune::{Item, ItemOp, Step};
+use super::prune::{Item, ItemOp, PrunedGraph};
 use super::{Placement, PlanError, PlanOptions, Why};
 use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::graph::op::Role;
@@ -35,7 +35,7 @@ pub(super) struct Placed {
 ///
 /// # Errors
 /// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
-pub(super) fn place(step: &Step, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
+pub(super) fn place(step: &PrunedGraph, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
     let devices: Vec<DeviceName> = devices.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     if devices.is_empty() {
         return Err(PlanError::NoDevices);
@@ -84,7 +84,7 @@ struct Home {
 
 /// The input whose device an item takes: what only looks at its input's shape, unless it requests a device, and what only
 /// hands a value out of a loop, whatever it requests.
-fn followed(step: &Step, item: usize) -> Option<usize> {
+fn followed(step: &PrunedGraph, item: usize) -> Option<usize> {
     let input = step.items[item].inputs.first()?.0;
     let node = step.node(item)?;
     // A constant has no place of its own: it goes where it is used.
@@ -93,7 +93,7 @@ fn followed(step: &Step, item: usize) -> Option<usize> {
 }
 
 /// Whether the item is a constant that depends on nothing and nothing binds to a place: it goes where it is used.
-fn is_generator(step: &Step, item: usize) -> bool {
+fn is_generator(step: &PrunedGraph, item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
     inputs.is_empty() && control.is_empty() && step.role(item) == Role::Const
 }
@@ -101,7 +101,7 @@ fn is_generator(step: &Step, item: usize) -> bool {
 /// Where every item runs, after those that go where they are used have gone there: Enter and NextIteration always, so
 /// that nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a place, to several
 /// devices only where it is small; a feed, where that is one device.
-fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
+fn follow_consumers(step: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
     let consumers = consumers(step);
     let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
     // From the last to the first, so that consumers have moved before what they consume follows them.
@@ -148,11 +148,11 @@ fn follow_consumers(step: &Step, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<H
     homes
 }
 
-fn because_of(step: &Step, item: usize) -> Why {
+fn because_of(step: &PrunedGraph, item: usize) -> Why {
     Why::Colocated { with: step.tensor_name(item, 0) }
 }
 
-fn consumers(step: &Step) -> Vec<Vec<usize>> {
+fn consumers(step: &PrunedGraph) -> Vec<Vec<usize>> {
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); step.items.len()];
     for (to, item) in step.items.iter().enumerate() {
         for from in item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied()) {
@@ -171,7 +171,7 @@ fn is_small(node: &Node) -> bool {
 
 /// Chooses devices.
 struct Placer<'a> {
-    step: &'a Step<'a>,
+    step: &'a PrunedGraph<'a>,
     groups: Groups,
     devices: &'a [DeviceName],
     options: &'a PlanOptions,

@@ -12,7 +12,7 @@ use crate::tensor::DType;
 
 /// The pruned graph of one signature.
 #[derive(Debug)]
-pub(super) struct Step<'a> {
+pub(super) struct PrunedGraph<'a> {
     pub graph: &'a Graph,
     /// In topological order but for the back edges of loops; among what is ready, in the graph's order.
     pub items: Vec<Item>,
@@ -28,9 +28,9 @@ pub(super) struct Step<'a> {
 #[derive(Debug)]
 pub(super) struct Item {
     pub op: ItemOp,
-    /// Places in [`Step::items`], and ports.
+    /// Places in [`PrunedGraph::items`], and ports.
     pub inputs: Vec<(usize, u32)>,
-    /// Places in [`Step::items`].
+    /// Places in [`PrunedGraph::items`].
     pub control: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum ItemOp {
     Fetch(u32, Output),
 }
 
-impl<'a> Step<'a> {
+impl<'a> PrunedGraph<'a> {
     /// The node that the item is; `None` for feeds and fetches.
     pub fn node(&self, item: usize) -> Option<&'a Node> {
         match self.items[item].op {
@@ -99,7 +99,7 @@ impl<'a> Step<'a> {
 ///
 /// A feed replaces one tensor: it goes to all that read it as a value. The node that would have made it still runs where
 /// another of its outputs is read, or where something has a control input from it; only a fed Placeholder never runs.
-pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<Step<'a>, PlanError> {
+pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
     if signature.fetches.is_empty() && signature.targets.is_empty() {
         return Err(PlanError::NothingAsked);
     }
@@ -119,7 +119,7 @@ pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<Step<
 
     let reached = Reached::from(graph, &fed, &feeds, &fetches, &targets)?;
     let dtype = |&tensor: &Output| graph.output_type(tensor).dtype;
-    Ok(Step {
+    Ok(PrunedGraph {
         graph,
         items: reached.in_order(graph, &feeds, &fetches),
         targets: targets.into_iter().collect(),

@@ -6,7 +6,7 @@ mod rules;
 
 use std::cell::Cell;
 
-use super::prune::{ItemOp, Step};
+use super::prune::{ItemOp, PrunedGraph};
 use crate::graph::Node;
 use crate::graph::op::Role;
 use crate::tensor::{PartialShape, Shape};
@@ -53,7 +53,7 @@ pub(super) struct Shapes {
 impl Shapes {
     /// Infers what can be inferred. Every item is looked at once, in order. Nothing is said of those that are `doubted`, by
     /// item: variables, for those who must be sure, since a program may assign them another shape than they state.
-    pub fn infer(step: &Step, doubted: &[bool]) -> Shapes {
+    pub fn infer(step: &PrunedGraph, doubted: &[bool]) -> Shapes {
         let mut known = Shapes::default();
         for item in 0..step.items.len() {
             let facts = match step.items[item].op {

@@ -6,19 +6,19 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::prune::{Item, ItemOp, Step};
+use super::prune::{Item, ItemOp, PrunedGraph};
 use super::shape::Shapes;
 use crate::graph::Node;
 use crate::graph::op::Role;
 
 /// Leaves out what need not run. Every item that stays computes what it did.
-pub(super) fn simplify(step: &mut Step) {
+pub(super) fn simplify(step: &mut PrunedGraph) {
     pass_by(step);
     leave_out(step);
 }
 
 /// Has those who take the answer of an item that only hands on its input take that input.
-fn pass_by(step: &mut Step) {
+fn pass_by(step: &mut PrunedGraph) {
     let references = references(step);
     let shapes = Shapes::infer(step, &references);
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; step.items.len()];
@@ -32,7 +32,7 @@ fn pass_by(step: &mut Step) {
 
 /// By item: whether an answer may be a variable and not a value. What only hands on a reference hands on that: who takes it
 /// sees what the variable holds then, whatever its shape is then.
-fn references(step: &Step) -> Vec<bool> {
+fn references(step: &PrunedGraph) -> Vec<bool> {
     let mut references: Vec<bool> = Vec::with_capacity(step.items.len());
     for item in 0..step.items.len() {
         let only_hands_on = step.role(item).hands_on();
@@ -45,7 +45,7 @@ fn references(step: &Step) -> Vec<bool> {
 }
 
 /// Whether the item's one output is its first input as it is, and comes no later, nor from another branch.
-fn hands_on(step: &Step, shapes: &Shapes, references: &[bool], item: usize) -> bool {
+fn hands_on(step: &PrunedGraph, shapes: &Shapes, references: &[bool], item: usize) -> bool {
     let Item { inputs, control, .. } = &step.items[item];
     let is_same = match step.op(item) {
         "Reshape" | "BroadcastTo" => shapes.are_same(inputs[0], (item, 0)),
@@ -64,7 +64,7 @@ const MOST_LOOKED_AT: usize = 256;
 
 /// Whether whoever waits for `value` has waited for all that `other` waits for: what is asked, where `other` (a shape, axes)
 /// is no longer taken. An effect may come before it, or a branch not taken, by a control input of a constant even.
-fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
+fn adds_no_wait(step: &PrunedGraph, other: usize, value: usize) -> bool {
     let before = |item: usize| step.items[item].before();
     // What comes before the value, with nothing of control flow between.
     let mut waited_for = HashSet::from([value]);
@@ -92,7 +92,7 @@ fn adds_no_wait(step: &Step, other: usize, value: usize) -> bool {
 }
 
 /// Leaves out the items that only compute and whose value nobody takes.
-fn leave_out(step: &mut Step) {
+fn leave_out(step: &mut PrunedGraph) {
     let stays = staying(step);
     if stays.iter().all(|&stays| stays) {
         return;
@@ -117,7 +117,7 @@ fn leave_out(step: &mut Step) {
 }
 
 /// By item: whether it has an effect, was asked for, or is taken by one that stays.
-fn staying(step: &Step) -> Vec<bool> {
+fn staying(step: &PrunedGraph) -> Vec<bool> {
     let mut stays: Vec<bool> = (0..step.items.len()).map(|item| !only_computes(step, item)).collect();
     // Those who take come after what they take, but round a loop, where all stay.
     for item in (0..step.items.len()).rev() {
@@ -130,7 +130,7 @@ fn staying(step: &Step) -> Vec<bool> {
 
 /// The control inputs of each item that stays, once the others are left out; `None` where they would be more than `most`
 /// in all, and it costs less to compute what nobody takes.
-fn control_without(step: &Step, stays: &[bool], most: usize) -> Option<Vec<Vec<usize>>> {
+fn control_without(step: &PrunedGraph, stays: &[bool], most: usize) -> Option<Vec<Vec<usize>>> {
     let mut control: Vec<Vec<usize>> = Vec::with_capacity(step.items.len());
     let mut count = 0;
     for (item, &stays_too) in step.items.iter().zip(stays) {
@@ -155,7 +155,7 @@ fn control_without(step: &Step, stays: &[bool], most: usize) -> Option<Vec<Vec<u
 }
 
 /// Whether all that the item does is to compute its outputs, of values alone.
-fn only_computes(step: &Step, item: usize) -> bool {
+fn only_computes(step: &PrunedGraph, item: usize) -> bool {
     let ItemOp::Node(id) = step.items[item].op else { return false };
     let node = step.graph.node(id);
     // An unfed Placeholder is an error, and a NoOp keeps together what waits for much and what much waits for.
@@ -173,12 +173,12 @@ fn has_effect(node: &Node) -> bool {
 }
 
 /// Whether an input is a variable, which has another value at another time.
-fn takes_reference(step: &Step, item: usize) -> bool {
+fn takes_reference(step: &PrunedGraph, item: usize) -> bool {
     step.items[item].inputs.iter().any(|&(from, port)| step.is_ref(from, port))
 }
 
 /// Whether it takes or waits for an answer of control flow: which port that comes from, or which iteration, says whether the
 /// item runs at all, and a control input in its place would not.
-fn follows_control_flow(step: &Step, item: usize) -> bool {
+fn follows_control_flow(step: &PrunedGraph, item: usize) -> bool {
     step.items[item].before().any(|from| step.role(from).is_control_flow())
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::planner::{Job, Planner, Work};
-use self::session::Session;
+use self::session::MasterSession;
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
 use crate::failure::{Code, Failure, Result};
@@ -175,7 +175,7 @@ impl State {
     /// of one plan start in the same order everywhere (or each could wait for the other), and no Abort overtakes the Start
     /// that it is about. One thread at a time sends for a session, and holds nothing meanwhile: a slow way to one worker
     /// or client holds up no other session.
-    fn on<T>(&self, handle: &Arc<Handle>, change: impl FnOnce(&mut Session) -> T) -> T {
+    fn on<T>(&self, handle: &Arc<Handle>, change: impl FnOnce(&mut MasterSession) -> T) -> T {
         let (answer, sends) = {
             let mut session = handle.lock();
             let answer = change(&mut session);
@@ -236,7 +236,7 @@ impl State {
     }
 
     /// Does for a client what it asks of its session.
-    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, change: impl FnOnce(&mut Session)) {
+    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, change: impl FnOnce(&mut MasterSession)) {
         let found = self.sessions.of(client, session).and_then(|handle| {
             let is_done = self.on(&handle, |session| {
                 let is_open = !session.is_over;
@@ -253,7 +253,7 @@ impl State {
     }
 
     /// Takes in what a worker tells of a session.
-    fn told(&self, session: SessionId, change: impl FnOnce(&mut Session)) {
+    fn told(&self, session: SessionId, change: impl FnOnce(&mut MasterSession)) {
         if let Some(handle) = self.sessions.find(session) {
             self.on(&handle, change);
         }
@@ -281,7 +281,7 @@ impl State {
 
     fn open(&self, client: &Peer, id: SessionId, graph: Vec<NodeDef>, options: SessionOptions) -> Result<()> {
         let graph = Graph::new(graph)?;
-        let session = Session::new(id, client.clone(), graph, options, self.limits);
+        let session = MasterSession::new(id, client.clone(), graph, options, self.limits);
         let evicted = self.sessions.insert(Handle::new(session));
         if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
             let failure = self.sessions.no_session(handle.id);

@@ -47,7 +47,7 @@ struct State {
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
     devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
-    sessions: Mutex<HashMap<SessionId, Session>>,
+    sessions: Mutex<HashMap<SessionId, WorkerSession>>,
     /// For each peer that went down and may be up for others: the sessions that may have lost values with it.
     parted: Mutex<HashMap<Peer, Vec<Affected>>>,
 }
@@ -60,7 +60,7 @@ struct Affected {
     until: u64,
 }
 
-struct Session {
+struct WorkerSession {
     master: Peer,
     /// `None` for one that is not compiled yet.
     pieces: HashMap<PieceId, Option<Registered>>,
@@ -197,7 +197,7 @@ impl Worker {
         let affected: Vec<Affected> = {
             let sessions = self.state.sessions();
             let affected = sessions.iter().filter(|(_, session)| session.last > 0);
-            let affected = affected.map(|(&id, Session { master, last, .. })| Affected {
+            let affected = affected.map(|(&id, WorkerSession { master, last, .. })| Affected {
                 session: id,
                 master: master.clone(),
                 until: *last,
@@ -238,7 +238,7 @@ impl State {
         self.devices.read().expect("no panic under this lock").values().cloned().collect()
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, WorkerSession>> {
         // Whatever panicked under it, each entry is there or not.
         lock(&self.sessions)
     }
@@ -265,7 +265,7 @@ impl State {
             let why = format!("pieces of {MAX_SESSIONS} sessions are here already");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        let session = sessions.entry(id).or_insert_with(|| Session {
+        let session = sessions.entry(id).or_insert_with(|| WorkerSession {
             master: master.clone(),
             pieces: HashMap::new(),
             last: 0,
@@ -335,7 +335,7 @@ impl State {
     fn register_one(&self, id: PieceId, piece: Piece) -> Result<()> {
         let over = || Failure::new(Code::Cancelled, "its session ended, or it was forgotten, while it was registered");
         let is_wanted =
-            |session: &Session| !session.is_over && session.pieces.get(&id).is_some_and(|piece| piece.is_none());
+            |session: &WorkerSession| !session.is_over && session.pieces.get(&id).is_some_and(|piece| piece.is_none());
         if !self.sessions().get(&id.session).is_some_and(is_wanted) {
             return Err(over());
         }

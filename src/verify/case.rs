@@ -25,12 +25,12 @@ pub struct Case {
     pub rtol: f64,
     pub atol: f64,
     /// Run in order in one session.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedStep>,
 }
 
 /// One step of a recorded session.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct RecordedStep {
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
     /// Nodes to run without fetching.
@@ -192,7 +192,7 @@ fn soft_placement(value: Option<&Value>, path: Path) -> Result<bool, Fault> {
     }
 }
 
-fn step(value: &Value, path: Path, folder: &FilePath) -> Result<Step, Trouble> {
+fn step(value: &Value, path: Path, folder: &FilePath) -> Result<RecordedStep, Trouble> {
     value.object(path, "a step is an object")?;
     let error = value.get("error").filter(|error| error.kind != Kind::Null);
     let check = match optional_text(value, path, "check")?.as_deref() {
@@ -219,7 +219,7 @@ fn step(value: &Value, path: Path, folder: &FilePath) -> Result<Step, Trouble> {
         }
     };
     let feeds = tensors(value, path, "feeds", folder)?;
-    Ok(Step { feeds, fetches, targets: names(value, path, "targets")?, check, expected })
+    Ok(RecordedStep { feeds, fetches, targets: names(value, path, "targets")?, check, expected })
 }
 
 fn recorded(value: &Value, path: Path) -> Result<Recorded, Fault> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Case, Expected, Mismatch, Step, compare};
+use super::{Case, Expected, Mismatch, RecordedStep, compare};
 use crate::failure::{Code, Failure, Result};
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -50,7 +50,7 @@ pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Diff
     Ok(case.steps.len())
 }
 
-async fn run(session: &Session, step: &Step) -> Result<Vec<Tensor>> {
+async fn run(session: &Session, step: &RecordedStep) -> Result<Vec<Tensor>> {
     let feeds: Vec<(&str, Tensor)> = step.feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
     let fetches: Vec<&str> = step.fetches.iter().map(String::as_str).collect();
     let targets: Vec<&str> = step.targets.iter().map(String::as_str).collect();
@@ -59,7 +59,7 @@ async fn run(session: &Session, step: &Step) -> Result<Vec<Tensor>> {
     })
 }
 
-fn hold(case: &Case, step: &Step, outcome: Result<Vec<Tensor>>) -> Result<(), Why> {
+fn hold(case: &Case, step: &RecordedStep, outcome: Result<Vec<Tensor>>) -> Result<(), Why> {
     match (&step.expected, outcome) {
         (Expected::Values(expected), Ok(got)) => {
             let pairs = step.fetches.iter().zip(expected.iter().zip(&got));

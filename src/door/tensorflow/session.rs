@@ -102,7 +102,7 @@ pub(super) struct Callable {
 }
 
 /// What a step gave.
-pub(super) struct Ran {
+pub(super) struct StepAnswer {
     pub fetched: Vec<(String, Tensor)>,
     pub metadata: Option<RunMetadata>,
 }
@@ -198,7 +198,7 @@ impl DoorSession {
     }
 
     /// Runs a step as a RunStep asks for it.
-    pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<Ran> {
+    pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<StepAnswer> {
         let options = request.options.unwrap_or_default();
         if !request.partial_run_handle.is_empty() {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
@@ -214,13 +214,13 @@ impl DoorSession {
         fetches: Vec<String>,
         targets: Vec<String>,
         options: &RunOptions,
-    ) -> Result<Ran> {
+    ) -> Result<StepAnswer> {
         let is_traced = options.trace_level > 0 || options.output_partition_graphs;
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
         let ran = self.within(options, self.session.step(signature, feeds)).await?;
         let fetched = fetches.into_iter().zip(ran.fetches).collect();
-        Ok(Ran { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
+        Ok(StepAnswer { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
 
     /// `work`, which is given up when its time is over.
@@ -259,7 +259,7 @@ impl DoorSession {
     }
 
     /// Runs a callable; `feeds` stand in the order in which it names them.
-    pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<Ran> {
+    pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<StepAnswer> {
         let callable = self.callable(handle)?;
         if callable.feed.len() != feeds.len() {
             let why = format!("the callable takes {} feeds, and {} came", callable.feed.len(), feeds.len());
@@ -316,7 +316,7 @@ impl DoorSession {
         feeds: Vec<(String, Tensor)>,
         fetch: Vec<String>,
         options: &RunOptions,
-    ) -> Result<Ran> {
+    ) -> Result<StepAnswer> {
         let run = self.partial_run(handle)?;
         let result = self.within(options, run.go_on(feeds, &fetch)).await;
         let is_over = match &result {
@@ -327,7 +327,7 @@ impl DoorSession {
         if is_over {
             lock(&self.partial).remove(handle);
         }
-        Ok(Ran { fetched: fetch.into_iter().zip(result?).collect(), metadata: None })
+        Ok(StepAnswer { fetched: fetch.into_iter().zip(result?).collect(), metadata: None })
     }
 
     /// Ends the session; what still runs in it ends with Cancelled.

@@ -9,7 +9,7 @@ use burn_backend::{BoolDType, FloatDType, Slice, TensorMetadata};
 
 use super::blocks;
 use super::memory::{Backing, Order, burn_type, held, upload};
-use crate::exec::engine::{DeviceTensor, Memory, Ran, Value, Values};
+use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::call::owned;
 use crate::failure::{Code, Failure, Result};
 use crate::memory as budget;
@@ -317,8 +317,8 @@ pub(super) fn float(dtype: DType) -> FloatDType {
 }
 
 /// The answer of a kernel with one output.
-pub(super) fn done<B: Backing>(array: Array<B>) -> Result<Ran> {
-    Ok(Ran::Done(Values::from_iter([array.value()])))
+pub(super) fn done<B: Backing>(array: Array<B>) -> Result<EngineOutcome> {
+    Ok(EngineOutcome::Done(Values::from_iter([array.value()])))
 }
 
 /// The one element of a tensor that lies with the host.

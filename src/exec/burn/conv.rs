@@ -11,7 +11,7 @@ use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
 use super::patches::Convolution;
 use super::{Body, pool};
-use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
 use crate::failure::Result;
@@ -20,7 +20,7 @@ use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
-    let kernel: fn(&Window, &Site<B>, Values) -> Result<Ran> = match node.op {
+    let kernel: fn(&Window, &Site<B>, Values) -> Result<EngineOutcome> = match node.op {
         "Conv2D" => conv2d,
         "Conv2DBackpropInput" => conv2d_backprop_input,
         "Conv2DBackpropFilter" => conv2d_backprop_filter,
@@ -250,9 +250,9 @@ impl Fit {
     }
 }
 
-fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let fit = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
-    let Some(fit) = fit else { return Ok(Ran::Declined(inputs)) };
+    let Some(fit) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
     let [image, filter] = arrays(site, inputs)?;
     if let (Some(convolution), Some(pixels), Some(weights)) =
         (patches(window, &fit, &image.shape, &filter.shape), B::floats(&image.raw), B::floats(&filter.raw))
@@ -306,11 +306,11 @@ fn patches(window: &Window, fit: &Fit, image: &Shape, filter: &Shape) -> Option<
     })
 }
 
-fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[0], inputs[2].shape())
         .and_then(|image| fit(window, inputs[2].dtype(), &image, inputs[1].shape()));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     };
     inputs.remove(0);
     let [filter, gradient] = arrays(site, inputs)?;
@@ -341,11 +341,11 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     done(window.leave(Array::<B> { raw, dtype, shape: fit.image, home: Home::default() }))
 }
 
-fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[1], inputs[2].shape())
         .and_then(|filter| fit(window, inputs[2].dtype(), inputs[0].shape(), &filter));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     };
     inputs.remove(1);
     let [image, gradient] = arrays(site, inputs)?;

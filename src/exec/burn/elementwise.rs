@@ -10,7 +10,7 @@ use super::array::{Array, Home, Site, done, float, host_scalar};
 use super::bits::{Comparison, One, Two};
 use super::memory::Backing;
 use super::{Body, blocks};
-use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
@@ -75,7 +75,9 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         let same = node.op.ends_with("Grad");
         return Ok(Some(Box::new(move |site, inputs| {
             let fits = |inputs: &Values| !same || inputs[0].shape() == inputs[1].shape();
-            let Some(shape) = broadcast(&inputs).filter(|_| fits(&inputs)) else { return Ok(Ran::Declined(inputs)) };
+            let Some(shape) = broadcast(&inputs).filter(|_| fits(&inputs)) else {
+                return Ok(EngineOutcome::Declined(inputs));
+            };
             let [x, y] = arrays(site, inputs)?;
             let (x, y) = (x.lifted(shape.rank())?, y.lifted(shape.rank())?);
             let dtype = x.dtype;
@@ -103,7 +105,7 @@ pub(super) fn logical<B: Backing>(node: &KernelNode) -> Option<Body<B>> {
         "LogicalNot" if B::REMOTE => {
             return Some(Box::new(|site, inputs| {
                 if with_host(&inputs) {
-                    return Ok(Ran::Declined(inputs));
+                    return Ok(EngineOutcome::Declined(inputs));
                 }
                 let [x] = arrays(site, inputs)?;
                 done(x.map(B::bool_not))
@@ -114,7 +116,7 @@ pub(super) fn logical<B: Backing>(node: &KernelNode) -> Option<Body<B>> {
     };
     let kernel: Body<B> = Box::new(move |site, inputs| {
         if with_host(&inputs) || inputs[0].shape() != inputs[1].shape() {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let [x, y] = arrays(site, inputs)?;
         done(x.map(|raw| both(raw, y.raw)))
@@ -219,7 +221,7 @@ fn zipped<B: Backing>(site: &Site<B>, [x, y]: [Array<B>; 2], shape: Shape, funct
 
 fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         // A number that lies with the host needs no tensor, and leaves the other operand to be written in place.
         for (function, tensor, number) in [(right, 0, 1), (left, 1, 0)] {
             if let Some(function) = function
@@ -239,7 +241,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
 /// Of the inputs as they stand, or the second first.
 fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         let [x, y] = arrays(site, inputs)?;
         let (x, y) = (x.lifted(shape.rank())?, y.lifted(shape.rank())?);
         let (x, y) = if swapped { (y, x) } else { (x, y) };
@@ -251,7 +253,7 @@ fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
 fn add_n<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
         if inputs.iter().any(|input| input.shape() != inputs[0].shape()) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         if blocks::is_much::<B>(inputs[0].shape()) {
             let all = inputs.into_iter().map(|input| site.array(input)).collect::<Result<Vec<_>>>()?;
@@ -280,7 +282,7 @@ fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
         let (shape, bias) = (inputs[0].shape().clone(), inputs[1].shape());
         let axis = if channels_first { 1 } else { shape.rank().saturating_sub(1) };
         if shape.rank() < 2 || bias.rank() != 1 || bias.dims()[0] != shape.dims()[axis] {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let [x, bias] = arrays(site, inputs)?;
         let along = (0..shape.rank()).map(|i| if i == axis { shape.dims()[i] } else { 1 }).collect();
@@ -292,9 +294,9 @@ fn bias_add<B: Backing>(channels_first: bool) -> Body<B> {
 /// SelectV2: all three broadcast.
 fn select<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
-        let Some(shape) = broadcast(&inputs) else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
         if inputs[0].is_empty() {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let [condition, yes, no] = arrays(site, inputs)?;
         let (condition, yes) = (condition.expand(&shape)?, yes.expand(&shape)?);
@@ -308,7 +310,7 @@ fn select_whole<B: Backing>() -> Body<B> {
     Box::new(move |site, inputs| {
         let whole = inputs[0].rank() == 0 || inputs[0].shape() == inputs[1].shape();
         if !whole || inputs[1].shape() != inputs[2].shape() {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         select(site, inputs)
     })
@@ -321,7 +323,7 @@ fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
     }
     Some(Box::new(move |site, inputs| {
         if with_host(&inputs) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         if !B::REMOTE {
             inputs[0].shape().checked_elements(to)?;

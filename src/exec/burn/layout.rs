@@ -4,7 +4,7 @@
 use super::Body;
 use super::array::{Array, Part, done};
 use super::memory::Backing;
-use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
@@ -89,7 +89,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "Pad" if node.inputs[0].is_float() => padded(),
         "GatherV2" => gather(node.attrs.int("batch_dims").unwrap_or(0)),
         "ZerosLike" if B::REMOTE && node.inputs[0].is_float() => Box::new(|site, inputs| {
-            let Value::Device(x) = &inputs[0] else { return Ok(Ran::Declined(inputs)) };
+            let Value::Device(x) = &inputs[0] else { return Ok(EngineOutcome::Declined(inputs)) };
             done(site.full(0.0, x.dtype, x.shape.clone()))
         }),
         _ => return Ok(None),
@@ -110,22 +110,22 @@ fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     };
     Ok(Some(match node.op {
         "Identity" | "StopGradient" | "PreventGradient" | "PlaceholderWithDefault" | "Snapshot" => {
-            Box::new(|_, inputs| Ok(Ran::Done(inputs)))
+            Box::new(|_, inputs| Ok(EngineOutcome::Done(inputs)))
         }
         "Shape" | "ShapeN" => Box::new(move |_, inputs| {
             if inputs.iter().any(|input| !wide && input.len() > i32::MAX as usize) {
-                return Ok(Ran::Declined(inputs));
+                return Ok(EngineOutcome::Declined(inputs));
             }
-            Ok(Ran::Done(inputs.iter().map(|x| numbers(x.shape().dims(), Shape::from([x.rank()]))).collect()))
+            Ok(EngineOutcome::Done(inputs.iter().map(|x| numbers(x.shape().dims(), Shape::from([x.rank()]))).collect()))
         }),
-        "Rank" => {
-            Box::new(move |_, inputs| Ok(Ran::Done(Values::from_iter([numbers(&[inputs[0].rank()], Shape::scalar())]))))
-        }
+        "Rank" => Box::new(move |_, inputs| {
+            Ok(EngineOutcome::Done(Values::from_iter([numbers(&[inputs[0].rank()], Shape::scalar())])))
+        }),
         "Size" => Box::new(move |_, inputs| {
             if !wide && inputs[0].len() > i32::MAX as usize {
-                return Ok(Ran::Declined(inputs));
+                return Ok(EngineOutcome::Declined(inputs));
             }
-            Ok(Ran::Done(Values::from_iter([numbers(&[inputs[0].len()], Shape::scalar())])))
+            Ok(EngineOutcome::Done(Values::from_iter([numbers(&[inputs[0].len()], Shape::scalar())])))
         }),
         _ => return Ok(None),
     }))
@@ -139,7 +139,7 @@ fn moved<B: Backing>(
 ) -> Body<B> {
     Box::new(move |site, mut inputs| {
         if matches!(inputs[data], Value::Host(_)) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let mut rest = Vec::with_capacity(inputs.len() - 1);
         for (_, value) in inputs.iter().enumerate().filter(|&(i, _)| i != data) {
@@ -147,15 +147,15 @@ fn moved<B: Backing>(
                 Value::Host(tensor) if tensor.rank() <= 1 && matches!(tensor.dtype(), DType::I32 | DType::I64) => {
                     rest.push(tensor.to_i64s()?)
                 }
-                _ => return Ok(Ran::Declined(inputs)),
+                _ => return Ok(EngineOutcome::Declined(inputs)),
             }
         }
         let x = site.array(std::mem::replace(&mut inputs[data], Value::Host(Tensor::scalar(false))))?;
         match how(&x, &rest) {
-            Some(arrays) => Ok(Ran::Done(arrays?.into_iter().map(Array::value).collect())),
+            Some(arrays) => Ok(EngineOutcome::Done(arrays?.into_iter().map(Array::value).collect())),
             None => {
                 inputs[data] = x.value();
-                Ok(Ran::Declined(inputs))
+                Ok(EngineOutcome::Declined(inputs))
             }
         }
     })
@@ -169,17 +169,17 @@ fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 
             Some(Value::Host(numbers)) if numbers.rank() <= 1 && matches!(numbers.dtype(), DType::I32 | DType::I64) => {
                 numbers.to_i64s()?
             }
-            Some(_) => return Ok(Ran::Declined(inputs)),
+            Some(_) => return Ok(EngineOutcome::Declined(inputs)),
             None => Vec::new(),
         };
         let shape = match &inputs[0] {
             Value::Device(x) => how(&x.shape, &numbers).filter(|shape| shape.rank() <= B::MAX_RANK),
             Value::Host(_) => None,
         };
-        let Some(shape) = shape else { return Ok(Ran::Declined(inputs)) };
+        let Some(shape) = shape else { return Ok(EngineOutcome::Declined(inputs)) };
         inputs.truncate(1);
         if *inputs[0].shape() == shape {
-            return Ok(Ran::Done(inputs));
+            return Ok(EngineOutcome::Done(inputs));
         }
         let [x] = super::elementwise::arrays(site, inputs)?;
         done(x.reshape(shape)?)
@@ -327,13 +327,13 @@ fn concat<B: Backing>() -> Body<B> {
         };
         let values = &inputs[..inputs.len() - 1];
         let Some(along) = along.filter(|&along| values.iter().all(|value| agree(along, value.shape()))) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         let mut dims = first.dims().to_vec();
         dims[along] = values.iter().map(|value| value.shape().dims()[along]).sum();
         let is_allowed = Shape::from(dims).is_allowed(inputs[0].dtype());
         if !is_allowed || all_host(&inputs, 1) || values.iter().any(Value::is_empty) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         inputs.pop();
         let arrays = inputs.into_iter().map(|value| site.array(value)).collect::<Result<Vec<_>>>()?;
@@ -346,11 +346,13 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
         let shape = inputs[0].shape().clone();
         let along = axis(along, shape.rank() + 1).filter(|_| shape.rank() < B::MAX_RANK);
         let same = inputs.iter().all(|input| *input.shape() == shape);
-        let Some(along) = along.filter(|_| same && !all_host(&inputs, 0)) else { return Ok(Ran::Declined(inputs)) };
+        let Some(along) = along.filter(|_| same && !all_host(&inputs, 0)) else {
+            return Ok(EngineOutcome::Declined(inputs));
+        };
         let mut dims = shape.dims().to_vec();
         dims.insert(along, inputs.len());
         if !Shape::from(dims.as_slice()).is_allowed(inputs[0].dtype()) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         dims[along] = 1;
         let arrays = inputs
@@ -365,12 +367,12 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
 fn padded<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
         let (Value::Device(x), Value::Host(paddings)) = (&inputs[0], &inputs[1]) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         let rank = x.shape.rank();
         let paddings = paddings.to_i64s()?;
         if rank == 0 || paddings.len() != 2 * rank || paddings.iter().any(|&n| !(0..1 << 31).contains(&n)) {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let sides: Vec<(usize, usize)> = paddings.chunks(2).map(|side| (side[0] as usize, side[1] as usize)).collect();
         let shape: Shape = x.shape.dims().iter().zip(&sides).map(|(size, side)| side.0 + size + side.1).collect();
@@ -383,7 +385,7 @@ fn padded<B: Backing>() -> Body<B> {
 fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
     Box::new(move |site, mut inputs| {
         let (Value::Device(x), Value::Host(indices)) = (&inputs[0], &inputs[1]) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         let along = match inputs.get(2) {
             Some(Value::Host(along)) if along.rank() == 0 => one(&along.to_i64s()?),
@@ -391,7 +393,7 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
             None => Some(0),
         };
         let Some(along) = along.and_then(|along| axis(along, x.shape.rank())).filter(|_| batch_dims == 0) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         let (before, size, behind) = (&x.shape.dims()[..along], x.shape.dims()[along], &x.shape.dims()[along + 1..]);
         let rows: Option<Vec<i32>> = indices
@@ -404,7 +406,7 @@ fn gather<B: Backing>(batch_dims: i64) -> Body<B> {
         let Some(rows) =
             rows.filter(|rows| !rows.is_empty() && shape.rank() <= B::MAX_RANK && shape.is_allowed(x.dtype))
         else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         inputs.truncate(1);
         let [x] = super::elementwise::arrays(site, inputs)?;

@@ -6,7 +6,7 @@ use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
 use super::{Body, blocks};
-use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::{KernelNode, call};
 use crate::failure::Result;
 use crate::tensor::{Shape, Tensor};
@@ -24,13 +24,13 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |site, inputs| {
         let shape = product(inputs[0].shape(), transpose_left, inputs[1].shape(), transpose_right, batches);
         let Some(shape) = shape.filter(|shape| shape.is_allowed(inputs[0].dtype())) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         if !B::REMOTE
             && let [Value::Host(x), Value::Host(y)] = inputs.as_slice()
             && let Some(answer) = small_product([x, y], [transpose_left, transpose_right], &shape)
         {
-            return Ok(Ran::Done(Values::from_iter([Value::Host(answer)])));
+            return Ok(EngineOutcome::Done(Values::from_iter([Value::Host(answer)])));
         }
         let [x, y] = arrays(site, inputs)?;
         let rank = shape.rank();

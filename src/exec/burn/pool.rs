@@ -5,7 +5,7 @@ use super::blocks::by_blocks;
 use super::conv::{Padding, Sides, Window, answered, inner, sizes};
 use super::elementwise::arrays;
 use super::memory::Backing;
-use crate::exec::engine::{Ran, Values};
+use crate::exec::engine::{EngineOutcome, Values};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
@@ -26,9 +26,9 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
 
-pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
@@ -84,12 +84,12 @@ fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result
     }
 }
 
-pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     };
     if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     }
     let [image, _, gradient] = arrays(site, inputs)?;
     let image = window.enter(image);
@@ -110,10 +110,10 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
     done(window.leave(inner))
 }
 
-pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<Ran> {
+pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let fit = pooled(window, inputs[0].dtype(), inputs[0].shape())
         .and_then(|(padding, answer)| Some((even(padding)?, answer)));
-    let Some((padding, answer)) = fit else { return Ok(Ran::Declined(inputs)) };
+    let Some((padding, answer)) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let image = window.enter(image);
@@ -124,14 +124,14 @@ pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Valu
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
-pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<Ran> {
+pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let image = sizes(&inputs[0], inputs[1].shape());
     let fit = image.and_then(|image| {
         let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
         let (batch, space, channels) = window.image(&image)?;
         (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
     });
-    let Some((padding, image)) = fit else { return Ok(Ran::Declined(inputs)) };
+    let Some((padding, image)) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
     inputs.remove(0);
     let [gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;

@@ -7,7 +7,7 @@ use super::array::{Array, Site, done};
 use super::elementwise::arrays;
 use super::memory::Backing;
 use super::{Body, admit_answer, blocks};
-use crate::exec::engine::{Ran, Value, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
 use crate::failure::Result;
@@ -49,7 +49,7 @@ enum Fold {
 fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
     Box::new(move |site, mut inputs| {
         let rank = inputs[0].rank();
-        let Some(reduced) = axes(&inputs[1], rank)? else { return Ok(Ran::Declined(inputs)) };
+        let Some(reduced) = axes(&inputs[1], rank)? else { return Ok(EngineOutcome::Declined(inputs)) };
         let sizes = inputs[0].shape().dims().iter().zip(&reduced);
         let shape: Shape = if keep_dims {
             sizes.map(|(&size, &gone)| if gone { 1 } else { size }).collect()
@@ -59,7 +59,7 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
         if shape == *inputs[0].shape() {
             // No dimension of more than one element goes, as in the gradient of what did not broadcast.
             inputs.truncate(1);
-            return Ok(Ran::Done(inputs));
+            return Ok(EngineOutcome::Done(inputs));
         }
         if !B::REMOTE {
             shape.checked_elements(inputs[0].dtype())?;
@@ -173,7 +173,7 @@ fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<
 /// A function of each row of the last dimension.
 fn along_rows<B: Backing>(function: fn(Raw<B>, usize) -> Raw<B>) -> Body<B> {
     Box::new(move |site, inputs| {
-        let Some(axis) = inputs[0].rank().checked_sub(1) else { return Ok(Ran::Declined(inputs)) };
+        let Some(axis) = inputs[0].rank().checked_sub(1) else { return Ok(EngineOutcome::Declined(inputs)) };
         admit_answer(&inputs)?;
         let [x] = arrays(site, inputs)?;
         if blocks::is_much::<B>(&x.shape) {
@@ -188,7 +188,7 @@ fn bias_add_grad<B: Backing>(channels_first: bool) -> Body<B> {
     Box::new(move |site, inputs| {
         let shape = inputs[0].shape();
         if shape.rank() < 2 {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         }
         let channels = if channels_first { 1 } else { shape.rank() - 1 };
         let answer = Shape::from([shape.dims()[channels]]);
@@ -198,9 +198,9 @@ fn bias_add_grad<B: Backing>(channels_first: bool) -> Body<B> {
 }
 
 /// The loss of each row, and its gradient with respect to the logits.
-fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<Ran> {
+fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     if inputs[0].rank() != 2 || inputs[0].shape() != inputs[1].shape() {
-        return Ok(Ran::Declined(inputs));
+        return Ok(EngineOutcome::Declined(inputs));
     }
     let [logits, labels] = arrays(site, inputs)?;
     let rows = Shape::from([logits.shape.dims()[0]]);
@@ -208,5 +208,5 @@ fn cross_entropy<B: Backing>(site: &Site<B>, inputs: Values) -> Result<Ran> {
     let gradient = Array { raw: B::float_sub(B::float_exp(logs.raw.clone()), labels.raw.clone()), ..logs.clone() };
     let weighted = labels.map(|raw| B::float_neg(B::float_mul(raw, logs.raw)));
     let loss = fold(weighted, Fold::Sum, |axis| axis == 1, rows)?;
-    Ok(Ran::Done(Values::from_iter([loss.value(), gradient.value()])))
+    Ok(EngineOutcome::Done(Values::from_iter([loss.value(), gradient.value()])))
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::exec::adapters::{self, BackendChoice};
-use crate::exec::engine::{Engine, Ran, Value, Values};
+use crate::exec::engine::{Engine, EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::kernel::tests::{cases, list, same, tensor, with_node};
 use crate::failure::{Code, Failure, Result};
@@ -42,8 +42,10 @@ fn run(
     // Again with the same inputs, lest the first call wrote over what it did not own.
     let first = (kernel.run)(inputs.clone())?;
     match (first, (kernel.run)(inputs)?) {
-        (Ran::Done(_), Ran::Done(values)) => values.into_iter().map(Value::into_host).collect::<Result<_>>().map(Some),
-        (Ran::Declined(_), Ran::Declined(_)) => Ok(None),
+        (EngineOutcome::Done(_), EngineOutcome::Done(values)) => {
+            values.into_iter().map(Value::into_host).collect::<Result<_>>().map(Some)
+        }
+        (EngineOutcome::Declined(_), EngineOutcome::Declined(_)) => Ok(None),
         _ => Err(Failure::invalid("declined one time, and not another")),
     }
 }
@@ -201,7 +203,9 @@ fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
     let x = Tensor::from_vec([4096], vec![1f32; 4096]);
     let mut kernel = with_node(&case, std::slice::from_ref(&x), |node| engine.compile(node)).unwrap().unwrap();
     let address = x.slice::<f32>().unwrap().as_ptr();
-    let Ran::Done(values) = (kernel.run)(Values::from_iter([Value::Host(x)])).unwrap() else { panic!("declined") };
+    let EngineOutcome::Done(values) = (kernel.run)(Values::from_iter([Value::Host(x)])).unwrap() else {
+        panic!("declined")
+    };
     let y = values.into_iter().next().unwrap().into_host().unwrap();
     assert_eq!(y.slice::<f32>().unwrap()[0], -1.0);
     assert_eq!(y.slice::<f32>().unwrap().as_ptr(), address);
@@ -221,7 +225,7 @@ fn a_gpu_updates_variables_as_tensorflow_does() {
             many => Tensor::vector(many.to_vec()),
         });
         let values = tensors.map(|tensor| engine.keep(tensor)).collect::<Result<Values>>().unwrap();
-        let Ran::Done(values) = (kernel.run)(values).unwrap() else { panic!("{op} was declined") };
+        let EngineOutcome::Done(values) = (kernel.run)(values).unwrap() else { panic!("{op} was declined") };
         assert_eq!(values.len(), wanted.len(), "{op}");
         for (value, wanted) in values.into_iter().zip(wanted) {
             let got = value.into_host().unwrap();

@@ -6,7 +6,7 @@
 use super::Body;
 use super::array::{Array, Site, host_scalar};
 use super::memory::Backing;
-use crate::exec::engine::{Ran, Values};
+use crate::exec::engine::{EngineOutcome, Values};
 use crate::exec::kernel::KernelNode;
 use crate::failure::Result;
 
@@ -57,7 +57,7 @@ fn update<B: Backing, const V: usize, const R: usize>(
         let arrays: Vec<usize> = (0..inputs.len()).filter(|&i| i < V || !is_rate(i)).collect();
         let fits = shape.elements() != Some(1) && arrays.iter().all(|&i| inputs[i].shape() == shape);
         let (Ok(rates), true, true) = (<[f64; R]>::try_from(rates), fits, arrays.len() == V + 1) else {
-            return Ok(Ran::Declined(inputs));
+            return Ok(EngineOutcome::Declined(inputs));
         };
         let mut held = Vec::with_capacity(V + 1);
         for (i, value) in inputs.into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn update<B: Backing, const V: usize, const R: usize>(
         let (Ok(variables), Some(gradient)) = (<[Array<B>; V]>::try_from(held), gradient) else {
             unreachable!("they were counted above");
         };
-        Ok(Ran::Done(rule(variables, gradient, rates).into_iter().map(Array::value).collect()))
+        Ok(EngineOutcome::Done(rule(variables, gradient, rates).into_iter().map(Array::value).collect()))
     })
 }
 

@@ -39,8 +39,8 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 /// # Errors
 /// InvalidArgument where an attribute is missing.
 pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<HostKernel>> {
-    type Run = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
-    let mut run: Run = match node.op {
+    type FileAction = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
+    let mut run: FileAction = match node.op {
         "SaveV2" => Box::new(save_v2),
         "Save" => Box::new(|dir, inputs| save_v1("Save", false, dir, inputs)),
         "SaveSlices" => Box::new(|dir, inputs| save_v1("SaveSlices", true, dir, inputs)),

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Act, Code};
+use super::{Act, PieceCode};
 use crate::plan::Piece;
 
 /// The stages of a piece.
@@ -55,7 +55,7 @@ pub(in crate::exec) struct Route {
 const MOST_WAITS_PER_NODE: usize = 16;
 
 /// The stages of a piece of which no node but the receives can wait; `None` where they would be too many.
-pub(super) fn stages(piece: &Piece, code: &Code, acts: &[Act]) -> Option<Stages> {
+pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<Stages> {
     let mut sets = Sets::new(MOST_WAITS_PER_NODE * piece.nodes.len() + 1024);
     let mut receives = Vec::new();
     let mut by_transfer = HashMap::new();
@@ -103,7 +103,7 @@ pub(super) fn stages(piece: &Piece, code: &Code, acts: &[Act]) -> Option<Stages>
 }
 
 /// Whether a node takes a turn of its own.
-fn runs(code: &Code, acts: &[Act], sources: &[Source], i: u32) -> bool {
+fn runs(code: &PieceCode, acts: &[Act], sources: &[Source], i: u32) -> bool {
     match acts[i as usize] {
         Act::Recv { .. } => false,
         Act::Nothing => code.nodes[i as usize].inputs > 0,
@@ -115,7 +115,7 @@ fn runs(code: &Code, acts: &[Act], sources: &[Source], i: u32) -> bool {
 type Source = Option<(u32, u32)>;
 
 /// The source of every node. None where the input may be a reference, which is looked at on its way.
-fn sources(piece: &Piece, code: &Code, acts: &[Act]) -> Vec<Source> {
+fn sources(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {
         // An input comes before the node: only a loop leads back, and there are none here.
@@ -140,7 +140,7 @@ struct Routes {
 }
 
 impl Routes {
-    fn of(piece: &Piece, code: &Code, sources: &[Source]) -> Routes {
+    fn of(piece: &Piece, code: &PieceCode, sources: &[Source]) -> Routes {
         let mut of = vec![Vec::new(); piece.nodes.len()];
         for (i, node) in piece.nodes.iter().enumerate().filter(|&(i, _)| sources[i].is_none()) {
             for (input, &(from, port)) in node.inputs.iter().enumerate() {

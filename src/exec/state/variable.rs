@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
 
-use super::super::engine::{Engine, EngineKernel, Ran, Value, Values, take_to_host};
+use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
 use super::super::resource::{Resource, Variable};
 use super::super::token::Token;
@@ -223,14 +223,14 @@ fn change(
     {
         let values = places.iter().filter_map(|place| (**place).clone()).chain(rest).collect();
         match (kernel.run)(values)? {
-            Ran::Done(values) => {
+            EngineOutcome::Done(values) => {
                 for (place, value) in places.iter_mut().zip(values) {
                     **place = Some(value);
                 }
                 drop(places);
                 return Ok(answer(variables, is_ref));
             }
-            Ran::Declined(mut values) => rest = values.drain(count..).collect(),
+            EngineOutcome::Declined(mut values) => rest = values.drain(count..).collect(),
         }
     }
     let rest: SmallVec<[Tensor; 8]> = rest.into_iter().map(Value::into_host).collect::<Result<_>>()?;

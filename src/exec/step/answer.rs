@@ -1,19 +1,19 @@
 //! What a node answers once its inputs are there: by its kernel, on the engine or on the host, or by handing on.
 
-use super::super::engine::{Ran, Value, Values};
+use super::super::engine::{EngineOutcome, Value, Values};
 use super::super::kernel::Inputs;
-use super::super::program::{Act, Node};
+use super::super::program::{Act, CompiledNode};
 use super::super::state::{Call, Outcome};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
-use crate::failure::{Code as Class, Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::Tensor;
 
 /// What a node on live inputs answers.
 pub(super) fn answer(
     act: &mut Act,
-    node: &Node,
+    node: &CompiledNode,
     inputs: &mut [Option<Token>],
     feeds: &mut [Option<Tensor>],
     fetches: &mut [Option<Token>],
@@ -26,15 +26,15 @@ pub(super) fn answer(
             let declined = match engine {
                 Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
                     match (kernel.run)(values(inputs)?)? {
-                        Ran::Done(values) => return complete(node, values),
-                        Ran::Declined(values) => Some(values),
+                        EngineOutcome::Done(values) => return complete(node, values),
+                        EngineOutcome::Declined(values) => Some(values),
                     }
                 }
                 _ => None,
             };
             let Some(kernel) = host else {
                 let why = format!("{} has no kernel for these inputs", node.op);
-                return Err(Failure::new(Class::Unimplemented, why));
+                return Err(Failure::new(Code::Unimplemented, why));
             };
             let inputs = match declined {
                 Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
@@ -77,7 +77,7 @@ pub(super) fn answer(
         | Act::Merge
         | Act::Enter
         | Act::Exit
-        | Act::NextIteration => Err(Failure::new(Class::Internal, "control flow in a piece that has none")),
+        | Act::NextIteration => Err(Failure::new(Code::Internal, "control flow in a piece that has none")),
     }
 }
 
@@ -114,7 +114,7 @@ fn tensors(inputs: &mut [Option<Token>]) -> Result<Inputs> {
 }
 
 /// What a kernel answered, held against the number of outputs.
-fn complete<T: Into<Token>>(node: &Node, answers: impl IntoIterator<Item = T>) -> Result<Outcome> {
+fn complete<T: Into<Token>>(node: &CompiledNode, answers: impl IntoIterator<Item = T>) -> Result<Outcome> {
     let mut tokens = Tokens::new();
     for answer in answers {
         tokens.push(Some(answer.into()));
@@ -122,8 +122,8 @@ fn complete<T: Into<Token>>(node: &Node, answers: impl IntoIterator<Item = T>) -
     if tokens.len() == node.outputs as usize { Ok(Outcome::Done(tokens)) } else { Err(miscounted(node, tokens.len())) }
 }
 
-fn miscounted(node: &Node, answers: usize) -> Failure {
-    Failure::new(Class::Internal, format!("the kernel answered {answers} of {} outputs", node.outputs))
+fn miscounted(node: &CompiledNode, answers: usize) -> Failure {
+    Failure::new(Code::Internal, format!("the kernel answered {answers} of {} outputs", node.outputs))
 }
 
 pub(super) fn take(inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
@@ -131,11 +131,11 @@ pub(super) fn take(inputs: &mut [Option<Token>], index: usize) -> Result<Token> 
 }
 
 fn missing(token: Option<Token>) -> Result<Token> {
-    token.ok_or_else(|| Failure::new(Class::Internal, "an input is missing"))
+    token.ok_or_else(|| Failure::new(Code::Internal, "an input is missing"))
 }
 
 /// The input as it goes on. A node that takes a reference takes a variable that has no value yet, too.
-pub(super) fn forward(node: &Node, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
+pub(super) fn forward(node: &CompiledNode, inputs: &mut [Option<Token>], index: usize) -> Result<Token> {
     let token = take(inputs, index)?;
     if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.handed_on() }
 }

@@ -10,16 +10,16 @@ use smallvec::SmallVec;
 
 use super::{Instance, Tags};
 use crate::exec::held::Tally;
-use crate::exec::program::{CONTROL, Code, Edge, Node, Wait};
+use crate::exec::program::{CONTROL, CompiledNode, Edge, PieceCode, Wait};
 use crate::exec::token::{Token, Tokens};
-use crate::failure::{Code as Class, Failure};
+use crate::failure::{Code, Failure};
 
 type Ready = VecDeque<Instance>;
 
 /// All frames of a step. Iterations and runs that are over are kept for the next ones.
 pub(super) struct Frames {
     iterations: Vec<Iteration>,
-    runs: Vec<Run>,
+    runs: Vec<FrameRun>,
     /// Per frame: iterations that are over.
     spare_iterations: Vec<Vec<u32>>,
     spare_runs: Vec<u32>,
@@ -41,7 +41,7 @@ struct Iteration {
 }
 
 /// A frame within one iteration of its parent.
-struct Run {
+struct FrameRun {
     frame: u32,
     /// The iteration it belongs to; meaningless for the root.
     parent: u32,
@@ -61,7 +61,7 @@ struct Run {
 }
 
 impl Frames {
-    pub fn new(code: &Code) -> Frames {
+    pub fn new(code: &PieceCode) -> Frames {
         let spare_iterations = code.frames.iter().map(|_| Vec::new()).collect();
         let mut frames = Frames {
             iterations: Vec::new(),
@@ -78,14 +78,14 @@ impl Frames {
         frames
     }
 
-    pub fn begin(&mut self, code: &Code, ready: &mut Ready) {
+    pub fn begin(&mut self, code: &PieceCode, ready: &mut Ready) {
         self.is_done = false;
         self.clear(code);
         self.start(code, 0, ready);
     }
 
     /// Forgets all values and iterations.
-    pub fn clear(&mut self, code: &Code) {
+    pub fn clear(&mut self, code: &PieceCode) {
         if code.stages.is_some() {
             self.root_slots().fill(None);
             return;
@@ -120,14 +120,14 @@ impl Frames {
         &mut self.iterations[0].slots
     }
 
-    pub fn inputs(&mut self, node: &Node, iteration: u32) -> (Wait, &mut [Option<Token>]) {
+    pub fn inputs(&mut self, node: &CompiledNode, iteration: u32) -> (Wait, &mut [Option<Token>]) {
         let iteration = &mut self.iterations[iteration as usize];
         let first = node.first_input as usize;
         (iteration.waits[node.local as usize], &mut iteration.slots[first..first + node.inputs as usize])
     }
 
     /// The numbers of the iterations around a node, outermost first.
-    pub fn tags(&self, code: &Code, iteration: u32) -> Tags {
+    pub fn tags(&self, code: &PieceCode, iteration: u32) -> Tags {
         let mut at = &self.iterations[iteration as usize];
         let mut tags = Tags::from_elem(0, code.frames[at.frame as usize].depth as usize);
         for tag in tags.iter_mut().rev() {
@@ -138,7 +138,7 @@ impl Frames {
     }
 
     /// The iteration of `frame` with these numbers around it, if it has started and is not over.
-    pub fn find(&self, code: &Code, frame: u32, tags: &[u32]) -> Option<u32> {
+    pub fn find(&self, code: &PieceCode, frame: u32, tags: &[u32]) -> Option<u32> {
         if self.is_done {
             return None;
         }
@@ -160,26 +160,26 @@ impl Frames {
     }
 
     /// Notes that a receive waits.
-    pub fn set_awaited(&mut self, code: &Code, at: Instance) {
+    pub fn set_awaited(&mut self, code: &PieceCode, at: Instance) {
         let local = code.nodes[at.node as usize].local as usize;
         self.iterations[at.iteration as usize].waits[local].is_open = true;
     }
 
     /// Whether a receive waits; from now on it does not.
-    pub fn take_awaited(&mut self, code: &Code, iteration: u32, node: u32) -> bool {
+    pub fn take_awaited(&mut self, code: &PieceCode, iteration: u32, node: u32) -> bool {
         let local = code.nodes[node as usize].local as usize;
         std::mem::take(&mut self.iterations[iteration as usize].waits[local].is_open)
     }
 
     /// Hands what a node answered, or that it is dead, to its consumers in an iteration.
-    pub fn deliver(&mut self, code: &Code, iteration: u32, node: u32, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn deliver(&mut self, code: &PieceCode, iteration: u32, node: u32, tokens: Option<Tokens>, ready: &mut Ready) {
         let node = &code.nodes[node as usize];
         let iteration = (&mut self.iterations[iteration as usize], iteration);
         deliver(code, iteration, node, tokens, ready, |_| true);
     }
 
     /// An Enter: its value goes to the first iteration of the inner frame, or to all.
-    pub fn enter(&mut self, code: &Code, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn enter(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
         let node = &code.nodes[at.node as usize];
         let place = code.frames[node.output_frame as usize].place as usize;
         let run = self.iterations[at.iteration as usize].children[place];
@@ -200,7 +200,7 @@ impl Frames {
     }
 
     /// An Exit: the value of the last iteration goes to the parent.
-    pub fn exit(&mut self, code: &Code, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn exit(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
         let iteration = &self.iterations[at.iteration as usize];
         let number = iteration.number;
         let run = &mut self.runs[iteration.run as usize];
@@ -213,7 +213,7 @@ impl Frames {
     }
 
     /// What the next iteration begins with; a dead value ends there.
-    pub fn next_iteration(&mut self, code: &Code, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn next_iteration(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
         let Some(tokens) = tokens else { return };
         let Iteration { run: id, number, .. } = self.iterations[at.iteration as usize];
         let run = &mut self.runs[id as usize];
@@ -227,7 +227,7 @@ impl Frames {
     }
 
     /// What the loop's condition answered in an iteration.
-    pub fn decide(&mut self, code: &Code, iteration: u32, goes_on: bool, ready: &mut Ready) {
+    pub fn decide(&mut self, code: &PieceCode, iteration: u32, goes_on: bool, ready: &mut Ready) {
         let Iteration { run: id, number, .. } = self.iterations[iteration as usize];
         let run = &mut self.runs[id as usize];
         if goes_on && number < u32::MAX - 1 {
@@ -246,7 +246,7 @@ impl Frames {
     }
 
     /// Counts a node that has run, and ends what is over with it.
-    pub fn count(&mut self, code: &Code, iteration: u32, ready: &mut Ready) {
+    pub fn count(&mut self, code: &PieceCode, iteration: u32, ready: &mut Ready) {
         let mut id = iteration;
         loop {
             let iteration = &mut self.iterations[id as usize];
@@ -277,14 +277,15 @@ impl Frames {
     }
 
     /// Why nothing goes on: a node that waits for what never comes.
-    pub fn stuck(&self, code: &Code) -> Failure {
+    pub fn stuck(&self, code: &PieceCode) -> Failure {
         let waiting = self.iterations.iter().filter(|iteration| iteration.remaining > 0).find_map(|iteration| {
-            let of_frame =
-                |node: &&Node| node.frame == iteration.frame && iteration.waits[node.local as usize].pending > 0;
+            let of_frame = |node: &&CompiledNode| {
+                node.frame == iteration.frame && iteration.waits[node.local as usize].pending > 0
+            };
             code.nodes.iter().find(of_frame)
         });
         let failure =
-            Failure::new(Class::InvalidArgument, "its inputs never come: the loop around it does not hang together");
+            Failure::new(Code::InvalidArgument, "its inputs never come: the loop around it does not hang together");
         match waiting {
             Some(node) => failure.at_node(&node.name, &node.op),
             None => failure,
@@ -292,7 +293,7 @@ impl Frames {
     }
 
     /// Starts the iterations that were asked for, as far as they may run side by side.
-    fn advance(&mut self, code: &Code, id: u32, ready: &mut Ready) {
+    fn advance(&mut self, code: &PieceCode, id: u32, ready: &mut Ready) {
         loop {
             let run = &self.runs[id as usize];
             let started = run.first + run.iterations.len() as u32;
@@ -305,7 +306,7 @@ impl Frames {
     }
 
     /// Starts the next iteration of a run, and the first ones of all loops within it, however deep.
-    fn start(&mut self, code: &Code, run: u32, ready: &mut Ready) {
+    fn start(&mut self, code: &PieceCode, run: u32, ready: &mut Ready) {
         let mut starting = vec![run];
         while let Some(run) = starting.pop() {
             let children = self.start_one(code, run, ready);
@@ -314,7 +315,7 @@ impl Frames {
     }
 
     /// Starts the next iteration of a run; answers the runs within it, which are to be started.
-    fn start_one(&mut self, code: &Code, run_id: u32, ready: &mut Ready) -> &[u32] {
+    fn start_one(&mut self, code: &PieceCode, run_id: u32, ready: &mut Ready) -> &[u32] {
         let run = &mut self.runs[run_id as usize];
         let number = run.first + run.iterations.len() as u32;
         run.wanted = run.wanted.max(number + 1);
@@ -351,10 +352,10 @@ impl Frames {
         &self.iterations[id as usize].children
     }
 
-    fn new_run(&mut self, code: &Code, frame: u32, parent: u32) -> u32 {
+    fn new_run(&mut self, code: &PieceCode, frame: u32, parent: u32) -> u32 {
         let id = self.spare_runs.pop().unwrap_or(self.runs.len() as u32);
         if id as usize == self.runs.len() {
-            self.runs.push(Run {
+            self.runs.push(FrameRun {
                 frame,
                 parent,
                 iterations: VecDeque::new(),
@@ -379,7 +380,7 @@ impl Frames {
         id
     }
 
-    fn new_iteration(&mut self, code: &Code, frame: u32, run: u32) -> u32 {
+    fn new_iteration(&mut self, code: &PieceCode, frame: u32, run: u32) -> u32 {
         let layout = &code.frames[frame as usize];
         self.iterations.push(Iteration {
             frame,
@@ -396,9 +397,9 @@ impl Frames {
 
 /// Hands what a node answered, or that it is dead, to those consumers that `which` says.
 fn deliver(
-    code: &Code,
+    code: &PieceCode,
     (iteration, id): (&mut Iteration, u32),
-    node: &Node,
+    node: &CompiledNode,
     mut tokens: Option<Tokens>,
     ready: &mut Ready,
     which: impl Fn(&Edge) -> bool,

@@ -7,10 +7,10 @@ use super::{Progress, Step, Surroundings, TURN, Tags, answer, cost, dead_fetch, 
 use crate::exec::Pushed;
 use crate::exec::engine::Value;
 use crate::exec::mailbox::Ticket;
-use crate::exec::program::{Act, Code, Placed, Program, Receive, Stages};
+use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
 use crate::exec::state::Call;
 use crate::exec::token::Token;
-use crate::failure::{Code as Class, Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
 /// How far the stages of a step are.
@@ -50,7 +50,7 @@ impl Course {
     }
 
     /// Marks what a dead value leads to: here nothing merges, so that is all that hangs on it.
-    fn die(&mut self, code: &Code, from: u32) {
+    fn die(&mut self, code: &PieceCode, from: u32) {
         self.dead.resize(code.nodes.len(), false);
         let mut leading = vec![from];
         while let Some(node) = leading.pop() {
@@ -119,7 +119,7 @@ impl Step {
 
     pub(super) fn run_staged(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
         let Program { code, acts } = program;
-        let Some(stages) = &code.stages else { return Err(Failure::new(Class::Internal, "the piece has no stages")) };
+        let Some(stages) = &code.stages else { return Err(Failure::new(Code::Internal, "the piece has no stages")) };
         let slots = self.frames.root_slots();
         let mut turn = TURN;
         loop {
@@ -154,7 +154,7 @@ impl Step {
                     let since = self.outbox.before(near.sink, self.id, self.current);
                     let Some(mut tokens) = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?.done()
                     else {
-                        return Err(Failure::new(Class::Internal, "it waits, which it must not here"));
+                        return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
                     };
                     hand_on(stages, placed, &mut tokens, slots);
                     self.outbox.ran(self.current, since);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::device::DeviceName;
-use crate::exec::program::{CONTROL, Code};
+use crate::exec::program::{CONTROL, PieceCode};
 use crate::trace::{DeviceTrace, NodeTrace};
 
 /// Most runs of nodes that one step records; a loop may go on without being written down.
@@ -43,7 +43,7 @@ impl Trace {
         }
     }
 
-    pub fn finish(self, code: &Code, device: &DeviceName) -> DeviceTrace {
+    pub fn finish(self, code: &PieceCode, device: &DeviceName) -> DeviceTrace {
         let mut inputs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); code.nodes.len()];
         for (from, node) in code.nodes.iter().enumerate() {
             for edge in &code.edges[node.first_edge as usize..node.end_edge as usize] {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use super::super::kernel::KernelNode;
 use super::super::turn;
 use super::super::{Holds, MAX_MESSAGES, MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
@@ -36,7 +36,7 @@ impl Engine for Endless {
 
     fn compile(&self, node: &KernelNode) -> crate::Result<Option<EngineKernel>> {
         let (begun, running) = (self.begun.lock().unwrap().clone(), self.running.clone());
-        let run = move |_: Values| -> crate::Result<Ran> {
+        let run = move |_: Values| -> crate::Result<EngineOutcome> {
             running.fetch_add(1, Ordering::SeqCst);
             let _until_it_ends = Running(running.clone());
             begun.send(()).unwrap();

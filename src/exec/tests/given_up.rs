@@ -94,7 +94,7 @@ fn host_kernels_end_when_their_step_is_given_up() {
 #[test]
 fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
     use super::super::adapters::{BackendChoice, cpu};
-    use super::super::engine::{Ran, Value, Values};
+    use super::super::engine::{EngineOutcome, Value, Values};
 
     let engine = cpu(BackendChoice::Flex).open().unwrap();
     let check = |op: &str, attrs: Json, inputs: &[&str]| {
@@ -103,8 +103,8 @@ fn what_engines_are_given_in_parts_ends_too_and_is_the_same() {
         let mut kernel = with_node(&case, &inputs, |node| engine.compile(node)).unwrap().unwrap();
         let values: Values = inputs.into_iter().map(Value::Host).collect();
         let run = || match (kernel.run)(values).unwrap() {
-            Ran::Done(_) => {}
-            Ran::Declined(_) => panic!("{op} was declined"),
+            EngineOutcome::Done(_) => {}
+            EngineOutcome::Declined(_) => panic!("{op} was declined"),
         };
         assert!(ends(run), "{op} ran to its end");
     };
@@ -128,7 +128,7 @@ const MANY: [usize; 3] = [17, 1009, 1000];
 #[cfg(feature = "exec")]
 fn both_answers(op: &str, attrs: &Json, inputs: &[Tensor]) -> ([Tensor; 2], usize) {
     use super::super::adapters::{BackendChoice, cpu};
-    use super::super::engine::{Ran, Value, Values};
+    use super::super::engine::{EngineOutcome, Value, Values};
 
     let engine = cpu(BackendChoice::Flex).open().unwrap();
     let case = json!({"op": op, "attrs": attrs});
@@ -137,8 +137,8 @@ fn both_answers(op: &str, attrs: &Json, inputs: &[Tensor]) -> ([Tensor; 2], usiz
     let values: Values = inputs.iter().map(keep).collect();
     let before = turn::LOOKS.get();
     let answer: Value = match (kernel.run)(values).unwrap() {
-        Ran::Done(answers) => answers.into_iter().next().unwrap(),
-        Ran::Declined(_) => panic!("{op} was declined"),
+        EngineOutcome::Done(answers) => answers.into_iter().next().unwrap(),
+        EngineOutcome::Declined(_) => panic!("{op} was declined"),
     };
     let answer = answer.into_host().unwrap();
     let looks = turn::LOOKS.get() - before;

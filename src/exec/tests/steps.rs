@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::engine::{Engine, EngineKernel, Ran, Value, Values};
+use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values};
 use super::super::kernel::KernelNode;
 use super::super::{Holds, Pushed};
 use super::*;
@@ -134,15 +134,15 @@ impl Engine for Odd {
     fn compile(&self, node: &KernelNode) -> crate::Result<Option<EngineKernel>> {
         let run = |mut values: Values| match values[0].clone().into_host()?.to_i64()? {
             13 => panic!("thirteen"),
-            0 => Ok(Ran::Declined(values)),
+            0 => Ok(EngineOutcome::Declined(values)),
             x => {
                 values[0] = Value::Host(Tensor::scalar(1000 - x as i32));
-                Ok(Ran::Done(values))
+                Ok(EngineOutcome::Done(values))
             }
         };
         Ok(match node.op {
             "Neg" => Some(EngineKernel { run: Box::new(run), host_up_to: 0 }),
-            "Square" => Some(EngineKernel { run: Box::new(|values| Ok(Ran::Done(values))), host_up_to: 2 }),
+            "Square" => Some(EngineKernel { run: Box::new(|values| Ok(EngineOutcome::Done(values))), host_up_to: 2 }),
             _ => None,
         })
     }

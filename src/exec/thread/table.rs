@@ -52,7 +52,7 @@ struct PieceState {
     signal: Arc<Signal>,
     /// The step under way.
     current: Option<u64>,
-    runs: VecDeque<Run>,
+    runs: VecDeque<StepRange>,
     is_queued: bool,
     /// What came for the step while the body was out.
     held: Vec<Given>,
@@ -65,7 +65,7 @@ enum Given {
 }
 
 /// Steps to run, one after the other.
-struct Run {
+struct StepRange {
     first: u64,
     next: u64,
     end: u64,
@@ -188,7 +188,7 @@ impl Table {
                 let _gone = reply.send(result);
             }
             Message::Start { id, first, count, feeds, claim } => {
-                let run = Run { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
+                let run = StepRange { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
                 self.start(id, run);
             }
             Message::Arrive { step, values } => {
@@ -236,7 +236,7 @@ impl Table {
         Ok(())
     }
 
-    fn start(&mut self, id: PieceId, mut run: Run) {
+    fn start(&mut self, id: PieceId, mut run: StepRange) {
         let step = StepId { session: id.session, number: run.first };
         let refused = match self.pieces.get(&id) {
             None => {

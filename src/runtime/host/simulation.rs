@@ -54,7 +54,7 @@ impl Draw {
 
 /// What goes from one participant to another.
 #[allow(clippy::large_enum_variant)] // Few are under way, and they are moved once.
-enum Parcel {
+enum Delivery {
     Message(Envelope),
     /// The link with the sender is over; what follows comes over another, if it is not dead.
     Down,
@@ -71,7 +71,7 @@ struct Net {
 
 #[derive(Default)]
 struct Lanes {
-    lanes: BTreeMap<(Peer, Peer), VecDeque<Parcel>>,
+    lanes: BTreeMap<(Peer, Peer), VecDeque<Delivery>>,
     /// The ways on which nothing comes for so many deliveries of others, so that messages gather and overtake each other.
     dawdling: BTreeMap<(Peer, Peer), u64>,
     cluster: Arc<Cluster>,
@@ -96,7 +96,7 @@ impl Router for SimPost {
         if state.dead.contains(to) {
             return Err(Failure::new(Code::Unavailable, format!("{to} is gone")));
         }
-        state.lanes.entry((self.me.clone(), to.clone())).or_default().push_back(Parcel::Message(envelope));
+        state.lanes.entry((self.me.clone(), to.clone())).or_default().push_back(Delivery::Message(envelope));
         self.net.sent.notify_all();
         Ok(())
     }
@@ -128,9 +128,9 @@ impl Net {
         &self.hosts.get().expect("the hosts are there before the first message")[peer]
     }
 
-    /// Delivers one parcel, if any is under way.
+    /// Delivers one delivery, if any is under way.
     fn deliver_one(&self, draw: &mut Draw) -> bool {
-        let (from, to, parcel) = {
+        let (from, to, delivery) = {
             let mut state = self.lock();
             let Lanes { lanes, dawdling, .. } = &mut *state;
             let mut lanes: Vec<_> = lanes.iter_mut().filter(|(_, lane)| !lane.is_empty()).collect();
@@ -151,13 +151,13 @@ impl Net {
             }
             let ready = ready(lane);
             let next = ready[draw.below(ready.len() as u64) as usize];
-            let parcel = lane.remove(next).expect("a place within the lane");
-            (from.clone(), to.clone(), parcel)
+            let delivery = lane.remove(next).expect("a place within the lane");
+            (from.clone(), to.clone(), delivery)
         };
-        match parcel {
-            Parcel::Message(envelope) => self.host(&to).deliver(&from, envelope),
-            Parcel::Down => self.host(&to).down(&from, task_of(&from).as_ref(), "its link ended"),
-            Parcel::Parted => self.host(&to).parted(&from, "its link ended"),
+        match delivery {
+            Delivery::Message(envelope) => self.host(&to).deliver(&from, envelope),
+            Delivery::Down => self.host(&to).down(&from, task_of(&from).as_ref(), "its link ended"),
+            Delivery::Parted => self.host(&to).parted(&from, "its link ended"),
         }
         true
     }
@@ -179,7 +179,7 @@ impl Net {
         let hosts = self.hosts.get().into_iter().flat_map(BTreeMap::keys);
         let survivors: Vec<Peer> = hosts.filter(|&peer| !state.dead.contains(peer)).cloned().collect();
         for to in survivors {
-            state.lanes.entry((victim.clone(), to)).or_default().push_back(Parcel::Down);
+            state.lanes.entry((victim.clone(), to)).or_default().push_back(Delivery::Down);
         }
     }
 
@@ -189,7 +189,7 @@ impl Net {
         for (from, to) in [(one, other), (other, one)] {
             let lane = state.lanes.entry((from.clone(), to.clone())).or_default();
             lane.clear();
-            lane.extend([Parcel::Down, Parcel::Parted]);
+            lane.extend([Delivery::Down, Delivery::Parted]);
         }
     }
 }
@@ -199,18 +199,18 @@ const MAX_READY: usize = 8;
 
 /// The places of what may come next. Any message may be large and then goes beside the rest, so what is sent after it may
 /// be there first, unless they are of one flow.
-fn ready(lane: &VecDeque<Parcel>) -> Vec<usize> {
+fn ready(lane: &VecDeque<Delivery>) -> Vec<usize> {
     let mut flows = BTreeSet::new();
     let mut places = Vec::new();
-    for (place, parcel) in lane.iter().enumerate() {
-        match parcel {
-            Parcel::Message(envelope) if places.len() < MAX_READY => {
+    for (place, delivery) in lane.iter().enumerate() {
+        match delivery {
+            Delivery::Message(envelope) if places.len() < MAX_READY => {
                 if envelope.message.flow().is_none_or(|flow| flows.insert(flow)) {
                     places.push(place);
                 }
             }
             // A link ends once, and nothing of it comes later.
-            Parcel::Down | Parcel::Parted if place == 0 => return vec![0],
+            Delivery::Down | Delivery::Parted if place == 0 => return vec![0],
             _ => break,
         }
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Outgoing;
 use super::plans::{FeedWay, Part, Prepared, gone};
-use super::session::{Session, lost};
+use super::session::{MasterSession, lost};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
@@ -72,10 +72,10 @@ struct Run {
     next: u64,
     end: u64,
     /// The steps that started and are not finished, oldest first, without a gap.
-    open: VecDeque<Step>,
+    open: VecDeque<OpenStep>,
 }
 
-struct Step {
+struct OpenStep {
     waits: HashSet<PieceId>,
     fetched: Vec<Option<Tensor>>,
     /// What the devices say of what they ran, where the plan is traced.
@@ -129,7 +129,7 @@ impl Run {
         for _ in first..target {
             let waits = self.parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
             let fetched = vec![None; self.signature.fetches.len()];
-            self.open.push_back(Step { waits, fetched, traces: Vec::new() });
+            self.open.push_back(OpenStep { waits, fetched, traces: Vec::new() });
         }
         for part in self.parts.iter() {
             let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
@@ -251,7 +251,7 @@ impl Run {
     }
 }
 
-impl Session {
+impl MasterSession {
     /// Begins a run, or answers why not.
     pub fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster) {
         self.used = Instant::now();

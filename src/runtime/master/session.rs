@@ -17,7 +17,7 @@ use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions};
 use crate::tensor::{PartialShape, Tensor};
 
-pub(super) struct Session {
+pub(super) struct MasterSession {
     pub id: SessionId,
     pub client: Peer,
     pub graph: Arc<Graph>,
@@ -44,9 +44,9 @@ pub(super) struct Session {
 /// The pieces of one worker, to be sent to it.
 type Pieces = Vec<(PieceId, Piece)>;
 
-impl Session {
+impl MasterSession {
     pub fn new(id: SessionId, client: Peer, graph: Graph, options: SessionOptions, limits: Limits) -> Self {
-        Session {
+        MasterSession {
             id,
             client,
             graph: Arc::new(graph),

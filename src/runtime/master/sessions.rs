@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::Limits;
-use super::session::Session;
+use super::session::MasterSession;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
@@ -26,7 +26,7 @@ pub(super) struct Sessions {
 pub(super) struct Handle {
     pub id: SessionId,
     pub client: Peer,
-    session: Mutex<Session>,
+    session: Mutex<MasterSession>,
 }
 
 #[derive(Default)]
@@ -37,11 +37,11 @@ struct Table {
 }
 
 impl Handle {
-    pub fn new(session: Session) -> Arc<Self> {
+    pub fn new(session: MasterSession) -> Arc<Self> {
         Arc::new(Handle { id: session.id, client: session.client.clone(), session: Mutex::new(session) })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Session> {
+    pub fn lock(&self) -> MutexGuard<'_, MasterSession> {
         lock(&self.session)
     }
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Most bulk messages, and bytes of them, that one peer has not acknowledged.
-pub const MAX_PARCELS: usize = 8192;
-pub const MAX_PARCEL_BYTES: usize = 8 << 30;
+pub const MAX_BULK_MESSAGES: usize = 8192;
+pub const MAX_BULK_BYTES: usize = 8 << 30;
 /// How often one bulk message is sent before the link counts as broken for good.
 pub const MAX_SENDS: u32 = 16;
 
 /// The bulk of one direction of a link.
-pub struct Parcels<T> {
+pub struct BulkQueue<T> {
     /// Number of the last.
     last: u64,
     kept: BTreeMap<u64, Kept<T>>,
@@ -23,37 +23,37 @@ pub struct Parcels<T> {
 }
 
 struct Kept<T> {
-    parcel: Arc<T>,
+    message: Arc<T>,
     bytes: usize,
     sends: u32,
 }
 
-impl<T> Default for Parcels<T> {
+impl<T> Default for BulkQueue<T> {
     fn default() -> Self {
-        Parcels { last: 0, kept: BTreeMap::new(), waiting: VecDeque::new(), bytes: 0 }
+        BulkQueue { last: 0, kept: BTreeMap::new(), waiting: VecDeque::new(), bytes: 0 }
     }
 }
 
-impl<T> Parcels<T> {
+impl<T> BulkQueue<T> {
     /// The number that the next gets, which has so many bytes.
     ///
     /// # Errors
     /// What there would be too many of, and the limit.
     pub fn next(&self, bytes: usize) -> Result<u64, (&'static str, usize)> {
-        if self.kept.len() >= MAX_PARCELS {
-            return Err(("bulk messages that wait", MAX_PARCELS));
+        if self.kept.len() >= MAX_BULK_MESSAGES {
+            return Err(("bulk messages that wait", MAX_BULK_MESSAGES));
         }
-        if self.bytes.saturating_add(bytes) > MAX_PARCEL_BYTES {
-            return Err(("bulk bytes that wait", MAX_PARCEL_BYTES));
+        if self.bytes.saturating_add(bytes) > MAX_BULK_BYTES {
+            return Err(("bulk bytes that wait", MAX_BULK_BYTES));
         }
         Ok(self.last + 1)
     }
 
     /// Adds the next.
-    pub fn add(&mut self, parcel: T, bytes: usize) {
+    pub fn add(&mut self, message: T, bytes: usize) {
         self.last += 1;
         self.bytes += bytes;
-        self.kept.insert(self.last, Kept { parcel: Arc::new(parcel), bytes, sends: 0 });
+        self.kept.insert(self.last, Kept { message: Arc::new(message), bytes, sends: 0 });
         self.waiting.push_back(self.last);
     }
 
@@ -67,7 +67,7 @@ impl<T> Parcels<T> {
         while let Some(number) = self.waiting.pop_front() {
             if let Some(kept) = self.kept.get_mut(&number) {
                 kept.sends += 1;
-                return Some((number, Arc::clone(&kept.parcel)));
+                return Some((number, Arc::clone(&kept.message)));
             }
         }
         None
@@ -113,7 +113,7 @@ impl<T> Parcels<T> {
 
     /// Forgets them all.
     pub fn clear(&mut self) {
-        *self = Parcels { last: u64::MAX, ..Parcels::default() };
+        *self = BulkQueue { last: u64::MAX, ..BulkQueue::default() };
     }
 }
 
@@ -121,59 +121,59 @@ impl<T> Parcels<T> {
 mod tests {
     use super::*;
 
-    fn take_all(parcels: &mut Parcels<&'static str>) -> Vec<(u64, &'static str)> {
-        std::iter::from_fn(|| parcels.take()).map(|(number, parcel)| (number, *parcel)).collect()
+    fn take_all(bulk: &mut BulkQueue<&'static str>) -> Vec<(u64, &'static str)> {
+        std::iter::from_fn(|| bulk.take()).map(|(number, message)| (number, *message)).collect()
     }
 
-    fn four() -> Parcels<&'static str> {
-        let mut parcels = Parcels::default();
-        for parcel in ["a", "b", "c", "d"] {
-            parcels.next(10).unwrap();
-            parcels.add(parcel, 10);
+    fn four() -> BulkQueue<&'static str> {
+        let mut bulk = BulkQueue::default();
+        for message in ["a", "b", "c", "d"] {
+            bulk.next(10).unwrap();
+            bulk.add(message, 10);
         }
-        parcels
+        bulk
     }
 
     #[test]
     fn what_a_broken_socket_took_goes_first_the_next_time() {
-        let mut parcels = four();
-        assert_eq!(parcels.take().map(|(number, _)| number), Some(1));
-        assert_eq!(parcels.take().map(|(number, _)| number), Some(2));
-        assert_eq!(parcels.take().map(|(number, _)| number), Some(3));
-        parcels.acknowledge(1, &[]).unwrap();
+        let mut bulk = four();
+        assert_eq!(bulk.take().map(|(number, _)| number), Some(1));
+        assert_eq!(bulk.take().map(|(number, _)| number), Some(2));
+        assert_eq!(bulk.take().map(|(number, _)| number), Some(3));
+        bulk.acknowledge(1, &[]).unwrap();
         // One socket had the first and the third, and has broken; another still has the second.
-        parcels.broke(&[1, 3]).unwrap();
-        assert_eq!(take_all(&mut parcels), [(3, "c"), (4, "d")]);
-        parcels.broke(&[3, 4]).unwrap();
-        parcels.acknowledge(2, &[4]).unwrap();
-        assert_eq!(take_all(&mut parcels), [(3, "c")], "4 has come while it waited");
-        parcels.acknowledge(4, &[]).unwrap();
-        assert_eq!((parcels.bytes, parcels.kept.len()), (0, 0));
-        assert_eq!(parcels.acknowledge(5, &[]), Err(4));
+        bulk.broke(&[1, 3]).unwrap();
+        assert_eq!(take_all(&mut bulk), [(3, "c"), (4, "d")]);
+        bulk.broke(&[3, 4]).unwrap();
+        bulk.acknowledge(2, &[4]).unwrap();
+        assert_eq!(take_all(&mut bulk), [(3, "c")], "4 has come while it waited");
+        bulk.acknowledge(4, &[]).unwrap();
+        assert_eq!((bulk.bytes, bulk.kept.len()), (0, 0));
+        assert_eq!(bulk.acknowledge(5, &[]), Err(4));
     }
 
     #[test]
     fn none_is_sent_for_ever() {
-        let mut parcels = four();
+        let mut bulk = four();
         for _ in 1..MAX_SENDS {
-            assert_eq!(parcels.take().map(|(number, _)| number), Some(1));
-            assert_eq!(parcels.broke(&[1]), Ok(()));
+            assert_eq!(bulk.take().map(|(number, _)| number), Some(1));
+            assert_eq!(bulk.broke(&[1]), Ok(()));
         }
-        parcels.take();
-        assert_eq!(parcels.broke(&[1]), Err(MAX_SENDS));
+        bulk.take();
+        assert_eq!(bulk.broke(&[1]), Err(MAX_SENDS));
     }
 
     #[test]
     fn those_that_are_not_acknowledged_are_limited() {
-        let mut parcels = Parcels::default();
-        for _ in 0..MAX_PARCELS {
-            assert!(parcels.next(1).is_ok());
-            parcels.add((), 1);
-            parcels.take();
+        let mut bulk = BulkQueue::default();
+        for _ in 0..MAX_BULK_MESSAGES {
+            assert!(bulk.next(1).is_ok());
+            bulk.add((), 1);
+            bulk.take();
         }
-        assert_eq!(parcels.next(1), Err(("bulk messages that wait", MAX_PARCELS)));
-        parcels.acknowledge(1, &[]).unwrap();
-        assert!(parcels.next(1).is_ok());
-        assert_eq!(parcels.next(MAX_PARCEL_BYTES), Err(("bulk bytes that wait", MAX_PARCEL_BYTES)));
+        assert_eq!(bulk.next(1), Err(("bulk messages that wait", MAX_BULK_MESSAGES)));
+        bulk.acknowledge(1, &[]).unwrap();
+        assert!(bulk.next(1).is_ok());
+        assert_eq!(bulk.next(MAX_BULK_BYTES), Err(("bulk bytes that wait", MAX_BULK_BYTES)));
     }
 }
