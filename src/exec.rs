@@ -3,7 +3,8 @@
 //! Never async, and a stranger to the network: what leaves a device goes through its [`Sink`].
 //!
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
-//! hears that its step was given up, `engine` is what a backend must do, `resource` and `state` hold what outlives a step.
+//! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the ops that work on
+//! that.
 
 pub mod adapters;
 #[cfg(feature = "exec")]
@@ -19,11 +20,15 @@ mod mailbox;
 mod outbox;
 mod program;
 mod resource;
+mod rows;
 mod state;
 mod step;
+mod sums;
 mod thread;
 mod token;
 mod turn;
+mod variant;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -102,6 +107,7 @@ impl Device {
             engine,
             resources,
             sink,
+            wake: Arc::new(mailbox.clone()),
             mailbox,
             parked: AtomicUsize::new(0),
             generators: Mutex::default(),

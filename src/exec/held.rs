@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::engine::Value;
 use super::resource::Resource;
-use super::state::Variant;
-use super::token::{Token, Tokens};
+use super::token::{Token, Tokens, Variant};
 use crate::failure::Held;
 use crate::tensor::Tensor;
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
 use super::step::{Body, Progress};
 use super::thread::{Claim, Turn};
-use super::token::Tokens;
+use super::waiting::{Answer, Ticket, Wake};
 use super::{Holds, Pushed};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -57,7 +57,7 @@ pub(super) enum Message {
     /// What an op that waited (a dequeue) got.
     Wake {
         ticket: Ticket,
-        result: Result<Tokens>,
+        result: Result<Answer>,
     },
     /// A turn that took long, and that others were not kept waiting for, is over.
     Back {
@@ -72,14 +72,6 @@ pub(super) enum Message {
         reply: SyncSender<Option<Held>>,
     },
     Close,
-}
-
-/// Names one op that waits, in one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket {
-    pub step: StepId,
-    /// Counted within the step.
-    pub number: u64,
 }
 
 /// The sending side.
@@ -147,6 +139,12 @@ impl Mailbox {
     /// Whether a message may be waiting.
     pub fn is_waiting(&self) -> bool {
         self.state.is_waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Mailbox {
+    fn wake(&self, ticket: Ticket, result: Result<Answer>) {
+        self.send(Message::Wake { ticket, result });
     }
 }
 

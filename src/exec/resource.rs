@@ -4,20 +4,30 @@
 //! container is cleared, or, in an isolated session, until that is released. Tensor arrays and stacks stand in no
 //! table: they live as long as a handle to them flows through their step.
 
+mod accumulator;
+mod queue;
+mod stack;
+mod tensor_array;
+mod variable;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use super::engine::Value;
-use super::state::{Accumulator, Queue, Stack, TensorArray};
+pub(super) use accumulator::Accumulator;
+pub(super) use queue::{How, Kind, Queue};
+pub(super) use stack::Stack;
+pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
+pub(super) use variable::Variable;
+
+use super::waiting::{Ticket, Waited};
 use crate::checkpoint::DataDir;
 use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::memory::{self, Holder};
-use crate::tensor::{DType, PartialShape};
 
 /// The container of resources that name none.
 pub const DEFAULT_CONTAINER: &str = "localhost";
@@ -56,7 +66,35 @@ impl Resource {
             Resource::Stack(stack) => stack.bytes(),
         }
     }
+
+    /// Forgets an op that waits for this: at once, or, where another works on it, as soon as that is done.
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        match self {
+            Resource::Queue(queue) => queue.give_up(ticket),
+            Resource::Accumulator(accumulator) => accumulator.give_up(ticket),
+            Resource::Variable(_) | Resource::TensorArray(_) | Resource::Stack(_) => {}
+        }
+    }
 }
+
+#[cfg(test)]
+impl Resource {
+    /// As an op that works on this for as long as the answer is kept.
+    pub(super) fn occupy(&self) -> Box<dyn Busy + '_> {
+        match self {
+            Resource::Queue(queue) => Box::new(queue.hold()),
+            Resource::Accumulator(accumulator) => Box::new(accumulator.hold()),
+            other => panic!("nobody waits in a {}", other.kind()),
+        }
+    }
+}
+
+/// See [`Resource::occupy`].
+#[cfg(test)]
+pub(super) trait Busy {}
+
+#[cfg(test)]
+impl<T> Busy for T {}
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,47 +209,5 @@ impl Holder for Resources {
         let (bytes, key, resource, session) = held.max_by_key(|(bytes, ..)| *bytes)?;
         let what = format!("{} '{}', which session {session} made", resource.kind(), key.name);
         Some(Held { what, bytes })
-    }
-}
-
-/// A variable: a name, a type and the value it has now, if any.
-#[derive(Debug)]
-pub(super) struct Variable {
-    pub name: String,
-    pub dtype: DType,
-    /// What the graph says of its shape.
-    pub shape: PartialShape,
-    value: Mutex<Option<Value>>,
-}
-
-impl Variable {
-    pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
-        Variable { name, dtype, shape, value: Mutex::new(None) }
-    }
-
-    /// The value it has now.
-    ///
-    /// # Errors
-    /// FailedPrecondition where it has none yet.
-    pub fn read(&self) -> Result<Value> {
-        self.hold().clone().ok_or_else(|| self.uninitialized())
-    }
-
-    pub fn is_initialized(&self) -> bool {
-        self.hold().is_some()
-    }
-
-    /// Bytes of its value; 0 where somebody is just changing it.
-    pub fn bytes(&self) -> usize {
-        self.value.try_lock().ok().and_then(|value| value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
-    }
-
-    /// Its place, for reading and writing while nobody else can.
-    pub fn hold(&self) -> MutexGuard<'_, Option<Value>> {
-        lock(&self.value)
-    }
-
-    pub fn uninitialized(&self) -> Failure {
-        Failure::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
     }
 }

@@ -10,6 +10,7 @@ mod staged;
 mod trace;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -21,13 +22,14 @@ use trace::Trace;
 
 use super::engine::Engine;
 use super::held::Tally;
-use super::mailbox::{Mailbox, Ticket};
+use super::mailbox::Mailbox;
 use super::outbox::Outbox;
 use super::program::{Act, PieceCode, Program};
 use super::resource::Resource;
-use super::state::{Call, Outcome};
+use super::state::{self, Call, Outcome};
 use super::token::{Token, Tokens};
 use super::turn::Signal;
+use super::waiting::{Answer, Ticket, Wake};
 use super::{Pushed, Sink};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
@@ -52,6 +54,8 @@ pub(super) struct Surroundings<'a> {
     pub engine: &'a dyn Engine,
     pub sink: &'a dyn Sink,
     pub mailbox: &'a Mailbox,
+    /// Where the answers of ops that wait go.
+    pub wake: &'a Arc<dyn Wake>,
     /// What the turn is told from outside.
     pub signal: &'a Signal,
     /// Bytes of all the values that are parked on the device.
@@ -198,7 +202,7 @@ impl Step {
         program: &mut Program,
         near: &Surroundings,
         ticket: Ticket,
-        result: Result<Tokens>,
+        result: Result<Answer>,
     ) -> Result<()> {
         let Some((at, _)) = self.blocked.remove(&ticket.number) else { return Ok(()) };
         self.current = at.node;
@@ -206,8 +210,8 @@ impl Step {
             trace.woke(ticket.number, at.node);
         }
         let node = &program.code.nodes[at.node as usize];
-        let tokens = result.map_err(|failure| node.blamed(failure))?;
-        self.finish(program, near, at, Some(tokens))
+        let answer = result.map_err(|failure| node.blamed(failure))?;
+        self.finish(program, near, at, Some(state::answered(answer)))
     }
 
     /// Runs what is ready, for one turn at most.
@@ -360,7 +364,7 @@ impl Step {
             }
             act => {
                 let ticket = Ticket { step: self.id, number: self.tickets };
-                let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
+                let call = &mut Call { engine: near.engine, device: near.wake, ticket };
                 let since = self.outbox.before(near.sink, self.id, at.node);
                 let began = self.trace.is_some().then(Instant::now);
                 let outcome = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?;

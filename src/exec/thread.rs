@@ -27,6 +27,7 @@ use super::kernel::Generators;
 use super::mailbox::{Inbox, Mailbox, Message};
 use super::resource::Resources;
 use super::turn::Signal;
+use super::waiting::Wake;
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
@@ -49,6 +50,8 @@ pub(super) struct Place {
     pub resources: Arc<Resources>,
     pub sink: Arc<dyn Sink>,
     pub mailbox: Mailbox,
+    /// The mailbox, as ops that wait know it.
+    pub wake: Arc<dyn Wake>,
     /// Bytes of the values that arrived and that no node has taken yet.
     pub parked: AtomicUsize,
     /// The state of each session's random ops, which all pieces of it share.

@@ -1,14 +1,14 @@
-//! What flows between the nodes of a piece.
+//! What flows between the nodes of a piece: tensors, handles to resources, and variants, which hold tokens in their turn.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::engine::Value;
 use super::resource::{Resource, Variable};
-use super::state::Variant;
-use crate::failure::{Failure, Result};
-use crate::tensor::Tensor;
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, PartialShape, Tensor};
 
 /// What a live edge carries; a dead one carries nothing.
 #[derive(Clone, Debug)]
@@ -49,6 +49,17 @@ impl Token {
         }
     }
 
+    /// What a variant holds of it: of a reference, the value that the variable has now.
+    ///
+    /// # Errors
+    /// FailedPrecondition if the variable has no value yet.
+    pub fn held(self) -> Result<Token> {
+        match self {
+            Token::Ref(_) => self.value().map(Token::Value),
+            other => Ok(other),
+        }
+    }
+
     /// The value in the memory of this process.
     pub fn host(self) -> Result<Tensor> {
         match self {
@@ -68,4 +79,110 @@ impl From<Tensor> for Token {
     fn from(tensor: Tensor) -> Token {
         Token::Value(Value::Host(tensor))
     }
+}
+
+/// Most variants within each other.
+const MAX_NESTED: usize = 64;
+
+/// A variant. Cheap to clone.
+#[derive(Clone)]
+pub(super) enum Variant {
+    List(Arc<List>),
+    Optional(Arc<Optional>),
+}
+
+/// A list of values.
+#[derive(Clone)]
+pub(super) struct List {
+    pub dtype: DType,
+    /// What is known of the shape of every element.
+    pub shape: PartialShape,
+    /// Most elements that a push may lead to.
+    pub limit: usize,
+    /// `None` for an element that was never set.
+    pub items: Vec<Option<Token>>,
+    /// How many variants lie within each other, this one included.
+    pub depth: usize,
+}
+
+/// Some values, or nothing.
+pub(super) struct Optional {
+    pub values: Option<Vec<Token>>,
+    depth: usize,
+}
+
+impl Optional {
+    /// # Errors
+    /// ResourceExhausted if too many variants lie within each other.
+    pub fn new(values: Option<Vec<Token>>) -> Result<Optional> {
+        let depth = depth_over(values.iter().flatten())?;
+        Ok(Optional { values, depth })
+    }
+}
+
+impl Variant {
+    /// The values within, one level deep.
+    pub fn values(&self) -> Vec<&Token> {
+        match self {
+            Variant::List(list) => list.items.iter().flatten().collect(),
+            Variant::Optional(optional) => optional.values.iter().flatten().collect(),
+        }
+    }
+
+    /// Where it lies: the same for all that share it.
+    pub fn address(&self) -> usize {
+        match self {
+            Variant::List(list) => Arc::as_ptr(list) as usize,
+            Variant::Optional(optional) => Arc::as_ptr(optional) as usize,
+        }
+    }
+
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Variant::List(_) => "list",
+            Variant::Optional(_) => "optional",
+        }
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Variant::List(list) => list.depth,
+            Variant::Optional(optional) => optional.depth,
+        }
+    }
+}
+
+impl fmt::Debug for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Variant({})", self.kind())
+    }
+}
+
+impl From<List> for Token {
+    fn from(list: List) -> Token {
+        Token::Variant(Variant::List(Arc::new(list)))
+    }
+}
+
+impl From<Optional> for Token {
+    fn from(optional: Optional) -> Token {
+        Token::Variant(Variant::Optional(Arc::new(optional)))
+    }
+}
+
+/// How deep the variants are that some values hold, themselves included.
+///
+/// # Errors
+/// ResourceExhausted if that passes the limit, so that dropping one never recurses too deep.
+pub(super) fn depth_over<'a>(tokens: impl Iterator<Item = &'a Token>) -> Result<usize> {
+    let depth = |token: &Token| match token {
+        Token::Variant(variant) => variant.depth(),
+        _ => 0,
+    };
+    let depth = 1 + tokens.map(depth).max().unwrap_or(0);
+    if depth > MAX_NESTED {
+        let why = format!("variants are within each other more than {MAX_NESTED} deep, which is the limit");
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    Ok(depth)
 }

@@ -2,6 +2,7 @@
 //!
 //! A string is bytes. Only what asks for UTF-8 by name looks at characters.
 
+mod assert;
 mod cut;
 mod fingerprint;
 mod format;
@@ -24,6 +25,7 @@ use crate::failure::Result;
 /// InvalidArgument where an attribute has no meaning, or the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
+        "Assert" => assert::kernel(node)?,
         "AsString" => format::kernel(node)?,
         "StringJoin" | "ReduceJoin" => join::kernel(node)?,
         "StringLength" | "Substr" => cut::kernel(node)?,

@@ -2,7 +2,8 @@
 
 use super::super::engine::Engine;
 use super::super::kernel::{KernelNode, checkpoint};
-use super::{Site, StateOp, simple};
+use super::named::Site;
+use super::op::{StateOp, simple};
 use crate::failure::Result;
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {

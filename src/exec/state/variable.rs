@@ -10,9 +10,10 @@ use smallvec::SmallVec;
 use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
 use super::super::resource::{Resource, Variable};
-use super::super::token::Token;
+use super::super::token::{Token, Tokens};
 use super::super::turn;
-use super::{Inputs, Named, Site, StateOp, nothing, one, simple, wrong_kind};
+use super::named::{Named, Site};
+use super::op::{Inputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
 use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
@@ -205,7 +206,7 @@ fn change(
     fast: Option<&mut EngineKernel>,
     engine: &dyn Engine,
     apply: impl FnOnce(&mut [Tensor], &[Tensor]) -> Result<()>,
-) -> Result<super::Tokens> {
+) -> Result<Tokens> {
     let variables: SmallVec<[Arc<Variable>; 4]> = (0..count).map(|i| inputs.variable(i)).collect::<Result<_>>()?;
     for (i, variable) in variables.iter().enumerate() {
         if variables[..i].iter().any(|other| Arc::ptr_eq(other, variable)) {
@@ -272,7 +273,7 @@ fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Option<Value>>;
     places.into_iter().flatten().collect()
 }
 
-fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> super::Tokens {
+fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> Tokens {
     match variables.into_iter().next() {
         Some(variable) if is_ref => one(Token::Ref(variable)),
         _ => nothing(),

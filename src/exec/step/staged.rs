@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use super::{Progress, Step, Surroundings, TURN, Tags, answer, cost, dead_fetch, to_send};
 use crate::exec::Pushed;
 use crate::exec::engine::Value;
-use crate::exec::mailbox::Ticket;
 use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
 use crate::exec::state::Call;
 use crate::exec::token::Token;
+use crate::exec::waiting::Ticket;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
@@ -150,7 +150,7 @@ impl Step {
                 _ if is_dead => {}
                 act => {
                     let ticket = Ticket { step: self.id, number: 0 };
-                    let call = &mut Call { engine: near.engine, mailbox: near.mailbox, ticket };
+                    let call = &mut Call { engine: near.engine, device: near.wake, ticket };
                     let since = self.outbox.before(near.sink, self.id, self.current);
                     let Some(mut tokens) = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?.done()
                     else {

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
-use super::super::mailbox::{self, Inbox, Mailbox, Ticket};
+use super::super::mailbox::{self, Inbox};
 use super::super::state::{self, Call, Outcome, Site, StateOp};
 use super::super::token::Tokens;
+use super::super::waiting::{Ticket, Wake};
 use super::*;
 use crate::failure::Result;
 use crate::graph::Output;
@@ -22,7 +23,7 @@ pub(super) struct Ops {
     engine: Box<dyn Engine>,
     site: Site,
     compiled: HashMap<String, StateOp>,
-    mailbox: Mailbox,
+    device: Arc<dyn Wake>,
     /// What came for calls that waited.
     pub inbox: Inbox,
     calls: u64,
@@ -37,7 +38,7 @@ impl Ops {
     pub fn on(resources: Arc<Resources>, text: &str, engine: Box<dyn Engine>) -> Ops {
         let (mailbox, inbox) = mailbox::open();
         let site = Site { session: SessionId(1), device: (DeviceKind::Cpu, 0), resources, generators: Arc::default() };
-        Ops { graph: graph(text), engine, site, compiled: HashMap::new(), mailbox, inbox, calls: 0 }
+        Ops { graph: graph(text), engine, site, compiled: HashMap::new(), device: Arc::new(mailbox), inbox, calls: 0 }
     }
 
     /// Calls a node; its inputs of the names that stand in `given` are those, and the others' are their nodes' answers.
@@ -66,8 +67,8 @@ impl Ops {
         }
         self.calls += 1;
         let step = StepId { session: self.site.session, number: self.calls };
-        let mut call =
-            Call { engine: &*self.engine, mailbox: &self.mailbox, ticket: Ticket { step, number: self.calls } };
+        let ticket = Ticket { step, number: self.calls };
+        let mut call = Call { engine: &*self.engine, device: &self.device, ticket };
         let op = self.compiled.get_mut(name).unwrap();
         memory::with_limit(bytes, || op(inputs, &mut call))
     }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::Pushed;
-use super::super::mailbox::{Message, Ticket};
+use super::super::mailbox::Message;
 use super::super::step::{self, Body, Parked, Progress, Surroundings, Tags};
-use super::super::token::Tokens;
 use super::super::turn::{self, Signal};
+use super::super::waiting::{Answer, Ticket};
 use super::ended::{Ended, GivenUp};
 use super::{Claim, Place};
 use crate::failure::{Code, Failure, Held, Result};
@@ -61,7 +61,7 @@ struct PieceState {
 /// What a step waits for.
 enum Given {
     Value { transfer: u32, tags: Tags, value: Option<Tensor> },
-    Woken { ticket: Ticket, result: Result<Tokens> },
+    Woken { ticket: Ticket, result: Result<Answer> },
 }
 
 /// Steps to run, one after the other.
@@ -117,6 +117,7 @@ fn surroundings<'a>(place: &'a Place, piece: PieceId, signal: &'a Signal) -> Sur
         engine: &*place.engine,
         sink: &*place.sink,
         mailbox: &place.mailbox,
+        wake: &place.wake,
         signal,
         parked: &place.parked,
     }
@@ -413,7 +414,7 @@ impl Table {
         self.feed(piece, Given::Value { transfer, tags, value });
     }
 
-    fn wake(&mut self, ticket: Ticket, result: Result<Tokens>) {
+    fn wake(&mut self, ticket: Ticket, result: Result<Answer>) {
         let session = self.sessions.get(&ticket.step.session);
         let Some(&piece) = session.and_then(|session| session.steps.get(&ticket.step.number)) else { return };
         self.feed(piece, Given::Woken { ticket, result });

@@ -1,18 +1,19 @@
-//! Assert: fails its step with the values it was given, where the condition does not hold.
+//! Assert: fails its step with the values it was given, if the condition does not hold.
 
-use super::super::kernel::KernelNode;
-use super::{Inputs, Outcome, StateOp, nothing};
+use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::failure::{Failure, Result};
 use crate::tensor::{Data, Tensor};
 
-pub(super) fn compile(node: &KernelNode) -> Result<StateOp> {
+pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     let most = usize::try_from(node.attrs.int("summarize")?).unwrap_or(usize::MAX);
-    Ok(Box::new(move |tokens, _| {
-        let mut inputs = Inputs(tokens);
-        if inputs.host(0)?.item::<bool>()? {
-            return Ok(Outcome::Done(nothing()));
+    Ok(Box::new(move |inputs: Inputs| {
+        let [condition, data @ ..] = inputs.as_slice() else {
+            return Err(Failure::invalid("Assert takes a condition"));
+        };
+        if condition.item::<bool>()? {
+            return Ok(Outputs::new());
         }
-        let data: Vec<String> = inputs.rest(1)?.iter().map(|tensor| format!("[{}]", summary(tensor, most))).collect();
+        let data: Vec<String> = data.iter().map(|tensor| format!("[{}]", summary(tensor, most))).collect();
         Err(Failure::invalid(format!("assertion failed: {}", data.join(" "))))
     }))
 }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Shape, Tensor, with_type};
 
 /// Row `i` of a tensor.
-pub(in super::super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
+pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::from(&tensor.dims()[1..]);
     let size = shape.checked_elements(tensor.dtype())?;
     let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
@@ -14,7 +14,7 @@ pub(in super::super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
 }
 
 /// Tensors of one shape and dtype as the rows of one.
-pub(in super::super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
+pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
     let whole: Shape = std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect();
     let elements = whole.checked_elements(dtype)?;
     let data: Option<Result<Data>> = with_type!(dtype, T => {

@@ -2,11 +2,53 @@
 //! there takes no time all the same.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::super::mailbox::Ticket;
-use super::Ended;
+use smallvec::SmallVec;
+
+use crate::failure::{Code, Failure, Result};
+use crate::ids::StepId;
 use crate::lock::lock;
+use crate::tensor::Tensor;
+
+/// Most ops that wait for one resource.
+pub(super) const MAX_WAITERS: usize = 1 << 16;
+
+/// Refuses an op that would have to wait.
+pub(super) fn too_many_waiters(what: &str) -> Failure {
+    Failure::new(Code::ResourceExhausted, format!("{MAX_WAITERS} ops wait for {what} already, which is the limit"))
+}
+
+/// Names one op that waits, in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket {
+    pub step: StepId,
+    /// Counted within the step.
+    pub number: u64,
+}
+
+/// The outputs of an op that could wait.
+pub(super) type Answer = SmallVec<[Tensor; 2]>;
+
+/// Takes the answer of an op that waited; called on any thread, and must not block.
+pub(super) trait Wake: Send + Sync {
+    fn wake(&self, ticket: Ticket, result: Result<Answer>);
+}
+
+/// One op that waits for a resource.
+pub(super) struct Waiter {
+    pub device: Arc<dyn Wake>,
+    pub ticket: Ticket,
+}
+
+impl Waiter {
+    pub fn wake(self, result: Result<Answer>) {
+        self.device.wake(self.ticket, result);
+    }
+}
+
+/// Ops that need not wait any longer, with their answers.
+pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 
 /// The state of something that ops wait in.
 #[derive(Default)]
@@ -38,18 +80,18 @@ pub(super) trait Waited: Sized {
     fn shared(&self) -> &Shared<Self::State>;
 
     /// Forgets an op that waits; answers what became of others by that.
-    fn forget(&self, state: &mut Self::State, ticket: Ticket) -> Ended;
+    fn forget(&self, state: &mut Self::State, ticket: Ticket) -> Finished;
 
     /// The state, as soon as nobody else works on it.
-    fn hold(&self) -> Held<'_, Self> {
-        let mut held = Held { state: lock(&self.shared().state), _after: CatchUp(self) };
+    fn hold(&self) -> StateGuard<'_, Self> {
+        let mut held = StateGuard { state: lock(&self.shared().state), _after: CatchUp(self) };
         forget_given_up(self, &mut held);
         held
     }
 
     /// The state, unless somebody works on it.
-    fn try_hold(&self) -> Option<Held<'_, Self>> {
-        self.shared().try_lock().map(|state| Held { state, _after: CatchUp(self) })
+    fn try_hold(&self) -> Option<StateGuard<'_, Self>> {
+        self.shared().try_lock().map(|state| StateGuard { state, _after: CatchUp(self) })
     }
 
     /// Gives up an op that waits, without waiting for one that works.
@@ -60,13 +102,13 @@ pub(super) trait Waited: Sized {
 }
 
 /// The state of something that ops wait in, for one that works on it.
-pub(super) struct Held<'a, W: Waited> {
+pub(super) struct StateGuard<'a, W: Waited> {
     state: MutexGuard<'a, W::State>,
     /// Dropped after the lock.
     _after: CatchUp<'a, W>,
 }
 
-impl<W: Waited> Deref for Held<'_, W> {
+impl<W: Waited> Deref for StateGuard<'_, W> {
     type Target = W::State;
 
     fn deref(&self) -> &W::State {
@@ -74,7 +116,7 @@ impl<W: Waited> Deref for Held<'_, W> {
     }
 }
 
-impl<W: Waited> DerefMut for Held<'_, W> {
+impl<W: Waited> DerefMut for StateGuard<'_, W> {
     fn deref_mut(&mut self) -> &mut W::State {
         &mut self.state
     }

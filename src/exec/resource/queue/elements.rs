@@ -3,16 +3,15 @@
 use std::collections::VecDeque;
 use std::fmt::{Display, Formatter, Result as Formatted};
 
-use super::super::super::kernel::{Dice, KernelNode};
-use crate::failure::{Failure, Result};
+use super::super::super::kernel::Dice;
 use crate::tensor::Tensor;
 
 /// One element: a tensor for each component.
 pub(super) type Element = Vec<Tensor>;
 
-/// Which kind of queue a node asks for.
+/// Which element of a queue goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::exec) enum Kind {
     Fifo,
     /// First in, first out; what is stacked is filled up to one size.
     Padding,
@@ -22,26 +21,6 @@ pub(super) enum Kind {
     },
     /// The least of the first component, which is an int64; among equals the one that came first.
     Priority,
-}
-
-impl Kind {
-    pub fn of(node: &KernelNode) -> Result<Kind> {
-        Ok(match node.op {
-            "PaddingFIFOQueueV2" => Kind::Padding,
-            "PriorityQueueV2" => Kind::Priority,
-            "RandomShuffleQueueV2" => {
-                let (keeps, capacity) = (node.attrs.int("min_after_dequeue")?, node.attrs.int("capacity")?);
-                let keeps = usize::try_from(keeps)
-                    .map_err(|_| Failure::invalid(format!("min_after_dequeue {keeps} must be >= 0")))?;
-                if usize::try_from(capacity).is_ok_and(|capacity| keeps >= capacity) {
-                    let why = format!("min_after_dequeue {keeps} must be < capacity {capacity}");
-                    return Err(Failure::invalid(why));
-                }
-                Kind::Shuffle { keeps }
-            }
-            _ => Kind::Fifo,
-        })
-    }
 }
 
 impl Display for Kind {

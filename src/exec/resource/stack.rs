@@ -1,0 +1,53 @@
+//! Stacks: what a loop keeps for its gradient. They live as long as a handle to them flows through their step.
+
+use std::sync::Mutex;
+
+use super::super::engine::Value;
+use crate::failure::{Failure, Result};
+use crate::lock::lock;
+use crate::memory;
+
+/// Most values on one stack.
+const MAX_STACK: usize = 1 << 24;
+
+pub(in crate::exec) struct Stack {
+    name: String,
+    limit: usize,
+    values: Mutex<Vec<Value>>,
+}
+
+impl Stack {
+    /// An empty stack that takes `limit` values, or as many as a stack may hold if that is less.
+    pub fn new(name: String, limit: usize) -> Stack {
+        Stack { name, limit: limit.min(MAX_STACK), values: Mutex::default() }
+    }
+
+    pub fn push(&self, value: Value) -> Result<()> {
+        let mut values = lock(&self.values);
+        if values.len() >= self.limit {
+            let why = format!("Stack[{}] overflowed its max_size ({})", self.name, self.limit);
+            return Err(Failure::invalid(why));
+        }
+        memory::grow()?;
+        values.push(value);
+        Ok(())
+    }
+
+    pub fn pop(&self) -> Result<Value> {
+        let value = lock(&self.values).pop();
+        value.ok_or_else(|| Failure::invalid(format!("Stack[{}] is empty when calling Pop().", self.name)))
+    }
+
+    pub fn clear(&self) {
+        lock(&self.values).clear();
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of its values; 0 where somebody is just changing it.
+    pub fn bytes(&self) -> usize {
+        self.values.try_lock().map_or(0, |values| values.iter().map(Value::heap_bytes).sum())
+    }
+}

@@ -1,0 +1,69 @@
+//! Which resource a node names, by container and name, and where it is looked up.
+
+use std::sync::Arc;
+
+use super::super::kernel::{Generators, KernelNode};
+use super::super::resource::{DEFAULT_CONTAINER, Key, Resource, Resources};
+use crate::device::DeviceKind;
+use crate::failure::{Failure, Result};
+use crate::ids::SessionId;
+
+/// For whom a piece is compiled.
+pub(in crate::exec) struct Site {
+    pub session: SessionId,
+    pub device: (DeviceKind, u32),
+    pub resources: Arc<Resources>,
+    /// Where the random numbers of the session's nodes go on, on this device.
+    pub generators: Arc<Generators>,
+}
+
+/// Refuses names that TensorFlow refuses, though not for the handle of a variable.
+fn check_names(container: &str, shared: &str) -> Result<()> {
+    let is_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    let is_name = container.starts_with(is_first) && container.chars().all(|c| is_first(c) || c == '-' || c == '/');
+    if !(container.is_empty() || is_name) {
+        return Err(Failure::invalid(format!("container contains invalid characters: {container}")));
+    }
+    if shared.starts_with('_') {
+        return Err(Failure::invalid(format!("shared_name cannot start with '_':{shared}")));
+    }
+    Ok(())
+}
+
+/// A resource that a node names: looked up when it is first used, and again when something was taken out of the table.
+pub(super) struct Named {
+    key: Key,
+    session: SessionId,
+    resources: Arc<Resources>,
+    found: Option<(u64, Resource)>,
+}
+
+impl Named {
+    pub fn new(node: &KernelNode, site: &Site) -> Result<Named> {
+        let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
+        if node.op != "VarHandleOp" {
+            check_names(text("container")?, text("shared_name")?)?;
+        }
+        let container = Some(text("container")?).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_CONTAINER);
+        let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
+        let key = Key {
+            session: site.resources.is_isolated(site.session).then_some(site.session),
+            device: site.device,
+            container: container.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
+    }
+
+    pub fn find(&mut self, make: impl FnOnce(&str) -> Result<Resource>) -> Result<Resource> {
+        let generation = self.resources.generation();
+        match &self.found {
+            Some((at, resource)) if *at == generation => Ok(resource.clone()),
+            _ => {
+                let resource = self.resources.find_or_make(&self.key, self.session, || make(&self.key.name))?;
+                self.found = Some((generation, resource.clone()));
+                Ok(resource)
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Sums and means of tensors, in place.
+
+use std::ops::Div;
+
+use crate::failure::{Failure, Result};
+use crate::tensor::{Integer, Numeric, Tensor, with_float, with_integer, with_number};
+
+/// Adds a tensor of the same shape and dtype.
+pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
+    let dtype = sum.dtype();
+    let done: Option<Result<()>> = with_number!(dtype, T => {
+        gradient.slice::<T>().and_then(|gradient| {
+            sum.slice_mut::<T>()?.iter_mut().zip(gradient).for_each(|(x, &y)| *x = Numeric::add(*x, y));
+            Ok(())
+        })
+    });
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
+}
+
+/// Divides by a number. Where that fails, nothing has changed.
+pub(super) fn divide(sum: &mut Tensor, count: u64) -> Result<()> {
+    let dtype = sum.dtype();
+    let count_f64 = count as f64;
+    let floats: Option<Result<()>> = with_float!(dtype, T => {
+        let count = <T as Numeric>::from_f64(count_f64);
+        sum.slice_mut::<T>().map(|sum| sum.iter_mut().for_each(|x| *x = Div::div(*x, count)))
+    });
+    let done = floats.or_else(|| {
+        with_integer!(dtype, T => {
+            let count = <T as Numeric>::from_i64(count as i64);
+            sum.slice_mut::<T>().map(|sum| {
+                sum.iter_mut().for_each(|x| *x = Integer::checked_div(*x, count).unwrap_or_default());
+            })
+        })
+    });
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
+}
