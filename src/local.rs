@@ -179,7 +179,7 @@ mod tests {
             told = watch => told,
         };
         let through = |event: StepEvent| match event {
-            StepEvent::Through { steps } => steps,
+            StepEvent::Progress { steps } => steps,
             other => panic!("{other:?}"),
         };
         let (first, second) = (through(first), through(second));

@@ -18,7 +18,7 @@ use crate::graph::Graph;
 use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
 use crate::plan::{Plan, Signature, meant};
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Message, Peer, SessionOptions};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions, ToWorker};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain};
@@ -165,7 +165,7 @@ impl Inbox for MeshRouter {
 
     fn parted(&self, peer: &Peer, _task: &Task, why: &str) {
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
-            host.parted(peer, why);
+            host.peer_lost(peer, why);
         }
     }
 }
@@ -300,7 +300,7 @@ impl Node {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
             let member = cluster.member(task).ok_or_else(|| no_task(task, &cluster))?;
-            self.router.send(&member.peer, Message::Clear { containers: containers.to_vec() }.into())
+            self.router.send(&member.peer, ToWorker::Clear { containers: containers.to_vec() }.into())
         };
         tasks.iter().map(clear).fold(Ok(()), Result::and)
     }

@@ -86,69 +86,113 @@ pub struct Envelope {
     pub tensors: Vec<Tensor>,
 }
 
-impl From<Message> for Envelope {
-    fn from(message: Message) -> Self {
-        Envelope { message, tensors: Vec::new() }
+impl Envelope {
+    pub fn new(message: impl Into<Message>, tensors: Vec<Tensor>) -> Self {
+        Envelope { message: message.into(), tensors }
     }
 }
 
-/// Everything that is said on a mesh.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Message {
-    /// First on every connection, and again when something in it changes.
-    Hello(Box<Hello>),
-    /// Last on a connection that ends on purpose.
-    Goodbye { reason: String },
-
-    /// Client to master.
-    Request { id: RequestId, request: Request },
-    /// Master to client, once per request; `Run` is answered after its last step. A run that is refused because its plan is
-    /// gone ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
-    Reply { id: RequestId, result: Result<Reply, Failure> },
-    /// Master to client: what a step of a `Run` fetched; the tensors are the fetches, in order.
-    Fetched { id: RequestId, step: u64 },
-    /// Master to client: a fetch of a partial run; the tensor is its value.
-    Part { id: RequestId, fetch: u32 },
-    /// Master to client, now and then: so many steps of a watched `Run` are through.
-    Through { id: RequestId, steps: u64 },
-
-    /// Master to worker: hold these pieces until they are forgotten or the session ends.
-    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
-    /// Worker to master: registered, or why not.
-    Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
-    /// Master to worker: run these pieces for these steps, one step after the other; the tensors are the pieces' feeds,
-    /// piece by piece, the same for every step.
-    Start { pieces: Vec<PieceId>, first: u64, count: u64 },
-    /// Worker to master: in a partial run, the fetch at that place among the piece's; the tensor is its value.
-    Got { piece: PieceId, step: u64, place: u32 },
-    /// Worker to master: the piece has run for this step; the tensors are what it fetched, in the piece's order,
-    /// and its trace where the plan is traced.
-    Done { piece: PieceId, step: u64 },
-    /// Worker to master: the step failed there.
-    Failed { step: StepId, failure: Failure },
-    /// Worker to master: its link with `peer` ended a while ago, and what was under way on it is lost, of the session's steps
-    /// up to `until`. A step later than that was not begun then.
-    Parted { session: SessionId, until: u64, peer: Peer, why: String },
-    /// Master to worker: give the step up and forget it.
-    Abort { step: StepId, failure: Failure },
-    /// Master to worker: no step will run these pieces any more, registered or on their way to be; forget them.
-    Forget { pieces: Vec<PieceId> },
-    /// Master to worker: the session is over; forget its pieces and its own resources.
-    Release { session: SessionId },
-    /// Anybody to worker: forget every resource of these containers.
-    Clear { containers: Vec<String> },
-
-    /// Worker to worker: values of a step for one device; the tensors are those that are not dead, in order.
-    Push { step: StepId, to: DeviceName, values: Vec<Carried> },
-
-    /// In place of a message for whose tensors the receiver has no memory; never sent.
-    #[serde(skip)]
-    Refused { message: Box<Message>, failure: Failure },
+impl<M: Into<Message>> From<M> for Envelope {
+    fn from(message: M) -> Self {
+        Envelope::new(message, Vec::new())
+    }
 }
 
-/// One value of a [`Message::Push`].
+/// Everything that is said on a mesh, by who reads it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// First on every connection, and again when something in it changes. The link itself reads it.
+    Hello(Box<Hello>),
+    /// Last on a connection that ends on purpose. The link itself reads it.
+    Goodbye {
+        reason: String,
+    },
+    ToClient(ToClient),
+    ToMaster(ToMaster),
+    ToWorker(ToWorker),
+    /// In place of a message for whose tensors the receiver has no memory; never sent.
+    #[serde(skip)]
+    Refused {
+        message: Box<Message>,
+        failure: Failure,
+    },
+}
+
+impl From<ToClient> for Message {
+    fn from(message: ToClient) -> Self {
+        Message::ToClient(message)
+    }
+}
+
+impl From<ToMaster> for Message {
+    fn from(message: ToMaster) -> Self {
+        Message::ToMaster(message)
+    }
+}
+
+impl From<ToWorker> for Message {
+    fn from(message: ToWorker) -> Self {
+        Message::ToWorker(message)
+    }
+}
+
+/// What a master tells a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToClient {
+    /// Once per request; `Run` is answered after its last step. A run that is refused because its plan is gone
+    /// ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
+    Reply { id: RequestId, result: Result<Reply, Failure> },
+    /// What a step of a `Run` fetched; the tensors are the fetches, in order.
+    Fetched { id: RequestId, step: u64 },
+    /// A fetch of a partial run, by its place in the signature; the tensor is its value.
+    PartialFetch { id: RequestId, fetch: u32 },
+    /// Now and then: how many steps of a watched `Run` are done.
+    Progress { id: RequestId, steps: u64 },
+}
+
+/// What clients and workers tell a master.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToMaster {
+    /// A client asks for something.
+    Request { id: RequestId, request: Request },
+    /// A worker has registered these pieces, or says why not.
+    Registered { session: SessionId, pieces: Vec<PieceId>, result: Result<(), Failure> },
+    /// A fetch of a partial run, by its place among the piece's fetches; the tensor is its value.
+    PartialFetch { piece: PieceId, step: u64, place: u32 },
+    /// The piece has run for this step; the tensors are what it fetched, in the piece's order, and its trace if the plan is
+    /// traced.
+    Done { piece: PieceId, step: u64 },
+    /// The step failed on that worker.
+    Failed { step: StepId, failure: Failure },
+    /// The worker's link with `peer` ended a while ago, and what was under way on it is lost. That concerns the session's
+    /// steps up to `until`, the last that the worker had been told to start by then.
+    PeerLost { session: SessionId, until: u64, peer: Peer, why: String },
+}
+
+/// What masters, and other workers, tell a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// Hold these pieces until they are forgotten or the session ends.
+    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
+    /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
+    /// same for every step.
+    Start { pieces: Vec<PieceId>, first: u64, count: u64 },
+    /// Values of a step for one device, from another worker or, in a partial run, the master's feeds. The tensors are those
+    /// of the values that are not dead, in order.
+    Push { step: StepId, to: DeviceName, values: Vec<PushedValue> },
+    /// Give the step up and forget it.
+    Abort { step: StepId, failure: Failure },
+    /// No step will run these pieces any more, registered or on their way to be; forget them.
+    Forget { pieces: Vec<PieceId> },
+    /// The session is over; forget its pieces and its own resources.
+    Release { session: SessionId },
+    /// From anybody: forget every resource of these containers.
+    Clear { containers: Vec<String> },
+}
+
+/// One value of a [`ToWorker::Push`], whose tensor travels beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carried {
+pub struct PushedValue {
     pub transfer: u32,
     pub iterations: SmallVec<[u32; 2]>,
     /// It is of an untaken branch and has no tensor.

@@ -131,11 +131,11 @@ impl StepArgs {
         let steps = Steps { count: self.steps, every: self.every };
         let ran = session
             .watch_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |event| match event {
-                StepEvent::Through { steps } => progress.set_position(steps),
+                StepEvent::Progress { steps } => progress.set_position(steps),
                 StepEvent::Fetched { step, values } if trouble.is_none() => {
                     trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
                 }
-                StepEvent::Fetched { .. } | StepEvent::Part { .. } => {}
+                StepEvent::Fetched { .. } | StepEvent::PartialFetch { .. } => {}
             })
             .await;
         progress.finish_and_clear();

@@ -9,7 +9,7 @@ use super::error::{Holder, MeshError};
 use crate::device::{DeviceName, Task};
 use crate::failure::Failure;
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request};
+use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToMaster, ToWorker};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
@@ -276,35 +276,43 @@ pub const TELLING_BYTES: usize = 1024;
 /// A message that stands for a large one that could not be taken, so that whoever waits for it is told: made from the first
 /// bytes of its header, it says which request, step or pieces that is about. `None` if those bytes do not say.
 pub fn stand_in(header: &[u8]) -> Option<Message> {
-    let (kind, rest) = postcard::take_from_bytes::<u32>(header).ok()?;
-    let is = |message: &Message| postcard::to_allocvec(message).is_ok_and(|bytes| bytes.first() == Some(&(kind as u8)));
+    let ((reader, kind), rest) = postcard::take_from_bytes::<(u32, u32)>(header).ok()?;
+    let starts = |message: Message| {
+        postcard::to_allocvec(&message).is_ok_and(|bytes| bytes.starts_with(&[reader as u8, kind as u8]))
+    };
+    let to_client = |message: ToClient| starts(message.into());
+    let to_master = |message: ToMaster| starts(message.into());
+    let to_worker = |message: ToWorker| starts(message.into());
     let (first, after_first) = postcard::take_from_bytes::<u64>(rest).ok()?;
     let (id, session) = (RequestId(first), SessionId(first));
     // For a request any other of its id will do.
-    let request = Message::Request { id, request: Request::Close { session } };
-    if is(&request) {
-        return Some(request);
+    let request = ToMaster::Request { id, request: Request::Close { session } };
+    if to_master(request.clone()) {
+        return Some(request.into());
     }
-    let fetched = Message::Fetched { id, step: 0 };
-    if is(&fetched) || is(&Message::Part { id, fetch: 0 }) || is(&Message::Reply { id, result: Ok(Reply::Closed) }) {
-        return Some(fetched);
+    let fetched = ToClient::Fetched { id, step: 0 };
+    if to_client(fetched.clone())
+        || to_client(ToClient::PartialFetch { id, fetch: 0 })
+        || to_client(ToClient::Reply { id, result: Ok(Reply::Closed) })
+    {
+        return Some(fetched.into());
     }
-    if is(&Message::Register { session, isolated: false, pieces: Vec::new() }) {
+    if to_worker(ToWorker::Register { session, isolated: false, pieces: Vec::new() }) {
         let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
-        return Some(Message::Registered { session, pieces: vec![piece], result: Ok(()) });
+        return Some(ToMaster::Registered { session, pieces: vec![piece], result: Ok(()) }.into());
     }
-    if is(&Message::Start { pieces: Vec::new(), first: 0, count: 0 }) {
+    if to_worker(ToWorker::Start { pieces: Vec::new(), first: 0, count: 0 }) {
         let ((pieces, first, count), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(Message::Start { pieces, first, count });
+        return Some(ToWorker::Start { pieces, first, count }.into());
     }
     let piece = PieceId { session, number: 0 };
-    if is(&Message::Done { piece, step: 0 }) || is(&Message::Got { piece, step: 0, place: 0 }) {
+    if to_master(ToMaster::Done { piece, step: 0 }) || to_master(ToMaster::PartialFetch { piece, step: 0, place: 0 }) {
         let ((piece, step), _) = postcard::take_from_bytes(rest).ok()?;
-        return Some(Message::Done { piece, step });
+        return Some(ToMaster::Done { piece, step }.into());
     }
     let ((step, to), _) = postcard::take_from_bytes::<(StepId, DeviceName)>(rest).ok()?;
-    let push = Message::Push { step, to, values: Vec::new() };
-    is(&push).then_some(push)
+    let push = ToWorker::Push { step, to, values: Vec::new() };
+    to_worker(push.clone()).then(|| push.into())
 }
 
 /// A whole message whose bytes are all here.
@@ -365,7 +373,7 @@ pub(super) mod tests {
     use super::*;
     use crate::device::DeviceKind;
     use crate::plan::{Mode, Piece};
-    use crate::protocol::Carried;
+    use crate::protocol::PushedValue;
 
     pub fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
@@ -384,7 +392,7 @@ pub(super) mod tests {
 
     pub fn example() -> Envelope {
         Envelope {
-            message: Message::Fetched { id: RequestId(7), step: 3 },
+            message: ToClient::Fetched { id: RequestId(7), step: 3 }.into(),
             tensors: vec![
                 Tensor::scalar(238i32),
                 Tensor::from_vec([2, 2], vec![true, false, true, true]),
@@ -398,7 +406,7 @@ pub(super) mod tests {
     #[test]
     fn messages_survive_the_wire() {
         let step = StepId { session: SessionId(1), number: 9 };
-        let abort = Message::Abort { step, failure: Failure::invalid("no") };
+        let abort = ToWorker::Abort { step, failure: Failure::invalid("no") };
         for envelope in [example(), Envelope::from(abort)] {
             assert_eq!(parse(&whole(&envelope)).unwrap(), envelope);
         }
@@ -412,8 +420,8 @@ pub(super) mod tests {
         };
         let (id, session) = (RequestId(u64::MAX), SessionId(1 << 40));
         let open = Request::Open { session, graph: vec![Default::default(); 9], options: Default::default() };
-        let close = Message::Request { id, request: Request::Close { session: SessionId(id.0) } };
-        check(Message::Request { id, request: open }, Some(close));
+        let close = ToMaster::Request { id, request: Request::Close { session: SessionId(id.0) } };
+        check(ToMaster::Request { id, request: open }.into(), Some(close.into()));
         let piece = |number| {
             let piece = Piece {
                 device: Task::new("local", 0).device(DeviceKind::Cpu, 0),
@@ -426,22 +434,23 @@ pub(super) mod tests {
             (PieceId { session, number }, piece)
         };
         let pieces = vec![piece(u32::MAX), piece(3)];
-        let registered = Message::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
-        check(Message::Register { session, isolated: true, pieces }, Some(registered));
-        let fetched = || Some(Message::Fetched { id, step: 0 });
-        check(Message::Fetched { id, step: 7 }, fetched());
-        check(Message::Part { id, fetch: 1 }, fetched());
-        check(Message::Reply { id, result: Ok(Reply::Ran { steps: 9 }) }, fetched());
+        let registered = ToMaster::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
+        check(ToWorker::Register { session, isolated: true, pieces }.into(), Some(registered.into()));
+        let fetched = || Some(ToClient::Fetched { id, step: 0 }.into());
+        check(ToClient::Fetched { id, step: 7 }.into(), fetched());
+        check(ToClient::PartialFetch { id, fetch: 1 }.into(), fetched());
+        check(ToClient::Reply { id, result: Ok(Reply::Ran { steps: 9 }) }.into(), fetched());
         let (piece, step) = (PieceId { session, number: 5 }, StepId { session, number: 1 << 33 });
-        let done = || Some(Message::Done { piece, step: 8 });
-        check(Message::Done { piece, step: 8 }, done());
-        check(Message::Got { piece, step: 8, place: 2 }, done());
-        let start = Message::Start { pieces: vec![piece; 3], first: 4, count: 2 };
+        let done = || Some(ToMaster::Done { piece, step: 8 }.into());
+        check(ToMaster::Done { piece, step: 8 }.into(), done());
+        check(ToMaster::PartialFetch { piece, step: 8, place: 2 }.into(), done());
+        let start = Message::from(ToWorker::Start { pieces: vec![piece; 3], first: 4, count: 2 });
         check(start.clone(), Some(start));
         let to = Task::new("a_job_of_a_rather_long_name", 3).device(DeviceKind::Gpu, 1);
-        let values = vec![Carried { transfer: 1, iterations: Default::default(), is_dead: false }; 100];
-        check(Message::Push { step, to: to.clone(), values }, Some(Message::Push { step, to, values: Vec::new() }));
-        check(Message::Release { session }, None);
+        let values = vec![PushedValue { transfer: 1, iterations: Default::default(), is_dead: false }; 100];
+        let stands = ToWorker::Push { step, to: to.clone(), values: Vec::new() };
+        check(ToWorker::Push { step, to, values }.into(), Some(stands.into()));
+        check(ToWorker::Release { session }.into(), None);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::device::Task;
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
-    use crate::protocol::{Envelope, Message, Request};
+    use crate::protocol::{Envelope, Request, ToMaster, ToWorker};
 
     let stamped = |envelope: Envelope| {
         let mut bytes = whole(&envelope);
@@ -57,9 +57,9 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         bulk_beyond: vec![4, 5],
     };
     let messages: [(&str, Envelope); 4] = [
-        ("abort", Message::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
-        ("done", Message::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
-        ("request", Message::Request { id: RequestId(7), request }.into()),
+        ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
+        ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
+        ("request", ToMaster::Request { id: RequestId(7), request }.into()),
         ("values", example()),
     ];
     let other = Refusal::OtherMesh { mesh: Task::new("den", 0).to_string() };

@@ -174,15 +174,15 @@ mod tests {
 
     use super::*;
     use crate::ids::RequestId;
-    use crate::protocol::Message;
+    use crate::protocol::{Message, ToClient};
 
     fn message(number: u64) -> Envelope {
-        Message::Fetched { id: RequestId(0), step: number }.into()
+        ToClient::Fetched { id: RequestId(0), step: number }.into()
     }
 
     fn numbers(envelopes: Vec<Envelope>) -> Vec<u64> {
         let number = |envelope: Envelope| match envelope.message {
-            Message::Fetched { step, .. } => step,
+            Message::ToClient(ToClient::Fetched { step, .. }) => step,
             other => panic!("{other:?}"),
         };
         envelopes.into_iter().map(number).collect()

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::admission::Gate;
 use super::*;
 use crate::ids::{PieceId, RequestId, SessionId};
-use crate::protocol::Message;
+use crate::protocol::{Message, ToClient, ToMaster};
 use crate::tensor::Tensor;
 
 const ROUNDS: u64 = 20_000;
@@ -32,7 +32,9 @@ impl Inbox for Ball {
 
     fn deliver(&self, from: &Peer, envelope: Envelope) {
         match (&self.report, &envelope.message) {
-            (None, Message::Done { .. }) => self.mesh.wait().send(from, envelope).expect("the other is there"),
+            (None, Message::ToMaster(ToMaster::Done { .. })) => {
+                self.mesh.wait().send(from, envelope).expect("the other is there")
+            }
             (None, _) => {
                 drop(envelope);
                 self.mesh.wait().send(from, round(0)).expect("the other is there");
@@ -49,7 +51,7 @@ impl Inbox for Ball {
 }
 
 fn round(step: u64) -> Envelope {
-    Message::Done { piece: PieceId { session: SessionId(7), number: 1 }, step }.into()
+    ToMaster::Done { piece: PieceId { session: SessionId(7), number: 1 }, step }.into()
 }
 
 /// A participant on a runtime of its own, as it would be in a process of its own.
@@ -187,8 +189,8 @@ fn what_it_costs() {
         let mut bulk = Vec::new();
         for _ in 0..TRANSFERS {
             let start = Instant::now();
-            let message = Message::Fetched { id: RequestId(1), step: 1 };
-            here.send(there.peer(), Envelope { message, tensors: vec![tensor.clone()] }).unwrap();
+            let message = ToClient::Fetched { id: RequestId(1), step: 1 };
+            here.send(there.peer(), Envelope::new(message, vec![tensor.clone()])).unwrap();
             bulk.push(reports.recv().unwrap() - start);
         }
         let between = processor_seconds();

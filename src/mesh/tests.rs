@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::*;
 use crate::device::DeviceKind;
 use crate::ids::{RequestId, SessionId, StepId};
-use crate::protocol::{Carried, Message, Reply};
+use crate::protocol::{Message, PushedValue, Reply, ToClient, ToMaster, ToWorker};
 use crate::tensor::Tensor;
 
 /// Nothing here takes that long; a test that waits for it has failed.
@@ -104,12 +104,12 @@ fn config(registry: &Path, task: &str) -> MeshConfig {
 }
 
 fn number(number: u64) -> Envelope {
-    Message::Done { piece: crate::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
+    ToMaster::Done { piece: crate::ids::PieceId { session: SessionId(0), number: 0 }, step: number }.into()
 }
 
 fn fetched(id: u64, elements: usize) -> Envelope {
     let tensor = Tensor::vector((0..elements).map(|i| i as f32).collect::<Vec<_>>());
-    Envelope { message: Message::Fetched { id: RequestId(id), step: 1 }, tensors: vec![tensor] }
+    Envelope::new(ToClient::Fetched { id: RequestId(id), step: 1 }, vec![tensor])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,9 +122,9 @@ async fn two_nodes_meet_through_the_registry_and_speak() {
 
     let step = StepId { session: SessionId(3), number: 1 };
     let to = Task::new("local", 0).device(DeviceKind::Cpu, 0);
-    let values = (0..3).map(|transfer| Carried { transfer, iterations: SmallVec::new(), is_dead: false }).collect();
+    let values = (0..3).map(|transfer| PushedValue { transfer, iterations: SmallVec::new(), is_dead: false }).collect();
     let push = Envelope {
-        message: Message::Push { step, to, values },
+        message: ToWorker::Push { step, to, values }.into(),
         tensors: vec![
             Tensor::vector(vec![true, false]),
             Tensor::vector(vec![b"greetings".to_vec(), vec![0xff]]),
@@ -269,7 +269,7 @@ async fn messages_of_one_request_stay_in_order_whatever_their_size() {
             mesh.send(&to, fetched(request, 400_000)).unwrap();
             mesh.send(&to, fetched(request, 4)).unwrap();
             let ran = Reply::Ran { steps: 1 };
-            mesh.send(&to, Message::Reply { id: RequestId(request), result: Ok(ran) }.into()).unwrap();
+            mesh.send(&to, ToClient::Reply { id: RequestId(request), result: Ok(ran) }.into()).unwrap();
         }
         for i in 0..5000 {
             mesh.send(&to, number(i)).unwrap();
@@ -281,9 +281,9 @@ async fn messages_of_one_request_stay_in_order_whatever_their_size() {
     for _ in 0..20 * 3 + 5000 {
         let (_, envelope) = client.got().await;
         match envelope.message {
-            Message::Fetched { id, .. } => requests[id.0 as usize].push(envelope.tensors[0].len()),
-            Message::Reply { id, .. } => requests[id.0 as usize].push(0),
-            Message::Done { step, .. } => numbers.push(step),
+            Message::ToClient(ToClient::Fetched { id, .. }) => requests[id.0 as usize].push(envelope.tensors[0].len()),
+            Message::ToClient(ToClient::Reply { id, .. }) => requests[id.0 as usize].push(0),
+            Message::ToMaster(ToMaster::Done { step, .. }) => numbers.push(step),
             other => panic!("{other:?}"),
         }
     }
@@ -425,8 +425,8 @@ async fn take_round(ear: &mut Someone, from: u64, count: u64, large: std::ops::R
     let mut ids = std::collections::BTreeSet::new();
     while small.len() < count as usize || ids.len() < (large.end - large.start) as usize {
         match ear.got().await.1 {
-            Envelope { message: Message::Done { step, .. }, .. } => small.push(step),
-            Envelope { message: Message::Fetched { id, .. }, tensors } => {
+            Envelope { message: Message::ToMaster(ToMaster::Done { step, .. }), .. } => small.push(step),
+            Envelope { message: Message::ToClient(ToClient::Fetched { id, .. }), tensors } => {
                 assert!(tensors[0].len() == 100_000 && ids.insert(id.0), "{id:?} came twice");
             }
             other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 //! A large message goes beside the small ones, which may overtake it. What must not be overtaken is in one flow with what
 //! must not overtake it: an Abort with the Start that it is about, say.
 
-use super::{Message, Request};
+use super::{Message, Request, ToClient, ToMaster, ToWorker};
 
 /// Messages to one peer that arrive in the order in which they were sent, however large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,47 +21,76 @@ pub enum Flow {
 impl Message {
     /// The flow that it belongs to; `None` for one that keeps no order with any other.
     pub fn flow(&self) -> Option<Flow> {
-        Some(match self {
-            Message::Request { id, request } => match request {
+        match self {
+            Message::ToClient(message) => Some(message.flow()),
+            Message::ToMaster(message) => message.flow(),
+            Message::ToWorker(message) => message.flow(),
+            Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => None,
+        }
+    }
+
+    /// Whether somebody waits for it who would wait for ever, or keep something for ever, if it did not come. It is small.
+    pub fn must_come(&self) -> bool {
+        match self {
+            Message::ToClient(message) => matches!(message, ToClient::Reply { .. }),
+            Message::ToMaster(message) => match message {
+                ToMaster::Registered { .. }
+                | ToMaster::Done { .. }
+                | ToMaster::Failed { .. }
+                | ToMaster::PeerLost { .. } => true,
+                ToMaster::Request { .. } | ToMaster::PartialFetch { .. } => false,
+            },
+            Message::ToWorker(message) => match message {
+                ToWorker::Abort { .. } | ToWorker::Forget { .. } | ToWorker::Release { .. } => true,
+                ToWorker::Register { .. } | ToWorker::Start { .. } | ToWorker::Push { .. } | ToWorker::Clear { .. } => {
+                    false
+                }
+            },
+            Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => false,
+        }
+    }
+}
+
+impl ToClient {
+    fn flow(&self) -> Flow {
+        match self {
+            ToClient::Reply { id, .. }
+            | ToClient::Fetched { id, .. }
+            | ToClient::PartialFetch { id, .. }
+            | ToClient::Progress { id, .. } => Flow::Request(id.0),
+        }
+    }
+}
+
+impl ToMaster {
+    fn flow(&self) -> Option<Flow> {
+        match self {
+            ToMaster::Request { id, request } => Some(match request {
                 Request::Run { .. } | Request::Explain { .. } => Flow::Request(id.0),
                 Request::Feed { run, .. } | Request::Cancel { run, .. } => Flow::Request(run.0),
                 Request::Open { session, .. }
                 | Request::Extend { session, .. }
                 | Request::Prepare { session, .. }
                 | Request::Close { session } => Flow::Session(session.0),
-            },
-            Message::Reply { id, .. }
-            | Message::Fetched { id, .. }
-            | Message::Part { id, .. }
-            | Message::Through { id, .. } => Flow::Request(id.0),
-            Message::Register { session, .. } | Message::Release { session } => Flow::Pieces(session.0),
-            Message::Abort { step, .. } => Flow::Pieces(step.session.0),
-            Message::Start { pieces, .. } | Message::Forget { pieces } => Flow::Pieces(pieces.first()?.session.0),
-            Message::Got { piece, step, .. } | Message::Done { piece, step } => Flow::Step(piece.session.0, *step),
-            Message::Hello(_)
-            | Message::Goodbye { .. }
-            | Message::Registered { .. }
-            | Message::Failed { .. }
-            | Message::Parted { .. }
-            | Message::Clear { .. }
-            | Message::Push { .. }
-            | Message::Refused { .. } => return None,
-        })
+            }),
+            ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {
+                Some(Flow::Step(piece.session.0, *step))
+            }
+            ToMaster::Registered { .. } | ToMaster::Failed { .. } | ToMaster::PeerLost { .. } => None,
+        }
     }
+}
 
-    /// Whether somebody waits for it who would wait for ever, or keep something for ever, if it did not come. It is small.
-    pub fn must_come(&self) -> bool {
-        matches!(
-            self,
-            Message::Reply { .. }
-                | Message::Registered { .. }
-                | Message::Done { .. }
-                | Message::Failed { .. }
-                | Message::Parted { .. }
-                | Message::Abort { .. }
-                | Message::Forget { .. }
-                | Message::Release { .. }
-        )
+impl ToWorker {
+    fn flow(&self) -> Option<Flow> {
+        match self {
+            ToWorker::Register { session, .. } | ToWorker::Release { session } => Some(Flow::Pieces(session.0)),
+            ToWorker::Abort { step, .. } => Some(Flow::Pieces(step.session.0)),
+            ToWorker::Start { pieces, .. } | ToWorker::Forget { pieces } => {
+                Some(Flow::Pieces(pieces.first()?.session.0))
+            }
+            ToWorker::Push { .. } | ToWorker::Clear { .. } => None,
+        }
     }
 }
 
@@ -77,26 +106,28 @@ mod tests {
     fn what_ends_something_does_not_overtake_what_begins_it() {
         let (id, session) = (RequestId(3), SessionId(7));
         let piece = PieceId { session, number: 1 };
-        let ask = |id, request| Message::Request { id, request };
+        let ask = |id, request| Message::from(ToMaster::Request { id, request });
         let failure = || Failure::invalid("");
         let (graph, options) = (Vec::new(), SessionOptions::default());
         let open = ask(id, Request::Open { session, graph, options });
         let run = ask(id, Request::Run { session, plan: 1, steps: 1, every: 0, watched: false });
-        let start = Message::Start { pieces: vec![piece], first: 4, count: 2 };
-        let register = Message::Register { session, isolated: false, pieces: Vec::new() };
-        let pairs = [
+        let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2 });
+        let register = Message::from(ToWorker::Register { session, isolated: false, pieces: Vec::new() });
+        let fetch = ToMaster::PartialFetch { piece, step: 4, place: 0 }.into();
+        let (part, step) = (ToClient::PartialFetch { id, fetch: 0 }.into(), ToClient::Fetched { id, step: 1 }.into());
+        let pairs: [(&Message, Message); 12] = [
             (&open, ask(RequestId(9), Request::Close { session })),
             (&open, ask(RequestId(9), Request::Prepare { session, signature: Signature::default() })),
             (&run, ask(RequestId(9), Request::Cancel { session, run: id })),
             (&run, ask(RequestId(9), Request::Feed { session, run: id, feeds: Vec::new(), wanted: Vec::new() })),
-            (&start, Message::Abort { step: StepId { session, number: 5 }, failure: failure() }),
-            (&start, Message::Forget { pieces: vec![piece] }),
+            (&start, ToWorker::Abort { step: StepId { session, number: 5 }, failure: failure() }.into()),
+            (&start, ToWorker::Forget { pieces: vec![piece] }.into()),
             (&register, start.clone()),
-            (&register, Message::Forget { pieces: vec![piece] }),
-            (&register, Message::Release { session }),
-            (&Message::Got { piece, step: 4, place: 0 }, Message::Done { piece, step: 4 }),
-            (&Message::Part { id, fetch: 0 }, Message::Reply { id, result: Ok(Reply::Ran { steps: 1 }) }),
-            (&Message::Fetched { id, step: 1 }, Message::Reply { id, result: Err(failure()) }),
+            (&register, ToWorker::Forget { pieces: vec![piece] }.into()),
+            (&register, ToWorker::Release { session }.into()),
+            (&fetch, ToMaster::Done { piece, step: 4 }.into()),
+            (&part, ToClient::Reply { id, result: Ok(Reply::Ran { steps: 1 }) }.into()),
+            (&step, ToClient::Reply { id, result: Err(failure()) }.into()),
         ];
         for (first, second) in pairs {
             assert!(first.flow().is_some() && first.flow() == second.flow(), "{first:?}, {second:?}");

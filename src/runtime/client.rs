@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
-use crate::protocol::{Envelope, Message, Peer, Reply, Request};
+use crate::protocol::{Envelope, Peer, Reply, Request, ToClient, ToMaster};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
@@ -22,9 +22,9 @@ pub enum StepEvent {
     /// What a step fetched, in the order asked.
     Fetched { step: u64, values: Vec<Tensor> },
     /// A fetch of a partial run, by its place among the fetches.
-    Part { fetch: u32, value: Tensor },
-    /// So many steps are through. Comes now and then, about ten times a second where steps are fast.
-    Through { steps: u64 },
+    PartialFetch { fetch: u32, value: Tensor },
+    /// How many steps are done. Comes now and then, about ten times a second if steps are fast.
+    Progress { steps: u64 },
 }
 
 /// Asks masters and hands their answers to whoever asked.
@@ -69,7 +69,7 @@ impl Client {
         self.pending.lock().expect("no panic under this lock").insert(id, pending);
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
-        self.router.send(master, Envelope { message: Message::Request { id, request }, tensors })?;
+        self.router.send(master, Envelope::new(ToMaster::Request { id, request }, tensors))?;
         Ok(asked)
     }
 
@@ -79,15 +79,14 @@ impl Client {
     }
 
     /// Takes a master's message.
-    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
-        let Envelope { message, tensors } = envelope;
+    pub fn deliver(&self, from: &Peer, message: ToClient, tensors: Vec<Tensor>) {
         match message {
-            Message::Reply { id, result } => {
+            ToClient::Reply { id, result } => {
                 if let Some(pending) = self.take(id, from) {
                     let _forgotten = pending.answer.send((result, tensors));
                 }
             }
-            Message::Fetched { id, step } => {
+            ToClient::Fetched { id, step } => {
                 let Some(sender) = self.events_of(id, from) else { return };
                 let event = StepEvent::Fetched { step, values: tensors };
                 if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send(event) {
@@ -98,19 +97,18 @@ impl Client {
                     }
                 }
             }
-            Message::Part { id, fetch } => {
+            ToClient::PartialFetch { id, fetch } => {
                 // A run has fewer fetches than events may wait.
                 if let (Some(sender), Some(value)) = (self.events_of(id, from), tensors.into_iter().next()) {
-                    let _gone = sender.try_send(StepEvent::Part { fetch, value });
+                    let _gone = sender.try_send(StepEvent::PartialFetch { fetch, value });
                 }
             }
-            Message::Through { id, steps } => {
+            ToClient::Progress { id, steps } => {
                 // One that finds no room is no loss: the next says more.
                 if let Some(sender) = self.events_of(id, from) {
-                    let _no_room = sender.try_send(StepEvent::Through { steps });
+                    let _no_room = sender.try_send(StepEvent::Progress { steps });
                 }
             }
-            _ => {}
         }
     }
 

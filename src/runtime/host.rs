@@ -9,11 +9,12 @@ use crate::device::Task;
 use crate::exec::{Device, Offer, Resources};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
-use crate::protocol::{DeviceInfo, Envelope, Message, Peer};
+use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToMaster, ToWorker};
 use crate::runtime::client::Client;
 use crate::runtime::master::{Limits, Master};
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
+use crate::tensor::Tensor;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
@@ -59,37 +60,24 @@ impl Host {
     }
 
     pub fn deliver(&self, from: &Peer, envelope: Envelope) {
-        match &envelope.message {
-            Message::Reply { .. } | Message::Fetched { .. } | Message::Part { .. } | Message::Through { .. } => {
-                self.client.deliver(from, envelope);
-            }
-            Message::Request { .. }
-            | Message::Registered { .. }
-            | Message::Got { .. }
-            | Message::Done { .. }
-            | Message::Failed { .. }
-            | Message::Parted { .. } => {
-                if let Some(master) = &self.master {
-                    master.deliver(from, envelope);
-                }
-            }
-            Message::Register { .. }
-            | Message::Start { .. }
-            | Message::Push { .. }
-            | Message::Abort { .. }
-            | Message::Forget { .. }
-            | Message::Release { .. }
-            | Message::Clear { .. } => {
+        let Envelope { message, tensors } = envelope;
+        match message {
+            Message::ToClient(message) => self.client.deliver(from, message, tensors),
+            Message::ToMaster(message) => self.to_master(from, message, tensors),
+            Message::ToWorker(message) => {
                 if let Some(worker) = &self.worker {
-                    worker.deliver(from, envelope);
+                    worker.deliver(from, message, tensors);
                 }
             }
+            // The link has read them.
             Message::Hello(_) | Message::Goodbye { .. } => {}
-            Message::Refused { .. } => {
-                if let Message::Refused { message, failure } = envelope.message {
-                    self.refuse(from, *message, failure);
-                }
-            }
+            Message::Refused { message, failure } => self.refuse(from, *message, failure),
+        }
+    }
+
+    fn to_master(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
+        if let Some(master) = &self.master {
+            master.deliver(from, message, tensors);
         }
     }
 
@@ -99,35 +87,50 @@ impl Host {
             Some(task) => failure.on_task(&task.to_string()),
             None => failure,
         };
-        if let Message::Push { step, to, .. } = message {
+        if let Message::ToWorker(ToWorker::Push { step, to, .. }) = message {
             // Only the device knows what waits there.
             return self.worker.iter().for_each(|worker| worker.refuse(step, &to, failure.clone()));
         }
         let failure = failure.with_holder();
+        let answer = |message: Message| {
+            let _gone = self.router.send(from, message.into());
+        };
         match message {
-            Message::Request { id, .. } => {
-                let _gone = self.router.send(from, Message::Reply { id, result: Err(failure) }.into());
-            }
-            Message::Reply { id, .. } | Message::Fetched { id, .. } | Message::Part { id, .. } => {
-                self.client.deliver(from, Message::Reply { id, result: Err(failure) }.into());
-            }
-            Message::Got { piece, step, .. } | Message::Done { piece, step } => {
-                let step = StepId { session: piece.session, number: step };
-                self.deliver(from, Message::Failed { step, failure }.into());
-            }
-            Message::Start { pieces, first, .. } => {
-                if let Some(piece) = pieces.first() {
-                    let step = StepId { session: piece.session, number: first };
-                    let _gone = self.router.send(from, Message::Failed { step, failure }.into());
+            Message::ToClient(message) => match message {
+                ToClient::Reply { id, .. } | ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => {
+                    self.client.deliver(from, ToClient::Reply { id, result: Err(failure) }, Vec::new());
                 }
-            }
-            // What a registration is refused with; see `frame::stand_in`.
-            Message::Registered { session, pieces, .. } => {
-                let _gone =
-                    self.router.send(from, Message::Registered { session, pieces, result: Err(failure) }.into());
-            }
-            // Those come without tensors.
-            _ => {}
+                ToClient::Progress { .. } => {}
+            },
+            Message::ToMaster(message) => match message {
+                ToMaster::Request { id, .. } => answer(ToClient::Reply { id, result: Err(failure) }.into()),
+                ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {
+                    let step = StepId { session: piece.session, number: step };
+                    self.to_master(from, ToMaster::Failed { step, failure }, Vec::new());
+                }
+                // What stands for a registration; see `frame::stand_in`.
+                ToMaster::Registered { session, pieces, .. } => {
+                    answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
+                }
+                // Those come without tensors.
+                ToMaster::Failed { .. } | ToMaster::PeerLost { .. } => {}
+            },
+            Message::ToWorker(message) => match message {
+                ToWorker::Start { pieces, first, .. } => {
+                    if let Some(piece) = pieces.first() {
+                        let step = StepId { session: piece.session, number: first };
+                        answer(ToMaster::Failed { step, failure }.into());
+                    }
+                }
+                // Those come without tensors, but for Push, of which the device was told.
+                ToWorker::Register { .. }
+                | ToWorker::Push { .. }
+                | ToWorker::Abort { .. }
+                | ToWorker::Forget { .. }
+                | ToWorker::Release { .. }
+                | ToWorker::Clear { .. } => {}
+            },
+            Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {}
         }
     }
 
@@ -144,9 +147,9 @@ impl Host {
     }
 
     /// A while after a task's peer went down: whoever else lost it knows by now.
-    pub fn parted(&self, peer: &Peer, why: &str) {
+    pub fn peer_lost(&self, peer: &Peer, why: &str) {
         if let Some(worker) = &self.worker {
-            worker.parted(peer, why);
+            worker.report_lost(peer, why);
         }
     }
 

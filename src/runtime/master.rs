@@ -21,8 +21,10 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{PieceId, RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
-use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions};
+use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions, ToClient, ToMaster, ToWorker};
+
 use crate::runtime::router::Router;
+use crate::tensor::Tensor;
 
 /// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +71,9 @@ impl Master {
     }
 
     /// Takes a message that a client or a worker sent.
-    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
-        let Envelope { message, tensors } = envelope;
+    pub fn deliver(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
         match message {
-            Message::Request { id, request } => match request {
+            ToMaster::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {
                     let cluster = self.state.router.cluster();
                     let ask = run::Ask { plan, steps, every, watched, feeds: tensors };
@@ -97,22 +98,21 @@ impl Master {
                     }
                 }
             },
-            Message::Registered { session, pieces, result } => {
+            ToMaster::Registered { session, pieces, result } => {
                 self.state.told(session, |session| session.registered(from, &pieces, result));
             }
-            Message::Got { piece, step, place } => {
-                self.state.told(piece.session, |session| session.got(piece, step, place, tensors));
+            ToMaster::PartialFetch { piece, step, place } => {
+                self.state.told(piece.session, |session| session.partial_fetch(piece, step, place, tensors));
             }
-            Message::Done { piece, step } => {
+            ToMaster::Done { piece, step } => {
                 self.state.told(piece.session, |session| session.done(piece, step, tensors));
             }
-            Message::Failed { step, failure } => {
+            ToMaster::Failed { step, failure } => {
                 self.state.told(step.session, |session| session.failed(step.number, failure));
             }
-            Message::Parted { session, until, peer, why } => {
-                self.state.told(session, |session| session.parted(from, until, &peer, &why));
+            ToMaster::PeerLost { session, until, peer, why } => {
+                self.state.told(session, |session| session.peer_lost(from, until, &peer, &why));
             }
-            _ => {}
         }
     }
 
@@ -161,11 +161,11 @@ impl Master {
 
 impl State {
     fn reply(&self, client: &Peer, id: RequestId, result: Result<Reply>) {
-        if let Err(failure) = self.router.send(client, Message::Reply { id, result }.into())
+        if let Err(failure) = self.router.send(client, ToClient::Reply { id, result }.into())
             && failure.code != Code::Unavailable
         {
             // An answer that is too large, or one too much. A client that is gone by now waits for nothing.
-            let _gone = self.router.send(client, Message::Reply { id, result: Err(failure) }.into());
+            let _gone = self.router.send(client, ToClient::Reply { id, result: Err(failure) }.into());
         }
     }
 
@@ -230,7 +230,7 @@ impl State {
             // The peer is gone; its sessions end, and it has let go of everything.
             _ if is_gone => {}
             About::Answer(id) => session.answer(id, Err(failure.clone())),
-            About::Part(id) => session.cancel(id, failure),
+            About::Fetch(id) => session.cancel(id, failure),
             About::Nothing => tracing::warn!("{to} was not told to let go of something: {failure}"),
         }
     }
@@ -403,7 +403,7 @@ enum About {
     /// What answers a request.
     Answer(RequestId),
     /// What a run tells its client while it is under way.
-    Part(RequestId),
+    Fetch(RequestId),
     /// What nobody waits for.
     Nothing,
 }
@@ -411,12 +411,24 @@ enum About {
 impl About {
     fn of(message: &Message) -> About {
         match message {
-            Message::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
-            Message::Start { first, .. } => About::Step(*first),
-            Message::Push { step, .. } => About::Step(step.number),
-            Message::Reply { id, result: Ok(_) } => About::Answer(*id),
-            Message::Fetched { id, .. } | Message::Part { id, .. } => About::Part(*id),
-            _ => About::Nothing,
+            Message::ToWorker(message) => match message {
+                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
+                ToWorker::Start { first, .. } => About::Step(*first),
+                ToWorker::Push { step, .. } => About::Step(step.number),
+                ToWorker::Abort { .. }
+                | ToWorker::Forget { .. }
+                | ToWorker::Release { .. }
+                | ToWorker::Clear { .. } => About::Nothing,
+            },
+            Message::ToClient(message) => match message {
+                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
+                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
+                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
+            },
+            // A master says nothing else.
+            Message::ToMaster(_) | Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {
+                About::Nothing
+            }
         }
     }
 }

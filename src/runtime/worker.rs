@@ -16,7 +16,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::plan::Piece;
-use crate::protocol::{Carried, Envelope, Message, Peer};
+use crate::protocol::{Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
@@ -49,7 +49,7 @@ struct State {
     devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
     sessions: Mutex<HashMap<SessionId, WorkerSession>>,
     /// For each peer that went down and may be up for others: the sessions that may have lost values with it.
-    parted: Mutex<HashMap<Peer, Vec<Affected>>>,
+    lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
 }
 
 /// A session with steps under way while the link to a peer ended.
@@ -89,7 +89,7 @@ impl Worker {
             resources,
             devices: RwLock::default(),
             sessions: Mutex::default(),
-            parted: Mutex::default(),
+            lost_peers: Mutex::default(),
         });
         let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
         let shared = Arc::clone(&state);
@@ -111,10 +111,9 @@ impl Worker {
     }
 
     /// Takes a message that a master or another worker sent.
-    pub fn deliver(&self, from: &Peer, envelope: Envelope) {
-        let Envelope { message, tensors } = envelope;
+    pub fn deliver(&self, from: &Peer, message: ToWorker, tensors: Vec<Tensor>) {
         match message {
-            Message::Register { session, isolated, pieces } => {
+            ToWorker::Register { session, isolated, pieces } => {
                 let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
                     let registration = Registration { master: from.clone(), session, isolated, pieces };
@@ -133,15 +132,15 @@ impl Worker {
                 });
                 if let Err(failure) = announced {
                     let result = Err(failure.on_task(&self.state.task.to_string()));
-                    self.state.answer(from, Message::Registered { session, pieces: ids, result });
+                    self.state.answer(from, ToMaster::Registered { session, pieces: ids, result });
                 }
             }
-            Message::Start { pieces, first, count } => self.state.start(from, &pieces, first, count, tensors),
-            Message::Push { step, to, values } => {
+            ToWorker::Start { pieces, first, count } => self.state.start(from, &pieces, first, count, tensors),
+            ToWorker::Push { step, to, values } => {
                 let mut tensors = tensors.into_iter();
                 let values = values
                     .into_iter()
-                    .map(|Carried { transfer, iterations, is_dead }| {
+                    .map(|PushedValue { transfer, iterations, is_dead }| {
                         let value = if is_dead { None } else { tensors.next() };
                         Pushed { transfer, iterations, value }
                     })
@@ -150,18 +149,21 @@ impl Worker {
                     device.arrive(step, values);
                 }
             }
-            // Nobody gives up a step but the master that runs it.
-            Message::Abort { step, .. } if self.state.is_master(from, step.session) => {
-                for device in self.state.all_devices() {
-                    device.abort(step);
+            ToWorker::Abort { step, .. } => {
+                // Nobody gives up a step but the master that runs it.
+                if self.state.is_master(from, step.session) {
+                    self.state.all_devices().iter().for_each(|device| device.abort(step));
                 }
             }
-            Message::Forget { pieces } => self.state.forget(from, &pieces),
-            Message::Release { session } if self.state.is_master(from, session) => self.state.release(session),
-            Message::Clear { containers } => {
+            ToWorker::Forget { pieces } => self.state.forget(from, &pieces),
+            ToWorker::Release { session } => {
+                if self.state.is_master(from, session) {
+                    self.state.release(session);
+                }
+            }
+            ToWorker::Clear { containers } => {
                 containers.iter().for_each(|container| self.state.resources.clear(container))
             }
-            _ => {}
         }
     }
 
@@ -205,15 +207,15 @@ impl Worker {
             affected.collect()
         };
         if !affected.is_empty() {
-            self.state.parted().insert(peer.clone(), affected);
+            self.state.lost_peers().insert(peer.clone(), affected);
         }
     }
 
     /// A peer went down a while ago. A master that has not noticed can still reach it: it is told that this worker could
     /// not, since steps of it may wait for values that were lost.
-    pub fn parted(&self, peer: &Peer, why: &str) {
-        for Affected { session, master, until } in self.state.parted().remove(peer).unwrap_or_default() {
-            let message = Message::Parted { session, until, peer: peer.clone(), why: why.to_owned() };
+    pub fn report_lost(&self, peer: &Peer, why: &str) {
+        for Affected { session, master, until } in self.state.lost_peers().remove(peer).unwrap_or_default() {
+            let message = ToMaster::PeerLost { session, until, peer: peer.clone(), why: why.to_owned() };
             self.state.answer(&master, message);
         }
     }
@@ -247,8 +249,8 @@ impl State {
         self.sessions().get(&session).is_some_and(|session| session.master == *peer)
     }
 
-    fn parted(&self) -> MutexGuard<'_, HashMap<Peer, Vec<Affected>>> {
-        lock(&self.parted)
+    fn lost_peers(&self) -> MutexGuard<'_, HashMap<Peer, Vec<Affected>>> {
+        lock(&self.lost_peers)
     }
 
     /// Notes that a registration is on its way, so that a release in the meantime is not missed.
@@ -322,12 +324,12 @@ impl State {
         let result = result.map_err(|failure| failure.on_task(&self.task.to_string()));
         let answered = catch_unwind(AssertUnwindSafe(|| {
             self.registered(session, &ids);
-            self.answer(&master, Message::Registered { session, pieces: ids.clone(), result });
+            self.answer(&master, ToMaster::Registered { session, pieces: ids.clone(), result });
         }));
         if let Err(panic) = answered {
             let failure = Failure::panicked(REGISTERING, &*panic).on_task(&self.task.to_string());
             tracing::error!("{failure}");
-            let again = Message::Registered { session, pieces: ids, result: Err(failure) };
+            let again = ToMaster::Registered { session, pieces: ids, result: Err(failure) };
             let _told = catch_unwind(AssertUnwindSafe(|| self.answer(&master, again)));
         }
     }
@@ -393,7 +395,7 @@ impl State {
                     let failure =
                         Failure::new(Code::Aborted, "the piece is not registered here").on_task(&self.task.to_string());
                     let step = StepId { session: id.session, number: first };
-                    return self.answer(master, Message::Failed { step, failure });
+                    return self.answer(master, ToMaster::Failed { step, failure });
                 };
                 let feeds: Vec<Tensor> = tensors.by_ref().take(registered.feeds).collect();
                 starts.push((id, Arc::clone(&registered.device), feeds));
@@ -430,7 +432,7 @@ impl State {
             && failure.code != Code::Unavailable
         {
             let failure = failure.on_task(&self.task.to_string());
-            let _gone = self.router.send_soon(&master, Message::Failed { step, failure }.into());
+            let _gone = self.router.send_soon(&master, ToMaster::Failed { step, failure }.into());
         }
     }
 
@@ -451,10 +453,10 @@ impl Sink for State {
         let carry = |Pushed { transfer, iterations, value }: Pushed| {
             let is_dead = value.is_none();
             tensors.extend(value);
-            Carried { transfer, iterations, is_dead }
+            PushedValue { transfer, iterations, is_dead }
         };
         let values = values.into_iter().map(carry).collect();
-        let envelope = Envelope { message: Message::Push { step, to: to.clone(), values }, tensors };
+        let envelope = Envelope::new(ToWorker::Push { step, to: to.clone(), values }, tensors);
         let sent = match self.router.cluster().member(&to.task) {
             Some(member) => self.router.send_soon(&member.peer, envelope),
             None => Err(Failure::new(Code::Unavailable, format!("{} cannot reach {}", self.task, to.task))),
@@ -465,17 +467,17 @@ impl Sink for State {
     }
 
     fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor) {
-        let message = Message::Got { piece, step: step.number, place };
-        self.report(step, Envelope { message, tensors: vec![value] });
+        let message = ToMaster::PartialFetch { piece, step: step.number, place };
+        self.report(step, Envelope::new(message, vec![value]));
     }
 
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>) {
-        let message = Message::Done { piece, step: step.number };
-        self.report(step, Envelope { message, tensors: fetches });
+        let message = ToMaster::Done { piece, step: step.number };
+        self.report(step, Envelope::new(message, fetches));
     }
 
     fn failed(&self, step: StepId, failure: Failure) {
-        self.report(step, Message::Failed { step, failure: failure.on_task(&self.task.to_string()) });
+        self.report(step, ToMaster::Failed { step, failure: failure.on_task(&self.task.to_string()) });
     }
 
     fn flush(&self) {

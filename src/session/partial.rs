@@ -156,7 +156,7 @@ impl Progress {
             tokio::select! {
                 biased;
                 Some(event) = self.events.recv() => {
-                    if let StepEvent::Part { fetch, value } = event {
+                    if let StepEvent::PartialFetch { fetch, value } = event {
                         self.values.insert(fetch, value);
                     }
                 }

@@ -59,7 +59,7 @@ enum Delivery {
     /// The link with the sender is over; what follows comes over another, if it is not dead.
     Down,
     /// It was so a while ago: the sender is dead, and everybody knows, or it is up.
-    Parted,
+    PeerLost,
 }
 
 #[derive(Default)]
@@ -157,7 +157,7 @@ impl Net {
         match delivery {
             Delivery::Message(envelope) => self.host(&to).deliver(&from, envelope),
             Delivery::Down => self.host(&to).down(&from, task_of(&from).as_ref(), "its link ended"),
-            Delivery::Parted => self.host(&to).parted(&from, "its link ended"),
+            Delivery::PeerLost => self.host(&to).peer_lost(&from, "its link ended"),
         }
         true
     }
@@ -189,7 +189,7 @@ impl Net {
         for (from, to) in [(one, other), (other, one)] {
             let lane = state.lanes.entry((from.clone(), to.clone())).or_default();
             lane.clear();
-            lane.extend([Delivery::Down, Delivery::Parted]);
+            lane.extend([Delivery::Down, Delivery::PeerLost]);
         }
     }
 }
@@ -210,7 +210,7 @@ fn ready(lane: &VecDeque<Delivery>) -> Vec<usize> {
                 }
             }
             // A link ends once, and nothing of it comes later.
-            Delivery::Down | Delivery::Parted if place == 0 => return vec![0],
+            Delivery::Down | Delivery::PeerLost if place == 0 => return vec![0],
             _ => break,
         }
     }

@@ -13,7 +13,7 @@ use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
 use crate::plan::Signature;
-use crate::protocol::{Carried, Cluster, Envelope, Message, Peer, Reply};
+use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
 use crate::tensor::Tensor;
 
 /// Steps of one run that the workers may be ahead of the slowest piece.
@@ -132,10 +132,10 @@ impl Run {
             self.open.push_back(OpenStep { waits, fetched, traces: Vec::new() });
         }
         for part in self.parts.iter() {
-            let message = Message::Start { pieces: part.pieces.clone(), first, count: behind };
+            let message = ToWorker::Start { pieces: part.pieces.clone(), first, count: behind };
             // In a partial run they come later.
             let tensors = part.feeds.iter().filter_map(|&feed| self.feeds.get(feed as usize).cloned()).collect();
-            out.push((part.worker.clone(), Envelope { message, tensors }));
+            out.push((part.worker.clone(), Envelope::new(message, tensors)));
         }
         if target == self.end {
             // Whoever takes a feed last has it alone, and need not copy it.
@@ -181,9 +181,9 @@ impl Run {
                 continue;
             }
             for FeedWay { worker, device, transfer } in &plan.feed_ways[feed as usize] {
-                let carried = Carried { transfer: *transfer, iterations: SmallVec::new(), is_dead: false };
-                let message = Message::Push { step, to: device.clone(), values: vec![carried] };
-                out.push((worker.clone(), Envelope { message, tensors: vec![tensor.clone()] }));
+                let value = PushedValue { transfer: *transfer, iterations: SmallVec::new(), is_dead: false };
+                let message = ToWorker::Push { step, to: device.clone(), values: vec![value] };
+                out.push((worker.clone(), Envelope::new(message, vec![tensor.clone()])));
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ impl Run {
         for number in self.first_open()..self.next {
             let step = StepId { session, number };
             for part in self.parts.iter() {
-                out.push((part.worker.clone(), Message::Abort { step, failure: failure.clone() }.into()));
+                out.push((part.worker.clone(), ToWorker::Abort { step, failure: failure.clone() }.into()));
             }
         }
     }
@@ -232,18 +232,18 @@ impl Run {
             let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
             let so_far = number - self.first + 1;
             if number + 1 == self.end {
-                let message = Message::Reply { id: self.request, result: Ok(Reply::Ran { steps: so_far }) };
-                out.push((client.clone(), Envelope { message, tensors }));
+                let message = ToClient::Reply { id: self.request, result: Ok(Reply::Ran { steps: so_far }) };
+                out.push((client.clone(), Envelope::new(message, tensors)));
                 return true;
             }
             if self.every > 0 && so_far.is_multiple_of(self.every) {
-                let message = Message::Fetched { id: self.request, step: so_far };
-                out.push((client.clone(), Envelope { message, tensors }));
+                let message = ToClient::Fetched { id: self.request, step: so_far };
+                out.push((client.clone(), Envelope::new(message, tensors)));
             }
         }
         if self.told.is_some_and(|told| told.elapsed() >= TELLS) {
-            let through = self.first_open() - self.first;
-            out.push((client.clone(), Message::Through { id: self.request, steps: through }.into()));
+            let steps = self.first_open() - self.first;
+            out.push((client.clone(), ToClient::Progress { id: self.request, steps }.into()));
             self.told = Some(Instant::now());
         }
         self.advance(out);
@@ -352,13 +352,13 @@ impl MasterSession {
     }
 
     /// A fetch of a partial run.
-    pub fn got(&mut self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
+    pub fn partial_fetch(&mut self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
         let run = self.runs.holding(step).and_then(|first| self.runs.runs.get(&first));
         let Some(run) = run else { return };
         let fetch = run.piece_fetches.get(&piece).and_then(|fetches| fetches.get(place as usize));
         if let Some(&fetch) = fetch {
-            let message = Message::Part { id: run.request, fetch };
-            self.send(self.client.clone(), Envelope { message, tensors });
+            let message = ToClient::PartialFetch { id: run.request, fetch };
+            self.send(self.client.clone(), Envelope::new(message, tensors));
         }
     }
 
@@ -375,7 +375,7 @@ impl MasterSession {
     }
 
     /// A worker lost its link with `peer` while steps up to `until` were asked for: those that need it wait for ever.
-    pub fn parted(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
+    pub fn peer_lost(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
         let begun = self.runs.runs.range(..=until);
         let stuck: Vec<(u64, Failure)> = begun
             .filter_map(|(&first, run)| run.meet(worker, peer).map(|(from, to)| (first, out_of_reach(from, to))))

@@ -14,7 +14,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
-use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions};
+use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
 pub(super) struct MasterSession {
@@ -79,12 +79,12 @@ impl MasterSession {
     }
 
     pub fn answer_with(&mut self, id: RequestId, result: Result<Reply>, tensors: Vec<Tensor>) {
-        self.send(self.client.clone(), Envelope { message: Message::Reply { id, result }, tensors });
+        self.send(self.client.clone(), Envelope::new(ToClient::Reply { id, result }, tensors));
     }
 
     pub fn forget(&mut self, unneeded: Unneeded) {
         for (worker, pieces) in unneeded {
-            self.send(worker, Message::Forget { pieces });
+            self.send(worker, ToWorker::Forget { pieces });
         }
     }
 
@@ -193,7 +193,7 @@ impl MasterSession {
             self.prepared(&requests, number);
         }
         for (part, pieces) in parts.iter().zip(pieces) {
-            let message = Message::Register { session: self.id, isolated: self.options.isolated, pieces };
+            let message = ToWorker::Register { session: self.id, isolated: self.options.isolated, pieces };
             self.send(part.worker.clone(), message);
         }
         Ok(())
@@ -257,7 +257,7 @@ impl MasterSession {
             return;
         }
         for worker in std::mem::take(&mut self.workers) {
-            self.send(worker, Message::Release { session: self.id });
+            self.send(worker, ToWorker::Release { session: self.id });
         }
         let mut open = self.runs.clear();
         for plan in self.plans.iter() {

@@ -119,7 +119,7 @@ impl Bench {
     fn ask(&mut self, client: &str, request: Request, tensors: Vec<Tensor>) -> RequestId {
         self.requests += 1;
         let id = RequestId(self.requests);
-        self.master.deliver(&peer(client), Envelope { message: Message::Request { id, request }, tensors });
+        self.master.deliver(&peer(client), ToMaster::Request { id, request }, tensors);
         id
     }
 
@@ -131,7 +131,7 @@ impl Bench {
     /// The answer that comes next, and to whom.
     fn answer(&self) -> (String, RequestId, Result<Reply>, Vec<Tensor>) {
         let (to, Envelope { message, tensors }) = self.next();
-        let Message::Reply { id, result } = message else { panic!("{message:?}") };
+        let Message::ToClient(ToClient::Reply { id, result }) = message else { panic!("{message:?}") };
         (to, id, result, tensors)
     }
 
@@ -143,7 +143,7 @@ impl Bench {
             // Whoever had to go for it may still be sending.
             let (_, Envelope { message, .. }) = self.next();
             match message {
-                Message::Reply { id: answered, result } if answered == id => return result,
+                Message::ToClient(ToClient::Reply { id: answered, result }) if answered == id => return result,
                 _ => {}
             }
         }
@@ -157,10 +157,10 @@ impl Bench {
     /// Says for a worker that it has registered what it is sent next; its name, and the pieces.
     fn register(&self) -> (String, Vec<PieceId>) {
         let (to, Envelope { message, .. }) = self.next();
-        let Message::Register { session, pieces, .. } = message else { panic!("{message:?}") };
+        let Message::ToWorker(ToWorker::Register { session, pieces, .. }) = message else { panic!("{message:?}") };
         let pieces: Vec<PieceId> = pieces.into_iter().map(|(id, _)| id).collect();
-        let message = Message::Registered { session, pieces: pieces.clone(), result: Ok(()) };
-        self.master.deliver(&peer(&to), message.into());
+        let message = ToMaster::Registered { session, pieces: pieces.clone(), result: Ok(()) };
+        self.master.deliver(&peer(&to), message, vec![]);
         (to, pieces)
     }
 
@@ -182,19 +182,18 @@ impl Bench {
     /// The steps that a worker is told to start next.
     fn started(&self) -> (String, u64, u64) {
         let (to, Envelope { message, .. }) = self.next();
-        let Message::Start { first, count, .. } = message else { panic!("{message:?}") };
+        let Message::ToWorker(ToWorker::Start { first, count, .. }) = message else { panic!("{message:?}") };
         (to, first, count)
     }
 
     fn done(&self, worker: &str, piece: PieceId, step: u64) {
-        let envelope = Envelope { message: Message::Done { piece, step }, tensors: vec![Tensor::scalar(-7i32)] };
-        self.master.deliver(&peer(worker), envelope);
+        self.master.deliver(&peer(worker), ToMaster::Done { piece, step }, vec![Tensor::scalar(-7i32)]);
     }
 
     /// What the next message, which is to be a Forget, names, and whom.
     fn forgotten(&self) -> (String, Vec<PieceId>) {
         let (to, Envelope { message, .. }) = self.next();
-        let Message::Forget { pieces } = message else { panic!("{message:?}") };
+        let Message::ToWorker(ToWorker::Forget { pieces }) = message else { panic!("{message:?}") };
         (to, pieces)
     }
 
@@ -234,7 +233,7 @@ fn a_panic_in_the_middle_of_a_session_ends_it_and_no_other() {
     bench.network.whims.lock().unwrap().panics_for = Some(peer(&worker));
     let id = bench.prepare(1, "y1");
     let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::Release { .. }), "{message:?}");
+    assert!(to == worker && matches!(message, Message::ToWorker(ToWorker::Release { .. })), "{message:?}");
     let mut answers = [bench.answer(), bench.answer()];
     answers.sort_by_key(|(_, id, ..)| *id);
     for (_, answered, result, _) in answers {
@@ -268,7 +267,7 @@ fn a_plan_that_is_made_anew_leaves_nothing_behind() {
     bench.prepared(1, "y0");
     bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
     let release = |(to, envelope): (String, Envelope)| match envelope.message {
-        Message::Release { .. } => to,
+        Message::ToWorker(ToWorker::Release { .. }) => to,
         other => panic!("{other:?}"),
     };
     assert_eq!([release(bench.next()), release(bench.next())], ["t0.1", "t1.0"]);
@@ -301,10 +300,10 @@ fn a_refused_registration_is_forgotten_everywhere() {
     let (first, pieces) = bench.register();
     assert_eq!(first, "t0.0");
     let (to, Envelope { message, .. }) = bench.next();
-    let Message::Register { session, pieces: others, .. } = message else { panic!("{message:?}") };
+    let Message::ToWorker(ToWorker::Register { session, pieces: others, .. }) = message else { panic!("{message:?}") };
     let others: Vec<PieceId> = others.into_iter().map(|(id, _)| id).collect();
     let result = Err(Failure::invalid("no such kernel"));
-    bench.master.deliver(&peer(&to), Message::Registered { session, pieces: others.clone(), result }.into());
+    bench.master.deliver(&peer(&to), ToMaster::Registered { session, pieces: others.clone(), result }, vec![]);
     assert!(bench.answer().2.unwrap_err().message.contains("no such kernel"));
     assert_eq!([bench.forgotten(), bench.forgotten()], [(first, pieces), (to, others)]);
 }
@@ -378,13 +377,13 @@ fn two_requests_for_one_plan_share_it() {
     // The second is asked by somebody who lost patience with the first.
     let first = bench.prepare(1, "y0");
     let (to, Envelope { message, .. }) = bench.next();
-    let Message::Register { session, pieces, .. } = message else { panic!("{message:?}") };
+    let Message::ToWorker(ToWorker::Register { session, pieces, .. }) = message else { panic!("{message:?}") };
     let second = bench.prepare(1, "y0");
     // It is through planning once a third request of the session is.
     let extended = bench.ask("client", Request::Extend { session, nodes: vec![] }, vec![]);
     assert_eq!(bench.answer().1, extended);
     let pieces = pieces.into_iter().map(|(id, _)| id).collect();
-    bench.master.deliver(&peer(&to), Message::Registered { session, pieces, result: Ok(()) }.into());
+    bench.master.deliver(&peer(&to), ToMaster::Registered { session, pieces, result: Ok(()) }, vec![]);
     assert_eq!([bench.answer().1, bench.answer().1], [first, second]);
     bench.is_quiet();
 }
@@ -437,22 +436,22 @@ fn a_slow_way_to_one_worker_holds_up_no_other_session() {
     std::thread::scope(|scope| {
         let (master, client) = (&bench.master, peer("client"));
         let run = Request::Run { session: SessionId(1), plan: slow, steps: 1, every: 0, watched: false };
-        let message = Message::Request { id: RequestId(1001), request: run };
+        let message = ToMaster::Request { id: RequestId(1001), request: run };
         let asked = scope.spawn(move || {
-            master.deliver(&client, Envelope { message, tensors: vec![Tensor::scalar(7i32)] });
+            master.deliver(&client, message, vec![Tensor::scalar(7i32)]);
         });
         // The other session's step goes out meanwhile.
         while bench.master.state.sessions.find(SessionId(1)).unwrap().lock().runs.is_empty() {
             std::thread::yield_now();
         }
         let run = Request::Run { session: SessionId(2), plan: quick, steps: 1, every: 0, watched: false };
-        let message = Message::Request { id: RequestId(1002), request: run };
-        bench.master.deliver(&peer("client"), Envelope { message, tensors: vec![Tensor::scalar(7i32)] });
+        let message = ToMaster::Request { id: RequestId(1002), request: run };
+        bench.master.deliver(&peer("client"), message, vec![Tensor::scalar(7i32)]);
         assert_eq!(bench.started(), ("t0.0".to_owned(), 1, 1));
         // What is decided of the slow one in the meantime waits for its turn and overtakes nothing.
         let step = crate::ids::StepId { session: SessionId(1), number: 1 };
-        let failed = Message::Failed { step, failure: Failure::invalid("no") };
-        bench.master.deliver(&peer(&worker), failed.into());
+        let failed = ToMaster::Failed { step, failure: Failure::invalid("no") };
+        bench.master.deliver(&peer(&worker), failed, vec![]);
         bench.is_quiet();
         bench.network.whims.lock().unwrap().slow.clear();
         bench.network.changed.notify_all();
@@ -460,7 +459,7 @@ fn a_slow_way_to_one_worker_holds_up_no_other_session() {
     });
     assert_eq!(bench.started(), (worker.clone(), 1, 1));
     let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::Abort { .. }), "{message:?}");
+    assert!(to == worker && matches!(message, Message::ToWorker(ToWorker::Abort { .. })), "{message:?}");
     assert_eq!(bench.answer().1, RequestId(1001));
 }
 
@@ -489,7 +488,10 @@ fn what_a_worker_has_no_room_for_fails_what_it_is_for_alone() {
     bench.network.whims.lock().unwrap().fails = Some((peer(&worker), full.clone()));
     let run = bench.run(1, plan, 1);
     let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::Abort { step, .. } if step.number == 2), "{message:?}");
+    assert!(
+        to == worker && matches!(message, Message::ToWorker(ToWorker::Abort { step, .. }) if step.number == 2),
+        "{message:?}"
+    );
     let (_, answered, result, _) = bench.answer();
     assert_eq!((answered, result), (run, Err(full.clone())));
     // A run of the same plan that was under way goes on, and the plan stays.
@@ -518,7 +520,7 @@ fn a_session_closes_though_it_is_being_planned() {
     bench.next();
     let closed = bench.ask("client", Request::Close { session: SessionId(1) }, vec![]);
     let (to, Envelope { message, .. }) = bench.next();
-    assert!(to == worker && matches!(message, Message::Release { .. }), "{message:?}");
+    assert!(to == worker && matches!(message, Message::ToWorker(ToWorker::Release { .. })), "{message:?}");
     let answers = [bench.answer(), bench.answer()];
     assert_eq!(answers.each_ref().map(|(_, id, ..)| *id), [run, waits]);
     assert!(answers.iter().all(|(.., result, _)| result.as_ref().is_err_and(|f| f.code == Code::Cancelled)));

@@ -10,7 +10,7 @@ use crate::exec::HostEngine;
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
 use crate::plan::{PlanOptions, Signature, plan};
-use crate::protocol::{Cluster, Member};
+use crate::protocol::{Cluster, Member, Message};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -88,17 +88,17 @@ fn id(session: u64, number: u32) -> PieceId {
 }
 
 impl Bench {
-    fn tell(&self, from: &str, message: Message) {
-        self.worker.deliver(&Peer::new(from), message.into());
+    fn tell(&self, from: &str, message: ToWorker) {
+        self.worker.deliver(&Peer::new(from), message, Vec::new());
     }
 
     fn register(&self, from: &str, piece: PieceId) {
         let pieces = vec![(piece, self.piece.clone())];
-        self.tell(from, Message::Register { session: piece.session, isolated: false, pieces });
+        self.tell(from, ToWorker::Register { session: piece.session, isolated: false, pieces });
     }
 
     fn start(&self, from: &str, piece: PieceId, first: u64) {
-        self.tell(from, Message::Start { pieces: vec![piece], first, count: 1 });
+        self.tell(from, ToWorker::Start { pieces: vec![piece], first, count: 1 });
     }
 
     fn next(&self) -> (String, Message) {
@@ -109,7 +109,7 @@ impl Bench {
     /// The answer to a registration, which comes next.
     fn registered(&self) -> (String, PieceId, Result<()>) {
         let (to, message) = self.next();
-        let Message::Registered { pieces, result, .. } = message else { panic!("{message:?}") };
+        let Message::ToMaster(ToMaster::Registered { pieces, result, .. }) = message else { panic!("{message:?}") };
         (to, pieces[0], result)
     }
 
@@ -143,7 +143,7 @@ fn pieces_are_forgotten_registered_or_not() {
     bench.network.whims.lock().unwrap().is_slow = true;
     bench.register(MASTER, id(1, 1));
     bench.register(MASTER, id(1, 2));
-    bench.tell(MASTER, Message::Forget { pieces: vec![id(1, 0), id(1, 2)] });
+    bench.tell(MASTER, ToWorker::Forget { pieces: vec![id(1, 0), id(1, 2)] });
     bench.network.whims.lock().unwrap().is_slow = false;
     bench.network.changed.notify_all();
     assert_eq!(bench.registered(), (MASTER.to_owned(), id(1, 1), Ok(())));
@@ -151,14 +151,17 @@ fn pieces_are_forgotten_registered_or_not() {
     assert_eq!(bench.pieces(), 1);
     bench.start(MASTER, id(1, 0), 1);
     let (_, message) = bench.next();
-    assert!(matches!(&message, Message::Failed { failure, .. } if failure.code == Code::Aborted), "{message:?}");
+    assert!(
+        matches!(&message, Message::ToMaster(ToMaster::Failed { failure, .. }) if failure.code == Code::Aborted),
+        "{message:?}"
+    );
     bench.start(MASTER, id(1, 1), 2);
     let (_, message) = bench.next();
-    assert_eq!(message, Message::Done { piece: id(1, 1), step: 2 });
+    assert_eq!(message, Message::from(ToMaster::Done { piece: id(1, 1), step: 2 }));
     // The session is still there, without a piece, until it is released.
-    bench.tell(MASTER, Message::Forget { pieces: vec![id(1, 1)] });
+    bench.tell(MASTER, ToWorker::Forget { pieces: vec![id(1, 1)] });
     assert_eq!((bench.pieces(), bench.worker.state.sessions().len()), (0, 1));
-    bench.tell(MASTER, Message::Release { session: SessionId(1) });
+    bench.tell(MASTER, ToWorker::Release { session: SessionId(1) });
     assert_eq!(bench.worker.holds(), None);
 }
 
@@ -171,18 +174,18 @@ fn a_session_is_its_masters_alone() {
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     bench.register(MASTER, id(1, 0));
     assert_eq!(bench.registered().2.unwrap_err().code, Code::AlreadyExists);
-    bench.tell("other", Message::Forget { pieces: vec![id(1, 0)] });
-    bench.tell("other", Message::Release { session: SessionId(1) });
+    bench.tell("other", ToWorker::Forget { pieces: vec![id(1, 0)] });
+    bench.tell("other", ToWorker::Release { session: SessionId(1) });
     bench.start(MASTER, id(1, 0), 1);
-    assert_eq!(bench.next().1, Message::Done { piece: id(1, 0), step: 1 });
+    assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1 }));
     // A piece that claims to be of another session than the message is.
     let pieces = vec![(id(2, 0), bench.piece.clone())];
-    bench.tell(MASTER, Message::Register { session: SessionId(1), isolated: false, pieces });
+    bench.tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces });
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     assert_eq!(bench.pieces(), 1);
     // Nor does it leave a session behind.
     let pieces = vec![(id(2, 0), bench.piece.clone())];
-    bench.tell(MASTER, Message::Register { session: SessionId(3), isolated: false, pieces });
+    bench.tell(MASTER, ToWorker::Register { session: SessionId(3), isolated: false, pieces });
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     assert_eq!(bench.worker.state.sessions().len(), 1);
 }
@@ -197,14 +200,14 @@ fn a_task_that_went_is_told_of_and_a_client_leaves_nothing() {
     for client in ["one", "another"] {
         bench.worker.down(&Peer::new(client), None);
     }
-    assert!(bench.worker.state.parted().is_empty());
+    assert!(bench.worker.state.lost_peers().is_empty());
     let (task, peer) = (Task::new("t", 1), Peer::new("task 1"));
     bench.worker.down(&peer, Some(&task));
-    bench.worker.parted(&peer, "the wire was cut");
+    bench.worker.report_lost(&peer, "the wire was cut");
     let (to, message) = bench.next();
     assert_eq!(to, MASTER);
-    assert!(matches!(message, Message::Parted { until: 1, .. }), "{message:?}");
-    assert!(bench.worker.state.parted().is_empty());
+    assert!(matches!(message, Message::ToMaster(ToMaster::PeerLost { until: 1, .. })), "{message:?}");
+    assert!(bench.worker.state.lost_peers().is_empty());
 }
 
 #[test]
@@ -217,5 +220,5 @@ fn what_cannot_be_sent_to_the_master_fails_the_step() {
     bench.start(MASTER, id(1, 0), 1);
     let step = StepId { session: SessionId(1), number: 1 };
     let failure = failure.on_task("/job:t/task:0");
-    assert_eq!(bench.next().1, Message::Failed { step, failure });
+    assert_eq!(bench.next().1, Message::from(ToMaster::Failed { step, failure }));
 }
