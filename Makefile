@@ -16,7 +16,7 @@ JOBS := $(if $(JOBS),--jobs $(JOBS))
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf test test-tf check bench setup build
+.PHONY: help demo demo-tf test test-tf tensorflow check bench setup build
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -34,7 +34,7 @@ demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten li
 	@MESHTF='$(MESHTF)' PYTHON='$(TF_VENV)/bin/python' bash examples/demo_tf.sh
 
 test: ## every test: library, documentation, processes
-	$(call say,building and running every test)
+	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
 	@$(CARGO) test --release $(JOBS)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
 	@$(CARGO) test --release --no-default-features --lib $(JOBS)
@@ -42,6 +42,8 @@ test: ## every test: library, documentation, processes
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
 	$(call say,programs of TensorFlow's own client)
 	@MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' tests/tf/run.py
+
+tensorflow: $(TF_VENV)/ready
 
 # Made once. What goes wrong is said, since without it nothing of this can run.
 $(TF_VENV)/ready: tests/tf/requirements.txt

@@ -56,6 +56,10 @@ mod json;
 #[cfg(feature = "node")]
 mod local;
 mod lock;
+// The unit tests and those of tests/it have one rule for what a machine may lack.
+#[cfg(test)]
+#[path = "../tests/it/means.rs"]
+mod means;
 pub mod memory;
 #[cfg(feature = "node")]
 pub mod mesh;

@@ -246,23 +246,13 @@ mod found {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::means::{self, Means};
 
-    /// The first GPU, or `None` on a machine without, which is then said.
-    ///
-    /// # Panics
-    /// Where `MESHTF_TEST_GPU` is `required`, as CI sets it after it has installed a driver.
-    pub fn gpu() -> Option<Box<dyn Engine>> {
+    /// The first GPU, for a test that may go without on some machines.
+    pub fn gpu(test: &str) -> Option<Box<dyn Engine>> {
         let first = gpus(BackendChoice::Wgpu).into_iter().next();
         if first.is_none() {
-            // A build without wgpu has no GPU on any machine.
-            let required = std::env::var("MESHTF_TEST_GPU").is_ok_and(|value| value == "required");
-            assert!(
-                !(required && cfg!(feature = "wgpu")),
-                "MESHTF_TEST_GPU=required, and there is no GPU, not even Mesa's in software"
-            );
-            eprintln!(
-                "skipped for GPUs: this machine has none, not even Mesa's in software (`make setup` installs it)"
-            );
+            means::missing(Means::Gpu, test);
         }
         first.map(|offer| offer.open().expect("it was offered"))
     }
@@ -298,7 +288,7 @@ pub(super) mod tests {
     fn every_gpu_that_is_offered_opens() {
         let offers = gpus(BackendChoice::Wgpu);
         if offers.is_empty() {
-            assert!(gpu().is_none(), "it comes and goes");
+            assert!(gpu("GPUs that are offered").is_none(), "it comes and goes");
         }
         for (index, offer) in offers.into_iter().enumerate() {
             assert_eq!((offer.kind, offer.index as usize), (DeviceKind::Gpu, index));

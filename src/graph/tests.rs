@@ -1,27 +1,13 @@
 //! Graphs as they come in files: the recorded ones, and the ones that must be refused.
 
 use super::*;
+use crate::means::recorded_sessions;
 use crate::tensor::Tensor;
-
-/// The folders of the recorded sessions that are here: those committed, and all where the corpus stands beside.
-fn recorded() -> Vec<std::path::PathBuf> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut cases: Vec<_> = [root.join("tests/cases"), root.join("../shared/corpus/tf")]
-        .iter()
-        .filter_map(|folder| std::fs::read_dir(folder).ok())
-        .flatten()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("graph.pb").exists() && path.join("graph.json").exists())
-        .collect();
-    cases.sort();
-    cases
-}
 
 #[test]
 fn recorded_graphs_read_alike_in_both_forms_and_are_right() {
-    let cases = recorded();
-    assert!(cases.len() >= 14, "only {} recorded sessions are here", cases.len());
-    for case in cases {
+    let mut in_both = 0;
+    for case in recorded_sessions() {
         let name = case.display();
         let load = |file: &str| {
             let program = read(&std::fs::read(case.join(file)).unwrap());
@@ -29,13 +15,16 @@ fn recorded_graphs_read_alike_in_both_forms_and_are_right() {
         };
         let binary = load("graph.pb");
         // Some keep the binary form alone, to be small.
-        let json = if case.join("graph.json").exists() { load("graph.json") } else { binary.clone() };
+        let has_json = case.join("graph.json").exists();
+        in_both += usize::from(has_json);
+        let json = if has_json { load("graph.json") } else { binary.clone() };
         assert_eq!(json, binary, "{name}");
         assert_eq!(graphdef::from_json(&graphdef::to_json(&json)).unwrap(), json, "{name}");
         assert_eq!(graphdef::from_binary(&graphdef::to_binary(&json)).unwrap(), json, "{name}");
         let graph = Graph::new(json).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(Graph::new(graph.to_defs()).unwrap().to_defs(), graph.to_defs(), "{name}");
     }
+    assert!(in_both >= 14, "only {in_both} recorded sessions have both forms");
 }
 
 /// A node `name op input,input` with the attributes; `-` for no inputs.

@@ -7,30 +7,11 @@ use std::time::Duration;
 use meshtf::exec::{BackendChoice, gpus};
 use serde_json::Value;
 
+use crate::means::{Means, missing, recorded_sessions as cases};
 use crate::sandbox::{NodeProcess, Sandbox, project};
 
 /// How long Mesa's driver in software may take for half of the programs: it compiles each kernel, and the machine may be busy.
 const SOFTWARE_GPU_LIMIT: Duration = Duration::from_secs(400);
-
-/// The recorded programs, in order: the project's own, and every other recorded session where the whole corpus is there.
-fn cases() -> Vec<PathBuf> {
-    let own = listed(&PathBuf::from(project("tests/cases")));
-    let corpus = PathBuf::from(project("../shared/corpus/tf"));
-    let mut cases = if corpus.is_dir() { listed(&corpus) } else { Vec::new() };
-    cases.retain(|case| !own.iter().any(|own| own.file_name() == case.file_name()));
-    cases.extend(own);
-    cases.sort();
-    assert!(cases.len() >= 26, "only {} cases", cases.len());
-    cases
-}
-
-fn listed(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder)
-        .expect("the cases are there")
-        .map(|entry| entry.expect("the folder can be listed").path())
-        .filter(|path| path.join("case.json").exists())
-        .collect()
-}
 
 /// The tasks of a case's cluster; none where it ran in one process.
 fn tasks(case: &Path) -> Vec<String> {
@@ -61,10 +42,7 @@ fn recorded_programs_replay_in_one_process() {
 #[test]
 fn recorded_programs_replay_on_a_gpu() {
     if gpus(BackendChoice::Wgpu).is_empty() {
-        let required = std::env::var("MESHTF_TEST_GPU").is_ok_and(|value| value == "required");
-        assert!(!required, "MESHTF_TEST_GPU=required, and there is no GPU, not even Mesa's in software");
-        eprintln!("skipped: this machine has no GPU, not even Mesa's in software (`make setup` installs it)");
-        return;
+        return missing(Means::Gpu, "recorded programs on a GPU");
     }
     // Those that were recorded to fail for want of a GPU have one here.
     let cases: Vec<PathBuf> = cases().into_iter().filter(|case| !fails_without_a_gpu(case)).collect();

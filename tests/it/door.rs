@@ -122,7 +122,7 @@ fn guarded(sandbox: &Sandbox) -> (NodeProcess, Client, String) {
 
 /// The most memory that a node ever had, in kB; `None` where the system does not say.
 pub fn peak_kb(node: &NodeProcess) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", node.process.pid())).ok()?;
+    let status = node.proc("status", "how much memory a node takes for its door")?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
 }
 

@@ -106,7 +106,7 @@ fn a_client_that_goes_away_leaves_nothing_running() {
 
 /// Processor time that a node has used, in the kernel's ticks.
 fn cpu_ticks(node: &NodeProcess) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process.pid())).ok()?;
+    let stat = node.proc("stat", "nodes that rest when their client is gone")?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::sandbox::{Sandbox, wait_until};
+use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const CLIENTS: usize = 8;
 const SUBMITS: usize = 100;
@@ -36,27 +36,26 @@ fn a_hundred_submits_from_eight_clients() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let one = sandbox.node("local/1");
-    let pids = [zero.process.pid(), one.process.pid()];
+    let nodes = [&zero, &one];
     load(&sandbox);
-    let Some(before) = resident_kb(pids) else {
-        load(&sandbox);
-        return;
-    };
+    let before = resident_kb(nodes);
     load(&sandbox);
+    let Some(before) = before else { return };
     // Sessions close behind their clients; the memory follows.
     let mut after = u64::MAX;
     let settled = wait_until(Duration::from_secs(10), || {
-        after = resident_kb(pids).unwrap_or(0);
+        after = resident_kb(nodes).unwrap_or(0);
         after <= before + GROWTH_LIMIT_KB
     });
     assert!(settled, "the nodes grew from {before} kB to {after} kB");
 }
 
 /// Resident memory of both, in kB; `None` where the system does not say.
-fn resident_kb(pids: [u32; 2]) -> Option<u64> {
-    pids.iter()
-        .map(|pid| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+fn resident_kb(nodes: [&NodeProcess; 2]) -> Option<u64> {
+    nodes
+        .iter()
+        .map(|node| {
+            let status = node.proc("status", "how much memory nodes take under load")?;
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         })

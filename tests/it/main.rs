@@ -14,6 +14,7 @@ mod grpc;
 mod inputs;
 mod links;
 mod load;
+mod means;
 mod memory;
 mod network;
 mod ops;

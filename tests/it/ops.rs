@@ -11,6 +11,7 @@ use meshtf::graph::op::{self, ArgDef, ArgType, AttrDef, AttrKind, OpDef};
 use meshtf::graph::{Attr, Attrs, OutputType};
 use meshtf::tensor::{DType, PartialShape, Tensor};
 
+use crate::means::{Means, missing};
 use crate::sandbox::project;
 
 const PATH: &str = "docs/ops.md";
@@ -51,7 +52,7 @@ fn the_table_of_ops_is_what_the_kernels_say() {
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let gpu = gpus(BackendChoice::Wgpu).into_iter().next().map(|offer| offer.open().expect("it was offered"));
     if gpu.is_none() {
-        eprintln!("no adapter here, not even software Vulkan: the column of wgpu is as it was");
+        missing(Means::Gpu, "the column of wgpu in the table of ops, which is as it was");
     }
     let now = table(gpu.as_deref(), &written(&before));
     if std::env::var("MESHTF_WRITE_DOCS").is_ok_and(|value| value == "1") {

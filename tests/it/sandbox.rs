@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::means::{Means, missing};
+
 /// A node that serves later than this has failed. Far above what it takes: the machine may be busy.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
 /// A command that runs longer than this hangs.
@@ -258,6 +260,15 @@ impl NodeProcess {
             .split(' ')
             .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
             .unwrap_or_else(|| panic!("no {key}= in {:?}", self.line))
+    }
+
+    /// A file that `/proc` has about it; `None` if a check of `test` may go without.
+    pub fn proc(&self, file: &str, test: &str) -> Option<String> {
+        let told = std::fs::read_to_string(format!("/proc/{}/{file}", self.process.pid())).ok();
+        if told.is_none() {
+            missing(Means::Proc, test);
+        }
+        told
     }
 
     /// The first address it listens on.

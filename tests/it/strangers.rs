@@ -191,7 +191,7 @@ fn limited_node(sandbox: &Sandbox, name: &str, limit: &str) -> NodeProcess {
 fn the_soft_limit_of_descriptors_is_raised() {
     let sandbox = Sandbox::new();
     let node = limited_node(&sandbox, "local/0", "-Sn 128");
-    let Ok(limits) = std::fs::read_to_string(format!("/proc/{}/limits", node.process.pid())) else { return };
+    let Some(limits) = node.proc("limits", "the soft limit of descriptors") else { return };
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit of files");
     let [soft, hard] =
         [3, 4].map(|at| line.split_whitespace().nth(at).and_then(|word| word.parse::<u64>().ok()).unwrap());

@@ -20,7 +20,7 @@ fn engines() -> Vec<(Box<dyn Engine>, f64)> {
         (adapters::cpu(BackendChoice::Flex).open().unwrap(), 4.0),
         (adapters::cpu(BackendChoice::NdArray).open().unwrap(), 4.0),
     ];
-    engines.extend(adapters::tests::gpu().map(|gpu| (gpu, 60.0)));
+    engines.extend(adapters::tests::gpu("kernels on a GPU").map(|gpu| (gpu, 60.0)));
     engines
 }
 
@@ -213,7 +213,7 @@ fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
 
 #[test]
 fn a_gpu_updates_variables_as_tensorflow_does() {
-    let Some(engine) = adapters::tests::gpu() else { return };
+    let Some(engine) = adapters::tests::gpu("updates on a GPU") else { return };
     let check = |op: &str, nesterov: Option<bool>, inputs: &[&[f32]], wanted: &[[f32; 2]]| {
         // A variable is compiled for as a value: the op's own inputs are references, which a placeholder is none of.
         let attrs = crate::graph::Attrs::from([("use_nesterov", crate::graph::Attr::Bool(nesterov.unwrap_or(false)))]);

@@ -5,30 +5,33 @@
 //! and not on another, in TensorFlow too, so that a scattered program of these is another program.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use super::*;
 use crate::graph::Node;
+use crate::means::recorded_sessions;
 use crate::verify::{Case, Expected, compare};
 
 /// How often each session is scattered anew.
 const ROUNDS: u64 = 2;
+/// Sessions of `tests/cases` that can be scattered.
+const LEAST_SCATTERED: usize = 20;
 
 #[test]
 fn scattered_sessions_answer_the_same() {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut faults = Vec::new();
-    for folder in ["tests/cases", "../shared/corpus/tf"] {
-        let cases = fs::read_dir(project.join(folder)).into_iter().flatten();
-        for case in cases.map(|case| case.expect("a folder").path()).filter(|case| case.is_dir()) {
-            let case = Case::read(&case).expect("a recorded session");
-            for round in (0..ROUNDS).filter(|_| can_be_scattered(&case)) {
-                faults.extend(replay(&case, round).err().map(|fault| format!("{} round {round}: {fault}", case.name)));
-            }
+    let mut scattered = 0;
+    for folder in recorded_sessions() {
+        let case = Case::read(&folder).expect("a recorded session");
+        if !can_be_scattered(&case) {
+            continue;
+        }
+        scattered += 1;
+        for round in 0..ROUNDS {
+            faults.extend(replay(&case, round).err().map(|fault| format!("{} round {round}: {fault}", case.name)));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(scattered >= LEAST_SCATTERED, "only {scattered} sessions can be scattered");
 }
 
 fn replay(case: &Case, round: u64) -> Result<(), String> {

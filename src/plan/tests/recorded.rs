@@ -9,16 +9,13 @@ use serde_json::Value;
 use super::*;
 use crate::device::{DeviceKind, Task};
 use crate::graph::graphdef;
+use crate::means::recorded_sessions;
 
 #[test]
 fn every_recorded_session_plans() {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut faults = Vec::new();
-    for folder in ["tests/cases", "../shared/corpus/tf"] {
-        let cases = fs::read_dir(project.join(folder)).into_iter().flatten();
-        for case in cases.map(|case| case.expect("a folder").path()).filter(|case| case.is_dir()) {
-            check_case(&case, &mut faults);
-        }
+    for case in recorded_sessions() {
+        check_case(&case, &mut faults);
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
