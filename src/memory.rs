@@ -216,7 +216,7 @@ pub fn tell_all() {
 /// Lets a result or a copy be made of so many bytes.
 ///
 /// # Errors
-/// ResourceExhausted where that passes the budget.
+/// ResourceExhausted if that passes the budget.
 #[inline]
 pub fn admit(bytes: usize) -> Result<()> {
     let may = if bytes < SMALL { BUDGET.has_room(bytes) } else { BUDGET.promise(bytes) };
@@ -243,7 +243,7 @@ impl Drop for Turn {
 /// Lets an op run, whatever it makes.
 ///
 /// # Errors
-/// ResourceExhausted where the budget is used up, and what small results may take beyond it.
+/// ResourceExhausted if the budget is used up, and what small results may take beyond it.
 #[inline]
 pub fn go_on() -> Result<()> {
     admit(0)
@@ -252,7 +252,7 @@ pub fn go_on() -> Result<()> {
 /// Lets another value, which is there already, be put to those that something holds.
 ///
 /// # Errors
-/// ResourceExhausted where nearly all of the budget is in use.
+/// ResourceExhausted if nearly all of the budget is in use.
 #[inline]
 pub fn grow() -> Result<()> {
     let limit = BUDGET.limit();
@@ -284,7 +284,7 @@ pub fn refusal() -> Failure {
 /// their own by now; what is left is given back when this is dropped.
 ///
 /// # Errors
-/// ResourceExhausted where that passes the budget; says who holds the most.
+/// ResourceExhausted if that passes the budget; says who holds the most.
 pub fn reserve(bytes: usize) -> Result<Reservation> {
     try_reserve(bytes).map_err(Failure::with_holder)
 }

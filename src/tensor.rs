@@ -58,7 +58,7 @@ impl Tensor {
     /// A tensor of `shape` over `data`.
     ///
     /// # Errors
-    /// InvalidArgument where `data` does not have exactly as many elements as `shape` says.
+    /// InvalidArgument if `data` does not have exactly as many elements as `shape` says.
     pub fn new(shape: impl Into<Shape>, data: Data) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != Some(data.len()) {
@@ -146,7 +146,7 @@ impl Tensor {
     /// Lets the elements be written, and so copied where somebody else holds them too.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for a copy that is needed.
+    /// ResourceExhausted if there is no room for a copy that is needed.
     pub fn admit_writing(&self) -> Result<()> {
         if self.is_unique() { Ok(()) } else { memory::admit(self.byte_len()) }
     }
@@ -154,7 +154,7 @@ impl Tensor {
     /// The elements as `T`.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another.
+    /// InvalidArgument if the dtype is another.
     pub fn slice<T: Element>(&self) -> Result<&[T]> {
         T::slice(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
     }
@@ -162,7 +162,7 @@ impl Tensor {
     /// The elements as `T`, for writing; copied first where somebody else holds them too.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another; else as [`Tensor::admit_writing`].
+    /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
@@ -174,7 +174,7 @@ impl Tensor {
     /// The elements as `T`; copied only where somebody else holds them too.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another; else as [`Tensor::admit_writing`].
+    /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(self.not_a(T::DTYPE));
@@ -186,7 +186,7 @@ impl Tensor {
     /// The one element of a tensor that has exactly one.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is another or there is not exactly one element.
+    /// InvalidArgument if the dtype is another or there is not exactly one element.
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.slice::<T>()? {
             [one] => Ok(one.clone()),
@@ -197,7 +197,7 @@ impl Tensor {
     /// Every element of an int32 or int64 tensor as i64: shapes, axes, sizes, indices.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is neither.
+    /// InvalidArgument if the dtype is neither.
     pub fn to_i64s(&self) -> Result<Vec<i64>> {
         match &*self.data {
             Data::I64(v) => Ok(v.clone()),
@@ -209,7 +209,7 @@ impl Tensor {
     /// The one element of an int32 or int64 scalar.
     ///
     /// # Errors
-    /// InvalidArgument where the dtype is neither or there is not exactly one element.
+    /// InvalidArgument if the dtype is neither or there is not exactly one element.
     pub fn to_i64(&self) -> Result<i64> {
         match self.to_i64s()?.as_slice() {
             [one] => Ok(*one),
@@ -220,7 +220,7 @@ impl Tensor {
     /// The same elements under another shape.
     ///
     /// # Errors
-    /// InvalidArgument where the element counts differ.
+    /// InvalidArgument if the element counts differ.
     pub fn reshaped(mut self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != Some(self.len()) {
@@ -276,7 +276,7 @@ impl Tensor {
     /// A tensor from little-endian bytes.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are not exactly as many as dtype and shape say, where a bool is
+    /// InvalidArgument if the bytes are not exactly as many as dtype and shape say, where a bool is
     /// neither 0 nor 1, and for strings.
     pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
         let shape = shape.into();

@@ -54,7 +54,7 @@ impl Index {
     /// Reads the bytes of an index file.
     ///
     /// # Errors
-    /// DataLoss where they are no sound index, or one of a machine or version that cannot be read.
+    /// DataLoss if they are no sound index, or one of a machine or version that cannot be read.
     pub fn decode(file: &[u8]) -> Result<Index> {
         let mut entries = table::decode(file)?.into_iter();
         let header = match entries.next() {

@@ -52,7 +52,7 @@ impl DataDir {
     /// The path of a file that a graph names; it need not be there yet.
     ///
     /// # Errors
-    /// InvalidArgument for an empty name; PermissionDenied where it leads out of the folder, by `..`, by being
+    /// InvalidArgument for an empty name; PermissionDenied if it leads out of the folder, by `..`, by being
     /// absolute, over a link, or by being relative to a folder that is not below it.
     pub fn resolve(&self, name: &[u8]) -> Result<PathBuf> {
         let name = std::str::from_utf8(name).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;

@@ -13,7 +13,7 @@ use crate::failure::{Code, Failure, Result};
 /// new one's shards. Folders left empty are removed where `remove_folders`.
 ///
 /// # Errors
-/// NotFound where one is missing (unless `allow_missing`, and not all are); InvalidArgument where two have a tensor
+/// NotFound if one is missing (unless `allow_missing`, and not all are); InvalidArgument where two have a tensor
 /// of the same name, other than as different parts of it; else as [`super::save`].
 pub fn merge(
     dir: &DataDir,

@@ -23,7 +23,7 @@ impl<'a> Checkpoint<'a> {
     /// Reads the index of the checkpoint of that prefix.
     ///
     /// # Errors
-    /// NotFound where there is none; PermissionDenied where the prefix leads out of `dir`; DataLoss where it is torn.
+    /// NotFound if there is none; PermissionDenied where the prefix leads out of `dir`; DataLoss where it is torn.
     pub fn open(dir: &'a DataDir, prefix: &'a [u8]) -> Result<Checkpoint<'a>> {
         let path = dir.resolve(&[prefix, b".index"].concat())?;
         let missing = || {
@@ -64,8 +64,8 @@ impl<'a> Checkpoint<'a> {
     /// A tensor, or the part of it that `part` says.
     ///
     /// # Errors
-    /// NotFound where there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for;
-    /// DataLoss where its bytes are not those that were saved.
+    /// NotFound if there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for;
+    /// DataLoss if its bytes are not those that were saved.
     pub fn tensor(&self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let entry = self.index.entries.get(name).filter(|_| !name.is_empty());

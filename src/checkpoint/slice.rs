@@ -13,7 +13,7 @@ impl Slice {
     /// each dimension, `-` for all of it: `4 3 0,2:-`. `None` where it says nothing: the tensor is the whole.
     ///
     /// # Errors
-    /// InvalidArgument where it does not follow that grammar, or the slice is not inside the shape.
+    /// InvalidArgument if it does not follow that grammar, or the slice is not inside the shape.
     pub fn parse(text: &str) -> Result<Option<(Shape, Slice)>> {
         if text.is_empty() {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Slice {
     /// The shape of the part of a tensor of that shape.
     ///
     /// # Errors
-    /// InvalidArgument where the slice is not inside it.
+    /// InvalidArgument if the slice is not inside it.
     pub fn shape(&self, whole: &Shape) -> Result<Shape> {
         let ranges = self.ranges(whole);
         let ranges = ranges.ok_or_else(|| Failure::invalid(format!("the slice {self:?} is not inside {whole}")))?;
@@ -125,7 +125,7 @@ fn put_ordered_signed(key: &mut Vec<u8>, value: i64) {
 /// Copies what two parts of one tensor have in common from one to the other; answers how many elements those are.
 ///
 /// # Errors
-/// DataLoss where a part is not inside the whole or has not the elements it should.
+/// DataLoss if a part is not inside the whole or has not the elements it should.
 pub fn copy(whole: &Shape, from: (&Slice, &Tensor), to: (&Slice, &mut Tensor)) -> Result<usize> {
     let bad = || data_loss(format!("a slice does not fit its tensor of shape {whole}"));
     let (source, target) = (from.0.ranges(whole).ok_or_else(bad)?, to.0.ranges(whole).ok_or_else(bad)?);

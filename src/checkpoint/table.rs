@@ -104,7 +104,7 @@ impl<W: Write> Writer<W> {
 /// The entries of a table, in the order of their keys.
 ///
 /// # Errors
-/// DataLoss where the bytes are no sound table.
+/// DataLoss if the bytes are no sound table.
 pub fn decode(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let start = file.len().checked_sub(FOOTER_BYTES).ok_or_else(too_short)?;
     let index = index_handle(&file[start..])?;
@@ -281,7 +281,7 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 /// Takes a varint off the front.
 ///
 /// # Errors
-/// DataLoss where there is none.
+/// DataLoss if there is none.
 pub fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
     let mut value = 0;
     for (i, &byte) in bytes.iter().enumerate().take(10) {

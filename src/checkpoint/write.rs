@@ -28,7 +28,7 @@ pub struct Saved<'a> {
 /// When this returns, it is on the disk; until then, the old one is.
 ///
 /// # Errors
-/// PermissionDenied where the prefix leads out of `dir`; InvalidArgument where a name comes twice or a part does not
+/// PermissionDenied if the prefix leads out of `dir`; InvalidArgument where a name comes twice or a part does not
 /// fit its whole; what the file system has to say.
 pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
     let prefix = dir.resolve(prefix)?;

@@ -18,7 +18,7 @@ use crate::json::{self, Fault, Kind, Path, Value};
 /// Reads a literal as it is typed: JSON, with NaN and infinities besides.
 ///
 /// # Errors
-/// InvalidArgument where the text is no literal, or its lists are ragged or of mixed kinds.
+/// InvalidArgument if the text is no literal, or its lists are ragged or of mixed kinds.
 pub fn parse(text: &str) -> Result<Tensor> {
     let value = json::parse_relaxed(text).map_err(|fault| typed(text, &fault))?;
     from_json(&value, None, Path::Root).map_err(|fault| typed(text, &fault))
@@ -229,7 +229,7 @@ fn shown(leaf: &Value) -> String {
 /// off: NumPy makes int64 and float64 unless told otherwise, and such arrays feed int32 and float32 placeholders.
 ///
 /// # Errors
-/// InvalidArgument where a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
+/// InvalidArgument if a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
 /// 16777217 for a float32; and between numbers, bools and strings.
 pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     let have = tensor.dtype();

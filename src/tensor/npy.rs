@@ -15,8 +15,8 @@ const MAX_HEADER: usize = 1 << 16;
 /// Reads the bytes of a .npy file.
 ///
 /// # Errors
-/// InvalidArgument where they are none, are cut off or longer than their header says, or hold what no tensor can;
-/// ResourceExhausted where the tensor would pass the limit.
+/// InvalidArgument if they are none, are cut off or longer than their header says, or hold what no tensor can;
+/// ResourceExhausted if the tensor would pass the limit.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let (header, data) = split(bytes).map_err(bad)?;
     let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;

@@ -35,7 +35,7 @@ impl Shape {
     /// Number of elements of a tensor that is about to be made.
     ///
     /// # Errors
-    /// ResourceExhausted where a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`], or what this process may
+    /// ResourceExhausted if a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`], or what this process may
     /// hold.
     pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
         let n = self.limited_elements(dtype)?;
@@ -49,7 +49,7 @@ impl Shape {
     /// Number of elements of a tensor that there may be, which says nothing about memory for it.
     ///
     /// # Errors
-    /// ResourceExhausted where a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`].
+    /// ResourceExhausted if a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`].
     pub fn limited_elements(&self, dtype: DType) -> Result<usize> {
         let size = element_bytes(dtype);
         self.elements().filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES)).ok_or_else(
@@ -73,7 +73,7 @@ impl Shape {
     /// A shape from signed sizes, as shape tensors hold them.
     ///
     /// # Errors
-    /// InvalidArgument where one is negative.
+    /// InvalidArgument if one is negative.
     pub fn from_i64s(sizes: &[i64]) -> Result<Self> {
         sizes
             .iter()

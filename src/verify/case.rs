@@ -72,7 +72,7 @@ impl Case {
     /// Reads the case in `folder`: `case.json` and `graph.pb`, or `graph.json` where that is missing.
     ///
     /// # Errors
-    /// NotFound where a file is missing, InvalidArgument where one is wrong; each names the file.
+    /// NotFound if a file is missing, InvalidArgument where one is wrong; each names the file.
     pub fn read(folder: &FilePath) -> Result<Case> {
         let binary = folder.join("graph.pb");
         let path = if binary.exists() { binary } else { folder.join("graph.json") };

@@ -36,7 +36,7 @@ impl Table {
     /// Opens the table at a path.
     ///
     /// # Errors
-    /// What the file system has to say; DataLoss where the file is no sound table.
+    /// What the file system has to say; DataLoss if the file is no sound table.
     pub fn open(path: PathBuf) -> Result<Table> {
         let io = |error: std::io::Error| io_failure("cannot read", &path, &error);
         let mut file = File::open(&path).map_err(io)?;

@@ -86,7 +86,7 @@ pub fn put(part: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
 /// The elements in the value of an entry, as a tensor of that shape.
 ///
 /// # Errors
-/// Unimplemented for a dtype without a field; DataLoss where there are not as many as the shape takes.
+/// Unimplemented for a dtype without a field; DataLoss if there are not as many as the shape takes.
 pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
     fn read<M: Message + Default>(bytes: &[u8]) -> Result<M> {
         M::decode(bytes).map_err(|error| data_loss(format!("the elements cannot be read: {error}")))

@@ -42,7 +42,7 @@ impl Files {
     /// Opens the file of that name, or those that it is a pattern for.
     ///
     /// # Errors
-    /// NotFound where there is none; PermissionDenied where the name leads out of `dir`; DataLoss where a file is no
+    /// NotFound if there is none; PermissionDenied where the name leads out of `dir`; DataLoss where a file is no
     /// checkpoint.
     pub fn open(dir: &DataDir, name: &[u8]) -> Result<Files> {
         let paths = paths(dir, name)?;
@@ -92,8 +92,8 @@ impl Files {
     /// A tensor, or the part of it that `part` says.
     ///
     /// # Errors
-    /// NotFound where there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for, or
-    /// not all of what is wanted is there; DataLoss where parts overlap, or a part is not what was saved.
+    /// NotFound if there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for, or
+    /// not all of what is wanted is there; DataLoss if parts overlap, or a part is not what was saved.
     pub fn tensor(&mut self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let stored = self.tensors.get(name).ok_or_else(|| {

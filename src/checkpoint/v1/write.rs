@@ -24,7 +24,7 @@ const MOST_BYTES_A_NUMBER: usize = 10;
 /// When this returns, it is on the disk; until then, the old one is.
 ///
 /// # Errors
-/// PermissionDenied where the name leads out of `dir`; InvalidArgument where parts of a tensor overlap, disagree or do
+/// PermissionDenied if the name leads out of `dir`; InvalidArgument where parts of a tensor overlap, disagree or do
 /// not fit; Unimplemented for a dtype that the form lacks; what the file system has to say.
 pub fn save(dir: &DataDir, name: &[u8], tensors: &[Saved]) -> Result<()> {
     let path = dir.resolve(name)?;

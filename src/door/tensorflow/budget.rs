@@ -66,7 +66,7 @@ impl MessageBudget {
     /// Decodes a message of that schema; what it takes as a message stays counted while the permit is held.
     ///
     /// # Errors
-    /// InvalidArgument where it is none; ResourceExhausted where it takes more than there may be, alone or with others.
+    /// InvalidArgument if it is none; ResourceExhausted where it takes more than there may be, alone or with others.
     pub fn decode<M: prost::Message + Default>(
         &self,
         message: Pieces,
@@ -106,7 +106,7 @@ impl Share {
     /// Whether a message of that length may come.
     ///
     /// # Errors
-    /// ResourceExhausted where it is over the limit of one message.
+    /// ResourceExhausted if it is over the limit of one message.
     pub fn admit(&self, length: usize) -> Result<()> {
         let longest = self.budget.0.longest;
         if length > longest {
@@ -152,7 +152,7 @@ impl Share {
     /// Takes from the budget for all that has come so far, and is in memory by that.
     ///
     /// # Errors
-    /// ResourceExhausted where there is none, or the budget of memory is used up.
+    /// ResourceExhausted if there is none, or the budget of memory is used up.
     pub fn received(&mut self, bytes: usize) -> Result<()> {
         self.came = bytes;
         memory::keep(bytes)?;
@@ -162,7 +162,7 @@ impl Share {
     /// Takes from the budget for what a few bytes become when they are read, as though all of it had been sent.
     ///
     /// # Errors
-    /// ResourceExhausted where there is none, or it is more than one message may have.
+    /// ResourceExhausted if there is none, or it is more than one message may have.
     pub fn expand(&mut self, received: usize, bytes: usize) -> Result<()> {
         let longest = self.budget.0.longest;
         self.expanded = self.expanded.saturating_add(bytes);

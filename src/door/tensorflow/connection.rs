@@ -231,7 +231,7 @@ impl Connection {
     /// A call begins.
     ///
     /// # Errors
-    /// ResourceExhausted where too many calls have begun of which nothing came yet.
+    /// ResourceExhausted if too many calls have begun of which nothing came yet.
     pub fn call(&self) -> Result<Option<Call>> {
         let Some(state) = self.0.upgrade() else { return Ok(None) };
         let most = if state.is_proven() { MAX_WAITING } else { MAX_WAITING_UNPROVEN };

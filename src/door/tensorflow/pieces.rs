@@ -71,7 +71,7 @@ impl Buf for Pieces {
 /// than `longest` is none.
 ///
 /// # Errors
-/// InvalidArgument where the bytes are no message.
+/// InvalidArgument if the bytes are no message.
 pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<Option<Vec<u8>>> {
     let mut found = None;
     while message.has_remaining() {

@@ -25,7 +25,7 @@ impl Readers {
     /// Does the work when it is its turn.
     ///
     /// # Errors
-    /// What the work fails with; ResourceExhausted where its turn does not come; Internal where it panics.
+    /// What the work fails with; ResourceExhausted if its turn does not come; Internal where it panics.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {

@@ -51,8 +51,8 @@ impl Rope {
     /// Reads the head of a request's message.
     ///
     /// # Errors
-    /// InvalidArgument where the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
-    /// message is longer than may be, DeadlineExceeded where the client is silent.
+    /// InvalidArgument if the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
+    /// message is longer than may be, DeadlineExceeded if the client is silent.
     pub async fn open(body: Body, share: Share) -> Result<Rope> {
         let began = Instant::now();
         let pieces = Pieces::default();
@@ -86,7 +86,7 @@ impl Rope {
     /// Takes from the budget for what some bytes of the message become when they are read.
     ///
     /// # Errors
-    /// ResourceExhausted where there is none.
+    /// ResourceExhausted if there is none.
     pub fn expand(&mut self, bytes: usize) -> Result<()> {
         self.share.expand(self.received, bytes)
     }
@@ -94,7 +94,7 @@ impl Rope {
     /// Waits for the whole message, and answers what was not read of it, which stays to be read.
     ///
     /// # Errors
-    /// InvalidArgument where it is cut off.
+    /// InvalidArgument if it is cut off.
     pub async fn whole(&mut self) -> Result<Pieces> {
         self.need(self.left).await?;
         Ok(self.pieces.clone())
@@ -103,7 +103,7 @@ impl Rope {
     /// The whole message, and what it takes of the door's budget.
     ///
     /// # Errors
-    /// InvalidArgument where it is cut off.
+    /// InvalidArgument if it is cut off.
     pub async fn into_whole(mut self) -> Result<(Pieces, Share)> {
         self.need(self.left).await?;
         Ok((self.pieces, self.share))
@@ -114,7 +114,7 @@ impl Rope {
     /// `readers`. `None` where it is not there, or longer than a session's name is.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are no message; ResourceExhausted where its search does not come to its turn.
+    /// InvalidArgument if the bytes are no message; ResourceExhausted where its search does not come to its turn.
     pub async fn handle(&mut self, readers: &Readers) -> Result<Option<Vec<u8>>> {
         self.need(START.min(self.left)).await?;
         let mut start = self.pieces.clone();
@@ -137,7 +137,7 @@ impl Rope {
     /// which may become `most` bytes.
     ///
     /// # Errors
-    /// InvalidArgument where the bytes are no message; ResourceExhausted where there are more others.
+    /// InvalidArgument if the bytes are no message; ResourceExhausted where there are more others.
     pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>, most: usize) -> Result<Option<usize>> {
         while self.left > end {
             self.fields += 1;
@@ -174,7 +174,7 @@ impl Rope {
     /// Hands `length` bytes on, as they come.
     ///
     /// # Errors
-    /// InvalidArgument where they would reach beyond the message that ends where `end` bytes are left; whatever `to` says.
+    /// InvalidArgument if they would reach beyond the message that ends where `end` bytes are left; whatever `to` says.
     pub async fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let after = self.left.checked_sub(length).filter(|&after| after >= end).ok_or_else(cut_off)?;
         while self.left > after {

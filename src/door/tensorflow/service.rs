@@ -179,7 +179,7 @@ impl MasterService {
     /// The session that a request names, whose client may pass by that.
     ///
     /// # Errors
-    /// Aborted where it names none that there is.
+    /// Aborted if it names none that there is.
     async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Named> {
         let handle = message.handle(&self.unproven).await?.unwrap_or_default();
         let handle = String::from_utf8_lossy(&handle).into_owned();
@@ -337,7 +337,7 @@ impl MasterService {
     /// Waits until the tasks that a graph names are there, but for those that the session's filters hide.
     ///
     /// # Errors
-    /// Unavailable where some are still missing, with their names; InvalidArgument where the mesh has none of the jobs.
+    /// Unavailable if some are still missing, with their names; InvalidArgument where the mesh has none of the jobs.
     async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(TASKS_WAIT);
         let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();

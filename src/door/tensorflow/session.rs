@@ -160,7 +160,7 @@ impl DoorSession {
     /// Whether a value of that dtype and shape may be fed to a tensor, as far as the graph says.
     ///
     /// # Errors
-    /// InvalidArgument where it may not.
+    /// InvalidArgument if it may not.
     pub fn admits(&self, name: &str, dtype: DType, shape: &Shape) -> Result<()> {
         lock(&self.placeholders).admits(name, dtype, shape)
     }
@@ -177,7 +177,7 @@ impl DoorSession {
     /// Adds nodes; the graph's new version.
     ///
     /// # Errors
-    /// Aborted where `version` is not the graph's: somebody else has extended it in between.
+    /// Aborted if `version` is not the graph's: somebody else has extended it in between.
     pub async fn extend(&self, version: i64, graph_def: GraphDef, readers: &Readers) -> Result<i64> {
         let mut graph = self.graph.lock().await;
         if graph.version != version {

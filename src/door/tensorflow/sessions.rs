@@ -28,7 +28,7 @@ impl Sessions {
     /// The session of that handle, which is used by that, over this connection.
     ///
     /// # Errors
-    /// Aborted where there is none, or none any more.
+    /// Aborted if there is none, or none any more.
     pub fn get(&self, handle: &str, connection: Option<&Connection>) -> Result<Arc<DoorSession>> {
         let mut sessions = lock(&self.0);
         if let Some(session) = sessions.get(handle) {
@@ -49,7 +49,7 @@ impl Sessions {
     /// Evicts what may be evicted, so that there can be one more, that comes over this connection.
     ///
     /// # Errors
-    /// ResourceExhausted where no session may go.
+    /// ResourceExhausted if no session may go.
     pub fn evict_for_one_more(&self, connection: Option<&Connection>) -> Result<()> {
         let ended = evict_for_one_more(&mut lock(&self.0), connection)?;
         // Ending them sends messages, and nobody is to wait for these.

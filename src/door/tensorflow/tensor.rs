@@ -95,7 +95,7 @@ impl Outgoing {
     /// How many bytes it has.
     ///
     /// # Errors
-    /// ResourceExhausted where they are more than a protobuf message may have: no client could read it.
+    /// ResourceExhausted if they are more than a protobuf message may have: no client could read it.
     pub fn check(&self) -> Result<u32> {
         if self.length > MAX_MESSAGE_BYTES {
             let why = format!(

@@ -54,7 +54,7 @@ impl<B: Backing> Site<B> {
     /// The value in the backend's memory.
     ///
     /// # Errors
-    /// Internal where it lies with another engine, and that fails to hand it over; ResourceExhausted where it has to be
+    /// Internal if it lies with another engine, and that fails to hand it over; ResourceExhausted where it has to be
     /// copied and there is no room.
     pub fn array(&self, value: Value) -> Result<Array<B>> {
         let tensor = match value {
@@ -107,7 +107,7 @@ impl<B: Backing> Array<B> {
     /// laid out here, in blocks; for few there is room.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for that.
+    /// ResourceExhausted if there is no room for that.
     pub fn in_order(self) -> Result<Self> {
         if B::REMOTE || B::order(&self.raw) == Order::Whole {
             return Ok(self);
@@ -198,7 +198,7 @@ impl<B: Backing> Array<B> {
     /// One behind the other along `axis`; the other dimensions agree.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for the answer.
+    /// ResourceExhausted if there is no room for the answer.
     pub fn concat(arrays: Vec<Self>, axis: usize) -> Result<Self> {
         let (dtype, device) = (arrays[0].dtype, arrays[0].raw.device());
         let mut dims = arrays[0].shape.dims().to_vec();
@@ -230,7 +230,7 @@ impl<B: Backing> Array<B> {
     /// The rows `indices` along `axis`.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for them.
+    /// ResourceExhausted if there is no room for them.
     pub fn rows(self, site: &Site<B>, axis: usize, indices: Vec<i32>) -> Result<Self> {
         let own = self.in_order()?;
         let mut dims = own.shape.dims().to_vec();
@@ -257,7 +257,7 @@ impl<B: Backing> Array<B> {
     /// With `value` around: as many before and behind each dimension as `sides` says. Of a float dtype.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for that.
+    /// ResourceExhausted if there is no room for that.
     pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Result<Self> {
         let dims = self.shape.dims().iter();
         let shape: Shape = dims.clone().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
@@ -294,7 +294,7 @@ impl<B: Backing> Array<B> {
 /// elements.
 ///
 /// # Errors
-/// Internal where it is not there, which only a kernel that answers an input it has taken could bring about.
+/// Internal if it is not there, which only a kernel that answers an input it has taken could bring about.
 pub(super) fn taken(mut memory: Arc<Option<Memory>>) -> Result<(Memory, Home)> {
     let (tensor, home) = match Arc::get_mut(&mut memory) {
         Some(own) => (own.take(), Home(Some(memory))),

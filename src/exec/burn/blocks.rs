@@ -32,7 +32,7 @@ const FEWEST_ROWS: usize = 16;
 /// Makes an answer of `shape` block by block, of at most the sizes `block`; `make` answers what belongs at a place.
 ///
 /// # Errors
-/// ResourceExhausted where there is no room for the answer; else what `make` fails with.
+/// ResourceExhausted if there is no room for the answer; else what `make` fails with.
 pub(super) fn by_blocks<B: Backing>(
     device: &B::Device,
     dtype: DType,

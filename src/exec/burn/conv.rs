@@ -240,7 +240,7 @@ impl Fit {
     /// Lets burn lay out anew what it is given on a CPU, and make the answer in another layout first.
     ///
     /// # Errors
-    /// ResourceExhausted where there is no room for all of that.
+    /// ResourceExhausted if there is no room for all of that.
     fn admit<B: Backing>(&self, dtype: DType) -> Result<()> {
         if B::REMOTE {
             return Ok(());

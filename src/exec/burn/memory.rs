@@ -236,7 +236,7 @@ fn stored<T: bytemuck::NoUninit + Send + Sync>(
 /// The tensor in the memory of this process; waits for the backend where that still computes it.
 ///
 /// # Errors
-/// Internal where the backend failed; ResourceExhausted where others hold it too and there is no room for a copy.
+/// Internal if the backend failed; ResourceExhausted where others hold it too and there is no room for a copy.
 pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
     match taken(memory)?.0 {

@@ -1,4 +1,4 @@
-//! Shapes and places: ops that say, change or rearrange where elements are, and never compute with them.
+//! Shapes and positions: ops that describe, change or move elements and never compute with them.
 
 mod block;
 mod diag;
@@ -23,7 +23,7 @@ use crate::failure::Result;
 /// The kernel of a node whose op moves or describes elements.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtypes, or an attribute has no meaning.
+/// InvalidArgument if the op has no kernel for the dtypes, or an attribute has no meaning.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let files: &[Compile] = &[
         shape::kernel,

@@ -1,7 +1,7 @@
-//! Walking operands of different shapes in step, row by row, as broadcasting pairs their elements.
+//! Walks operands of different shapes together, row by row, as broadcasting pairs their elements.
 //!
-//! Dimensions that lie behind one another in every operand are walked as one, so that equal shapes, a scalar operand
-//! and a bias row all come down to a few long rows. Knows offsets only, never elements.
+//! Dimensions that are contiguous in every operand are merged, so that equal shapes, a scalar operand and a bias row
+//! all become a few long rows. This file handles offsets only, never elements.
 
 use smallvec::SmallVec;
 
@@ -10,9 +10,9 @@ use crate::tensor::Shape;
 
 /// How `K` row-major operands, each broadcast to one shape, are walked together.
 pub struct Broadcast<const K: usize> {
-    /// Sizes, outermost first, of the walk; the last is the length of a row.
+    /// Sizes of the walk's dimensions, outermost first; the last is the length of a row.
     dims: SmallVec<[usize; 4]>,
-    /// How far each operand moves along each of them; 0 where it is broadcast.
+    /// How far each operand moves along each of them; 0 if it is broadcast there.
     strides: SmallVec<[[usize; K]; 4]>,
     elements: usize,
 }
@@ -23,7 +23,7 @@ impl<const K: usize> Broadcast<K> {
         let rank = shape.rank();
         let mut walk = Broadcast { dims: SmallVec::new(), strides: SmallVec::new(), elements: 1 };
         let mut next = [1usize; K];
-        // From the innermost dimension outwards; each is merged into the one before where every operand allows it.
+        // From the innermost dimension outwards; each is merged into the one before if every operand allows it.
         for axis in (0..rank).rev() {
             let size = shape.dims()[axis];
             walk.elements *= size;
@@ -67,7 +67,7 @@ impl<const K: usize> Broadcast<K> {
         self.dims[self.dims.len() - 1]
     }
 
-    /// How far each operand moves along a row: 1, or 0 where it stays.
+    /// How far each operand moves along a row: 1, or 0 if it stays.
     pub fn steps(&self) -> [usize; K] {
         self.strides[self.strides.len() - 1]
     }
@@ -80,10 +80,10 @@ impl<const K: usize> Broadcast<K> {
     }
 }
 
-/// The rows of a [`Broadcast`], with a look now and then whether the step was given up.
+/// The rows of a [`Broadcast`]; checks now and then whether the step was given up.
 pub struct Rows<'a, const K: usize> {
     walk: &'a Broadcast<K>,
-    /// Where the next row is in each dimension but the last.
+    /// The next row's index in each dimension but the last.
     index: SmallVec<[usize; 4]>,
     next: Option<[usize; K]>,
     pace: Pace,
@@ -92,7 +92,7 @@ pub struct Rows<'a, const K: usize> {
 impl<const K: usize> Iterator for Rows<'_, K> {
     type Item = [usize; K];
 
-    // Rows are long; the code of every kernel that walks them should not be.
+    // Kept out of line, since every kernel that walks rows would contain a copy.
     #[inline(never)]
     fn next(&mut self) -> Option<[usize; K]> {
         let now = self.next?;

@@ -1,6 +1,6 @@
-//! How a kernel takes its inputs apart, reads its axes, and says that it cannot be.
+//! Helpers for kernels: taking inputs apart, resolving axes, refusing dtypes.
 //!
-//! Never computes anything on elements.
+//! Nothing here computes on elements.
 
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::exec::turn;
@@ -11,7 +11,7 @@ use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, with_number};
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
 /// # Errors
-/// Internal where there are not exactly `N`: the graph has checked that, so only a wrong caller sees it.
+/// Internal if there are not exactly `N`. The graph has checked that, so only a bug in the caller causes it.
 pub fn take<const N: usize>(inputs: Inputs) -> Result<[Tensor; N]> {
     if inputs.len() != N {
         return Err(Failure::new(Code::Internal, format!("the kernel takes {N} inputs, got {}", inputs.len())));
@@ -31,10 +31,10 @@ pub fn kernel<const N: usize>(f: impl FnMut([Tensor; N]) -> Result<Tensor> + Sen
     Box::new(move |inputs| f(take(inputs)?).map(one))
 }
 
-/// What a family of kernels answers for an op of its own that has no kernel for these dtypes.
+/// The answer of a kernel family for one of its ops that has no kernel for these dtypes.
 ///
 /// # Errors
-/// Always: InvalidArgument, as TensorFlow has it.
+/// Always InvalidArgument, as in TensorFlow.
 pub fn no_kernel<T>(node: &KernelNode) -> Result<T> {
     let names: Vec<&str> = node.inputs.iter().map(|dtype| dtype.name()).collect();
     Err(Failure::invalid(format!(
@@ -47,7 +47,7 @@ pub fn no_kernel<T>(node: &KernelNode) -> Result<T> {
 /// The dtype of input `index`.
 ///
 /// # Errors
-/// Internal where the node has no such input.
+/// Internal if the node has no such input.
 pub fn input_dtype(node: &KernelNode, index: usize) -> Result<DType> {
     node.inputs
         .get(index)
@@ -63,10 +63,10 @@ pub fn output_dtype(node: &KernelNode, index: usize) -> Result<DType> {
         .ok_or_else(|| Failure::new(Code::Internal, format!("{} has no output {index}", node.op)))
 }
 
-/// An axis, counted from the end where it is negative.
+/// An axis, counted from the end if it is negative.
 ///
 /// # Errors
-/// InvalidArgument where `rank` dimensions have no such axis.
+/// InvalidArgument if `rank` dimensions have no such axis.
 pub fn axis(axis: i64, rank: usize) -> Result<usize> {
     let signed_rank = rank as i64;
     if (-signed_rank..signed_rank).contains(&axis) {
@@ -82,7 +82,7 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize> {
 /// A non-negative int32 or int64 scalar.
 ///
 /// # Errors
-/// InvalidArgument where it is negative or no such scalar; `what` names it in the message.
+/// InvalidArgument if it is negative or not such a scalar; `what` names it in the message.
 pub fn size(tensor: &Tensor, what: &str) -> Result<usize> {
     if tensor.rank() > 0 && tensor.len() != 1 {
         return Err(Failure::invalid(format!("{what} must be a scalar, got shape {}", tensor.shape())));
@@ -91,10 +91,10 @@ pub fn size(tensor: &Tensor, what: &str) -> Result<usize> {
     usize::try_from(value).map_err(|_| Failure::invalid(format!("{what} must not be negative, got {value}")))
 }
 
-/// The ints of a rank-1 tensor (TensorFlow lets a scalar stand for one where `or_scalar`).
+/// The ints of a rank-1 tensor; with `or_scalar`, a scalar counts as one, as TensorFlow allows for some inputs.
 ///
 /// # Errors
-/// InvalidArgument where it has another rank or dtype.
+/// InvalidArgument if it has another rank or dtype.
 pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> {
     if tensor.rank() == 1 || (or_scalar && tensor.rank() == 0) {
         tensor.to_i64s()
@@ -103,27 +103,27 @@ pub fn vector(tensor: &Tensor, what: &str, or_scalar: bool) -> Result<Vec<i64>> 
     }
 }
 
-/// The product of some sizes; saturating, since the whole was checked or will be.
+/// The product of some sizes. It saturates: the total is checked elsewhere.
 pub fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1usize, |n, &d| n.saturating_mul(d))
 }
 
-/// Lets strings be made that have no more than so many bytes together.
+/// Admits strings of `bytes` bytes in total.
 ///
 /// # Errors
-/// ResourceExhausted where that passes [`MAX_TENSOR_BYTES`], or the memory budget.
+/// ResourceExhausted if that exceeds [`MAX_TENSOR_BYTES`], or the memory budget.
 pub fn check_text_bytes(bytes: usize) -> Result<()> {
     if bytes <= MAX_TENSOR_BYTES {
         return memory::admit(bytes);
     }
-    let message = format!("strings of {bytes} bytes pass the limit of {MAX_TENSOR_BYTES} bytes a tensor");
+    let message = format!("strings of {bytes} bytes exceed the limit of {MAX_TENSOR_BYTES} bytes per tensor");
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 
-/// The tensor with elements of its own, to be written: a copy where others hold them too.
+/// The tensor with elements of its own, ready to be written: a copy if it shares them.
 ///
 /// # Errors
-/// ResourceExhausted where there is no room for that.
+/// ResourceExhausted if there is not enough memory for the copy.
 pub fn owned(tensor: Tensor) -> Result<Tensor> {
     tensor.admit_writing()?;
     if tensor.is_unique() || tensor.len() <= turn::ELEMENTS {
@@ -135,10 +135,10 @@ pub fn owned(tensor: Tensor) -> Result<Tensor> {
     copied.unwrap_or(Ok(tensor))
 }
 
-/// int32 or int64 elements from sizes, as `dtype` says.
+/// Sizes as int32 or int64 elements, as `dtype` says.
 ///
 /// # Errors
-/// InvalidArgument where one does not fit int32.
+/// InvalidArgument if one does not fit int32.
 pub fn ints(dtype: DType, shape: impl Into<Shape>, values: &[usize]) -> Result<Tensor> {
     let data = match dtype {
         DType::I64 => crate::tensor::Data::I64(values.iter().map(|&n| n as i64).collect()),
@@ -152,7 +152,7 @@ pub fn ints(dtype: DType, shape: impl Into<Shape>, values: &[usize]) -> Result<T
     Tensor::new(shape, data)
 }
 
-/// `[0,1]`: where element `index` of a tensor of those dimensions is; nothing for a scalar.
+/// `[0,1]`: the position of element `index` in a tensor of these dimensions; empty for a scalar.
 pub fn place(mut index: usize, dims: &[usize]) -> String {
     if dims.is_empty() {
         return String::new();

@@ -1,6 +1,6 @@
 //! The ops of checkpoints: saving, restoring, merging, and the names of shards.
 //!
-//! All but the last touch the disk, and are compiled for the one folder that graphs may touch.
+//! All but the last access the disk and are compiled with the one folder that graphs may access.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::FROM_WORKING_FOLDER;
 use crate::tensor::{Shape, Tensor};
 
-/// The kernel of a node whose op names files without touching them.
+/// The kernel of a node whose op computes file names without accessing files.
 ///
 /// # Errors
 /// Never.
@@ -34,10 +34,10 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })
 }
 
-/// The kernel of a node whose op reads or writes checkpoints below `dir`; `None` where its op is none.
+/// The kernel of a node whose op reads or writes checkpoints below `dir`; `None` for any other op.
 ///
 /// # Errors
-/// InvalidArgument where an attribute is missing.
+/// InvalidArgument if an attribute is missing.
 pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<HostKernel>> {
     type FileAction = Box<dyn FnMut(&DataDir, Inputs) -> Result<Outputs> + Send>;
     let mut run: FileAction = match node.op {
@@ -60,7 +60,7 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
             Box::new(move |dir, inputs| {
                 let [prefix, names, parts] = take(inputs)?;
                 let (prefix, named) = (prefix.item::<Vec<u8>>()?, named(&names, &parts, dtypes.len())?);
-                // Nothing is lost where this ends before the last.
+                // Stopping before the last tensor loses nothing.
                 let wanted = named.iter().zip(&dtypes).inspect(|_| turn::in_part(turn::look));
                 match Checkpoint::open(dir, &prefix) {
                     Err(failure) if failure.code == Code::NotFound => {
@@ -90,14 +90,14 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
     let dir = match node.attrs.get(FROM_WORKING_FOLDER) {
         None => dir,
         Some(_) => {
-            // A folder that is gone is below no other.
+            // If the working folder was deleted, no folder is its parent.
             let base = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
             dir.map(|dir| Arc::new(DataDir::clone(&dir).from_base(base)))
         }
     };
     Ok(Some(Box::new(move |inputs| {
         let dir = dir.as_deref().ok_or_else(|| {
-            let message = format!("{op} needs a folder for files, and this node was given none");
+            let message = format!("{op} needs a data folder, but this node was started without one");
             Failure::new(Code::PermissionDenied, message)
         })?;
         run(dir, inputs)
@@ -114,7 +114,7 @@ fn save_v2(dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
     Ok(Outputs::new())
 }
 
-/// Saves in the form of clients before 1.0, of which `has_parts` says that they name parts.
+/// Saves in the format of clients before 1.0; `has_parts` says whether the op names parts.
 fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<Outputs> {
     let few = || Failure::invalid(format!("{op} takes a file name, names and tensors"));
     let [file, names, rest @ ..] = inputs.as_slice() else { return Err(few()) };
@@ -127,7 +127,7 @@ fn save_v1(op: &str, has_parts: bool, dir: &DataDir, inputs: Inputs) -> Result<O
     Ok(Outputs::new())
 }
 
-/// Each tensor's name, and which part of which whole it is.
+/// A tensor's name, and which part of which whole it is.
 type Named<'a> = (&'a [u8], Option<(Shape, Slice)>);
 
 fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Named<'a>>> {
@@ -143,7 +143,7 @@ fn named<'a>(names: &'a Tensor, parts: &Tensor, count: usize) -> Result<Vec<Name
     names.zip(parts.slice::<Vec<u8>>()?).map(|(name, text)| Ok((name, part(text)?))).collect()
 }
 
-/// The part of a tensor that a shape_and_slice says.
+/// The part of a tensor that a shape_and_slice states.
 fn part(text: &[u8]) -> Result<Option<(Shape, Slice)>> {
     let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("a shape_and_slice is not UTF-8"))?;
     Slice::parse(text)

@@ -10,10 +10,10 @@ use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::tensor::{Float, Shape, Tensor, with_type};
 
-/// The kernel of a node whose op is one of linear algebra.
+/// The kernel of a node with a linear algebra op.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtype.
+/// InvalidArgument if the op has no kernel for the dtype.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let flag = |name: &str| node.attrs.bool(name);
     let dtype = input_dtype(node, 0);
@@ -53,12 +53,12 @@ fn square(tensor: &Tensor) -> Result<(&[usize], usize)> {
     }
 }
 
-/// The matrices of a batch; those without elements are none.
+/// The matrices of a batch; none if they have no elements.
 fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
     elements.chunks_exact((size * size).max(1))
 }
 
-/// Lets an answer be made, and beside it, while it is computed, so many matrices of the size of one of the input's.
+/// Admits the answer and, for the time of the computation, `matrices` more matrices of the input's size.
 fn admit_beside<T: Float>(answer: &Shape, matrices: usize, input: &Tensor) -> Result<()> {
     let elements = answer.checked_elements(T::DTYPE)?;
     let each = if input.is_empty() { 0 } else { input.dims()[input.rank() - 2..].iter().product() };
@@ -71,7 +71,7 @@ fn transposed<T: Copy>(matrix: &[T], size: usize) -> Vec<T> {
     columns
 }
 
-/// The lower factor, read from the lower half alone; all NaN where a matrix has none, and no failure, as in TensorFlow.
+/// The lower factor, computed from the lower half alone. As in TensorFlow, a matrix that has none gives NaN, no error.
 fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
     let (_, n) = square(&input)?;
     for a in paced(input.slice_mut::<T>()?.chunks_exact_mut((n * n).max(1)), n * n) {
@@ -86,7 +86,7 @@ fn cholesky<T: Float>(mut input: Tensor) -> Result<Tensor> {
     Ok(input)
 }
 
-/// Puts the lower factor in the place of the matrix's lower half; false where the matrix is not positive definite.
+/// Overwrites the lower half of the matrix with its lower factor; false if the matrix is not positive definite.
 fn factor<T: Float>(a: &mut [T], n: usize) -> bool {
     let mut pace = Pace::new();
     for j in 0..n {
@@ -109,12 +109,12 @@ fn dot<T: Float>(a: &[T], b: &[T]) -> T {
     a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b)
 }
 
-/// A matrix factored into lower and upper triangles, rows exchanged so that each pivot is the largest of its column.
+/// A matrix factored into lower and upper triangles; rows are exchanged so that each pivot is its column's largest.
 struct Lu<T> {
     n: usize,
-    /// Below the diagonal the lower factor, whose own diagonal is ones; the upper elsewhere.
+    /// The lower factor below the diagonal (its own diagonal is all ones), the upper factor elsewhere.
     factors: Vec<T>,
-    /// Which row of the matrix each row of the factors is.
+    /// The row of the matrix that each row of the factors stands for.
     rows: Vec<usize>,
     is_odd: bool,
 }
@@ -184,7 +184,7 @@ fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: b
     if is_lower { (0..n).for_each(|i| step(x, i)) } else { (0..n).rev().for_each(|i| step(x, i)) }
 }
 
-/// A number for each matrix. A matrix without elements has the determinant 1.
+/// One number for each matrix. A matrix without elements has determinant 1.
 fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
@@ -232,7 +232,7 @@ fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     if input.is_empty() {
         return Ok(input.clone());
     }
-    // The identity, the matrix as it is factored and maybe transposed, and what is solved.
+    // The identity, the factored matrix, perhaps its transpose, and the solution.
     admit_beside::<T>(input.shape(), 4, input)?;
     let mut identity = vec![T::ZERO; n * n];
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
@@ -247,7 +247,7 @@ fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     Ok(Tensor::from_vec(input.shape().clone(), all))
 }
 
-/// The size of the matrices and the width of the right sides, which must fit them.
+/// The size of the matrices and the width of the right-hand sides, which must fit them.
 fn check_sides(matrix: &Tensor, rhs: &Tensor) -> Result<(usize, usize)> {
     let (batch, n) = square(matrix)?;
     match rhs.dims() {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_of_no_matrices_takes_nothing_however_large_they_would_be() {
+    fn an_empty_batch_allocates_nothing_however_large_its_matrices() {
         let none = Tensor::zeros(crate::tensor::DType::F64, [0, 1 << 24, 1 << 24]).unwrap();
         assert_eq!(inverse::<f64>(&none, false).unwrap().dims(), none.dims());
         assert_eq!(determinant::<f64>(&none).unwrap().dims(), [0]);

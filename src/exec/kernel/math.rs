@@ -1,7 +1,7 @@
 //! Element by element: arithmetic, comparison, logic, bits, casts and selection.
 //!
-//! Each op is one row of a table inside a function that is generic over the element type; the walk over the elements
-//! is written once per number of operands, in `zip`.
+//! Each op is one row of a table in a function generic over the element type. The walk over the elements is written
+//! once for each number of operands, in `zip`.
 
 mod binary;
 mod cast;
@@ -21,7 +21,7 @@ use crate::failure::Result;
 /// The kernel of a node whose op is elementwise.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtypes.
+/// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     first(&[unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel], node)
 }

@@ -1,4 +1,4 @@
-//! MatMul, BatchMatMul and Einsum on the host, for every dtype; a burn backend has the fast ones.
+//! MatMul, BatchMatMul and Einsum on the host, for every dtype; the burn backends have faster ones.
 
 mod einsum;
 
@@ -10,13 +10,13 @@ use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
-/// Rows of the product that are made together, so that each row of the right matrix is read once for all of them.
+/// Rows of the product computed together, so that each row of the right matrix is read once for all of them.
 const BLOCK_ROWS: usize = 8;
 
 /// The kernel of a node whose op multiplies matrices.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtype, or an equation has no meaning.
+/// InvalidArgument if the op has no kernel for the dtype, or an equation has no meaning.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (adjoint_x, adjoint_y, broadcasts) = match node.op {
         "MatMul" => (node.attrs.bool("transpose_a")?, node.attrs.bool("transpose_b")?, None),
@@ -31,7 +31,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }
     Ok(Some(call(move |[x, y]: [Tensor; 2]| match broadcasts {
         None if x.rank() != 2 || y.rank() != 2 => Err(Failure::invalid(format!(
-            "In[0] and In[1] has different ndims or are no matrices: {} vs. {}",
+            "In[0] and In[1] must both be matrices: {} vs. {}",
             x.shape(),
             y.shape()
         ))),
@@ -49,11 +49,11 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// The product of the matrices in the last two dimensions, each transposed first where asked; the dimensions before
-/// are broadcast.
+/// The products of the matrices in the last two dimensions, with adjoint operands transposed first. The other
+/// dimensions are broadcast.
 ///
 /// # Errors
-/// InvalidArgument where the sizes do not fit, ResourceExhausted where the product would be too large.
+/// InvalidArgument if the sizes do not fit, ResourceExhausted if the product would be too large.
 pub fn matmul(x: &Tensor, y: &Tensor, adjoint_x: bool, adjoint_y: bool) -> Result<Tensor> {
     let (Some(x_batch), Some(y_batch)) = (x.rank().checked_sub(2), y.rank().checked_sub(2)) else {
         return Err(Failure::invalid(format!("In[0] and In[1] ndims must be >= 2: {} vs. {}", x.shape(), y.shape())));
@@ -84,7 +84,7 @@ pub fn matmul(x: &Tensor, y: &Tensor, adjoint_x: bool, adjoint_y: bool) -> Resul
     for [a, b] in walk.rows() {
         pairs.extend((0..row).map(|i| (a + i * step_x, b + i * step_y)));
     }
-    // The low bits of a product of wider integers are those of the narrow one.
+    // The low bits of a product of wider integers are those of the narrow product.
     let dtype = if x.dtype().is_integer() { DType::I64 } else { wide(x.dtype()) };
     let (wide_x, wide_y) = (cast(x.clone(), dtype)?, cast(y.clone(), dtype)?);
     let operands = [Operand { tensor: &wide_x, adjoint: adjoint_x }, Operand { tensor: &wide_y, adjoint: adjoint_y }];
@@ -98,7 +98,7 @@ struct Operand<'a> {
     adjoint: bool,
 }
 
-/// The products of pairs of matrices, by the places of their batches.
+/// The products of pairs of matrices, given by their indices in the batches.
 fn by_rows<T: Numeric>(
     [x, y]: [Operand; 2],
     pairs: &[(usize, usize)],
@@ -112,7 +112,7 @@ fn by_rows<T: Numeric>(
     let mut loaded = None;
     let mut pace = Pace::new();
     for &(i, j) in pairs {
-        // The right matrix row by row; made once where several left ones meet it.
+        // The right matrix by rows, kept while consecutive left ones use it.
         if loaded != Some(j) {
             let matrix = &ys[j * k * n..(j + 1) * k * n];
             right.clear();

@@ -1,7 +1,7 @@
 //! Neural networks: activations, softmax and its losses, biases, convolutions, pooling, normalization, resizing.
 //!
-//! Channels-last is the layout everything is computed in; a channels-first node is transposed on the way in and out.
-//! Half floats are computed in f32 and rounded once (`real`).
+//! Everything is computed channels-last; a channels-first node is transposed on the way in and out. Half floats are
+//! computed in f32 and rounded once (`real`).
 
 mod activation;
 mod bias;
@@ -20,10 +20,10 @@ use crate::failure::Result;
 
 type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 
-/// The kernel of a node whose op is one of a neural network's.
+/// The kernel of a node with a neural network op.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtypes, or an attribute is such that no input could be right.
+/// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let families: [Compile; 8] = [
         activation::kernel,

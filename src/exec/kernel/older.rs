@@ -1,5 +1,5 @@
-//! Ops of older clients that say in another way what a newer op says: each is computed by that op's kernel, its inputs
-//! arranged as that takes them. Those with the newer op's own inputs need nothing here: see `graph::op::OpDef::runs_as`.
+//! Older ops that state in another way what a newer op states: each runs the newer op's kernel with its inputs
+//! rearranged. Ops that take the newer op's inputs as they are need nothing here: see `graph::op::OpDef::runs_as`.
 
 use super::call::input_dtype;
 use super::{HostKernel, Inputs, KernelNode};
@@ -7,18 +7,18 @@ use crate::failure::{Failure, Result};
 use crate::graph::{Attr, OutputType};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// How a node of an older op becomes one of a newer.
+/// How a node of an older op becomes one of a newer op.
 struct Newer {
     op: &'static str,
-    /// Attributes that the older op does not have.
+    /// Attributes that the older op lacks.
     attrs: Vec<(&'static str, Attr)>,
     inputs: Vec<DType>,
-    /// Outputs behind its own.
+    /// Outputs after its own.
     more_outputs: Vec<DType>,
     arrange: Box<dyn FnMut(Inputs) -> Result<Inputs> + Send>,
 }
 
-/// The kernel of a node whose op is an older form of another.
+/// The kernel of a node with an older form of another op.
 ///
 /// # Errors
 /// As the newer op's.
@@ -102,7 +102,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
             };
             let mut dtypes = own();
             dtypes[place] = DType::I32;
-            // The newer op takes the sizes of what its gradient is for, and not the thing itself.
+            // The newer op takes the sizes of the tensor that its gradient is for, not the tensor.
             (
                 op,
                 dtypes,
@@ -146,7 +146,7 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
     Ok(Some(Newer { op, attrs, inputs, more_outputs, arrange }))
 }
 
-/// Puts more inputs behind those that there are.
+/// Appends more inputs.
 fn push(more: &[Tensor]) -> Box<dyn FnMut(Inputs) -> Result<Inputs> + Send> {
     let more = more.to_vec();
     Box::new(move |mut inputs| {
@@ -155,7 +155,7 @@ fn push(more: &[Tensor]) -> Box<dyn FnMut(Inputs) -> Result<Inputs> + Send> {
     })
 }
 
-/// The axes to reverse, where the older op has a bool for each.
+/// The axes to reverse, for which the older op has a bool each.
 fn reversed_axes(mut inputs: Inputs) -> Result<Inputs> {
     let [x, dims] = &inputs[..] else { return Err(Failure::invalid("Reverse takes two inputs")) };
     if dims.rank() != 1 {

@@ -1,7 +1,7 @@
-//! Random numbers, TensorFlow's own to the last bit: Philox counters, its ways from bits to numbers, its seeds.
+//! Random numbers, the same as TensorFlow's to the last bit: Philox counters, conversions from bits, seeds.
 //!
-//! A stateless op's numbers follow from its inputs. A stateful node draws on from where its session's last step that
-//! had it stopped; with both seeds 0 it starts anywhere, otherwise its first step's numbers follow from the seeds.
+//! A stateless op's numbers follow from its inputs. A stateful node continues from where the last step of its session
+//! that ran it stopped. With both seeds 0 it starts at random, otherwise its first numbers follow from the seeds.
 
 mod distribution;
 mod philox;
@@ -15,7 +15,7 @@ use crate::failure::Result;
 /// The kernel of a node whose op draws random numbers.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtypes.
+/// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
     Ok(match stateful::kernel(node, generators)? {
         None => stateless::kernel(node)?,

@@ -1,11 +1,11 @@
-//! Kernels written for real numbers, f32 and f64, and how half floats get through them: widened on the way in and
-//! rounded once on the way out. With the elementary functions of every float type.
+//! Kernels for real numbers, f32 and f64. Half floats are widened on the way in and rounded once on the way out. Also
+//! the elementary functions of every float type.
 
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;
 use crate::tensor::{DType, Data, Float, Tensor};
 
-/// `with_real!(dtype, T => body)`: `Some(body)` with `T` the type that floats of that dtype are computed in (f32, or
+/// `with_real!(dtype, T => body)`: `Some(body)` with `T` the type that floats of this dtype are computed in (f32, or
 /// f64 for float64), `None` for any other dtype.
 macro_rules! with_real {
     ($dtype:expr, $t:ident => $body:expr) => {
@@ -24,8 +24,8 @@ macro_rules! with_real {
 }
 pub(crate) use with_real;
 
-/// Lets a kernel that computes in f32 stand for a node whose inputs or outputs are half floats: those inputs are
-/// widened, those outputs rounded.
+/// Adapts a kernel that computes in f32 to a node with half-float inputs or outputs: those inputs are widened, those
+/// outputs rounded.
 pub fn widened(node: &KernelNode, mut kernel: HostKernel) -> HostKernel {
     if !node.inputs.iter().chain(node.outputs.iter().map(|output| &output.dtype)).any(|&dtype| is_half(dtype)) {
         return kernel;
@@ -51,7 +51,7 @@ pub fn widen(tensor: Tensor) -> Tensor {
     Tensor::from_vec::<f32>(tensor.shape().clone(), wide)
 }
 
-/// An f32 tensor as `dtype`, where that is a half float; any other tensor as it is.
+/// An f32 tensor as `dtype` if that is a half float; any other tensor as it is.
 ///
 /// # Errors
 /// Never for tensors of f32.
@@ -67,8 +67,8 @@ pub fn narrow(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     Tensor::new(tensor.shape().clone(), data)
 }
 
-/// Zero for a denormal, as kernels' threads take it for: for functions of the C library that look at a number's bits. It does
-/// so, too, since a comparison with zero is nothing to the compiler, which knows of no such threads.
+/// Zero for a denormal, which kernel threads treat as zero; for C library functions that look at a number's bits. The
+/// check looks at the bits too, since the compiler, unaware of the threads' mode, would drop a comparison with zero.
 pub fn flushed<T: Float>(x: T) -> T {
     x.map(
         |x| if x.is_subnormal() { 0f32.copysign(x) } else { x },
@@ -110,12 +110,12 @@ pub fn abs<T: Float>(x: T) -> T {
     x.map(f32::abs, f64::abs)
 }
 
-/// The larger of two; the first where they cannot be compared.
+/// The larger of two; the first if they cannot be compared.
 pub fn max<T: Float>(a: T, b: T) -> T {
     if a < b { b } else { a }
 }
 
-/// 1, -1, or the number itself where it is neither positive nor negative.
+/// 1, -1, or the number itself if it is neither positive nor negative.
 pub fn sign<T: Float>(x: T) -> T {
     match x.partial_cmp(&T::ZERO) {
         Some(std::cmp::Ordering::Greater) => T::ONE,

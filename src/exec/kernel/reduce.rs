@@ -9,10 +9,10 @@ mod segment;
 use super::{HostKernel, KernelNode, first};
 use crate::failure::Result;
 
-/// The kernel of a node whose op reduces.
+/// The kernel of a node with a reducing op.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the dtypes.
+/// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     first(&[fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel], node)
 }

@@ -1,4 +1,4 @@
-//! Scatters into a variable: rows of the updates change the rows of the variable that the indices name, in that order.
+//! Scatters into a variable: rows of the updates change the rows that the indices name, in that order.
 
 use super::KernelNode;
 use super::call::no_kernel;
@@ -6,7 +6,7 @@ use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_integer, with_number, with_type};
 
-/// The dtypes that TensorFlow takes the extremes of here.
+/// The dtypes for which TensorFlow has ScatterMin and ScatterMax.
 macro_rules! with_extremes {
     ($dtype:expr, $t:ident => $body:expr) => {
         with_type!($dtype, $t => $body; F16 half::f16, BF16 half::bf16, F32 f32, F64 f64, I32 i32, I64 i64)
@@ -50,7 +50,7 @@ fn divide<T: Float>(at: &mut T, with: &T) {
     *at = *at / *with;
 }
 
-/// `combine(element of the variable, element of the updates)` for every element of every row named.
+/// Calls `combine(element of the variable, element of the updates)` for every element of every row named.
 fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + 'static) -> Update {
     Update::new(1, move |variables, rest| {
         let ([var], [indices, updates]) = (variables, rest) else {
@@ -63,7 +63,7 @@ fn scatter<T: Element>(combine: impl Fn(&mut T, &T) + Send + 'static) -> Update 
         for (i, row) in rows.into_iter().enumerate() {
             let at = &mut var[row * width..][..width];
             match updates {
-                // One value for every element; `check` lets nothing else of length 1 through that is longer.
+                // One value for every element: `check` admits a longer row only with a scalar.
                 [one] => at.iter_mut().for_each(|at| combine(at, one)),
                 _ => at.iter_mut().zip(&updates[i * width..][..width]).for_each(|(at, with)| combine(at, with)),
             }
@@ -99,7 +99,7 @@ fn check(var: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Vec<usize>>
     indices.to_i64s()?.into_iter().enumerate().map(row).collect()
 }
 
-/// Where element `i` stands in `tensor`: `[2,0]`; nothing for a scalar.
+/// The position of element `i` in `tensor`: `[2,0]`; empty for a scalar.
 fn position(tensor: &Tensor, i: usize) -> String {
     if tensor.rank() == 0 {
         return String::new();

@@ -1,11 +1,11 @@
-//! Every kernel against what TensorFlow answered: the cases of `tests/data/kernels/*.json`.
+//! Every kernel against TensorFlow's answers: the cases of `tests/data/kernels/*.json`.
 //!
 //! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
-//! and either `outputs` or `error` (the canonical class, and `message`, words that ours must contain). A tensor is
-//! `[dtype, shape, values]`; floats that JSON has not are "nan", "inf" and "-inf", strings have one character a byte.
-//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` asks for dtype and shape alone, `gpu: false` is not asked of
-//! a GPU. `limits.json` is our own: what is refused before memory is taken for it. `special.json` is NaN, the infinities,
-//! zeros, denormals and the ends of float32, for all ops that compute element by element.
+//! and either `outputs` or `error` (the canonical class; `message` is text that ours must contain). A tensor is
+//! `[dtype, shape, values]`; floats that JSON lacks are "nan", "inf" and "-inf", strings have one character per byte.
+//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` compares dtype and shape alone, `gpu: false` skips
+//! the GPU. `limits.json` is our own: what is refused before memory is allocated for it. `special.json` has NaN, the
+//! infinities, zeros, denormals and the ends of float32, for all elementwise ops.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::tensor::{DType, Data, Numeric, PartialShape, Shape, Tensor, with_floa
 
 #[test]
 fn kernels_answer_as_tensorflow_does() {
-    // Read first: a denormal that is read where denormals are zero is none.
+    // Read first: once denormals are flushed, they would be read as zero.
     let read = |value: &Value| -> Vec<Tensor> { list(value).iter().map(tensor).collect() };
     let read = |(name, case): (String, Value)| (name, read(&case["inputs"]), read(&case["outputs"]), case);
     let cases: Vec<_> = cases().into_iter().map(read).collect();
@@ -63,7 +63,7 @@ pub(in crate::exec) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Every recorded case, with its file and place in it.
+/// Every recorded case, with its file and index.
 pub(in crate::exec) fn cases() -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kernels");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -77,7 +77,7 @@ pub(in crate::exec) fn cases() -> Vec<(String, Value)> {
     files.iter().flat_map(read).collect()
 }
 
-/// The op alone in a graph, its inputs placeholders, so that attributes are inferred and completed as everywhere.
+/// The op alone in a graph, its inputs placeholders, so that attributes are inferred and completed as usual.
 pub(in crate::exec) fn with_node<T>(
     case: &Value,
     inputs: &[Tensor],
@@ -116,7 +116,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     let op = case["op"].as_str().unwrap();
     let compiled = with_node(case, &inputs, compile)?;
     let mut kernel = compiled.ok_or_else(|| Failure::invalid(format!("{op} has no kernel")))?;
-    // Once with inputs that are shared and once with its own, which it may write over.
+    // Once with shared inputs and once with inputs of its own, which it may overwrite.
     let shared = kernel(inputs.clone());
     let own = inputs
         .into_iter()

@@ -1,6 +1,6 @@
-//! Strings: joined, split, cut, measured, hashed, made from numbers and read as numbers; and summaries, which are strings too.
+//! Strings: joined, split, cut, measured, hashed, converted from and to numbers; and summaries, which are strings too.
 //!
-//! A string is bytes. Only what asks for UTF-8 by name looks at characters.
+//! A string is bytes. Only ops that ask for UTF-8 by name work on characters.
 
 mod assert;
 mod cut;
@@ -22,7 +22,7 @@ use crate::failure::Result;
 /// The kernel of a node whose op works on strings.
 ///
 /// # Errors
-/// InvalidArgument where an attribute has no meaning, or the op has no kernel for the dtypes.
+/// InvalidArgument if an attribute is invalid, or the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "Assert" => assert::kernel(node)?,

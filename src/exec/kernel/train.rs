@@ -1,7 +1,7 @@
-//! The optimizers' updates: TensorFlow's formulas, element by element, in the order in which it evaluates them.
+//! The optimizers' updates: TensorFlow's formulas, element by element, evaluated in the same order.
 //!
-//! In place, and nothing is allocated; half floats are rounded at every step of a formula, as they are there. Which input
-//! is a variable, which the gradient and which a rate follows from the op's signature.
+//! In place and without allocating; half floats are rounded at every step of a formula, as in TensorFlow. Which input
+//! is a variable, the gradient or a rate follows from the op's signature.
 
 mod dense;
 mod sparse;
@@ -22,13 +22,13 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
     }
 }
 
-/// The part of each input of an optimizer's op.
+/// The roles of an optimizer op's inputs.
 struct Roles {
     /// Names of the variables, for messages.
     variables: Vec<&'static str>,
-    /// Name and position of the gradient among the inputs that are no variables.
+    /// Name and position of the gradient among the inputs that are not variables.
     grad: (&'static str, usize),
-    /// Position of the indices among them, where the op is a sparse one.
+    /// Position of the indices among them, if the op is sparse.
     indices: Option<usize>,
     /// Names and positions of the rates among them, in the op's order.
     rates: Vec<(&'static str, usize)>,
@@ -72,8 +72,8 @@ fn input<'a>(rest: &'a [Tensor], i: usize, name: &str) -> Result<&'a Tensor> {
     rest.get(i).ok_or_else(|| Failure::invalid(format!("input {name} is missing")))
 }
 
-/// What the rates of a sparse FTRL must be: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow asks nothing of those of
-/// a dense one.
+/// Checks the rates of a sparse FTRL: `[lr, l1, l2, l2_shrinkage, lr_power]`. TensorFlow does not check those of a
+/// dense one.
 fn check_ftrl<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -> Result<()> {
     let demand = |holds: bool, what: &str, value: T| {
         holds.then_some(()).ok_or_else(|| Failure::invalid(format!("{what}: {}", value.to_f64())))
@@ -107,7 +107,7 @@ fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -
     }
 }
 
-/// Shrinks `v` towards zero by `l1` and divides it by what `l2` asks: the proximal step of L1 and L2 regularization.
+/// Shrinks `v` towards zero by `l1` and scales it down by `l2`: the proximal step of L1 and L2 regularization.
 fn proximal<T: Float>(v: T, rate: T, l1: T, l2: T) -> T {
     let divisor = T::ONE + l2 * rate;
     if l1 > T::ZERO { sign(v) * max(abs(v) - rate * l1, T::ZERO) / divisor } else { v / divisor }

@@ -1,8 +1,8 @@
-//! Changes of variables in place: the math of every optimizer and of every scatter, as functions over tensors.
+//! Changes of variables in place: the math of every optimizer and every scatter, as functions of tensors.
 //!
-//! One convention for the forms that take references (`ApplyAdam`, `ScatterAdd`) and those that take resources
-//! (`ResourceApplyAdam`, `ResourceScatterAdd`): the executor finds the variables that the node's first inputs name,
-//! holds them, and calls [`Update::apply`]. Nothing here knows where a variable lives or who else reads it.
+//! The forms that take references (`ApplyAdam`, `ScatterAdd`) and those that take resources (`ResourceApplyAdam`,
+//! `ResourceScatterAdd`) work alike: the executor finds the variables that the node's first inputs name, holds them,
+//! and calls [`Update::apply`]. Nothing here knows where a variable lives or who else reads it.
 
 use super::{KernelNode, scatter, train};
 use crate::failure::{Failure, Result};
@@ -12,7 +12,7 @@ type Apply = Box<dyn Fn(&mut [Tensor], &[Tensor]) -> Result<()> + Send>;
 
 /// A change of variables, compiled for one node.
 pub struct Update {
-    /// So many of the node's first inputs are variables, in this order: the variable, then its slots.
+    /// How many of the node's first inputs are variables: the variable, then its slots.
     pub variables: usize,
     apply: Apply,
 }
@@ -25,22 +25,22 @@ impl Update {
         Update { variables, apply: Box::new(apply) }
     }
 
-    /// Changes `variables` in place; `rest` are the node's other inputs in its order.
+    /// Changes `variables` in place; `rest` has the node's other inputs in order.
     ///
-    /// The elements of a variable are copied first where somebody else (a reader of an earlier value) still holds
-    /// them. On an error nothing has changed.
+    /// The elements of a variable are copied first if somebody else (a reader of an earlier value) still holds them.
+    /// On an error nothing has changed.
     ///
     /// # Errors
-    /// InvalidArgument where shapes do not fit one another, a rate is not a scalar or an index is out of bounds.
+    /// InvalidArgument if shapes do not match, a rate is not a scalar or an index is out of bounds.
     pub fn apply(&self, variables: &mut [Tensor], rest: &[Tensor]) -> Result<()> {
         (self.apply)(variables, rest)
     }
 }
 
-/// Compiles the update that a node makes; `None` where its op is none.
+/// Compiles a node's update; `None` if its op is not one.
 ///
 /// # Errors
-/// InvalidArgument where the op has no kernel for the node's dtype.
+/// InvalidArgument if the op has no kernel for the node's dtype.
 pub fn update(node: &KernelNode) -> Result<Option<Update>> {
     match train::update(node)? {
         None => scatter::update(node),
@@ -51,7 +51,7 @@ pub fn update(node: &KernelNode) -> Result<Option<Update>> {
 /// The elements of exactly `N` variables of one shape, for writing.
 ///
 /// # Errors
-/// InvalidArgument naming two that differ in shape.
+/// InvalidArgument naming two variables of different shape.
 pub(super) fn slots<'a, T: Element, const N: usize>(
     variables: &'a mut [Tensor],
     names: &[&str],

@@ -26,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             return Err(Failure::invalid(format!("Input rank should be: 4 instead of: {}", x.rank())));
         };
         let (h, w, c) = if channels_last { (a, b, c) } else { (b, c, a) };
-        // Where a size is 0, it is divisible by any: what comes of the others is looked at by itself.
+        // A size of 0 is divisible by any block; the shape that the other sizes give is checked below.
         let squared = block.checked_mul(block);
         let fits =
             if to_depth { h % block == 0 && w % block == 0 } else { squared.is_some_and(|squared| c % squared == 0) };
@@ -48,7 +48,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             times(h, block).zip(times(w, block)).map(|(h, w)| (h, w, c / block / block))
         };
         let (oh, ow, oc) = answer.ok_or_else(|| {
-            Failure::invalid(format!("with block_size {block}, the shape {} becomes one beyond every limit", x.shape()))
+            Failure::invalid(format!("block_size {block} makes a shape out of {} that exceeds every limit", x.shape()))
         })?;
         // Split the blocked dimensions, order them anew, and merge them.
         let (split, order) = match (to_depth, channels_last) {
@@ -62,7 +62,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// The elements of `x`, seen in dimensions `split`, those taken in `order`, as a tensor of `shape`.
+/// The elements of `x` split into dimensions `split`, which are taken in `order`, as a tensor of `shape`.
 fn reordered(x: &Tensor, split: &[usize], order: &[usize], shape: Shape) -> Result<Tensor> {
     if x.is_empty() {
         shape.checked_elements(x.dtype())?;
@@ -82,7 +82,7 @@ fn block_sizes(block: &Tensor) -> Result<Vec<usize>> {
     vector(block, "block_shape", false)?.into_iter().map(positive).collect()
 }
 
-/// The batch's blocks back into space, and the edges cut off.
+/// Moves the batch's blocks back into space and crops the edges.
 fn batch_to_space(x: &Tensor, block: &Tensor, crops: &Tensor) -> Result<Tensor> {
     let block = block_sizes(block)?;
     let blocked = block.len();
@@ -143,7 +143,7 @@ fn space_to_batch(x: Tensor, block: &Tensor, paddings: &Tensor) -> Result<Tensor
             paddings.shape()
         )));
     }
-    // Every dimension has its row of paddings here; that of the batch and those after the blocked ones are zero.
+    // Every dimension has a row of paddings here, zero for the batch and the dimensions after the blocked ones.
     let mut all_paddings = vec![0; x.rank() * 2];
     all_paddings[2..2 + 2 * blocked].copy_from_slice(&paddings.to_i64s()?);
     let zero = Tensor::zeros(x.dtype(), Shape::scalar())?;

@@ -32,7 +32,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// A tensor whose diagonal (of all its dimensions, taken twice) is `x`, zero elsewhere.
+/// A tensor with `x` on its diagonal (the dimensions of `x`, twice) and zero elsewhere.
 fn diag([x]: [Tensor; 1]) -> Result<Tensor> {
     if x.rank() == 0 {
         return Err(Failure::invalid("Input must be at least rank 1, got 0"));
@@ -55,7 +55,7 @@ fn diag_part([x]: [Tensor; 1]) -> Result<Tensor> {
     View { offset: 0, dims: vec![(n, n as isize + 1)] }.read(&x, first.into())
 }
 
-/// Rows and columns of the matrices that a tensor is made of.
+/// Rows and columns of the matrices in a tensor's last two dimensions.
 fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
     match x.dims() {
         [.., rows, columns] => Ok((*rows, *columns)),
@@ -63,7 +63,7 @@ fn matrix_size(x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// Zero outside the band of `lower` subdiagonals and `upper` superdiagonals; all of them where negative.
+/// Zero outside the band of `lower` subdiagonals and `upper` superdiagonals; a negative number keeps them all.
 fn band_part<T: Element>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Result<Tensor> {
     let (rows, columns) = matrix_size(&x)?;
     let width = |tensor: &Tensor, what: &str, most: usize, of: &str| -> Result<i64> {
@@ -91,7 +91,7 @@ fn band_part<T: Element>(mut x: Tensor, lower: &Tensor, upper: &Tensor) -> Resul
     Ok(x)
 }
 
-/// On which side diagonals that are shorter than the longest are padded.
+/// The side on which diagonals shorter than the longest are padded.
 #[derive(Clone, Copy)]
 struct Align {
     left_above: bool,
@@ -105,7 +105,7 @@ impl Align {
     }
 }
 
-/// The diagonals `lower` to `upper` of a matrix, and how they lie in a table with a row of `longest` for each.
+/// The diagonals `lower` to `upper` of a matrix, and their layout in a table with a row of `longest` for each.
 struct Diagonals {
     lower: i64,
     upper: i64,
@@ -116,7 +116,7 @@ struct Diagonals {
 }
 
 impl Diagonals {
-    /// The stated range: one number, or two.
+    /// The range that `k` states: one number, or two.
     fn range(k: &Tensor) -> Result<(i64, i64)> {
         let (lower, upper) = match k.to_i64s()?.as_slice() {
             &[k] => (k, k),
@@ -144,7 +144,7 @@ impl Diagonals {
         (rows as i64 + d.min(0)).min(columns as i64 - d.max(0)).max(0)
     }
 
-    /// Of each element on one of the diagonals: its place in a matrix, and in the table.
+    /// For each element on one of the diagonals: its place in a matrix, and its place in the table.
     fn for_each(&self, mut f: impl FnMut(usize, usize)) {
         for (row, d) in (self.lower..=self.upper).rev().enumerate() {
             let length = Self::length(self.rows, self.columns, d) as usize;

@@ -29,10 +29,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// The slices of `params` along `axis` that `indices` name; the first `batch_dims` dimensions of both go together.
+/// The slices of `params` along `axis` that `indices` names; the first `batch_dims` dimensions of both are paired.
 ///
 /// # Errors
-/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, and where the shapes do not fit, in TensorFlow's words.
+/// InvalidArgument `indices[0,1] = 7 is not in [0, 5)`, or, in TensorFlow's words, if the shapes do not fit.
 pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> Result<Tensor> {
     if params.rank() == 0 {
         return Err(Failure::invalid("params must be at least 1 dimensional"));
@@ -84,7 +84,7 @@ pub fn gather(params: &Tensor, indices: &Tensor, axis: i64, batch_dims: i64) -> 
     .unwrap_or_else(|| not_held(params.dtype()))
 }
 
-/// How many dimensions of `params` and `indices` go together.
+/// How many leading dimensions of `params` and `indices` are paired.
 fn batches(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<usize> {
     let rank = indices.rank() as i64;
     if batch_dims.unsigned_abs() > rank.unsigned_abs() {
@@ -142,19 +142,19 @@ pub(super) fn indices_of(indices: &Tensor) -> Result<Vec<i64>> {
     }
 }
 
-/// Whether the node passes over indices that are out of range, rather than fail.
+/// Whether the node ignores indices that are out of range instead of failing.
 pub(super) fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
     match node.attrs.str("bad_indices_policy")? {
         "IGNORE" => Ok(true),
         "" | "DEFAULT" | "ERROR" => Ok(false),
         other => {
-            Err(Failure::invalid(format!("bad_indices_policy is {other:?}, which is none of DEFAULT, ERROR, IGNORE")))
+            Err(Failure::invalid(format!("bad_indices_policy is {other:?}, expected DEFAULT, ERROR or IGNORE")))
         }
     }
 }
 
-/// The slices of a tensor of `dims` that rows of coordinates name: the offset of each, `None` for a bad one that is
-/// ignored, and how many elements a slice has.
+/// The slices of a tensor of `dims` that rows of coordinates name: the offset of each (`None` for a bad one that is
+/// ignored) and the number of elements in a slice.
 pub(super) fn slices(
     indices: &Tensor,
     dims: &[usize],
@@ -200,7 +200,7 @@ fn gather_nd<T: Element>(params: &Tensor, indices: &Tensor, ignore: bool) -> Res
     let shape: Shape = [&indices.dims()[..indices.rank() - 1], &params.dims()[depth..]].concat().into();
     let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     let params = params.slice::<T>()?;
-    // What is ignored reads as zeros.
+    // Ignored indices read as zeros.
     let zeros = T::from_data(Data::zeros(T::DTYPE, inner)).unwrap_or_default();
     for offset in paced(offsets.into_iter(), inner + 4) {
         out.extend_from_slice(offset.map_or(&zeros, |offset| &params[offset..offset + inner]));

@@ -87,7 +87,7 @@ fn pack(inputs: &[Tensor], axis: i64) -> Result<Outputs> {
     join(inputs, at, dims.into())
 }
 
-/// The inputs behind one another along `axis` of the result.
+/// The inputs concatenated along `axis` of the result.
 pub(super) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
     let dtype = inputs[0].dtype();
     let n = shape.checked_elements(dtype)?;

@@ -1,4 +1,4 @@
-//! Fill, ZerosLike, Range, OneHot and Tile: tensors made from little.
+//! Fill, ZerosLike, Range, OneHot and Tile: tensors made from a few values.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode};
@@ -71,7 +71,7 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
         )));
     }
     let n = if T::DTYPE.is_float() {
-        // Saturating, so that what is too much is refused below; NaN makes nothing.
+        // Saturating, so that a number that is too large is refused below; NaN gives no elements.
         ((limit.to_f64() - start.to_f64()) / delta.to_f64()).abs().ceil() as usize
     } else {
         let exact = |x: T| if T::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };

@@ -1,4 +1,4 @@
-//! Pad, PadV2, MirrorPad, ReverseV2, ReverseSequence and Roll: what is around a tensor, and which way it runs.
+//! Pad, PadV2, MirrorPad, ReverseV2, ReverseSequence and Roll: borders and direction.
 
 use super::super::call::{self, kernel as call, vector};
 use super::super::{HostKernel, KernelNode};
@@ -72,7 +72,7 @@ pub(super) fn pad(x: Tensor, paddings: &Tensor, value: &Tensor) -> Result<Tensor
     Ok(out)
 }
 
-/// Pads with what lies inside, mirrored, one axis after the other; `border` elements at the edge are not repeated.
+/// Pads with the mirrored contents, one axis after another; `border` elements at the edge are not repeated.
 fn mirror_pad(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor> {
     let paddings = paddings_of(paddings, x.rank())?;
     for (axis, (&(before, after), &size)) in paddings.iter().zip(x.dims()).enumerate() {
@@ -85,7 +85,7 @@ fn mirror_pad(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor>
     }
     for (axis, (before, after)) in paddings.into_iter().enumerate().filter(|(_, padding)| *padding != (0, 0)) {
         let size = x.dims()[axis];
-        // Element `first` and those before it, in the other direction.
+        // Element `first` and those before it, in reverse.
         let mirrored = |first: usize, count: usize| {
             let mut view = View::all(x.shape());
             let stride = view.dims[axis].1;
@@ -119,7 +119,7 @@ fn reverse(x: Tensor, axes: &Tensor) -> Result<Tensor> {
     if x.is_empty() { Ok(x) } else { view.read(&x, x.shape().clone()) }
 }
 
-/// Reverses the first elements along one axis, as many as each batch says.
+/// Reverses the first elements along one axis, as many as `lengths` states for each batch entry.
 fn reverse_sequence(x: Tensor, lengths: &Tensor, sequence: i64, batch: i64) -> Result<Tensor> {
     let (sequence, batch) = (call::axis(sequence, x.rank())?, call::axis(batch, x.rank())?);
     if sequence == batch {

@@ -1,4 +1,4 @@
-//! DynamicPartition and DynamicStitch: slices dealt out by number, and put together again.
+//! DynamicPartition and DynamicStitch: slices distributed by number, and put together again.
 
 use super::super::call;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};

@@ -47,7 +47,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 type Add = fn(Tensor, &Tensor, &Tensor, bool) -> Result<Tensor>;
 
-/// The scatter that adds: numbers their sum, bools whether any is true, strings one after the other.
+/// The scatter that adds: numbers are summed, bools combined with or, strings concatenated.
 fn adding(dtype: DType, make: impl Fn(Add) -> HostKernel) -> Option<HostKernel> {
     fn number<T: Numeric>(x: Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<Tensor> {
         scatter(x, indices, updates, ignore, |to: &mut T, &from| *to = to.add(from))
@@ -79,7 +79,7 @@ fn scatter<T: Element>(
     let wanted: Vec<usize> = [&indices.dims()[..indices.rank() - 1], &x.dims()[depth..]].concat();
     if wanted != updates.dims() {
         return Err(Failure::invalid(format!(
-            "Dimensions of indices (shape {}), updates (shape {}) and output (shape {}) do not fit: updates must have \
+            "Dimensions of indices (shape {}), updates (shape {}) and output (shape {}) do not match: updates must have \
              shape {}",
             indices.shape(),
             updates.shape(),

@@ -1,4 +1,4 @@
-//! TopKV2, InTopKV2, LowerBound and Where: places found by value.
+//! TopKV2, InTopKV2, LowerBound and Where: positions found by value.
 
 use std::cmp::Ordering;
 
@@ -38,13 +38,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// From the greatest down; a NaN is less than every number.
+/// From the greatest down; NaN is less than every number.
 fn descending<T: Numeric>(x: &T, y: &T) -> Ordering {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
     y.partial_cmp(x).unwrap_or_else(|| is_nan(x).cmp(&is_nan(y)))
 }
 
-/// So much work is it to compare two elements that lie apart.
+/// The work of comparing two elements that lie apart, in elements.
 const COMPARISON: usize = 8;
 
 fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
@@ -69,7 +69,7 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     for row in x.slice::<T>()?.chunks_exact(columns.max(1)).filter(|_| k > 0) {
         order.clear();
         order.extend(0..columns);
-        // Of equal ones the first comes first.
+        // Equal elements keep their order.
         let mut by = |&a: &usize, &b: &usize| {
             pace.go(COMPARISON);
             descending(&row[a], &row[b]).then(a.cmp(&b))
@@ -85,7 +85,7 @@ fn top_k<T: Numeric>(x: &Tensor, k: &Tensor) -> Result<[Tensor; 2]> {
     Ok([Tensor::from_vec(dims.as_slice(), values), Tensor::from_vec(dims, places)])
 }
 
-/// Whether fewer than `k` predictions of a row are greater than that of the target.
+/// Whether fewer than `k` predictions of a row are greater than the target's.
 fn in_top_k(predictions: &Tensor, targets: &Tensor, k: &Tensor) -> Result<Tensor> {
     let (k, classes) = (k.to_i64()?, targets.to_i64s()?);
     let &[rows, columns] = predictions.dims() else {
@@ -135,7 +135,7 @@ fn lower_bound<T: Numeric>(sorted: &Tensor, values: &Tensor, index: DType) -> Re
 /// The coordinates of every element that is true, in order.
 fn places_where(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 {
-        return Err(Failure::invalid("WhereOp : Unhandled input dimensions: 0; a scalar has no places"));
+        return Err(Failure::invalid("WhereOp : Unhandled input dimensions: 0; the input must not be a scalar"));
     }
     let strides = x.shape().strides();
     let rows = x.slice::<bool>()?.iter().filter(|x| **x).count();

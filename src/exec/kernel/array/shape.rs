@@ -1,4 +1,4 @@
-//! Ops on shapes, and those that give the same elements another shape or order.
+//! Ops on shapes, and ops that give the same elements another shape or order.
 
 use smallvec::SmallVec;
 
@@ -81,7 +81,7 @@ fn reshape(x: Tensor, shape: &Tensor) -> Result<Tensor> {
         }
     }
     if let Some(unknown) = unknown {
-        // Where a size of 0 is stated, those of 0 are matched with one another and the rest is inferred.
+        // If a size of 0 is stated, sizes of 0 are matched with one another and the rest is inferred.
         let zero = dims.contains(&0);
         let count = |sizes: &[usize]| {
             sizes.iter().filter(|&&size| size > 0 || !zero).fold(1usize, |n, &size| n.saturating_mul(size))
@@ -137,7 +137,7 @@ fn transpose(x: Tensor, perm: &Tensor) -> Result<Tensor> {
         return Err(Failure::invalid(format!("{missing} is missing from {perm:?}")));
     }
     let shape: Shape = order.iter().map(|&axis| x.dims()[axis]).collect();
-    // Where only dimensions of size 1 move, the elements stay.
+    // If only dimensions of size 1 move, the elements stay in place.
     if order.iter().filter(|&&axis| x.dims()[axis] != 1).is_sorted() {
         return x.reshaped(shape);
     }
@@ -161,10 +161,10 @@ fn invert_permutation(x: &Tensor) -> Result<Tensor> {
     call::ints(x.dtype(), [perm.len()], &inverse)
 }
 
-/// `x` with its elements repeated until it has that shape.
+/// `x` with its elements repeated until it has the shape `shape`.
 ///
 /// # Errors
-/// InvalidArgument where it cannot be broadcast to it, ResourceExhausted where that would be too large.
+/// InvalidArgument if it cannot be broadcast to it, ResourceExhausted if the result would be too large.
 pub fn broadcast_to(x: Tensor, shape: Shape) -> Result<Tensor> {
     if *x.shape() == shape {
         return Ok(x);
@@ -199,7 +199,7 @@ fn broadcast_gradient_args(inputs: Inputs) -> Result<Outputs> {
         let lead = shape.rank() - own.rank();
         (0..shape.rank()).filter(|&axis| axis < lead || own.dims()[axis - lead] == 1).collect()
     };
-    // Shapes that are equal need no sum, not even over their dimensions of size 1.
+    // Equal shapes need no sum, not even over their dimensions of size 1.
     let axes = if s0 == s1 { [Vec::new(), Vec::new()] } else { [summed(&s0), summed(&s1)] };
     axes.iter().map(|axes| call::ints(a.dtype(), [axes.len()], axes)).collect()
 }

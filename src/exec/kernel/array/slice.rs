@@ -77,7 +77,7 @@ fn slice(x: Tensor, begin: &Tensor, size: &Tensor) -> Result<Tensor> {
     View::block(x.shape(), &begins, &sizes).read(&x, sizes.into())
 }
 
-/// What a strided slice says about its entries besides their numbers; a bit for each entry.
+/// The masks of a strided slice, a bit for each entry.
 struct Masks {
     begin: u64,
     end: u64,
@@ -102,7 +102,7 @@ impl Masks {
         Ok(masks)
     }
 
-    /// What of a tensor of `shape` the slice shows, and the shape of that.
+    /// The part of a tensor of `shape` that the slice selects, and the part's shape.
     fn resolve(&self, shape: &Shape, begin: &Tensor, end: &Tensor, strides: &Tensor) -> Result<(View, Shape)> {
         let [begin, end, strides] = [begin, end, strides].map(indices);
         let (begin, end, strides) = (begin?, end?, strides?);
@@ -179,7 +179,7 @@ impl Masks {
     }
 }
 
-/// As [`vector`], int16 too.
+/// Like [`vector`], but for int16 too.
 fn indices(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.data() {
         Data::I16(values) if tensor.rank() == 1 => Ok(values.iter().map(|&x| i64::from(x)).collect()),
@@ -243,7 +243,7 @@ fn split_axis(axis: &Tensor, x: &Tensor) -> Result<usize> {
     })
 }
 
-/// `x` cut along an axis into parts of these sizes, which add up to its size.
+/// `x` cut along an axis into parts of these sizes, which add up to the axis's size.
 fn parts(x: Tensor, axis: usize, sizes: &[usize]) -> Result<Outputs> {
     if sizes.len() == 1 {
         return Ok(call::one(x));

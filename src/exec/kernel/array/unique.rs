@@ -1,4 +1,4 @@
-//! Unique, UniqueWithCounts and ListDiff: which values there are.
+//! Unique, UniqueWithCounts and ListDiff: the distinct values of a vector.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -35,7 +35,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }))
 }
 
-/// Elements as a hash table can hold them: equal keys for equal elements, `None` for a NaN, which equals nothing.
+/// Elements as a hash table can hold them: equal keys for equal elements, `None` for NaN, which equals nothing.
 enum Keys<'a> {
     Numbers(Vec<Option<u64>>),
     Strings(&'a [Vec<u8>]),
@@ -61,19 +61,18 @@ fn keyed<T: Element + Copy>(x: &Tensor, key: impl Fn(T) -> Option<u64>) -> Resul
     Ok(keys)
 }
 
-/// So much work is it to look a key up: it lies anywhere in memory.
+/// The work of looking a key up, which may lie anywhere in memory, in elements.
 const LOOKUP: usize = 128;
 
-/// Both zeros are one value.
+/// Both zeros have one key.
 fn bits(x: f64) -> u64 {
     if x == 0.0 { 0 } else { x.to_bits() }
 }
 
-/// What is kept of an element while it is looked for among the others: its key, its place in a table that is half empty, and
-/// its numbers.
+/// What a lookup keeps of each element: its key, its place in a hash table that is half empty, and its numbers.
 const KEY_BYTES: usize = 96;
 
-/// Each value once, in the order of its first place; where each element's value stands; how often it came.
+/// Each value once, in the order of first occurrence; the index of each element's value; how often each value occurs.
 fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     if x.rank() != 1 {
         return Err(Failure::invalid(format!("unique expects a 1D vector, got shape {}", x.shape())));
@@ -91,7 +90,7 @@ fn unique(x: &Tensor, index: DType, counts: bool) -> Result<Outputs> {
     Ok(outputs)
 }
 
-/// Where each new key first stands; which of these each key is; how often each comes.
+/// The first position of each distinct key; the index of each key among these; how often each occurs.
 fn first_places<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<i64>, Vec<usize>, Vec<usize>) {
     let mut seen = HashMap::new();
     let (mut firsts, mut places, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
@@ -107,7 +106,7 @@ fn first_places<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<i64
     (firsts, places, numbers)
 }
 
-/// The elements of `x` that are not in `y`, and where they stand in `x`.
+/// The elements of `x` that are not in `y`, and their positions in `x`.
 fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
     for (name, tensor) in [("x", x), ("y", y)] {
         if tensor.rank() != 1 {
@@ -118,7 +117,7 @@ fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
     let places = match (Keys::of(x)?, Keys::of(y)?) {
         (Keys::Numbers(x), Keys::Numbers(y)) => without(x.into_iter(), y.into_iter()),
         (Keys::Strings(x), Keys::Strings(y)) => without(x.iter().map(Some), y.iter().map(Some)),
-        _ => return Err(Failure::invalid(format!("expected {} twice, got {} too", x.dtype(), y.dtype()))),
+        _ => return Err(Failure::invalid(format!("x and y must have the same dtype, got {} and {}", x.dtype(), y.dtype()))),
     };
     let values = gather(x, &Tensor::vector(places.iter().map(|&i| i as i64).collect()), 0, 0)?;
     Ok([values, call::ints(index, [places.len()], &places)?].into_iter().collect())

@@ -1,30 +1,30 @@
 //! Moving elements: a view says where each element of a tensor lies in another, and reads or writes through it.
 //!
-//! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only these two walks are
-//! compiled for every dtype.
+//! Slices, transposes, reversals, tiles, diagonals and broadcasts are all views, so that only the read and the write
+//! are compiled for every dtype.
 
 use super::super::call::check_text_bytes;
 use crate::exec::turn::{BLOCK, Pace};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
 
-/// A window on row-major elements: dimension by dimension, how many and how far apart.
+/// A window on row-major elements: for each dimension, its size and stride.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// Where the first element lies.
+    /// Position of the first element.
     pub offset: isize,
-    /// Size and distance between neighbours of each dimension, outermost first.
+    /// Size and stride of each dimension, outermost first.
     pub dims: Vec<(usize, isize)>,
 }
 
 impl View {
-    /// All of a tensor of that shape.
+    /// All of a tensor of this shape.
     pub fn all(shape: &Shape) -> Self {
         let dims = shape.dims().iter().zip(shape.strides()).map(|(&size, stride)| (size, stride as isize)).collect();
         View { offset: 0, dims }
     }
 
-    /// The block of `sizes` that begins at `begin`. The block must lie inside.
+    /// The block of `sizes` that begins at `begin`, which must lie inside `shape`.
     pub fn block(shape: &Shape, begin: &[usize], sizes: &[usize]) -> Self {
         let mut view = View::all(shape);
         for (axis, (&begin, &size)) in begin.iter().zip(sizes).enumerate() {
@@ -34,10 +34,10 @@ impl View {
         view
     }
 
-    /// The elements of `source` that the view shows, as a tensor of `shape`, which must have as many.
+    /// The elements of `source` that the view selects, as a tensor of `shape`, which must have as many elements.
     ///
     /// # Errors
-    /// ResourceExhausted where the result would be too large.
+    /// ResourceExhausted if the result would be too large.
     pub fn read(&self, source: &Tensor, shape: Shape) -> Result<Tensor> {
         let n = shape.checked_elements(source.dtype())?;
         if let (Data::String(strings), true) = (source.data(), n > source.len()) {
@@ -55,10 +55,10 @@ impl View {
         .unwrap_or_else(|| not_held(source.dtype()))
     }
 
-    /// Writes the elements of `source`, in order, to where the view shows them in `target`.
+    /// Writes the elements of `source`, in order, to the positions in `target` that the view selects.
     ///
     /// # Errors
-    /// InvalidArgument where the dtypes differ.
+    /// InvalidArgument if the dtypes differ.
     pub fn write(&self, target: &mut Data, source: &Tensor) -> Result<()> {
         if source.is_empty() {
             return Ok(());
@@ -76,7 +76,7 @@ impl View {
         .unwrap_or_else(|| not_held(dtype))
     }
 
-    /// The same view in as few dimensions as it can be walked in.
+    /// The same view with as few dimensions as possible.
     fn merged(&self) -> View {
         let mut dims: Vec<(usize, isize)> = Vec::with_capacity(self.dims.len());
         for &(size, stride) in self.dims.iter().filter(|(size, _)| *size != 1) {
@@ -97,7 +97,7 @@ impl View {
         }
         let mut pace = Pace::new();
         self.for_each(1, |at| {
-            // A long row is taken in parts.
+            // A long row is copied in parts.
             for first in (0..row).step_by(BLOCK) {
                 let (at, row) = (at + first as isize * step, BLOCK.min(row - first));
                 pace.go(row);
@@ -132,8 +132,8 @@ impl View {
         });
     }
 
-    /// Reads a view whose last two dimensions are a matrix by its columns: in tiles, so that what lies together in the
-    /// source is used while it is at hand.
+    /// Reads a view whose last two dimensions are a matrix stored by columns. It reads tile by tile, so that neighbours
+    /// in the source are still in the cache when they are used.
     fn read_tiles<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
         const TILE: usize = 32;
         let &[.., (rows, _), (columns, step)] = self.dims.as_slice() else { return };
@@ -156,7 +156,7 @@ impl View {
         });
     }
 
-    /// Calls `f` with where each part of the last `inner` dimensions begins, in order. No dimension may be empty.
+    /// Calls `f` with the start of each part made of the last `inner` dimensions, in order. No dimension may be empty.
     fn for_each(&self, inner: usize, mut f: impl FnMut(isize)) {
         let outer = &self.dims[..self.dims.len() - inner];
         let mut index = vec![0; outer.len()];
@@ -182,7 +182,7 @@ impl View {
     }
 }
 
-/// For a dtype whose values are no host tensors.
+/// The error for a dtype whose values are not host tensors.
 pub fn not_held<T>(dtype: DType) -> Result<T> {
     Err(Failure::new(Code::Internal, format!("a {dtype} is not a host tensor")))
 }

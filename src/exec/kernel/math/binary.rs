@@ -1,4 +1,4 @@
-//! Elementwise ops of two inputs with one dtype: arithmetic, bits, and the gradients that are arithmetic.
+//! Elementwise ops of two inputs with one dtype: arithmetic, bits, and gradients that are plain arithmetic.
 
 use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
 use super::super::real::{flushed, ln, ln_1p};
@@ -42,7 +42,7 @@ const OPS: &[&str] = &[
     "Xdivy",
 ];
 
-/// What takes several steps, each of which rounds a half float as TensorFlow's does.
+/// Ops of several steps; half floats are rounded after each step, as in TensorFlow.
 const STEPS: &[&str] =
     &["FloorDiv", "InvGrad", "ReciprocalGrad", "RsqrtGrad", "SqrtGrad", "SquaredDifference", "TruncateDiv"];
 
@@ -82,7 +82,7 @@ fn binary<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> H
     call(move |[x, y]| zip(x, y, f))
 }
 
-/// As [`binary`], where nothing is broadcast: a gradient has its value's elements.
+/// Like [`binary`], but without broadcasting: a gradient has as many elements as its value.
 fn gradient<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
     call(move |[y, dy]: [Tensor; 2]| {
         if y.len() != dy.len() {
@@ -103,7 +103,7 @@ fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {
         "Sub" => binary(T::sub),
         "Mul" => binary(T::mul),
         "SquaredDifference" => binary(|x: T, y| x.sub(y).mul(x.sub(y))),
-        // A NaN on either side is the answer, as in TensorFlow.
+        // NaN on either side gives NaN, as in TensorFlow.
         "Maximum" => binary(|x: T, y| if x > y || x.partial_cmp(&x).is_none() { x } else { y }),
         "Minimum" => binary(|x: T, y| if x < y || x.partial_cmp(&x).is_none() { x } else { y }),
         _ => return None,
@@ -128,7 +128,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { -dy * y * y }),
         "Pow" => binary(|x: T, y| with_both(flushed(x), flushed(y), f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
-        // The inputs are the op's result and the gradient that reaches it.
+        // The inputs are the op's result and the incoming gradient.
         "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),
         "RsqrtGrad" => {
             gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(-0.5) * (dy * y) * (y * y) })
@@ -138,7 +138,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
 }
 
 fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
-    // The places of a shift, clamped to the width of the dtype, as TensorFlow does to keep it defined.
+    // The distance of a shift, clamped to the width of the dtype as in TensorFlow, which keeps it defined.
     let most = dtype.size().map_or(0, |bytes| bytes as i64 * 8 - 1);
     let shift = move |places: T| match places.to_i64() {
         places if T::DTYPE == DType::U64 => (places as u64).min(most as u64) as u32,
@@ -165,7 +165,7 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
         "BitwiseOr" => binary(T::or),
         "BitwiseXor" => binary(T::xor),
         "RightShift" => {
-            // Rounded down as an arithmetic shift is: by a power of two, or to nothing but the sign.
+            // An arithmetic shift rounds down; a large one leaves only the sign.
             binary(move |x: T, y| {
                 let places = shift(y);
                 if T::DTYPE == DType::U64 {
@@ -180,7 +180,7 @@ fn integer<T: Integer>(op: &str, dtype: DType) -> Option<HostKernel> {
     })
 }
 
-/// An integer division, refused where a divisor is zero.
+/// An integer division, which fails if a divisor is zero.
 fn division<T: Integer>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
     call(move |[x, y]: [Tensor; 2]| {
         if !x.is_empty() && y.slice::<T>()?.contains(&T::ZERO) {
@@ -191,7 +191,7 @@ fn division<T: Integer>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKe
 }
 
 fn power<T: Integer>(mut base: T, exponent: T) -> T {
-    // Squaring costs at most 63 rounds whatever the exponent.
+    // At most 63 squarings, whatever the exponent.
     let (mut exponent, mut power) = (exponent.to_i64() as u64, T::ONE);
     while exponent > 0 {
         if exponent & 1 == 1 {
@@ -203,12 +203,12 @@ fn power<T: Integer>(mut base: T, exponent: T) -> T {
     power
 }
 
-/// C's fmod, by no denormal.
+/// C's fmod; a denormal divisor counts as zero.
 fn remainder<T: Float>(x: T, y: T) -> T {
     with_both(x, flushed(y), |x, y| x % y, |x, y| x % y)
 }
 
-/// A function of two floats in f32 or f64, whichever holds the type exactly.
+/// A function of two floats, computed in whichever of f32 and f64 holds the type exactly.
 fn with_both<T: Float>(x: T, y: T, narrow: impl Fn(f32, f32) -> f32, wide: impl Fn(f64, f64) -> f64) -> T {
     let other = y.to_f64();
     x.map(|x| narrow(x, other as f32), |x| wide(x, other))

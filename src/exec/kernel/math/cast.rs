@@ -1,6 +1,6 @@
-//! Cast, from every dtype to every other; and the few wide dtypes that kernels compute the narrow ones in.
+//! Cast, from every dtype to every other, and the few wide dtypes that narrow ones are computed in.
 //!
-//! A narrow dtype is reached through its wide one, so that conversions are compiled for each, not for each pair.
+//! A narrow dtype is converted through its wide one, so that code is compiled for each dtype, not for each pair.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
@@ -22,7 +22,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(call(move |[x]| cast(x, to))))
 }
 
-/// Floats without the bits of their fraction that a narrower float has no room for, so that they are cut and not rounded.
+/// Floats without the fraction bits that a narrower float cannot hold, so that they are cut, not rounded.
 fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
     let kept = match to {
         DType::F16 => 10,
@@ -46,9 +46,9 @@ fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
     Ok(x)
 }
 
-/// The dtype that holds every value of `dtype` and that kernels are compiled for: float32 for the halves, int64 for
-/// the integers that are narrower than int32, and uint32. What is computed there and cast back is rounded or wrapped
-/// once, as if it had been computed in the narrow dtype.
+/// The dtype that kernels compute `dtype` in, which holds all its values: float32 for the halves; int64 for integers
+/// narrower than int32 and for uint32. A result cast back is rounded or wrapped once, as if it had been computed in
+/// the narrow dtype.
 pub fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -57,8 +57,8 @@ pub fn wide(dtype: DType) -> DType {
     }
 }
 
-/// A kernel for `dtype` from one for the dtype it is computed in: inputs of `dtype` are widened, and the outputs made
-/// `dtype` again. For ops whose other inputs and outputs have another dtype than the wide one.
+/// A kernel for `dtype` made of one for its wide dtype: inputs of `dtype` are widened, and wide outputs cast back. The
+/// op's other inputs and outputs must have dtypes other than the wide one.
 pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) -> Option<HostKernel> {
     let wide = wide(dtype);
     let mut kernel = compile(wide)?;
@@ -72,8 +72,8 @@ pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) 
     }))
 }
 
-/// `x` as `to`. A float becomes the integer towards zero; where that does not fit, what this machine's processors
-/// answer (TensorFlow's result too): the least integer for int32 and int64.
+/// `x` as `to`. A float is truncated towards zero; one that does not fit gives what the processor's conversion gives
+/// (and so TensorFlow): the least integer for int32 and int64.
 ///
 /// # Errors
 /// InvalidArgument between strings and numbers.
@@ -96,7 +96,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
         (DType::I64, _) if wide(to) == DType::I64 && to != DType::I64 => {
             with_type!(to, R => map_to(&x, |&x: &i64| x as R); I8 i8, I16 i16, U8 u8, U16 u16, U32 u32)
         }
-        // The processor makes narrow integers by way of int32.
+        // The processor converts to narrow integers by way of int32.
         (DType::F32 | DType::F64, DType::I8 | DType::I16 | DType::U8 | DType::U16) => {
             return cast(cast(x, DType::I32)?, to);
         }
@@ -110,7 +110,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
 }
 
 fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {
-    // In one rounding: through float64 a 64-bit integer would be rounded twice.
+    // Rounded once: through float64 a 64-bit integer would be rounded twice.
     let exact = |x: S| if S::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };
     match to {
         DType::Bool => map_to(x, |&x: &S| x != S::ZERO),

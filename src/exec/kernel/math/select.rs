@@ -25,7 +25,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     choose.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The first version: both values have one shape; the condition has it too, or is a scalar, or has one element for
+/// The first version: both values have one shape; the condition has that shape, is a scalar, or has one element for
 /// each row.
 fn select<T: Element>([condition, t, e]: [Tensor; 3]) -> Result<Tensor> {
     if t.shape() != e.shape() {
@@ -61,7 +61,7 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
     for [c, t, e] in walk.rows() {
-        // All three lie as the result does: the common case, and one that needs no look at where the next element is.
+        // The common case: all three have the layout of the result.
         if (step_c, step_t, step_e) == (1, 1, 1) {
             for (i, conditions) in blocks(&conditions[c..c + row]).enumerate() {
                 let (t, e) = (t + i * ELEMENTS, e + i * ELEMENTS);

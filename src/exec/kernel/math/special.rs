@@ -1,10 +1,10 @@
-//! The special functions that Rust's standard library does not have, the error function and the logarithm of gamma, and those
-//! that it computes for small numbers only.
+//! Special functions that Rust's standard library lacks (the error function, the logarithm of gamma) or computes for
+//! small numbers only.
 
 use std::f64::consts::{LN_2, PI};
 
-/// From here on, 1 is nothing beside a square: the inverse hyperbolic functions are the logarithm of twice the number, which the
-/// standard library's formulas would square or double first.
+/// From here on, 1 is negligible beside the square: the inverse hyperbolic functions are the logarithm of twice the
+/// number, which the standard library's formulas would square or double first.
 const LARGE: f64 = 1e150;
 
 pub fn acosh(x: f64) -> f64 {
@@ -42,7 +42,7 @@ pub fn erf(x: f64) -> f64 {
     x.signum() * (1.0 - (-x * x).exp() / PI.sqrt() / fraction)
 }
 
-/// 1 - erf(x), without what that would cancel.
+/// 1 - erf(x), without cancellation.
 pub fn erfc(x: f64) -> f64 {
     if x.is_nan() || x < 2.5 {
         return 1.0 - erf(x);
@@ -76,7 +76,7 @@ pub fn digamma(x: f64) -> f64 {
     x.ln() - 0.5 / x - series - below
 }
 
-/// A polynomial in `x`, its coefficients from the constant one on.
+/// A polynomial in `x`; the constant coefficient comes first.
 fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }

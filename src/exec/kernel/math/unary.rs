@@ -72,7 +72,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// As TensorFlow computes it where every step rounds.
+/// TensorFlow's formula, with every step rounded.
 fn sigmoid_of_half<T: Float>(x: T) -> T {
     let e = exp(x);
     if e == T::HIGHEST { T::ONE } else { e / (T::ONE + e) }
@@ -118,8 +118,8 @@ macro_rules! functions {
     };
 }
 
-/// Denormals count as zero, but the C library tells a zero by its bits: what it answers for every denormal, and so TensorFlow,
-/// is the logarithm of half the least one.
+/// Denormals count as zero here, but the C library recognizes a zero by its bits: for every denormal it, and so
+/// TensorFlow, answers the logarithm of half the smallest one.
 fn lgamma_of_f32(x: f32) -> f32 {
     if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { ln_gamma(f64::from(x)) as f32 }
 }
@@ -137,7 +137,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
             } else if x < T::ZERO {
                 -T::ONE
             } else {
-                // Zero for both zeros, NaN for NaN.
+                // Zero for either zero, NaN for NaN.
                 x + T::ZERO
             }
         }),

@@ -1,7 +1,7 @@
 //! The walks of elementwise kernels: over one operand, and over two that are broadcast.
 //!
-//! The result is written over an input where that one is nobody else's and has the result's dtype and shape. What is
-//! generic over the function is kept short, for it is compiled for every op and dtype.
+//! The result overwrites an input that nobody else holds if it has the result's dtype and shape. Code generic over the
+//! function is kept short, since it is compiled for every op and dtype.
 
 use super::super::array::broadcast_to;
 use super::super::broadcast::Broadcast;
@@ -10,7 +10,7 @@ use crate::exec::turn::{ELEMENTS, blocks, blocks_mut, look};
 use crate::failure::Result;
 use crate::tensor::{Element, Shape, Tensor};
 
-/// `f` of each element, in place where possible.
+/// `f` of each element, in place if possible.
 pub fn map<T: Element + Copy>(x: Tensor, f: impl Fn(T) -> T) -> Result<Tensor> {
     let mut x = owned(x)?;
     for block in blocks_mut(x.slice_mut::<T>()?) {
@@ -28,10 +28,10 @@ pub fn map_to<T: Element, R: Element>(x: &Tensor, f: impl Fn(&T) -> R) -> Result
     Ok(Tensor::from_vec(x.shape().clone(), out))
 }
 
-/// `f` of each pair of elements, in place where possible.
+/// `f` of each pair of elements, in place if possible.
 ///
 /// # Errors
-/// InvalidArgument where the shapes cannot be broadcast together; ResourceExhausted where the result would be too large.
+/// InvalidArgument if the shapes cannot be broadcast together; ResourceExhausted if the result would be too large.
 pub fn zip<T: Element + Copy>(x: Tensor, y: Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
     if x.shape() == y.shape() {
         return if !x.is_unique() && y.is_unique() { over(y, &x, |y, x| f(x, y)) } else { over(x, &y, f) };
@@ -43,7 +43,7 @@ pub fn zip<T: Element + Copy>(x: Tensor, y: Tensor, f: impl Fn(T, T) -> T) -> Re
     over(broadcast_to(x, shape)?, &y, f)
 }
 
-/// Writes `f` of each pair over `x`, to whose shape `y` is broadcast.
+/// Overwrites `x` with `f` of each pair; `y` is broadcast to the shape of `x`.
 fn over<T: Element + Copy>(x: Tensor, y: &Tensor, f: impl Fn(T, T) -> T) -> Result<Tensor> {
     let mut x = owned(x)?;
     let walk = walk(x.shape(), [x.shape(), y.shape()]);

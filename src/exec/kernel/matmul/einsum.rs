@@ -1,4 +1,4 @@
-//! Einsum: a product and sum over named axes, as transposes, reshapes and one batched matrix product.
+//! Einsum: sums of products over named axes, as transposes, reshapes and one batched matrix product.
 
 use super::super::array::View;
 use super::super::call::{self, no_kernel, one};
@@ -7,7 +7,7 @@ use super::matmul;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Shape, Tensor, with_number};
 
-/// The axes of a tensor by name. Broadcast axes (of an ellipsis) are named by digits, counted from the last.
+/// The axes of a tensor by name. Broadcast axes (an ellipsis) are named by digits, counted from the last.
 type Labels = Vec<char>;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -41,7 +41,7 @@ impl Equation {
         let check = |labels: &str| -> Result<String> {
             let plain = labels.replacen("...", "", 1);
             match plain.chars().find(|c| !c.is_ascii_alphabetic()) {
-                Some(c) => Err(wrong(&format!("a label is a letter, got {c:?}"))),
+                Some(c) => Err(wrong(&format!("a label must be a letter, got {c:?}"))),
                 None => Ok(labels.to_owned()),
             }
         };
@@ -101,14 +101,14 @@ impl Equation {
         let mut operands = operands.into_iter();
         let (left_labels, left) = operands.next().ok_or_else(|| Failure::invalid("Einsum takes at least one input"))?;
         let Some((right_labels, right)) = operands.next() else {
-            // Summing is a product with ones: over the axes that the output does not have.
+            // A sum is a product with ones, over the axes that the output lacks.
             let unit = super::super::math::cast(Tensor::scalar(1i32), left.dtype())?;
             return inflated(&distinct, product(&left_labels, left, &[], unit, &distinct, size)?, &output);
         };
         inflated(&distinct, product(&left_labels, left, &right_labels, right, &distinct, size)?, &output)
     }
 
-    /// The labels with an ellipsis replaced by as many digits as a tensor of `rank` has axes left.
+    /// The labels with the ellipsis replaced by a digit for each remaining axis of a tensor of `rank`.
     fn expand(&self, labels: &str, rank: usize) -> Result<Labels> {
         let stated = labels.replace("...", "").len();
         let Some((before, after)) = labels.split_once("...") else {
@@ -132,7 +132,7 @@ impl Equation {
     }
 }
 
-/// Brings both sides to [batch, own, contracted] and [batch, contracted, own], multiplies, and orders the axes.
+/// Brings the operands to [batch, own, contracted] and [batch, contracted, own], multiplies, and orders the axes.
 fn product(
     left_labels: &[char],
     left: Tensor,
@@ -158,7 +158,7 @@ fn product(
     let contracted = of_kind(true, true, false);
     let (left_sum, right_sum) = (of_kind(true, false, false), of_kind(false, true, false));
     let count = |labels: &[char]| labels.iter().fold(1usize, |n, &label| n.saturating_mul(size(label)));
-    // What only one side has and the output does not is summed there first, by a product with ones.
+    // An axis that only one side has and the output lacks is summed there first, by a product with ones.
     let left = arranged(left_labels, left, &[&batch, &rows, &contracted, &left_sum], &size)?;
     let left = summed(left, [count(&batch), count(&rows), count(&contracted)], count(&left_sum))?;
     let right = arranged(right_labels, right, &[&batch, &contracted, &columns, &right_sum], &size)?;
@@ -169,7 +169,7 @@ fn product(
     arranged(&made, made_tensor, &[output], &size)
 }
 
-/// The tensor with its axes in the order of `groups`; a repeated axis becomes its diagonal, a size of 1 is broadcast.
+/// The tensor with its axes in the order of `groups`; repeated axes become their diagonal, sizes of 1 are broadcast.
 fn arranged(labels: &[char], tensor: Tensor, groups: &[&[char]], size: impl Fn(char) -> usize) -> Result<Tensor> {
     let all = View::all(tensor.shape());
     let order: Labels = groups.concat();
@@ -177,7 +177,7 @@ fn arranged(labels: &[char], tensor: Tensor, groups: &[&[char]], size: impl Fn(c
         .iter()
         .map(|&label| {
             let own = labels.iter().zip(&all.dims).filter(|(own, _)| **own == label);
-            // Walking a diagonal moves along each of its axes at once.
+            // A step along a diagonal moves along each of its axes.
             let stride = own.map(|(_, &(own_size, stride))| if own_size == 1 { 0 } else { stride }).sum();
             (size(label), stride)
         })
@@ -186,7 +186,7 @@ fn arranged(labels: &[char], tensor: Tensor, groups: &[&[char]], size: impl Fn(c
     View { offset: 0, dims }.read(&tensor, shape)
 }
 
-/// The tensor on the diagonal of each axis that comes again in `output`, zeros beside it: the gradient of taking one.
+/// The tensor on the diagonal of each axis repeated in `output`, zero elsewhere: the gradient of taking the diagonal.
 fn inflated(labels: &[char], tensor: Tensor, output: &[char]) -> Result<Tensor> {
     if labels.len() == output.len() {
         return Ok(tensor);
@@ -213,7 +213,7 @@ fn inflated(labels: &[char], tensor: Tensor, output: &[char]) -> Result<Tensor> 
     Ok(inflated)
 }
 
-/// The tensor in three dimensions, its innermost `extra` elements summed.
+/// The tensor in three dimensions, with its innermost `extra` elements summed.
 fn summed(tensor: Tensor, dims: [usize; 3], extra: usize) -> Result<Tensor> {
     if extra == 1 {
         return tensor.reshaped(dims);

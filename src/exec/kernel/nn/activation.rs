@@ -1,5 +1,5 @@
-//! Activations and their gradients, element by element, in place where nobody else holds the input. Half floats are
-//! rounded at every step of a formula, as TensorFlow's are.
+//! Activations and their gradients, element by element, in place if nobody else holds the input. Half floats are
+//! rounded at every step of a formula, as in TensorFlow.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{abs, exp, exp_m1, ln_1p};
@@ -45,7 +45,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
     let six = T::from_i64(6);
-    // Comparisons are written so that a NaN stays one.
+    // Comparisons are written so that NaN stays NaN.
     Some(match op {
         "Relu" => unary(|x: T| if x < T::ZERO { T::ZERO } else { x }),
         "Relu6" => unary(move |x: T| {
@@ -57,7 +57,7 @@ fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
                 x
             }
         }),
-        // A factor, not a choice: infinity times nothing is no number.
+        // A factor, not a choice: infinity times zero is NaN.
         "ReluGrad" => binary(|dy: T, x| dy.mul(if x > T::ZERO { T::ONE } else { T::ZERO })),
         "Relu6Grad" => binary(move |dy: T, x| dy.mul(if x > T::ZERO && x < six { T::ONE } else { T::ZERO })),
         _ => return None,
@@ -66,7 +66,7 @@ fn rectifier<T: Numeric>(op: &str) -> Option<HostKernel> {
 
 fn smooth<T: Float>(op: &str, alpha: T) -> Option<HostKernel> {
     let (scale, scale_alpha) = (T::from_f64(SELU_SCALE), T::from_f64(SELU_SCALE_ALPHA));
-    // Beyond these, e^x is all there is to ln(1 + e^x), or nothing beside x.
+    // Beyond these, ln(1 + e^x) equals e^x, or x, within rounding.
     let epsilon = match T::DTYPE {
         DType::F16 => half::f16::EPSILON.to_f64(),
         DType::BF16 => half::bf16::EPSILON.to_f64(),
@@ -96,7 +96,7 @@ fn smooth<T: Float>(op: &str, alpha: T) -> Option<HostKernel> {
             let divisor = abs(x) + T::ONE;
             dy / (divisor * divisor)
         }),
-        // These two take the op's result first, then the gradient that reaches it.
+        // These two take the op's result first, then the incoming gradient.
         "SigmoidGrad" => binary(|y: T, dy| dy * y * (T::ONE - y)),
         "TanhGrad" => binary(|y: T, dy| dy * (T::ONE - y * y)),
         _ => return None,
@@ -105,13 +105,13 @@ fn smooth<T: Float>(op: &str, alpha: T) -> Option<HostKernel> {
 
 fn unary<T: Element + Copy>(f: impl Fn(T) -> T + Send + 'static) -> HostKernel {
     call(move |[mut x]| {
-        // Writing takes the elements over where they are nobody else's, and copies them where they are.
+        // Writes in place if nobody else holds the elements, otherwise into a copy.
         x.slice_mut::<T>()?.iter_mut().for_each(|x| *x = f(*x));
         Ok(x)
     })
 }
 
-/// For two tensors of one shape: nothing is broadcast here.
+/// For two tensors of one shape; nothing is broadcast.
 fn binary<T: Element + Copy>(f: impl Fn(T, T) -> T + Send + 'static) -> HostKernel {
     call(move |[mut a, mut b]: [Tensor; 2]| {
         if a.shape() != b.shape() {

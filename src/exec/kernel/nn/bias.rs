@@ -1,4 +1,4 @@
-//! Biases: one number a channel, added to every place, and the gradient, summed over them.
+//! Biases: one number per channel, added at every position, and the gradient, summed over them.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{narrow, widen};
@@ -10,7 +10,7 @@ use crate::tensor::{DType, Numeric, Tensor, with_number};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let (dtype, channels_first) = match node.op {
         "BiasAdd" | "BiasAddGrad" => (input_dtype(node, 0)?, node.attrs.str("data_format")? == "NCHW"),
-        // The older form, without a layout.
+        // The older op, without a layout.
         "BiasAddV1" => (input_dtype(node, 0)?, false),
         _ => return Ok(None),
     };

@@ -1,8 +1,8 @@
 //! Convolutions in two and three dimensions, and their gradients by the input and by the filter.
 //!
-//! The patches under a run of windows are gathered into rows of a matrix, which a matrix product then takes through
-//! the filter; the gradients go the same way back. Filters are laid out `[space…, in, out]`; where they have fewer
-//! input channels than the input, the channels are convolved in groups.
+//! The patches under a run of windows are gathered into rows of a matrix, which is multiplied by the filter; gradients
+//! take the same way back. Filters are laid out `[space…, in, out]`; if they have fewer input channels than the input,
+//! the channels are convolved in groups.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::widened;
@@ -14,7 +14,7 @@ use crate::exec::turn::look;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
 
-/// Elements of the matrix of patches that is gathered at once: 1 MiB of f32.
+/// Elements of the patch matrix gathered at once: 1 MiB of f32.
 const PATCH_ELEMENTS: usize = 1 << 18;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -25,7 +25,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     };
     let slide = Slide::of(node, spatial)?;
     let op = node.op;
-    // The first input of a gradient by the input holds its sizes.
+    // The first input of a gradient with respect to the input holds sizes.
     let dtype = input_dtype(node, 1 - usize::from(!op.contains("BackpropInput")))?;
     let computed_in = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     let kernel = with_type!(computed_in, T => match op {
@@ -49,7 +49,7 @@ struct Convolution {
 
 impl Convolution {
     /// # Errors
-    /// InvalidArgument where a rank is wrong or the channels do not fit one another.
+    /// InvalidArgument if a rank is wrong or the channels do not match.
     fn new(slide: &Slide, input: &Shape, filter: &Shape) -> Result<Convolution> {
         let rank = slide.spatial + 2;
         for (what, shape) in [("input", input), ("filter", filter)] {
@@ -98,15 +98,15 @@ impl Convolution {
         self.out_channels / self.groups
     }
 
-    /// Whether the patches are the input itself.
+    /// Whether the patches are the input as it is.
     fn is_pointwise(&self) -> bool {
         self.groups == 1
             && self.axes.iter().all(|axis| axis.window == 1 && axis.stride == 1 && axis.before == 0)
             && self.axes.iter().all(|axis| axis.input == axis.output)
     }
 
-    /// Calls `f(first window, windows, first channel of the input, first channel of the output)` for runs of windows
-    /// whose patches fit the memory set aside for them, in each group.
+    /// Calls `f(first window, windows, first input channel, first output channel)` for runs of windows whose patches
+    /// fit into `PATCH_ELEMENTS`, group by group.
     fn for_each_run(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
         let (windows, run) = (self.windows(), (PATCH_ELEMENTS / self.patch().max(1)).max(1));
         for group in 0..self.groups {
@@ -195,7 +195,7 @@ fn backprop_input<T: Term>(slide: &Slide, sizes: &Tensor, filter: &Tensor, gradi
     let gradient = to_channels_last::<T>(slide, gradient)?;
     let stated = stated_shape(slide, sizes, "input_sizes")?;
     let shape = match *stated.dims() {
-        // TensorFlow lets the spatial sizes alone stand for all, the others follow.
+        // TensorFlow accepts the spatial sizes alone; the others follow from the other inputs.
         [height, width] if slide.spatial == 2 && filter.rank() == 4 && gradient.rank() == 4 => {
             Shape::from([gradient.dims()[0], height, width, filter.dims()[2]])
         }

@@ -1,4 +1,4 @@
-//! Depthwise convolutions: every channel with filters of its own, `[height, width, channels, multiplier]`.
+//! Depthwise convolutions: every channel has filters of its own, `[height, width, channels, multiplier]`.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{widened, with_real};
@@ -54,8 +54,8 @@ impl Depthwise {
         Shape::from([self.batch, self.axes[1].output, self.axes[2].output, self.channels * self.multiplier])
     }
 
-    /// Calls `f(place in the input, place in the filter, place in the output)` for the channels of every pixel under
-    /// every window: those are the first of so many elements.
+    /// Calls `f(place in the input, place in the filter, place in the output)` for every pixel under every window; each
+    /// place is that of the first channel.
     fn for_each_pixel(&self, mut f: impl FnMut(usize, usize, usize)) {
         let [_, h, w] = &self.axes;
         let out_channels = self.channels * self.multiplier;

@@ -1,17 +1,17 @@
-//! Matrix products for convolutions: packed into panels that stay in the cache, in loops the compiler vectorises.
+//! Matrix products for convolutions, packed into panels that stay in the cache, in loops that the compiler vectorises.
 
 use crate::exec::turn::Pace;
 use crate::tensor::Numeric;
 
-/// Rows and columns of the block of the result that is kept in registers.
+/// Rows and columns of the result's block that is kept in registers.
 const ROWS: usize = 4;
 const COLUMNS: usize = 8;
-/// Depth, and columns, of the panel of the right matrix that is packed at once: 256 KiB of f32.
+/// Depth and columns of the right matrix's panel that is packed at once: 256 KiB of f32.
 const DEPTH: usize = 256;
 const WIDTH: usize = 256;
 
-/// An element of a product, and what its sums are kept in: single precision is summed in double, so that the answer is
-/// within a rounding of the exact one whatever the order.
+/// An element of a product, and the type of its sums: single precision is summed in double, so that the answer is
+/// within one rounding of the exact one, whatever the order.
 pub trait Term: Numeric {
     type Sum: Numeric;
     fn widen(self) -> Self::Sum;
@@ -56,7 +56,7 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T: Copy> Matrix<'a, T> {
-    /// Rows of `step` elements one after the other.
+    /// Consecutive rows of `step` elements.
     pub fn rows(data: &'a [T], step: usize) -> Self {
         Matrix { data, step: [step, 1] }
     }

@@ -1,4 +1,4 @@
-//! Channels-first tensors made channels-last and back.
+//! Converts tensors between channels-first and channels-last.
 
 use crate::exec::turn::Pace;
 use crate::failure::Result;
@@ -18,7 +18,7 @@ pub fn channels_first<T: Element + Copy>(tensor: &Tensor) -> Result<Tensor> {
     transposed::<T>(tensor, shape, places.iter().product(), channels)
 }
 
-/// Each batch element transposed, as a matrix of `rows` by `columns`.
+/// Each batch entry transposed, as a matrix of `rows` by `columns`.
 fn transposed<T: Element + Copy>(tensor: &Tensor, shape: Shape, rows: usize, columns: usize) -> Result<Tensor> {
     let from = tensor.slice::<T>()?;
     let mut to: Vec<T> = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);

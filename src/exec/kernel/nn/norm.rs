@@ -38,7 +38,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
 
 struct BatchNorm {
     epsilon: f32,
-    /// Weight of this batch in the running averages; 1 leaves them out.
+    /// Weight of this batch in the running averages; with 1 they are not read.
     factor: f32,
     is_training: bool,
     channels_first: bool,
@@ -119,7 +119,7 @@ impl BatchNorm {
             }
         }
         let (new_mean, new_variance) = if self.is_training {
-            // The running variance is the unbiased estimate; the gradient wants the other.
+            // The running variance is the unbiased estimate; the gradient needs the biased one.
             let unbias = places as f32 / (places.max(2) - 1) as f32;
             let unbiased: Vec<f32> = variance.iter().map(|variance| variance * unbias).collect();
             if self.factor == 1.0 {
@@ -199,10 +199,10 @@ fn moments(x: &[f32], channels: usize) -> (Vec<f32>, Vec<f32>) {
     (mean.iter().map(|&x| x as f32).collect(), variance.iter().map(|&sum| (sum / places) as f32).collect())
 }
 
-/// Local response normalization: each channel divided by a power of the squares of its neighbours.
-/// So much work is it to raise a number to a power.
+/// The work of raising a number to a power, in elements.
 const POWER: usize = 32;
 
+/// Local response normalization: each channel divided by a power of the sum of its neighbours' squares.
 struct Lrn {
     radius: usize,
     bias: f32,
@@ -222,7 +222,7 @@ impl Lrn {
         })
     }
 
-    /// The channels that count for channel `c`.
+    /// The neighbours of channel `c`, itself included.
     fn neighbours(&self, c: usize, channels: usize) -> std::ops::Range<usize> {
         c.saturating_sub(self.radius)..c.saturating_add(self.radius).saturating_add(1).min(channels)
     }

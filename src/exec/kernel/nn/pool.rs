@@ -1,4 +1,4 @@
-//! Pooling: the largest element, or the mean, under each window, and their gradients.
+//! Pooling: the largest element or the mean under each window, and the gradients of both.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 
@@ -21,7 +21,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             return Err(Failure::new(
                 Code::Unimplemented,
                 "Depthwise max pooling requires the depth window to equal the depth stride, and windows of 1 in space; \
-                 other pools are not over the depth dimension.",
+                 other pools are not supported over the depth dimension.",
             ));
         }
         let dtype = input_dtype(node, 0)?;
@@ -49,7 +49,7 @@ struct Pool {
     window: [usize; 3],
 }
 
-/// A pool laid over an input of known size.
+/// A pool's windows over an input of known size.
 struct Windows {
     batch: usize,
     channels: usize,
@@ -57,7 +57,7 @@ struct Windows {
 }
 
 impl Pool {
-    /// The pool, and window and stride over the channels where those are not 1.
+    /// The pool, and the window and stride over the channels unless both are 1.
     fn of(node: &KernelNode, spatial: usize) -> Result<(Pool, Option<(usize, usize)>)> {
         let channels_first = node.attrs.str("data_format")?.starts_with("NC");
         let sizes = |name: &str| per_dimension(name, node.attrs.ints(name)?, spatial, channels_first);
@@ -67,7 +67,7 @@ impl Pool {
             return Err(Failure::new(Code::Unimplemented, "Pooling is not yet supported on the batch dimension."));
         }
         let mut attrs = node.attrs.clone();
-        // The channels' stride is looked at here, not by the slide.
+        // The stride over channels is checked here, not by the slide.
         let ones = |space: &[usize]| {
             let mut all = vec![1; spatial + 2];
             let from = if channels_first { 2 } else { 1 };
@@ -104,8 +104,8 @@ impl Windows {
         [self.batch].into_iter().chain(space).chain([self.channels]).collect()
     }
 
-    /// Calls `f(window, pixels)` for every window, with the pixels of the input under it; pixels and windows are
-    /// counted through the batch.
+    /// Calls `f(window, pixels)` for every window, with the pixels of the input under it. Windows and pixels are
+    /// numbered through the whole batch.
     fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
         let mut pixels = Vec::with_capacity(self.axes.iter().map(|axis| axis.window.min(axis.input)).product());
@@ -131,7 +131,7 @@ impl Windows {
     }
 }
 
-/// The positions of the input under the window at `output`, without those in the padding.
+/// The input positions under the window at `output`, without the padding.
 fn under(axis: &Axis, output: usize) -> std::ops::Range<usize> {
     let start = output * axis.stride;
     let end = (start + axis.window).saturating_sub(axis.before).min(axis.input);

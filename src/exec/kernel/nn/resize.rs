@@ -1,4 +1,4 @@
-//! Images resized: the nearest pixel, or the four nearest mixed by their distance, and the gradients of both.
+//! Resizes images to the nearest pixel, or to the four nearest mixed by distance, and computes the gradients of both.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::{narrow, widen};
@@ -17,7 +17,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let centers = Centers::of(node)?;
     let dtype = input_dtype(node, 0)?;
     let kernel = match node.op {
-        // Whatever the images hold, they are mixed in f32.
+        // Whatever the images' dtype, they are mixed in f32.
         "ResizeBilinear" => with_number!(dtype, T => {
             call(move |[images, size]| centers.bilinear(&as_f32::<T>(images)?, &size))
         }),
@@ -25,7 +25,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             call(move |[images, size]| centers.nearest::<T>(&images, &size))
         }),
         "ResizeBilinearGrad" => {
-            // The gradient is f32; the result has the dtype of the images it is for.
+            // The gradient is f32; the result has the dtype of the images.
             let result = input_dtype(node, 1)?;
             with_float!(result, T => call(move |[gradient, images]| {
                 centers.bilinear_grad::<T>(&gradient, &images).and_then(|back| narrow(back, result))
@@ -41,18 +41,18 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Where a pixel of the output lies in the input.
+/// How a pixel of the output is located in the input.
 #[derive(Clone, Copy, PartialEq)]
 enum Centers {
-    /// The corner pixels fall on one another.
+    /// The corner pixels coincide.
     Aligned,
     /// A pixel is a square around its centre.
     Half,
-    /// TensorFlow's first way: positions are scaled from the upper left corner.
+    /// TensorFlow's original way: positions are scaled from the upper left corner.
     Legacy,
 }
 
-/// The two input pixels around an output pixel, and the share of the second.
+/// The two input pixels next to an output pixel, and the weight of the second.
 struct Between {
     lower: usize,
     upper: usize,
@@ -150,7 +150,7 @@ impl Centers {
         };
         if batch != grad_batch || channels != grad_channels || (images.is_empty() != gradient.is_empty()) {
             return Err(Failure::invalid(format!(
-                "gradient {} does not fit the images {}",
+                "gradient {} does not match the images {}",
                 gradient.shape(),
                 images.shape()
             )));
@@ -218,7 +218,7 @@ fn as_f32<T: Numeric>(images: Tensor) -> Result<Tensor> {
     Ok(Tensor::from_vec::<f32>(images.shape().clone(), pixels))
 }
 
-/// The sizes of the images, and the height and width they are to have.
+/// The sizes of the images, and the requested height and width.
 fn sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
     let Ok(dims) = <[usize; 4]>::try_from(images.dims()) else {
         return Err(Failure::invalid(format!("input must be 4-dimensional, got {}", images.shape())));
@@ -226,7 +226,7 @@ fn sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
     if size.rank() != 1 || size.len() != 2 {
         return Err(Failure::invalid(format!("size must be 1-dimensional with two elements, got {}", size.shape())));
     }
-    let &[height, width] = size.to_i64s()?.as_slice() else { return Err(Failure::invalid("size has two elements")) };
+    let &[height, width] = size.to_i64s()?.as_slice() else { return Err(Failure::invalid("size must have two elements")) };
     let (Ok(height), Ok(width)) = (usize::try_from(height), usize::try_from(width)) else {
         return Err(Failure::invalid(format!("output dimensions must be positive, got [{height},{width}]")));
     };

@@ -1,4 +1,4 @@
-//! Softmax along the last dimension, its logarithm, and the cross entropies that are computed together with it.
+//! Softmax along the last dimension, its logarithm, and the cross entropies computed with it.
 //!
 //! Every row is shifted by its maximum first, so that no exponential overflows.
 
@@ -14,7 +14,7 @@ use crate::tensor::{Float, Shape, Tensor, with_float};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
-        // Half floats are rounded once here, and at every step of the others, as TensorFlow does.
+        // Half floats are rounded once here, and at every step in the other ops, as in TensorFlow.
         "Softmax" => with_real!(dtype?, T => rows(softmax::<T>)).map(|kernel| widened(node, kernel)),
         "LogSoftmax" => with_float!(dtype?, T => rows(log_softmax::<T>)),
         "SoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
@@ -28,7 +28,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// A kernel that changes every row (along the last dimension) by itself.
+/// A kernel that changes every row (along the last dimension) independently.
 fn rows<T: Float>(f: fn(&mut [T])) -> HostKernel {
     call(move |[mut logits]: [Tensor; 1]| {
         let Some(&classes) = logits.dims().last() else {
@@ -89,7 +89,7 @@ fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
             let total = sum(row.iter().map(|&x| exp(x)));
             let log_total = ln(total);
             *loss = sum(row.iter().zip(labels).map(|(&x, &label)| {
-                // A class that is not meant adds nothing, even where its logit is minus infinity.
+                // A class with label 0 adds nothing, even if its logit is minus infinity.
                 if label == T::ZERO { T::ZERO } else { label * (log_total - x) }
             }));
             row.iter_mut().zip(labels).for_each(|(x, &label)| *x = exp(*x) / total - label);
@@ -106,7 +106,7 @@ fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
         return Ok(copied(from));
     }
     let &[rows, columns] = shape.dims() else { return Ok(copied(from)) };
-    // Scalars and vectors stand for rows of a matrix with one row.
+    // A scalar or vector is a matrix with one row.
     let size = |axis_from_end: usize| tensor.dims().iter().rev().nth(axis_from_end).copied().unwrap_or(1);
     let (own_rows, own_columns) = (size(1), size(0));
     let at = |row: usize, column: usize| {
@@ -155,5 +155,5 @@ fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<O
     Ok(smallvec![Tensor::from_vec([batch], loss), logits])
 }
 
-/// So many labels are shown in the message about a bad one.
+/// Labels shown in the message about a bad one.
 const MAX_LABELS_SHOWN: usize = 32;

@@ -1,11 +1,11 @@
-//! Windows that slide over space: sizes, strides, dilations and paddings, as convolutions and pools state them.
+//! Sliding windows: sizes, strides, dilations and paddings, as convolutions and pools state them.
 //!
-//! Two spatial dimensions are computed as three with a first one of size 1, so everything is written once.
+//! Two spatial dimensions are computed as three, the first of size 1, so that everything is written once.
 
 use super::super::KernelNode;
 use crate::failure::{Code, Failure, Result};
 
-/// How elements outside the input are made up.
+/// How elements outside the input are treated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Padding {
     Same,
@@ -14,7 +14,7 @@ pub enum Padding {
     Explicit([[usize; 2]; 3]),
 }
 
-/// What a node's attributes say of its windows: all but the sizes.
+/// What a node's attributes state about its windows: all but the sizes.
 #[derive(Clone, Debug)]
 pub struct Slide {
     /// 2 or 3.
@@ -38,17 +38,17 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// The input's position under element `k` of the window at `output`; `None` in the padding.
+    /// The input position under element `k` of the window at `output`; `None` in the padding.
     pub fn position(&self, output: usize, k: usize) -> Option<usize> {
         (output * self.stride + k * self.dilation).checked_sub(self.before).filter(|&at| at < self.input)
     }
 }
 
 impl Slide {
-    /// Reads `strides`, `padding`, `data_format` and, where the op has them, `dilations` and `explicit_paddings`.
+    /// Reads `strides`, `padding`, `data_format` and, if the op has them, `dilations` and `explicit_paddings`.
     ///
     /// # Errors
-    /// InvalidArgument where they have the wrong length or sign; Unimplemented for strides over batch or channels.
+    /// InvalidArgument if they have the wrong length or sign; Unimplemented for strides over batch or channels.
     pub fn of(node: &KernelNode, spatial: usize) -> Result<Slide> {
         let format = node.attrs.str("data_format")?;
         let channels_first = format.starts_with("NC");
@@ -80,10 +80,10 @@ impl Slide {
         Ok(Slide { spatial, channels_first, strides, dilations, padding })
     }
 
-    /// Lays windows of these sizes over an input of those.
+    /// Lays windows of size `window` over an input of size `input`.
     ///
     /// # Errors
-    /// InvalidArgument where no window fits.
+    /// InvalidArgument if no window fits.
     pub fn over(&self, input: [usize; 3], window: [usize; 3]) -> Result<[Axis; 3]> {
         let mut axes = [Axis { input: 1, window: 1, output: 1, stride: 1, dilation: 1, before: 0 }; 3];
         for i in 3 - self.spatial..3 {
@@ -116,9 +116,9 @@ impl Slide {
     }
 }
 
-/// How many windows of that reach fit into `input`.
+/// How many windows that span `reach` elements fit into `input`.
 fn placed(input: usize, reach: usize, stride: usize) -> Result<usize> {
-    // As TensorFlow counts: an input less than a stride too short gives no output, a shorter one is refused.
+    // As TensorFlow counts: an input up to a stride too short gives no output, a shorter one fails.
     let output = (input as i64 - reach as i64 + stride as i64) / stride as i64;
     usize::try_from(output).map_err(|_| {
         Failure::invalid(format!(
@@ -128,10 +128,10 @@ fn placed(input: usize, reach: usize, stride: usize) -> Result<usize> {
     })
 }
 
-/// The values of a list with one for each dimension: spatial ones, and those of batch and channels.
+/// The values of a list with one for each dimension: the spatial ones, and those of batch and channels.
 ///
 /// # Errors
-/// InvalidArgument where there are not so many, or one is not positive.
+/// InvalidArgument if their number is wrong or one is not positive.
 pub fn per_dimension(
     name: &str,
     values: &[i64],
@@ -182,7 +182,7 @@ fn explicit(values: &[i64], spatial: usize, channels_first: bool) -> Result<[[us
     Ok(all)
 }
 
-/// Sizes of one to three spatial dimensions as three, with ones in front.
+/// One to three spatial sizes as three, with ones in front.
 pub fn spread(sizes: &[usize]) -> [usize; 3] {
     let mut all = [1; 3];
     all[3 - sizes.len()..].copy_from_slice(sizes);

@@ -1,4 +1,4 @@
-//! From random bits to numbers, the way TensorFlow does it: which bits a number is made of, and how.
+//! From random bits to numbers, as in TensorFlow: which bits make up a number, and how.
 
 use half::{bf16, f16};
 
@@ -7,28 +7,28 @@ use crate::exec::turn::Pace;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// How numbers are spread.
+/// How numbers are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     /// Evenly over [0, 1).
     Uniform,
     /// Mean 0, variance 1.
     Normal,
-    /// As normal, but drawn again until within 2 of 0.
+    /// Like normal, but drawn again until within 2 of 0.
     TruncatedNormal,
 }
 
-/// Counts set aside for each group of a truncated normal's numbers, which may take many draws.
+/// Counts reserved for each group of a truncated normal's numbers, which may take many draws.
 const COUNTS_PER_TRUNCATED_NUMBER: u64 = 64;
 
-/// So much work is it to draw a number.
+/// The work of drawing a number, in elements.
 pub const DRAW: usize = 16;
 
 /// The bound of a truncated normal.
 const TRUNCATED_AT: f64 = 2.0;
 
 impl Distribution {
-    /// A tensor of numbers; `None` where TensorFlow has no such numbers of that dtype.
+    /// A tensor of numbers; `None` if TensorFlow draws no such numbers of this dtype.
     ///
     /// # Errors
     /// As [`Shape::checked_elements`].
@@ -73,7 +73,7 @@ impl Distribution {
     }
 }
 
-/// `n` numbers, of which each count gives `G`.
+/// `n` numbers; each count gives `G` of them.
 pub fn groups<T: Copy, const G: usize>(n: usize, mut philox: Philox, numbers: impl Fn(Bits) -> [T; G]) -> Vec<T> {
     let mut all = Vec::with_capacity(n.next_multiple_of(G));
     let mut pace = Pace::new();
@@ -85,9 +85,9 @@ pub fn groups<T: Copy, const G: usize>(n: usize, mut philox: Philox, numbers: im
     all
 }
 
-/// What a truncated normal draws pairs of.
+/// The element type of a truncated normal, drawn in pairs.
 trait Normal: Copy + Default + Into<f64> {
-    /// Numbers a group: as many as one count of bits would give.
+    /// Numbers per group: as many as the bits of one count give.
     const GROUP: usize;
 }
 
@@ -99,7 +99,7 @@ impl Normal for f64 {
     const GROUP: usize = 2;
 }
 
-/// `n` numbers near 0; each group of them starts at a count of its own.
+/// `n` numbers near 0; each group starts at a count of its own.
 fn truncated<T: Normal>(n: usize, philox: Philox, pair: &mut dyn FnMut(&mut Words, &mut [T; 2])) -> Vec<T> {
     let mut all = Vec::with_capacity(n.next_multiple_of(T::GROUP));
     let mut pace = Pace::new();
@@ -141,7 +141,7 @@ pub fn uniform_f64([high, low]: [u32; 2]) -> f64 {
     f64::from_bits(1023 << 52 | mantissa) - 1.0
 }
 
-/// Two normal numbers of two uniform ones (Box and Muller 1958). The angle is worked out in f64 and then rounded.
+/// Two normal numbers from two uniform ones (Box and Muller 1958). The angle is computed in f64 and then rounded.
 fn normal2([radius, angle]: [u32; 2]) -> [f32; 2] {
     let radius = (-2.0 * uniform_f32(radius).max(1.0e-7).ln()).sqrt();
     let angle = (2.0 * std::f64::consts::PI * f64::from(uniform_f32(angle))) as f32;

@@ -1,9 +1,9 @@
 //! Philox 4x32-10 (Salmon et al. 2011): random bits as a function of a key and a counter.
 
-/// The bits that one count gives.
+/// The bits of one count.
 pub type Bits = [u32; 4];
 
-/// A key, and the count that is next.
+/// A key and the next count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Philox {
     key: [u32; 2],
@@ -15,12 +15,12 @@ impl Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter }
     }
 
-    /// As a node's two seed attributes start it.
+    /// The generator that a node's two seed attributes start.
     pub fn from_seeds(seed: u64, seed2: u64) -> Philox {
         Philox::new(seed, u128::from(seed2) << 64)
     }
 
-    /// Leaves out so many counts.
+    /// Skips this many counts.
     pub fn skip(&mut self, counts: u64) {
         self.counter = self.counter.wrapping_add(u128::from(counts));
     }
@@ -50,7 +50,7 @@ fn round(bits: Bits, key: [u32; 2]) -> Bits {
     [(second >> 32) as u32 ^ bits[1] ^ key[0], second as u32, (first >> 32) as u32 ^ bits[3] ^ key[1], first as u32]
 }
 
-/// A Philox that hands out its bits one word at a time.
+/// A Philox that returns its bits one word at a time.
 #[derive(Clone, Copy)]
 pub struct Words {
     philox: Philox,

@@ -1,4 +1,4 @@
-//! Random ops with a state: the node's generator, which every step leaves further on, whichever plan it is a step of.
+//! Random ops with state: the node's generator, which every step advances, whichever plan it belongs to.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::lock::lock;
 use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 
-/// Counts that TensorFlow sets aside for each number, whether they are drawn or not.
+/// Counts that TensorFlow reserves for each number, drawn or not.
 const COUNTS_PER_NUMBER: u64 = 256;
 
 pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
@@ -40,13 +40,13 @@ pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Optio
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Draws one number after the other from a node's seeds, for what is no kernel.
+/// Draws one number after another from a node's seeds, for callers other than kernels.
 #[derive(Clone)]
 pub struct Dice(Words);
 
 impl Dice {
     /// # Errors
-    /// InvalidArgument where the node has no seeds.
+    /// InvalidArgument if the node has no seeds.
     pub fn of(node: &KernelNode) -> Result<Dice> {
         Ok(Dice(start(node)?.words()))
     }
@@ -57,13 +57,13 @@ impl Dice {
     }
 }
 
-/// The generators of one session's nodes on one device, by the names of the nodes. A node has one, whatever it is run for,
-/// so that evaluating a model between two steps of training draws from where the first left off.
+/// The generators of one session's nodes on one device, by node name. A node has one for all plans, so that evaluating
+/// a model between two training steps continues the sequence.
 #[derive(Default)]
 pub struct Generators(Mutex<HashMap<String, Generator>>);
 
 impl Generators {
-    /// The node's generator, as all plans of the session leave it.
+    /// The node's generator, in the state in which the session's plans left it.
     fn of(&self, node: &KernelNode) -> Result<Generator> {
         let mut generators = lock(&self.0);
         if let Some(known) = generators.get(node.name) {
@@ -84,12 +84,12 @@ fn start(node: &KernelNode) -> Result<Philox> {
     })
 }
 
-/// Where the node's random numbers go on.
+/// A node's position in its random numbers.
 #[derive(Clone)]
 struct Generator(Arc<Mutex<Philox>>);
 
 impl Generator {
-    /// The generator for this step, which has so many counts to itself.
+    /// The generator for this step, with `counts` reserved for it.
     fn reserve(&self, counts: u64) -> Philox {
         let mut next = lock(&self.0);
         let now = *next;
@@ -102,7 +102,7 @@ impl Generator {
     }
 }
 
-/// A number nobody can foresee: the standard library keys its hash maps with the system's entropy.
+/// An unpredictable number: the standard library keys its hash maps with the system's entropy.
 fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -110,7 +110,7 @@ fn entropy() -> u64 {
 /// The shape that a shape tensor states.
 ///
 /// # Errors
-/// InvalidArgument where it is no vector or has a negative size.
+/// InvalidArgument if it is not a vector or has a negative size.
 pub(super) fn shape_of(tensor: &Tensor) -> Result<Shape> {
     if tensor.rank() != 1 {
         return Err(Failure::invalid(format!(
@@ -162,7 +162,7 @@ fn integers(node: &KernelNode, generator: Generator) -> Result<Option<HostKernel
     })))
 }
 
-/// `n` int32 or int64 from `low` on, out of `range`. Taken modulo the range, as TensorFlow does.
+/// `n` int32 or int64 from `low` on, within `range`: taken modulo the range, as in TensorFlow.
 pub(super) fn integers_between(dtype: DType, shape: Shape, n: usize, philox: Philox, low: i64, range: u64) -> Tensor {
     if dtype == DType::I32 {
         let (low, range) = (low as i32, range as u32);
@@ -203,7 +203,7 @@ fn multinomial(node: &KernelNode, generator: Generator) -> Result<Option<HostKer
     })))
 }
 
-/// `samples` classes for each row of `logits`, as likely as its softmax says.
+/// `samples` classes for each row of `logits`, with the probabilities of its softmax.
 pub(super) fn draw_classes<T: Float>(logits: &[T], classes: usize, samples: usize, philox: Philox) -> Vec<i64> {
     let mut words = philox.words();
     let mut drawn = Vec::new();

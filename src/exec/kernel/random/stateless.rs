@@ -1,4 +1,4 @@
-//! Random ops without a state: the numbers follow from a key and a counter, or from a seed that both are made of.
+//! Random ops without state: the numbers follow from a key and a counter, or from a seed that both are derived from.
 
 use smallvec::smallvec;
 
@@ -10,7 +10,7 @@ use super::stateful::{draw_classes, integers_between, shape_of};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Shape, Tensor, with_float};
 
-/// Numbers of the algorithms, as graphs state them.
+/// Algorithm ids, as graphs state them.
 const PHILOX: i64 = 1;
 const AUTO_SELECT: i64 = 3;
 
@@ -34,12 +34,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// How many inputs name the generator: one seed, or key, counter and algorithm.
+/// How many inputs specify the generator: one seed, or key, counter and algorithm.
 fn source_inputs(node: &KernelNode) -> usize {
     if node.op.ends_with("V2") { 3 } else { 1 }
 }
 
-/// The generator that a seed, or a key, a counter and an algorithm, name.
+/// The generator specified by a seed, or by a key, a counter and an algorithm.
 fn source(inputs: &[Tensor]) -> Result<Philox> {
     match inputs {
         [seed] => key_and_counter(seed).map(|(key, counter)| Philox::new(key, counter)),
@@ -69,7 +69,7 @@ fn source(inputs: &[Tensor]) -> Result<Philox> {
     }
 }
 
-/// A seed scrambled, so that neither of its two numbers need be a strong one.
+/// Scrambles a seed, so that neither of its two numbers needs to be random.
 fn key_and_counter(seed: &Tensor) -> Result<(u64, u128)> {
     if seed.dims() != [2] {
         return Err(Failure::invalid(format!("seed must have shape [2], not {}", seed.shape())));
@@ -119,7 +119,7 @@ fn integers(node: &KernelNode) -> Result<Option<HostKernel>> {
     })))
 }
 
-/// A whole number of any size.
+/// An integer of any width.
 fn whole(tensor: &Tensor) -> Result<i128> {
     Ok(match tensor.dtype() {
         DType::U32 => i128::from(tensor.item::<u32>()?),
@@ -128,7 +128,7 @@ fn whole(tensor: &Tensor) -> Result<i128> {
     })
 }
 
-/// The same bits as an integer of another sign.
+/// The same bits as an integer of the other signedness.
 fn as_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.dtype() == dtype {
         return Ok(tensor);

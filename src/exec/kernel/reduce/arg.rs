@@ -1,4 +1,4 @@
-//! ArgMax and ArgMin: the first place of the greatest or least element along an axis.
+//! ArgMax and ArgMin: the first position of the greatest or least element along an axis.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::math::{cast, wide};
@@ -14,7 +14,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);
-    // False before true, as 0 before 1.
+    // False sorts before true.
     let wide = if dtype == DType::Bool { DType::I32 } else { wide(dtype) };
     let found = with_type!(wide, T => call(move |[x, axis]| place::<T>(&cast(x, wide)?, &axis, greatest, to));
         F32 f32, F64 f64, I32 i32, I64 i64, U64 u64);
@@ -42,7 +42,7 @@ fn place<T: Numeric + Element>(x: &Tensor, axis: &Tensor, greatest: bool, to: DT
         let mut best = vec![T::ZERO; inner];
         let mut pace = Pace::new();
         for (block, places) in x.slice::<T>()?.chunks_exact(size * inner).zip(places.chunks_exact_mut(inner)) {
-            // From the least value there is: a NaN is never greater, nor are ties.
+            // Starts from the least value: neither NaN nor a tie replaces what was found first.
             best.fill(if greatest { T::LOWEST } else { T::HIGHEST });
             for (i, row) in block.chunks_exact(inner).enumerate() {
                 pace.go(inner);

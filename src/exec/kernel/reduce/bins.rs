@@ -1,4 +1,4 @@
-//! DenseBincount and HistogramFixedWidth: how many of each.
+//! DenseBincount and HistogramFixedWidth: counts per value or per bin.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::math::cast;
@@ -25,7 +25,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// Counts (or, with weights, sums) for each value below `size`; row by row where the input has two dimensions.
+/// Counts (or, with weights, sums) for each value below `size`; row by row if the input has two dimensions.
 fn bincount<T: Numeric>(input: &Tensor, size: &Tensor, weights: &Tensor, binary: bool) -> Result<Tensor> {
     let bins = call::size(size, "size")?;
     if input.rank() > 2 {
@@ -74,7 +74,7 @@ fn histogram<T: Numeric>(values: &Tensor, range: &Tensor, bins: &Tensor, to: DTy
     let step = (high.to_f64() - low.to_f64()) / bins as f64;
     let mut counts = vec![0i64; bins];
     for &value in paced(values.slice::<T>()?.iter(), 8) {
-        // What lies outside counts for the outermost bins.
+        // Values outside the range count for the outermost bins.
         let bin = if value < low { 0.0 } else { ((value.to_f64() - low.to_f64()) / step).floor() };
         counts[(bin as usize).min(bins - 1)] += 1;
     }

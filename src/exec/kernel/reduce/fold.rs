@@ -8,7 +8,7 @@ use crate::exec::turn::blocks;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_type};
 
-/// Rows longer than this are folded in parts that do not wait for one another.
+/// Longer rows are folded in this many independent lanes.
 const LANES: usize = 8;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -58,10 +58,10 @@ fn of_integers<T: Integer>(op: &str, keep_dims: bool) -> HostKernel {
     }
 }
 
-/// The greatest or least element; a NaN among them is the answer.
+/// The greatest or least element; NaN if there is one among them.
 fn extreme<T: Numeric>(greatest: bool, dtype: DType, keep_dims: bool) -> HostKernel {
     let is_nan = |x: &T| x.partial_cmp(x).is_none();
-    // What no element leaves is a limit of the narrow dtype, not of the one computed in.
+    // The start value is a limit of the narrow dtype, not of the one computed in.
     let (lowest, highest) = limits::<T>(dtype);
     if greatest {
         reduction(keep_dims, lowest, |x| x, move |x: T, y: T| if y > x || is_nan(&y) { y } else { x }, |x, _| x)
@@ -76,8 +76,8 @@ fn limits<T: Numeric>(dtype: DType) -> (T, T) {
         .unwrap_or((T::LOWEST, T::HIGHEST))
 }
 
-/// A reduction over the axes that the second input names: `fold` from `start` over what `load` makes of the elements,
-/// then `store` with the number of elements that went into each.
+/// A reduction over the axes that the second input names: folds what `load` makes of the elements, beginning with
+/// `start`, then calls `store` with the number of elements in each result.
 fn reduction<T: Element + Copy, A: Copy + Send + 'static, R: Element>(
     keep_dims: bool,
     start: A,

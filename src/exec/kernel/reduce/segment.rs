@@ -1,4 +1,4 @@
-//! Segments: rows that belong together are summed, averaged, or the greatest of them taken.
+//! Segments: rows with the same id are summed, averaged, multiplied, or reduced to their extremes.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
@@ -34,7 +34,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// The least finite value of `dtype`: what TensorFlow gives a segment that has no rows.
+/// The least finite value of `dtype`, TensorFlow's result for a segment without rows.
 fn least<T: Numeric>(dtype: DType) -> T {
     match dtype {
         DType::F16 => T::from_f64(half::f16::MIN.to_f64()),
@@ -56,7 +56,7 @@ fn greatest<T: Numeric>(dtype: DType) -> T {
     }
 }
 
-/// Segments in order, one id for each row.
+/// Sorted segments, one id for each row.
 fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor> {
     let ids = call::vector(ids, "segment_ids", false)?;
     if data.dims().first() != Some(&ids.len()) {
@@ -101,7 +101,7 @@ fn divide<T: Numeric>(sum: T, n: usize) -> T {
     }
 }
 
-/// Segments in any order; rows of negative ids are dropped. The ids' shape is a prefix of the data's.
+/// Unsorted segments; rows with negative ids are dropped. The ids' shape is a prefix of the data's.
 fn unsorted<T: Numeric>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
     let segments = call::size(n, "num_segments")?;
     if !data.dims().starts_with(ids.dims()) {

@@ -17,12 +17,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     })
 }
 
-/// Where each UTF-8 character begins.
+/// The start of each UTF-8 character.
 fn starts(text: &[u8]) -> impl Iterator<Item = usize> {
     text.iter().enumerate().filter(|(_, byte)| **byte & 0xc0 != 0x80).map(|(at, _)| at)
 }
 
-/// From `pos` (counted from the end where negative) `len` units of each string, or what there is of them.
+/// `len` units of each string from `pos` on (counted from the end if negative), or as many as there are.
 fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Tensor> {
     if pos.shape() != len.shape() {
         return Err(Failure::invalid(format!(
@@ -60,13 +60,13 @@ fn substr(x: &Tensor, pos: &Tensor, len: &Tensor, characters: bool) -> Result<Te
     }
 }
 
-/// `None` where the text has no such place.
+/// `None` if the text has no such position.
 fn part(text: &[u8], pos: i64, len: i64, characters: bool) -> Option<&[u8]> {
     let units = if characters { starts(text).count() } else { text.len() };
     let from = usize::try_from(if pos < 0 { pos.checked_add(units as i64)? } else { pos })
         .ok()
         .filter(|&from| from <= units)?;
-    // A negative length is no limit on bytes, and no characters.
+    // A negative length means no limit for bytes and nothing for characters.
     let len = if characters { len.max(0) } else { len };
     let to = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(units);
     if !characters {

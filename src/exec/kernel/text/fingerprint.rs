@@ -1,4 +1,4 @@
-//! FarmHash's Fingerprint64: a hash that every machine agrees on, now and later, so that it may name buckets.
+//! FarmHash's Fingerprint64: a hash that is the same on every machine and for ever, so that it can name buckets.
 //!
 //! Written from the published algorithm (farmhash, `farmhashna::Hash64`). Not for secrets.
 
@@ -60,7 +60,7 @@ fn up_to_16(s: &[u8]) -> u64 {
     }
 }
 
-/// The first and last 16 bytes, as the lengths from 17 to 64 begin: `a`, the two halves of the hash.
+/// The first and last 16 bytes, with which lengths from 17 to 64 begin: `a`, and the two halves of the hash.
 fn ends(s: &[u8], first: u64) -> (u64, u64, u64) {
     let (length, mul) = (s.len(), multiplier(s.len()));
     let a = word(s, 0).wrapping_mul(first);
@@ -110,7 +110,7 @@ struct State {
 }
 
 impl State {
-    /// Takes in the 64 bytes at `at`. The last block weighs some of it by 9.
+    /// Takes in the 64 bytes at `at`. The last block has a weight of 9 for part of the state.
     fn round(&mut self, s: &[u8], at: usize, mul: u64, weight: u64) {
         let State { x, y, z, v, w } = self;
         *x = x.wrapping_add(*y).wrapping_add(v.0).wrapping_add(word(s, at + 8)).rotate_right(37).wrapping_mul(mul);
@@ -134,7 +134,7 @@ fn long(s: &[u8]) -> u64 {
     for block in 0..blocks {
         state.round(s, block * 64, K1, 1);
     }
-    // The last 64 bytes, some of them for the second time.
+    // The last 64 bytes, some of them a second time.
     let mul = K1.wrapping_add((state.z & 0xff) << 1);
     state.w.0 = state.w.0.wrapping_add(((s.len() - 1) & 63) as u64);
     state.v.0 = state.v.0.wrapping_add(state.w.0);

@@ -1,4 +1,4 @@
-//! AsString: numbers and bools as text, in the forms of C's printf.
+//! AsString: numbers and bools as text, in the formats of C's printf.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::math::map_to;
@@ -6,7 +6,7 @@ use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Numeric, with_float, with_integer};
 
-/// Longest text and most digits that a node may ask for.
+/// The largest width and precision that a node may ask for.
 const MOST: i64 = 4096;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -42,7 +42,7 @@ enum Notation {
 #[derive(Clone, Copy)]
 struct Format {
     notation: Notation,
-    /// Digits after the point (for the shortest form: significant ones).
+    /// Digits after the point (in the shortest form: significant digits).
     precision: usize,
     width: usize,
     fill: Option<u8>,
@@ -76,7 +76,7 @@ impl Format {
         }
         if precision > MOST || width > MOST {
             return Err(Failure::invalid(format!(
-                "precision and width are at most {MOST}, got {precision} and {width}"
+                "precision and width must be at most {MOST}, got {precision} and {width}"
             )));
         }
         Ok(Format {
@@ -105,12 +105,12 @@ impl Format {
         self.signed(negative, digits)
     }
 
-    /// The digits of what can have no sign.
+    /// The digits of an unsigned number.
     fn unsigned(self, digits: String) -> Vec<u8> {
         Format { fill: self.fill.filter(|&fill| fill != b'+' && fill != b' '), ..self }.signed(false, digits)
     }
 
-    /// The digits with their sign, as wide as asked for.
+    /// The digits with their sign, padded to the width.
     fn signed(self, negative: bool, digits: String) -> Vec<u8> {
         let sign = match self.fill {
             _ if negative => "-",

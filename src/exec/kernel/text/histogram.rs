@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use prost::Message;
 
-/// `tensorflow.HistogramProto`. Bucket `i` counts the values below limit `i` that are not below the one before it.
+/// `tensorflow.HistogramProto`. Bucket `i` counts the values from limit `i - 1` up to, but not including, limit `i`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Histogram {
     #[prost(double, tag = "1")]
@@ -30,7 +30,7 @@ static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
 });
 
 impl Histogram {
-    /// The histogram of finite values. Buckets without any lie together, as one with the last one's limit.
+    /// The histogram of finite values. Consecutive empty buckets are merged into one with the last one's limit.
     pub fn of(values: &[f64]) -> Histogram {
         let limits = &*LIMITS;
         let mut histogram = Histogram { min: f64::MAX, max: -f64::MAX, ..Histogram::default() };

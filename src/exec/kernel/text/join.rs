@@ -16,10 +16,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
 }
 
-/// So much work is it to make a string.
+/// The work of making a string, in elements.
 const STRING: usize = 64;
 
-/// Element by element; a scalar goes with every element of the others.
+/// Element by element; a scalar is joined with every element of the others.
 fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
     let shape = inputs.iter().map(Tensor::shape).find(|shape| shape.rank() > 0).cloned().unwrap_or_default();
     if let Some(other) = inputs.iter().find(|input| input.rank() > 0 && *input.shape() != shape) {
@@ -42,7 +42,7 @@ fn join(inputs: &Inputs, separator: &[u8]) -> Result<Outputs> {
     Ok(one(Tensor::from_vec(shape, strings)))
 }
 
-/// Along axes: of those named, the first runs fastest.
+/// Along axes; the first of those named varies fastest.
 fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]) -> Result<Tensor> {
     let rank = inputs.rank();
     let mut over = Vec::new();

@@ -1,4 +1,4 @@
-//! StringToNumber: text read as a number, spaces around it allowed.
+//! StringToNumber: text parsed as a number, spaces around it allowed.
 
 use std::str::FromStr;
 

@@ -1,6 +1,6 @@
-//! RegexFullMatch and StaticRegexFullMatch: whether a whole string is what a pattern describes.
+//! RegexFullMatch and StaticRegexFullMatch: whether a pattern matches a whole string.
 //!
-//! Patterns are written as for RE2, whose matching takes time linear in the string, as this one's does.
+//! Patterns have RE2's syntax; as with RE2, matching takes time linear in the string.
 
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;
@@ -11,9 +11,9 @@ use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
-/// Most bytes that a pattern may need once compiled.
+/// Most bytes that a compiled pattern may take.
 const MOST_BYTES: usize = 8 << 20;
-/// Most groups within groups.
+/// Most nested groups.
 const MOST_NESTED: u32 = 100;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
@@ -39,12 +39,12 @@ fn matches(input: &Tensor, pattern: &Regex) -> Result<Tensor> {
 }
 
 /// # Errors
-/// InvalidArgument where the pattern is none, is not UTF-8 or needs too much.
+/// InvalidArgument if the pattern is invalid, is not UTF-8 or takes too much memory.
 fn compiled(pattern: &[u8]) -> Result<Regex> {
     let invalid =
         |why: String| Failure::invalid(format!("Invalid pattern: {}, error: {why}", String::from_utf8_lossy(pattern)));
     let text = std::str::from_utf8(pattern).map_err(|error| invalid(error.to_string()))?;
-    // By itself first: `)(` would be one between brackets.
+    // Parsed by itself first: `)(` would be valid between the brackets added below.
     let syntax = syntax::Config::new().nest_limit(MOST_NESTED).utf8(false);
     syntax::parse_with(text, &syntax).map_err(|error| invalid(error.to_string()))?;
     let limits = Config::new().utf8_empty(false).nfa_size_limit(Some(MOST_BYTES));

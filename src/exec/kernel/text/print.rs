@@ -1,4 +1,4 @@
-//! Print: values on the standard error of the node where they run.
+//! Print: values on the standard error of the node that runs the op.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     }))
 }
 
-/// The first elements, one after the other.
+/// The first elements, separated by spaces.
 fn summary(tensor: &Tensor, most: usize) -> String {
     let shown: Vec<String> = (0..tensor.len().min(most)).map(|i| element(tensor, i)).collect();
     format!("{}{}", shown.join(" "), if tensor.len() > most { "..." } else { "" })
@@ -32,14 +32,14 @@ fn summary(tensor: &Tensor, most: usize) -> String {
 
 fn element(tensor: &Tensor, i: usize) -> String {
     let element = tensor.element(i);
-    // As TensorFlow writes a bool here.
+    // TensorFlow prints a bool as a number here.
     match tensor.dtype() {
         DType::Bool => u8::from(element.item::<bool>().unwrap_or_default()).to_string(),
         _ => element.to_string(),
     }
 }
 
-/// A closed standard error is no reason to fail a step.
+/// Ignores errors: a closed standard error must not fail a step.
 fn write(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

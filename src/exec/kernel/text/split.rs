@@ -1,4 +1,4 @@
-//! StringSplit and StringSplitV2: the parts of each string, as a sparse matrix with a row for each.
+//! StringSplit and StringSplitV2: the parts of each string, as a sparse matrix with a row per string.
 
 use super::super::call::{check_text_bytes, take};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
@@ -13,7 +13,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
         let skips = node.attrs.bool("skip_empty")?;
         return Ok(Box::new(move |inputs| sparse(inputs, "delimiter", |text, by| at_any(text, by, skips))));
     }
-    // Below 0 there is no limit.
+    // A negative number means no limit.
     let most = usize::try_from(node.attrs.int("maxsplit")?).unwrap_or(usize::MAX);
     Ok(Box::new(move |inputs| {
         sparse(inputs, "sep", |text, by| match by {
@@ -34,7 +34,7 @@ fn sparse(inputs: Inputs, what: &str, split: impl for<'a> Fn(&'a [u8], &[u8]) ->
         return Err(Failure::invalid(format!("{what} must be a scalar, got shape: {}", by.shape())));
     }
     let (texts, by) = (input.slice::<Vec<u8>>()?, &by.slice::<Vec<u8>>()?[0]);
-    // A part takes far more room than its bytes.
+    // A part takes far more memory than its bytes.
     check_text_bytes(texts.iter().map(|text| (text.len() + 1).saturating_mul(size_of::<Vec<u8>>())).sum())?;
     let (mut indices, mut values, mut columns) = (Vec::new(), Vec::new(), 0);
     let mut pace = Pace::new();
@@ -55,7 +55,7 @@ fn sparse(inputs: Inputs, what: &str, split: impl for<'a> Fn(&'a [u8], &[u8]) ->
     ])
 }
 
-/// At each byte that is one of `delimiters`; between all bytes where there are none. Nothing has no parts.
+/// Splits at each byte in `delimiters`, or between all bytes if there are none. An empty string has no parts.
 fn at_any<'a>(text: &'a [u8], delimiters: &[u8], skips_empty: bool) -> Parts<'a> {
     if text.is_empty() {
         return Vec::new();
@@ -66,7 +66,7 @@ fn at_any<'a>(text: &'a [u8], delimiters: &[u8], skips_empty: bool) -> Parts<'a>
     text.split(|byte| delimiters.contains(byte)).filter(|part| !skips_empty || !part.is_empty()).collect()
 }
 
-/// At runs of white space, at most `most` times; then the rest follows, even where nothing is left.
+/// Splits at runs of white space, at most `most` times; after that the rest follows, even if it is empty.
 fn at_space(text: &[u8], most: usize) -> Parts<'_> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let trimmed = |text: &'_ [u8]| text.iter().take_while(|byte| is_space(byte)).count();
@@ -85,7 +85,7 @@ fn at_space(text: &[u8], most: usize) -> Parts<'_> {
     parts
 }
 
-/// At each `separator`, at most `most` times.
+/// Splits at each `separator`, at most `most` times.
 fn at_whole<'a>(text: &'a [u8], separator: &[u8], most: usize) -> Parts<'a> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! ScalarSummary, HistogramSummary and MergeSummary: what training reports, as serialised `tensorflow.Summary` messages.
+//! ScalarSummary, HistogramSummary and MergeSummary: serialised `tensorflow.Summary` messages.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Tensor};
 
-/// `tensorflow.Summary`, as far as it is written or read here.
+/// `tensorflow.Summary`, the fields used here.
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
@@ -76,8 +76,8 @@ fn histogram_summary(name: &str, tag: &Tensor, values: Tensor) -> Result<Tensor>
     Ok(Tensor::scalar(Summary { value: vec![value] }.encode_to_vec()))
 }
 
-/// All values of all summaries. Messages behind one another are one message with the values of both, so that kinds of
-/// value not known here pass through whole.
+/// All values of all summaries. Concatenated messages decode as one message with the values of both, so that unknown
+/// kinds of value pass through unchanged.
 fn merge(inputs: &[Tensor]) -> Result<Tensor> {
     let mut tags = HashSet::new();
     let mut merged = Vec::new();

@@ -1,4 +1,4 @@
-//! Updates by a dense gradient, one function an optimizer.
+//! Updates by a dense gradient, one function per optimizer.
 
 use super::*;
 use crate::exec::kernel::update;

@@ -1,5 +1,5 @@
-//! Updates by a sparse gradient: its rows belong to the rows of the variable that `indices` names, in that order.
-//! A row named twice is updated twice.
+//! Updates by a sparse gradient: its rows update the rows of the variable that `indices` names, in that order. A row
+//! named twice is updated twice.
 
 use super::*;
 use crate::exec::kernel::update;
@@ -28,7 +28,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     })
 }
 
-/// Wraps what `with_rates` makes of the rates, a rule for one element, in the checks that every sparse update needs.
+/// Wraps a rule for one element, which `with_rates` makes of the rates, in the checks of every sparse update.
 fn sparse<T: Float, R: Fn([&mut T; V], T), const V: usize, const S: usize>(
     roles: Roles,
     with_rates: impl Fn([T; S]) -> Result<R> + Send + 'static,
@@ -50,7 +50,7 @@ fn sparse<T: Float, R: Fn([&mut T; V], T), const V: usize, const S: usize>(
     })
 }
 
-/// The rows that `indices` names, checked, and that `grad` has one row for each.
+/// The rows that `indices` names. Checks them, and that `grad` has one row for each.
 fn check_rows(variables: &[Tensor], grad: &Tensor, indices: &Tensor) -> Result<Vec<usize>> {
     let Some(var) = variables.first() else { return Err(Failure::invalid("no variable to update")) };
     if var.rank() == 0 {

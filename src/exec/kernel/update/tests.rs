@@ -1,7 +1,7 @@
-//! Every update against what TensorFlow made of the same variables: the cases of `tests/data/updates/*.json`.
+//! Every update against TensorFlow's result for the same variables: the cases of `tests/data/updates/*.json`.
 //!
-//! A case is as those of `super::super::tests`, with `variables` beside `inputs`; `outputs` are the variables
-//! afterwards. It holds for the form of the op that takes references and for the one that takes resources.
+//! A case is like those of `super::super::tests`, with `variables` beside `inputs`; `outputs` are the variables
+//! afterwards. It applies to both forms of the op: with references and with resources.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn variables_change_as_in_tensorflow() {
 
 fn check(case: &Value, op: &str) -> Result<(), String> {
     let before: Vec<Tensor> = list(&case["variables"]).iter().map(tensor).collect();
-    // A reader holds the old values, which must stay as they are.
+    // A reader holds the old values, which must not change.
     let mut variables = before.clone();
     let result = apply(case, op, &mut variables);
     if let Some(class) = case["error"].as_str() {
