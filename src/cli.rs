@@ -99,8 +99,12 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Runs the command line of this process.
-pub fn main() -> ExitCode {
+/// Runs the command line of this process. `has_stdout` is whether it was started with a standard output, which only the
+/// program can tell, before Rust puts /dev/null in the place of one that is closed.
+pub fn main(has_stdout: bool) -> ExitCode {
+    if !has_stdout {
+        output::has_no_stdout();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

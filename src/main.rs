@@ -1,11 +1,30 @@
-//! The `meshtf` command: nothing here but the exit code. See [`meshtf::cli`].
+//! The `meshtf` command: the exit code, and what must be done before anything else. See [`meshtf::cli`].
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[global_allocator]
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
+/// Whether this process was started with a standard output (it is not in `meshtf … >&-`). Before `main`, Rust opens
+/// /dev/null in the place of one that is closed, and from there on it looks the same as one that leads to /dev/null on
+/// purpose: so this is looked at earlier still, where the system offers that. Only the command does so, not the library.
+static HAS_STDOUT: AtomicBool = AtomicBool::new(true);
+
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+#[cfg(target_os = "linux")]
+extern "C" fn look_at_stdout() {
+    // SAFETY: asking for the flags of a descriptor touches no memory, whether it is open or not.
+    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } != -1;
+    HAS_STDOUT.store(is_open, Ordering::Relaxed);
+}
+
 fn main() -> std::process::ExitCode {
     silence_wayland();
-    meshtf::cli::main()
+    meshtf::cli::main(HAS_STDOUT.load(Ordering::Relaxed))
 }
 
 /// Looking for GPUs asks for a Wayland display too, and libwayland prints a line for each time where this variable is not

@@ -12,25 +12,18 @@ use crate::plan::{DeviceSummary, Summary};
 use crate::tensor::render::to_json;
 use crate::tensor::{DType, Tensor, npy};
 
-/// Whether this process was started without a standard output (`meshtf … >&-`). Before `main`, Rust puts /dev/null in its
-/// place, and results would vanish without a word; so this is looked at earlier still, where the system offers that.
-static STARTED_WITHOUT_STDOUT: AtomicBool = AtomicBool::new(false);
+/// Whether this process was started with a standard output. Without one (`meshtf … >&-`) Rust puts /dev/null in its place
+/// before `main`, and results would vanish without a word.
+static HAS_STDOUT: AtomicBool = AtomicBool::new(true);
 
-#[cfg(target_os = "linux")]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
-
-#[cfg(target_os = "linux")]
-extern "C" fn look_at_stdout() {
-    // SAFETY: asking for the flags of a descriptor touches no memory, whether it is open or not.
-    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1;
-    STARTED_WITHOUT_STDOUT.store(is_closed, Ordering::Relaxed);
+/// Makes every later [`bytes`] fail: there is nowhere to write to.
+pub(super) fn has_no_stdout() {
+    HAS_STDOUT.store(false, Ordering::Relaxed);
 }
 
 /// Writes to stdout and flushes.
 pub(super) fn bytes(bytes: &[u8]) -> Result<(), Trouble> {
-    if STARTED_WITHOUT_STDOUT.load(Ordering::Relaxed) {
+    if !HAS_STDOUT.load(Ordering::Relaxed) {
         return Err(Trouble::stdout(io::Error::other("it is closed")));
     }
     let mut stdout = io::stdout().lock();
