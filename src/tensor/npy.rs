@@ -4,9 +4,15 @@
 //! bfloat16, which NumPy itself lacks, is `V2`, as its extension modules save it. Written: little-endian, C order.
 //! Nothing is allocated by what a header says before the file's length has been held against it. Pickles are never
 //! opened.
+//!
+//! Not npyz nor ndarray-npy: both leave the header to py_literal, whose time doubles with every brace that one opens (twenty
+//! take most of an hour), take the 4 GiB that a header may claim to be long, and have no bfloat16.
+
+use std::borrow::Cow;
 
 use super::{DType, Data, Shape, Tensor};
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header that is read; NumPy reads 10,000 bytes.
@@ -31,13 +37,7 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
             data.len()
         )));
     }
-    let mut data = data.to_vec();
-    if item.big_endian {
-        data.chunks_exact_mut(item.unit).for_each(<[u8]>::reverse);
-    }
-    if fortran_order && shape.rank() > 1 {
-        data = to_c_order(&data, shape.dims(), item.size);
-    }
+    let data = in_our_order(data, &item, fortran_order, shape.dims())?;
     match item.text {
         None => Tensor::from_bytes(item.dtype, shape, &data).map_err(|failure| bad(failure.message)),
         Some(text) => {
@@ -275,6 +275,20 @@ impl Text {
     }
 }
 
+/// The elements little-endian and in C order: those of the file, or a copy where they lie otherwise there.
+fn in_our_order<'a>(data: &'a [u8], item: &Item, fortran_order: bool, dims: &[usize]) -> Result<Cow<'a, [u8]>> {
+    let (swapped, turned) = (item.big_endian && item.unit > 1, fortran_order && dims.len() > 1);
+    if !swapped && !turned {
+        return Ok(Cow::Borrowed(data));
+    }
+    memory::admit(data.len())?;
+    let mut data = if turned { to_c_order(data, dims, item.size) } else { data.to_vec() };
+    if swapped {
+        data.chunks_exact_mut(item.unit).for_each(<[u8]>::reverse);
+    }
+    Ok(Cow::Owned(data))
+}
+
 /// Elements whose first index runs fastest, laid out so that the last does.
 fn to_c_order(data: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len());
@@ -331,8 +345,48 @@ mod tests {
         check(plain("|S3", "(2,)", b"ab\0\0\0c"), Tensor::vector(vec![b"ab".to_vec(), b"\0\0c".to_vec()]));
         check(plain("<U2", "(1,)", &[0xe9, 0, 0, 0, 0, 0, 0, 0]), Tensor::vector(vec!["é".as_bytes().to_vec()]));
         check(plain(">U1", "()", &[0, 0, 0, b'a']), Tensor::scalar(b"a".to_vec()));
-        let fortran = file("{'shape': (2, 3), 'fortran_order': True, 'descr': \"|u1\"}", &[1, 4, 2, 5, 3, 6]);
-        check(fortran, Tensor::from_vec([2, 3], vec![1u8, 2, 3, 4, 5, 6]));
+        let fortran = |descr: &str, data: &[u8]| {
+            file(&format!("{{'shape': (2, 3), 'fortran_order': True, 'descr': \"{descr}\"}}"), data)
+        };
+        check(fortran("|u1", &[1, 4, 2, 5, 3, 6]), Tensor::from_vec([2, 3], vec![1u8, 2, 3, 4, 5, 6]));
+        let halves = [0x3c00u16, 0x4400, 0x4000, 0x4500, 0x4200, 0x4600].map(u16::to_be_bytes).concat();
+        check(
+            fortran(">f2", &halves),
+            Tensor::from_vec([2, 3], [1f32, 2., 3., 4., 5., 6.].map(f16::from_f32).to_vec()),
+        );
+        let letters = ["a", "d", "b", "e", "c", "f"];
+        let wide: Vec<u8> = letters.iter().flat_map(|letter| [0, 0, 0, letter.as_bytes()[0]]).collect();
+        let strings = ["a", "b", "c", "d", "e", "f"].map(|letter| letter.as_bytes().to_vec()).to_vec();
+        check(fortran(">U1", &wide), Tensor::from_vec([2, 3], strings));
+        check(plain(">V2", "(2,)", &[0x3f, 0x80, 0xbf, 0x80]), Tensor::vector(vec![bf16::ONE, -bf16::ONE]));
+        check(plain(">f8", "(1,)", &(-2.5f64).to_be_bytes()), Tensor::vector(vec![-2.5f64]));
+        check(plain("f4", "(1,)", &1.5f32.to_le_bytes()), Tensor::vector(vec![1.5f32]));
+        check(plain("=i2", "(1,)", &[1, 2]), Tensor::vector(vec![0x201i16]));
+        // Versions 2.0 and 3.0 differ in the width of the header's length.
+        for version in [2, 3] {
+            let mut bytes = plain("|i1", "(2,)", &[1, 255]);
+            bytes[6] = version;
+            bytes.splice(10..10, [0, 0]);
+            check(bytes, Tensor::vector(vec![1i8, -1]));
+        }
+    }
+
+    #[test]
+    fn what_a_header_claims_takes_no_memory() {
+        let check = |bytes: &[u8], part: &str| {
+            let failure = memory::with_limit(1 << 20, || read(bytes)).unwrap_err();
+            assert!(failure.message.contains(part), "{failure}");
+        };
+        // Petabytes, then what a tensor may have but this process may not hold.
+        check(&plain("<f8", "(1000000000000000,)", &[]), "passes the limit");
+        check(&plain("<f8", "(33554432, 33554432, 33554432)", &[]), "passes the limit");
+        check(&plain("|S1000000000000000", "(1,)", &[]), "takes 1000000000000000 bytes, but 0 follow");
+        check(&plain("<f8", "(100000000,)", &[]), "OOM");
+        // Nesting costs neither time nor stack.
+        for nested in ["{", "(", "[", "{'descr': {", "{'shape': ("] {
+            let header = nested.repeat(MAX_HEADER / 2 / nested.len());
+            assert!(read(&file(&header, &[])).is_err(), "{nested}");
+        }
     }
 
     #[test]
