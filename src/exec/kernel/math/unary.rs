@@ -1,9 +1,11 @@
 //! Elementwise ops of one input.
 
+use libm::{acosh, asinh, erf, erfc, lgamma};
+
 use super::super::call::{input_dtype, kernel as call, no_kernel, one};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::special::{acosh, asinh, digamma, erf, erfc, ln_gamma};
+use super::special::digamma;
 use super::{map, map_to, widened, zip};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, with_float, with_type};
@@ -121,11 +123,11 @@ macro_rules! functions {
 /// Denormals count as zero here, but the C library recognizes a zero by its bits: for every denormal it, and so
 /// TensorFlow, answers the logarithm of half the smallest one.
 fn lgamma_of_f32(x: f32) -> f32 {
-    if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { ln_gamma(f64::from(x)) as f32 }
+    if x.is_subnormal() { 150.0 * std::f32::consts::LN_2 } else { lgamma(f64::from(x)) as f32 }
 }
 
 fn lgamma_of_f64(x: f64) -> f64 {
-    if x.is_subnormal() { 1075.0 * std::f64::consts::LN_2 } else { ln_gamma(x) }
+    if x.is_subnormal() { 1075.0 * std::f64::consts::LN_2 } else { lgamma(x) }
 }
 
 fn float<T: Float>(op: &str) -> Option<HostKernel> {
