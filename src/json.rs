@@ -1,7 +1,8 @@
 //! JSON text as a tree that remembers where every value stood, so that whoever finds fault with a value can point at it.
 //!
 //! Numbers stay as they were written: whether one is whole, and which dtype it fits, is for the reader of the document.
-//! Stricter than the standard in two things: an object may not name a key twice, and nesting has a limit.
+//! Stricter than the standard in two things: an object may not name a key twice, and nesting has a limit. So it is not
+//! serde_json, whose values forget where they stood, keep the last of two that have one key, and round numbers.
 
 mod parse;
 

@@ -1,5 +1,6 @@
 //! Which files a pattern stands for: `*` is any number of characters, `?` one, `[a-c]` one of those and `[!a-c]` one that is none
-//! of them, and a backslash takes the next as it is. Only the last part of a path may have them.
+//! of them, and a backslash takes the next as it is. Only the last part of a path may have them. That is `fnmatch`, which
+//! TensorFlow calls; to the crates for such patterns, `**` and `{a,b}` mean something, too.
 
 /// Whether a name has a character that means more than itself.
 pub fn is_pattern(name: &[u8]) -> bool {

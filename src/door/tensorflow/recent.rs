@@ -1,4 +1,6 @@
 //! A table with so many places: where it is full, what was used the longest ago goes first, and is remembered as gone.
+//!
+//! Unlike the crate lru's, its entries have ranks, and some may not go at all.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,7 @@
 //! Linear algebra on the two innermost dimensions, for every matrix of a batch: factors, determinants, inverses.
+//!
+//! The textbook's methods, not a library's (faer, nalgebra): each can be given up between its rows, asks the memory budget for
+//! its copies, and refuses what TensorFlow refuses in its words.
 
 use smallvec::smallvec;
 

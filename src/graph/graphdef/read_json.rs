@@ -1,7 +1,8 @@
 //! Protobuf's JSON mapping of a GraphDef, into the messages.
 //!
 //! As protobuf's own parsers: field names in camelCase or as in the .proto file, enums by name or number, 64-bit
-//! integers as strings or numbers, bytes as base64 of either alphabet, null for a default, and no unknown fields.
+//! integers as strings or numbers, bytes as base64 of either alphabet, null for a default, and no unknown fields. Every
+//! mistake is named with its place in the document, which pbjson's readers cannot do.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

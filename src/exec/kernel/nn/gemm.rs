@@ -1,4 +1,6 @@
 //! Matrix products for convolutions, packed into panels that stay in the cache, in loops that the compiler vectorises.
+//!
+//! The crate gemm sums f32 in f32 and has no integers; and a product computed here can be given up between its blocks.
 
 use crate::exec::turn::Pace;
 use crate::tensor::Numeric;

@@ -1,6 +1,7 @@
 //! FarmHash's Fingerprint64: a hash that is the same on every machine and for ever, so that it can name buckets.
 //!
-//! Written from the published algorithm (farmhash, `farmhashna::Hash64`). Not for secrets.
+//! Written from the published algorithm (farmhash, `farmhashna::Hash64`). Not for secrets. The crate farmhash 1.1 answers
+//! otherwise than TensorFlow for 128 bytes, and each greater multiple of 64.
 
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
