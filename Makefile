@@ -38,6 +38,8 @@ test: ## every test: library, documentation, processes
 	@$(CARGO) test --release $(JOBS)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
 	@$(CARGO) test --release --no-default-features --lib $(JOBS)
+	$(call say,the schema of graphs)
+	@$(CARGO) test --release -p meshtf-schema $(JOBS)
 
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
 	$(call say,programs of TensorFlow's own client)
@@ -61,8 +63,13 @@ check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,lints)
 	@$(CARGO) clippy --release --all-targets $(JOBS) -- -D warnings
 	@$(CARGO) clippy --release --no-default-features --lib $(JOBS) -- -D warnings
+	@$(CARGO) clippy --release -p meshtf-schema -p meshtf-tidy --all-targets $(JOBS) -- -D warnings
+	$(call say,that tests need no dependency built anew)
+	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \
+		if comm -23 <(features normal,build) <(features normal,build,dev) | grep .; then \
+			echo 'a development dependency asks these for other features'; exit 1; fi
 	$(call say,the structure of the source)
-	@$(CARGO) test --release --no-default-features --test tidy $(JOBS)
+	@$(CARGO) test --release -p meshtf-tidy $(JOBS)
 
 bench: build ## the figures of the README, as a table
 	$(call say,numpy to be measured beside (in $(VENV)))

@@ -177,8 +177,10 @@ impl Source {
     }
 }
 
+/// The folder of meshtf's own package. This file is a test of that, and a package of its own (`tests/tidy/Cargo.toml`).
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("src/lib.rs").exists()).expect("there is a library")
 }
 
 fn sources() -> Vec<Source> {
@@ -312,6 +314,46 @@ fn every_file_says_what_it_is_and_ends_in_time() {
         for (number, line) in source.text.lines().enumerate() {
             for leftover in LEFTOVERS.iter().filter(|leftover| !this_file && line.contains(**leftover)) {
                 complaints.push(format!("{}:{}: {leftover}…)", source.name(), number + 1));
+            }
+        }
+    }
+    assert_none(complaints);
+}
+
+/// The crates that a section of Cargo.toml asks for.
+fn asked_for(manifest: &str, section: &str) -> Vec<String> {
+    let lines = manifest.lines().skip_while(|line| *line != format!("[{section}]")).skip(1);
+    let entries = lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.starts_with('#'));
+    entries.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn every_dependency_is_used_by_name() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("there is a manifest");
+    let sources = sources();
+    let is_used = |name: &String| {
+        let name = name.replace('-', "_");
+        sources.iter().any(|source| source.text.lines().any(|line| names(line, &name)))
+    };
+    let mut complaints = Vec::new();
+    for section in ["dependencies", "dev-dependencies"] {
+        let asked_for = asked_for(&manifest, section);
+        assert!(asked_for.len() > 3, "[{section}] has {asked_for:?} alone");
+        let unused = asked_for.iter().filter(|name| !is_used(name));
+        complaints.extend(unused.map(|name| format!("Cargo.toml: no source names {name} of [{section}]")));
+    }
+    assert_none(complaints);
+}
+
+/// What runs before `main` would run in every program that links the library.
+#[test]
+fn only_the_command_runs_before_main() {
+    let early = ["link_section", ".init_array"];
+    let mut complaints = Vec::new();
+    for source in sources().iter().filter(|source| source.module().is_some_and(|module| module != "main")) {
+        for (number, line) in source.code() {
+            for name in early.iter().filter(|name| line.contains(**name)) {
+                complaints.push(format!("{}:{number}: {name} is for src/main.rs", source.name()));
             }
         }
     }

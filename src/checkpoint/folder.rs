@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn names_stay_below_the_folder() {
-        let outside = tempfile::tempdir().unwrap();
-        let folder = tempfile::tempdir().unwrap();
+        let outside = temp_dir::TempDir::new().unwrap();
+        let folder = temp_dir::TempDir::new().unwrap();
         let data = DataDir::new(folder.path()).unwrap();
         std::fs::create_dir(folder.path().join("model")).unwrap();
         let check = |name: &str, want: Result<&str, Code>| {

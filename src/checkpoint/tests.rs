@@ -52,8 +52,8 @@ fn files(dir: &DataDir) -> Vec<String> {
     names
 }
 
-fn fresh() -> (tempfile::TempDir, DataDir) {
-    let folder = tempfile::tempdir().unwrap();
+fn fresh() -> (temp_dir::TempDir, DataDir) {
+    let folder = temp_dir::TempDir::new().unwrap();
     let dir = DataDir::new(folder.path()).unwrap();
     (folder, dir)
 }

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn the_least_limit_of_a_container_and_those_around_it_counts() {
         let check = |groups: &str, files: &[(&str, &str)], want: Option<u64>| {
-            let root = tempfile::tempdir().unwrap();
+            let root = temp_dir::TempDir::new().unwrap();
             let write = |path: &str, text: &str| {
                 let path = root.path().join(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_key_is_made_once_and_private() {
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         let keys: Vec<MeshKey> = std::thread::scope(|scope| {
             let make = || MeshKey::load_or_create(home.path(), "lab").unwrap().0;
             (0..8).map(|_| scope.spawn(make)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect()
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_damaged_key_is_told_and_a_bad_name_refused() {
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         MeshKey::load_or_create(home.path(), "lab").unwrap();
         fs::write(home.path().join("keys/lab.key"), "nonsense").unwrap();
         let error = MeshKey::load_or_create(home.path(), "lab").unwrap_err().to_string();
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_key_is_only_looked_for() {
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         let error = MeshKey::load(home.path(), "lab").unwrap_err();
         assert!(matches!(error, KeyError::Missing { .. }));
         for part in ["lab.key", "meshtf node", "meshtf join"] {
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_secret_that_others_can_read_is_refused() {
         use std::os::unix::fs::PermissionsExt;
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         let (key, _) = MeshKey::load_or_create(home.path(), "lab").unwrap();
         let path = home.path().join("keys/lab.key");
         let check = |mode: u32, taken: bool| {

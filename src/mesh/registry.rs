@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_living_of_one_mesh_and_key_see_each_other() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = temp_dir::TempDir::new().unwrap();
         let open = |mesh: &str, key: &str, seed| {
             let mut registry = Registry::open(folder.path(), mesh, key.into(), peer(seed)).unwrap();
             registry.announce(&[format!("/ip4/127.0.0.1/tcp/{seed}")]).unwrap();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn files_of_the_dead_and_nonsense_do_no_harm() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = temp_dir::TempDir::new().unwrap();
         let mut registry = Registry::open(folder.path(), "lab", "k".into(), peer(1)).unwrap();
         registry.announce(&["/ip4/127.0.0.1/tcp/1".into()]).unwrap();
         let dead = folder.path().join(format!("{}.json", peer(2)));

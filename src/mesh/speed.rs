@@ -167,7 +167,7 @@ fn bare_tls(gates: [Arc<Gate>; 2]) -> Vec<Duration> {
 #[test]
 #[ignore = "a measurement"]
 fn what_it_costs() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let (report, reports) = channel();
     let (_other, there) = participant(folder.path(), "local/1", None);
     let (_own, here) = participant(folder.path(), "local/0", Some(report));

@@ -114,7 +114,7 @@ fn fetched(id: u64, elements: usize) -> Envelope {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_meet_through_the_registry_and_speak() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     let mut b = Someone::join(config(folder.path(), "local/1")).await.unwrap();
     assert_eq!(b.mesh.cluster().len(), 2, "whom the folder names is met before join returns");
@@ -151,7 +151,7 @@ async fn two_nodes_meet_through_the_registry_and_speak() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_meets_everybody_through_one() {
-    let empty = || tempfile::tempdir().unwrap();
+    let empty = || temp_dir::TempDir::new().unwrap();
     let (fa, fb, fc, fd) = (empty(), empty(), empty(), empty());
     let a = Someone::join(config(fa.path(), "w/0")).await.unwrap();
     let peers = || vec![a.mesh.addresses()[0].clone()];
@@ -176,7 +176,7 @@ async fn everybody_meets_everybody_through_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_has_one_holder() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let mut first = Someone::join(config(folder.path(), "ps/0")).await.unwrap();
     let second = Someone::join(config(folder.path(), "ps/0")).await;
     let Err(MeshError::TaskTaken { task, holder }) = second.map(|_| ()) else { panic!("ps/0 has two holders") };
@@ -192,7 +192,7 @@ async fn a_task_has_one_holder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_that_start_at_once_one_has_the_task() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     for _ in 0..3 {
         let start = || Someone::join(config(folder.path(), "ps/0"));
         let (a, b) = tokio::join!(start(), start());
@@ -211,7 +211,7 @@ async fn of_two_that_start_at_once_one_has_the_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_told_why_and_stay_outside() {
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, elsewhere) = (temp_dir::TempDir::new().unwrap(), temp_dir::TempDir::new().unwrap());
     let keyed = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     let open =
         Someone::join(MeshConfig { admission: Admission::Open, ..config(folder.path(), "local/1") }).await.unwrap();
@@ -236,7 +236,7 @@ async fn strangers_are_told_why_and_stay_outside() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_port_is_hung_up_on() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     let address = address::socket(&node.mesh.addresses()[0]).unwrap();
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4096], &[0x16, 3, 1, 0xff, 0xff], &[0xff; 100_000]] {
@@ -253,7 +253,7 @@ async fn garbage_on_the_port_is_hung_up_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_one_request_stay_in_order_whatever_their_size() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let mut node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     // A client does not listen: what is large comes over sockets that it was asked to dial.
     let mut client = Someone::join(config(folder.path(), "")).await.unwrap();
@@ -293,7 +293,7 @@ async fn messages_of_one_request_stay_in_order_whatever_their_size() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_goes_is_missed_once_with_or_without_a_goodbye() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     let b = Someone::join(config(folder.path(), "local/1")).await.unwrap();
     let b_peer = b.peer().clone();
@@ -317,7 +317,7 @@ async fn who_goes_is_missed_once_with_or_without_a_goodbye() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_hangs_is_noticed_and_welcome_when_it_wakes() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temp_dir::TempDir::new().unwrap();
     let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
     // Stopped as SIGSTOP does it: nothing runs, the kernel answers on.
     let (joined, seen) = tokio::sync::oneshot::channel();
@@ -408,7 +408,7 @@ fn clone(socket: &std::net::TcpStream) -> std::net::TcpStream {
 }
 
 /// Two that are connected through a proxy, and know of no other way at first.
-async fn through_a_proxy(folders: &[tempfile::TempDir; 2]) -> (Someone, Someone, Proxy) {
+async fn through_a_proxy(folders: &[temp_dir::TempDir; 2]) -> (Someone, Someone, Proxy) {
     let a = Someone::join(config(folders[0].path(), "local/0")).await.unwrap();
     let proxy = Proxy::before(address::socket(&a.mesh.addresses()[0]).unwrap());
     let peers = vec![proxy.address.to_string()];
@@ -440,7 +440,7 @@ async fn take_round(ear: &mut Someone, from: u64, count: u64, large: std::ops::R
 async fn what_was_sent_survives_resets_once_and_in_order() {
     const SMALL: u64 = 300;
     const LARGE: u64 = 6;
-    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| tempfile::tempdir().unwrap())).await;
+    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| temp_dir::TempDir::new().unwrap())).await;
     for round in 0..30 {
         let (first, large) = (round * SMALL, round * LARGE..(round + 1) * LARGE);
         for number_ in 0..SMALL {
@@ -462,7 +462,7 @@ async fn what_was_sent_survives_resets_once_and_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_says_nothing_is_replaced() {
-    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| tempfile::tempdir().unwrap())).await;
+    let (mut a, mut b, proxy) = through_a_proxy(&[(); 2].map(|()| temp_dir::TempDir::new().unwrap())).await;
     // The way through the proxy is dead from now on; the direct one, of which both were told, is not.
     proxy.hold(true);
     let start = std::time::Instant::now();

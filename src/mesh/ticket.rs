@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_kept_and_replaces_only_when_told() {
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Stored);
         assert_eq!(ticket().accept(home.path(), false).unwrap(), Accepted::Known);
         assert_eq!(remembered_addresses(home.path(), "lab").unwrap(), ticket().addresses);

@@ -18,7 +18,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A home folder and a mesh name that no other test has.
 pub struct Sandbox {
-    folder: Arc<tempfile::TempDir>,
+    folder: Arc<temp_dir::TempDir>,
     pub mesh: String,
     /// Network namespace that its processes run in, where not the test's own.
     namespace: Option<String>,
@@ -37,7 +37,7 @@ impl Sandbox {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         Sandbox {
-            folder: Arc::new(tempfile::Builder::new().prefix("meshtf-it-").tempdir().expect("a temporary folder")),
+            folder: Arc::new(temp_dir::TempDir::with_prefix("meshtf-it-").expect("a temporary folder")),
             mesh: format!("it-{}-{number}", std::process::id()),
             namespace: None,
         }

@@ -13,8 +13,8 @@ fn recorded() -> DataDir {
     DataDir::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/checkpoint")).unwrap()
 }
 
-fn fresh() -> (tempfile::TempDir, DataDir) {
-    let folder = tempfile::tempdir().unwrap();
+fn fresh() -> (temp_dir::TempDir, DataDir) {
+    let folder = temp_dir::TempDir::new().unwrap();
     let dir = DataDir::new(folder.path()).unwrap();
     (folder, dir)
 }

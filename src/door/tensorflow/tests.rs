@@ -41,12 +41,12 @@ struct Fetched {
 /// A node that holds local/0, and its service.
 struct House {
     calls: Calls,
-    _home: tempfile::TempDir,
+    _home: temp_dir::TempDir,
 }
 
 impl House {
     async fn new(token: Option<&str>) -> House {
-        let home = tempfile::tempdir().unwrap();
+        let home = temp_dir::TempDir::new().unwrap();
         let config = NodeConfig {
             task: Some(Task::new("local", 0)),
             backend: BackendChoice::Flex,
@@ -171,7 +171,7 @@ async fn a_door_with_a_token_asks_for_it() {
 
 #[tokio::test]
 async fn an_unguarded_door_does_not_open() {
-    let home = tempfile::tempdir().unwrap();
+    let home = temp_dir::TempDir::new().unwrap();
     let config = NodeConfig {
         home: Some(home.path().to_owned()),
         listen: vec!["127.0.0.1:0".into()],

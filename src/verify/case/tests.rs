@@ -8,8 +8,8 @@ use super::*;
 use crate::means::recorded_sessions;
 
 /// A folder with a one-node graph and this case.json.
-fn folder(case: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+fn folder(case: &str) -> temp_dir::TempDir {
+    let folder = temp_dir::TempDir::new().unwrap();
     fs::write(folder.path().join("graph.json"), r#"{"node": [{"name": "n", "op": "NoOp"}]}"#).unwrap();
     fs::write(folder.path().join("case.json"), case).unwrap();
     folder
@@ -100,7 +100,7 @@ fn a_case_that_is_wrong_is_refused_with_its_place() {
     check(&fed(r#""shape": [], "npy": "cut.npy""#), "cut off");
     check(r#"{"cluster": {"a-b": ["x"]}, "steps": []}"#, "task name");
     check(r#"{"config": "{", "steps": []}"#, "the config is no JSON");
-    let empty = tempfile::tempdir().unwrap();
+    let empty = temp_dir::TempDir::new().unwrap();
     assert_eq!(Case::read(empty.path()).unwrap_err().code, Code::NotFound);
 }
 
