@@ -10,6 +10,7 @@ pub mod adapters;
 #[cfg(feature = "exec")]
 mod burn;
 mod denormals;
+mod device;
 pub mod engine;
 #[cfg(all(feature = "exec", any(test, feature = "fuzzing")))]
 pub(crate) mod fuzz;
@@ -18,9 +19,12 @@ mod host;
 pub mod kernel;
 mod mailbox;
 mod outbox;
+mod parked;
+mod place;
 mod program;
 mod resource;
 mod rows;
+mod sink;
 mod state;
 mod step;
 mod sums;
@@ -33,221 +37,11 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-
 pub use adapters::{BackendChoice, Offer, cpu, gpus};
-use engine::Engine;
+pub use device::Device;
 pub use host::HostEngine;
-pub use mailbox::MAX_MESSAGES;
-use mailbox::Message;
+pub use mailbox::{Holds, MAX_MESSAGES};
+pub use parked::MAX_PARKED_BYTES;
 pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
-use state::Site;
-use step::Body;
-use thread::{Claim, Place, Threads};
-pub use thread::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS, MAX_THREADS};
-
-use smallvec::SmallVec;
-
-use crate::device::DeviceName;
-use crate::failure::{Code, Failure};
-use crate::ids::{PieceId, SessionId, StepId};
-use crate::lock::lock;
-use crate::memory;
-use crate::plan::Piece;
-use crate::tensor::Tensor;
-
-/// Where a device hands what it makes. Called on the device's threads, or on one that asks it for something; must not block.
-pub trait Sink: Send + Sync {
-    /// Values for another device: those that the step made for it in one go.
-    fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>);
-    /// In a step whose fetches go one by one: the fetch at that place among the piece's.
-    fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor);
-    /// The piece has run for this step; what it fetched, in the piece's order, and its trace where it is traced.
-    fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>);
-    /// The step failed here; called once, and nothing more of that step follows, nor of the later steps of its
-    /// [`Device::start`].
-    fn failed(&self, step: StepId, failure: Failure);
-    /// What was handed over is to leave now; before this, it may wait for more that goes the same way.
-    fn flush(&self) {}
-}
-
-/// A value on its way to another device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pushed {
-    /// Which Recv of the receiving piece takes it.
-    pub transfer: u32,
-    /// The iteration of each loop that encloses the transfer, outermost first; empty outside loops.
-    pub iterations: SmallVec<[u32; 2]>,
-    /// `None` where it is dead (an untaken branch). Where only the order crosses, a bool scalar that means nothing.
-    pub value: Option<Tensor>,
-}
-
-/// A device: the handle of its threads. Dropping it ends them, once the ops under way have ended.
-pub struct Device {
-    place: Arc<Place>,
-    threads: Arc<Threads>,
-}
-
-impl Device {
-    /// Starts the threads of a device. `resources` are its task's, shared by the task's devices.
-    ///
-    /// # Errors
-    /// ResourceExhausted where the machine gives no thread.
-    pub fn open(
-        name: DeviceName,
-        engine: Box<dyn Engine>,
-        resources: Arc<Resources>,
-        sink: Arc<dyn Sink>,
-    ) -> Result<Device, Failure> {
-        let (mailbox, inbox) = mailbox::open();
-        let place = Arc::new(Place {
-            name,
-            engine,
-            resources,
-            sink,
-            wake: Arc::new(mailbox.clone()),
-            mailbox,
-            parked: AtomicUsize::new(0),
-            generators: Mutex::default(),
-        });
-        let threads = Threads::start(Arc::clone(&place), inbox)?;
-        Ok(Device { place, threads })
-    }
-
-    /// Compiles a piece, on the caller's thread, and holds it until it is forgotten or its session released. Waits for the
-    /// device.
-    ///
-    /// # Errors
-    /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken, ResourceExhausted
-    /// where the device holds [`MAX_PIECES`].
-    pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
-        let Place { name, engine, resources, mailbox, .. } = &*self.place;
-        let site = Site {
-            session: id.session,
-            device: (name.kind, name.index),
-            resources: Arc::clone(resources),
-            generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
-        };
-        let compile = || program::compile(&piece, &site, &**engine).map(Body::new);
-        let compiled = catch_unwind(AssertUnwindSafe(compile))
-            .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
-        let result = compiled.and_then(|body| {
-            let (reply, answer) = std::sync::mpsc::sync_channel(1);
-            mailbox.send(Message::Register { id, body: Box::new(body), reply });
-            answer.recv().unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "the device is closed")))
-        });
-        let largest = || {
-            let (reply, answer) = std::sync::mpsc::sync_channel(1);
-            mailbox.send(Message::Largest { reply });
-            answer.recv().ok().flatten()
-        };
-        result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
-    }
-
-    /// Runs the piece for the steps `first..first + count`, each when the one before it has run here. `feeds` come in
-    /// the piece's order and are the same for each. Where more than [`MAX_PARKED_BYTES`] of them and of other values would
-    /// wait, the step fails with ResourceExhausted.
-    pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
-        let step = StepId { session: id.session, number: first };
-        let bytes = feeds.iter().map(Tensor::byte_len).sum();
-        let is_asked = match Claim::of(&self.place, bytes) {
-            Some(claim) => self.ask(step, Message::Start { id, first, count, feeds, claim }),
-            None => self.ask(step, Message::Overflow { step, count, failure: self.too_much() }),
-        };
-        if !is_asked {
-            // Where not even that finds room, what came for those steps goes as its master gives each of them up.
-            self.place.mailbox.follow_up(Message::Unwanted { step, count });
-        }
-    }
-
-    /// Values that another device pushed. May come before their step has started. Where more than [`MAX_PARKED_BYTES`]
-    /// would wait for the nodes that take them, or what waits fills the memory budget, the step fails with
-    /// ResourceExhausted.
-    pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
-        let parked = &self.place.parked;
-        let cost = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
-        let waiting = parked.fetch_add(cost, Ordering::Relaxed) + cost;
-        let failure = if waiting > MAX_PARKED_BYTES {
-            self.too_much()
-        } else if memory::is_crowded_by(waiting) {
-            memory::refusal()
-        } else {
-            if !self.ask(step, Message::Arrive { step, values }) {
-                parked.fetch_sub(cost, Ordering::Relaxed);
-            }
-            return;
-        };
-        parked.fetch_sub(cost, Ordering::Relaxed);
-        self.refuse(step, failure);
-    }
-
-    /// Fails a step, begun or not, whose values cannot be taken.
-    pub fn refuse(&self, step: StepId, failure: Failure) {
-        self.ask(step, Message::Overflow { step, count: 1, failure });
-    }
-
-    fn too_much(&self) -> Failure {
-        let why = format!(
-            "more than {MAX_PARKED_BYTES} bytes of values (MAX_PARKED_BYTES) wait on {} for the nodes that take them",
-            self.place.name
-        );
-        Failure::new(Code::ResourceExhausted, why)
-    }
-
-    /// Asks something for a step, which fails where the device is closed or has [`MAX_MESSAGES`] to see to.
-    fn ask(&self, step: StepId, message: Message) -> bool {
-        let Place { name, sink, mailbox, .. } = &*self.place;
-        let asked = mailbox.offer(message);
-        let is_asked = asked.is_ok();
-        if let Err(failure) = asked {
-            sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));
-            sink.flush();
-        }
-        is_asked
-    }
-
-    /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink. It may come before that start,
-    /// which is cut short by it all the same.
-    pub fn abort(&self, step: StepId) {
-        self.place.mailbox.send(Message::Abort { step });
-    }
-
-    /// Forgets these pieces and the steps of theirs, without a word to the sink.
-    pub fn forget(&self, pieces: Vec<PieceId>) {
-        self.place.mailbox.send(Message::Forget { pieces });
-    }
-
-    /// Forgets the session's pieces, steps, parked values and private resources.
-    pub fn release(&self, session: SessionId) {
-        // At once, as pieces are compiled: what is registered from now on draws anew.
-        lock(&self.place.generators).remove(&session);
-        self.place.mailbox.send(Message::Release { session });
-    }
-
-    /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
-    pub fn holds(&self) -> Holds {
-        let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        self.place.mailbox.send(Message::Count { reply });
-        answer.recv().unwrap_or_default()
-    }
-}
-
-/// What a device holds at one moment; all zero when it serves nobody.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holds {
-    pub sessions: usize,
-    pub pieces: usize,
-    /// Steps under way, waiting to begin, or known only from values that came early.
-    pub steps: usize,
-    /// Bytes of values that wait for their step or their Recv, with what keeping each costs.
-    pub parked_bytes: usize,
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.place.mailbox.send(Message::Close);
-        self.threads.join();
-    }
-}
+pub use sink::{Iterations, Pushed, Sink};
+pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};

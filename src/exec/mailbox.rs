@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
-use super::step::{Body, Progress};
-use super::thread::{Claim, Turn};
+use super::parked::Claim;
+use super::sink::Pushed;
+use super::step::{Body, Progress, Turn};
 use super::waiting::{Answer, Ticket, Wake};
-use super::{Holds, Pushed};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::tensor::Tensor;
@@ -74,6 +74,17 @@ pub(super) enum Message {
     Close,
 }
 
+/// What a device holds at one moment; all zero when it serves nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    pub sessions: usize,
+    pub pieces: usize,
+    /// Steps under way, waiting to begin, or known only from values that came early.
+    pub steps: usize,
+    /// Bytes of values that wait for their step or their Recv, with what keeping each costs.
+    pub parked_bytes: usize,
+}
+
 /// The sending side.
 #[derive(Clone)]
 pub(super) struct Mailbox {
@@ -138,7 +149,12 @@ impl Mailbox {
 
     /// Whether a message may be waiting.
     pub fn is_waiting(&self) -> bool {
-        self.state.is_waiting.load(Ordering::Relaxed)
+        self.has_message().load(Ordering::Relaxed)
+    }
+
+    /// Set while a message may be waiting.
+    pub fn has_message(&self) -> &AtomicBool {
+        &self.state.is_waiting
     }
 }
 

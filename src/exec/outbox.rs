@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Pushed, Sink};
+use super::sink::{Pushed, Sink};
 use crate::device::DeviceName;
 use crate::ids::StepId;
 

@@ -11,26 +11,25 @@ mod trace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use answer::{answer, forward, take, to_send};
-use frames::Frames;
-use smallvec::SmallVec;
+use frames::{Frames, Instance};
 use staged::Course;
 use trace::Trace;
 
 use super::engine::Engine;
 use super::held::Tally;
-use super::mailbox::Mailbox;
 use super::outbox::Outbox;
+use super::parked::{Parked, cost};
 use super::program::{Act, PieceCode, Program};
 use super::resource::Resource;
+use super::sink::{Pushed, Sink};
 use super::state::{self, Call, Outcome};
 use super::token::{Token, Tokens};
 use super::turn::Signal;
 use super::waiting::{Answer, Ticket, Wake};
-use super::{Pushed, Sink};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -40,12 +39,6 @@ use crate::tensor::Tensor;
 /// Most nodes that a step runs before others get their turn.
 const TURN: usize = 4096;
 
-/// The iterations of the loops around a transfer, outermost first.
-pub(super) type Tags = SmallVec<[u32; 2]>;
-
-/// Values that came before they were asked for.
-pub(super) type Parked = HashMap<(u32, Tags), Option<Tensor>>;
-
 /// What a step needs of its device.
 pub(super) struct Surroundings<'a> {
     pub device: &'a DeviceName,
@@ -53,7 +46,8 @@ pub(super) struct Surroundings<'a> {
     pub piece: PieceId,
     pub engine: &'a dyn Engine,
     pub sink: &'a dyn Sink,
-    pub mailbox: &'a Mailbox,
+    /// A message may be waiting for the device.
+    pub has_message: &'a AtomicBool,
     /// Where the answers of ops that wait go.
     pub wake: &'a Arc<dyn Wake>,
     /// What the turn is told from outside.
@@ -65,7 +59,7 @@ pub(super) struct Surroundings<'a> {
 impl Surroundings<'_> {
     /// Whether the turn is to end after the op under way: somebody has something to say to the device, or to it.
     fn are_wanted(&self) -> bool {
-        self.mailbox.is_waiting() || self.signal.is_set()
+        self.has_message.load(Ordering::Relaxed) || self.signal.is_set()
     }
 }
 
@@ -79,6 +73,21 @@ impl Body {
     pub fn new(program: Program) -> Body {
         let step = Step::new(&program.code);
         Body { program, step }
+    }
+}
+
+/// The turn of a piece: its body, which is out of the device's table for so long.
+pub(super) struct Turn {
+    pub id: PieceId,
+    /// Of the step.
+    pub number: u64,
+    pub body: Box<Body>,
+    pub signal: Arc<Signal>,
+}
+
+impl Turn {
+    pub fn step(&self) -> StepId {
+        StepId { session: self.id.session, number: self.number }
     }
 }
 
@@ -116,13 +125,6 @@ pub(super) struct Step {
     current: u32,
 }
 
-/// A node in one iteration.
-#[derive(Clone, Copy, Debug)]
-struct Instance {
-    iteration: u32,
-    node: u32,
-}
-
 impl Step {
     pub fn new(code: &PieceCode) -> Step {
         Step {
@@ -157,19 +159,13 @@ impl Step {
         }
     }
 
-    /// Takes a value that another device pushed, and that is counted as parked; it stays so where nobody asks for it yet.
+    /// Takes a value that another device pushed, and that is counted as parked; it stays parked until a node asks for it.
     ///
     /// # Errors
     /// InvalidArgument where the piece receives no such transfer, or has it already.
-    pub fn arrive(
-        &mut self,
-        program: &mut Program,
-        near: &Surroundings,
-        transfer: u32,
-        tags: Tags,
-        value: Option<Tensor>,
-    ) -> Result<()> {
+    pub fn arrive(&mut self, program: &mut Program, near: &Surroundings, pushed: Pushed) -> Result<()> {
         let code = &program.code;
+        let Pushed { transfer, iterations, value } = pushed;
         if let Some(stages) = &code.stages {
             return self.arrive_staged(program, near, stages, transfer, value);
         }
@@ -177,14 +173,14 @@ impl Step {
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
             return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
         };
-        let iteration = self.frames.find(code, code.nodes[node as usize].frame, &tags);
+        let iteration = self.frames.find(code, code.nodes[node as usize].frame, &iterations);
         if let Some(iteration) = iteration.filter(|&iteration| self.frames.take_awaited(code, iteration, node)) {
             self.awaited -= 1;
             self.current = node;
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
             return self.received(program, near, Instance { iteration, node }, value);
         }
-        match self.parked.insert((transfer, tags), value) {
+        match self.parked.insert((transfer, iterations), value) {
             None => Ok(()),
             Some(first) => {
                 near.parked.fetch_sub(cost(&first), Ordering::Relaxed);
@@ -313,7 +309,7 @@ impl Step {
             inputs.fill(None);
             match act {
                 Act::Send { transfer, to } => {
-                    let iterations = self.frames.tags(code, at.iteration);
+                    let iterations = self.frames.iterations_around(code, at.iteration);
                     let pushed = Pushed { transfer: *transfer, iterations, value: None };
                     self.outbox.push(near.sink, self.id, to, pushed);
                 }
@@ -325,12 +321,12 @@ impl Step {
         let tokens: Tokens = match act {
             Act::Send { transfer, to } => {
                 let value = Some(to_send(inputs)?);
-                let iterations = self.frames.tags(code, at.iteration);
+                let iterations = self.frames.iterations_around(code, at.iteration);
                 self.outbox.push(near.sink, self.id, to, Pushed { transfer: *transfer, iterations, value });
                 Tokens::new()
             }
             Act::Recv { transfer, .. } => {
-                let key = (*transfer, self.frames.tags(code, at.iteration));
+                let key = (*transfer, self.frames.iterations_around(code, at.iteration));
                 return match self.parked.remove(&key) {
                     Some(value) => {
                         near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
@@ -430,10 +426,4 @@ impl Step {
 
 fn dead_fetch() -> Failure {
     Failure::invalid("the fetch has no value: it is on a branch not taken")
-}
-
-/// Bytes that a parked value counts for.
-pub(super) fn cost(value: &Option<Tensor>) -> usize {
-    const OVERHEAD: usize = 128;
-    OVERHEAD + value.as_ref().map_or(0, Tensor::byte_len)
 }

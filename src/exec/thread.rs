@@ -6,31 +6,22 @@
 //! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
 //! it.
 
-mod ended;
 mod table;
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use table::Table;
-pub(super) use table::Turn;
-pub use table::{MAX_PARKED_BYTES, MAX_PIECES, MAX_RUNS};
+pub use table::{MAX_PIECES, MAX_RUNS};
 
-use super::Sink;
 use super::denormals;
-use super::engine::Engine;
-use super::kernel::Generators;
-use super::mailbox::{Inbox, Mailbox, Message};
-use super::resource::Resources;
+use super::mailbox::{Inbox, Message};
+use super::place::Place;
+use super::step::Turn;
 use super::turn::Signal;
-use super::waiting::Wake;
-use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
-use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::memory;
 
@@ -42,41 +33,6 @@ const QUIET_TICKS: u32 = 16;
 
 /// Most threads of one device: so many ops at a time, less two, may be slow before others wait for them.
 pub const MAX_THREADS: usize = 16;
-
-/// What the threads of a device, and its handle, share.
-pub(super) struct Place {
-    pub name: DeviceName,
-    pub engine: Box<dyn Engine>,
-    pub resources: Arc<Resources>,
-    pub sink: Arc<dyn Sink>,
-    pub mailbox: Mailbox,
-    /// The mailbox, as ops that wait know it.
-    pub wake: Arc<dyn Wake>,
-    /// Bytes of the values that arrived and that no node has taken yet.
-    pub parked: AtomicUsize,
-    /// The state of each session's random ops, which all pieces of it share.
-    pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
-}
-
-/// Bytes that wait on a device, counted until this is dropped.
-pub(super) struct Claim {
-    place: Arc<Place>,
-    bytes: usize,
-}
-
-impl Claim {
-    /// `None` where that is more than may wait.
-    pub fn of(place: &Arc<Place>, bytes: usize) -> Option<Claim> {
-        let claim = Claim { place: Arc::clone(place), bytes };
-        (place.parked.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_PARKED_BYTES).then_some(claim)
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.place.parked.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// The threads of a device.
 pub(super) struct Threads {
@@ -186,7 +142,7 @@ impl Threads {
             }
             let Some(mut turn) = driver.table.next_turn() else { continue };
             let number = self.lend(driver, &turn);
-            let result = turn.run(&self.place);
+            let result = self.place.run(&mut turn);
             match self.take_back(number) {
                 Some(back) => driver = back,
                 None => {

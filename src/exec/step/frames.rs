@@ -8,11 +8,18 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::{Instance, Tags};
 use crate::exec::held::Tally;
 use crate::exec::program::{CONTROL, CompiledNode, Edge, PieceCode, Wait};
+use crate::exec::sink::Iterations;
 use crate::exec::token::{Token, Tokens};
 use crate::failure::{Code, Failure};
+
+/// A node in one iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instance {
+    pub iteration: u32,
+    pub node: u32,
+}
 
 type Ready = VecDeque<Instance>;
 
@@ -127,32 +134,32 @@ impl Frames {
     }
 
     /// The numbers of the iterations around a node, outermost first.
-    pub fn tags(&self, code: &PieceCode, iteration: u32) -> Tags {
+    pub fn iterations_around(&self, code: &PieceCode, iteration: u32) -> Iterations {
         let mut at = &self.iterations[iteration as usize];
-        let mut tags = Tags::from_elem(0, code.frames[at.frame as usize].depth as usize);
-        for tag in tags.iter_mut().rev() {
-            *tag = at.number;
+        let mut numbers = Iterations::from_elem(0, code.frames[at.frame as usize].depth as usize);
+        for number in numbers.iter_mut().rev() {
+            *number = at.number;
             at = &self.iterations[self.runs[at.run as usize].parent as usize];
         }
-        tags
+        numbers
     }
 
     /// The iteration of `frame` with these numbers around it, if it has started and is not over.
-    pub fn find(&self, code: &PieceCode, frame: u32, tags: &[u32]) -> Option<u32> {
+    pub fn find(&self, code: &PieceCode, frame: u32, numbers: &[u32]) -> Option<u32> {
         if self.is_done {
             return None;
         }
         let mut at = self.runs[0].iterations.front().copied().flatten()?;
         let mut within = &code.frames[frame as usize];
-        if within.depth as usize != tags.len() {
+        if within.depth as usize != numbers.len() {
             return None;
         }
-        let mut places = SmallVec::<[u32; 2]>::from_elem(0, tags.len());
+        let mut places = SmallVec::<[u32; 2]>::from_elem(0, numbers.len());
         for place in places.iter_mut().rev() {
             *place = within.place;
             within = &code.frames[within.parent as usize];
         }
-        for (&place, &number) in places.iter().zip(tags) {
+        for (&place, &number) in places.iter().zip(numbers) {
             let run = &self.runs[*self.iterations[at as usize].children.get(place as usize)? as usize];
             at = run.iterations.get(number.checked_sub(run.first)? as usize).copied().flatten()?;
         }

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use super::{Progress, Step, Surroundings, TURN, Tags, answer, cost, dead_fetch, to_send};
-use crate::exec::Pushed;
+use super::{Progress, Step, Surroundings, TURN, answer, dead_fetch, to_send};
 use crate::exec::engine::Value;
+use crate::exec::parked::cost;
 use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
+use crate::exec::sink::{Iterations, Pushed};
 use crate::exec::state::Call;
 use crate::exec::token::Token;
 use crate::exec::waiting::Ticket;
@@ -143,7 +144,7 @@ impl Step {
             match &mut acts[placed.node as usize] {
                 Act::Send { transfer, to } => {
                     let value = if is_dead { None } else { Some(to_send(inputs)?) };
-                    let pushed = Pushed { transfer: *transfer, iterations: Tags::new(), value };
+                    let pushed = Pushed { transfer: *transfer, iterations: Iterations::new(), value };
                     self.outbox.push(near.sink, self.id, to, pushed);
                 }
                 Act::Fetch(_) if is_dead => return Err(dead_fetch()),

@@ -5,28 +5,26 @@
 //! table: what comes for it then is held until it is back.
 
 mod account;
+mod ended;
 mod lost;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::Pushed;
+use ended::{EndedSteps, GivenUpSteps};
+
 use super::super::mailbox::Message;
-use super::super::step::{self, Body, Parked, Progress, Surroundings, Tags};
-use super::super::turn::{self, Signal};
+use super::super::parked::{self, Claim, Parked};
+use super::super::place::Place;
+use super::super::sink::Pushed;
+use super::super::step::{Body, Progress, Turn};
+use super::super::turn::Signal;
 use super::super::waiting::{Answer, Ticket};
-use super::ended::{Ended, GivenUp};
-use super::{Claim, Place};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
-use crate::memory;
 use crate::tensor::Tensor;
-
-/// Most bytes of values that wait on one device for their step or their Recv.
-pub const MAX_PARKED_BYTES: usize = 4 << 30;
 
 /// Most pieces that one device holds.
 pub const MAX_PIECES: usize = 1 << 16;
@@ -55,13 +53,13 @@ struct PieceState {
     runs: VecDeque<StepRange>,
     is_queued: bool,
     /// What came for the step while the body was out.
-    held: Vec<Given>,
+    held: Vec<Awaited>,
 }
 
 /// What a step waits for.
-enum Given {
-    Value { transfer: u32, tags: Tags, value: Option<Tensor> },
-    Woken { ticket: Ticket, result: Result<Answer> },
+enum Awaited {
+    Pushed(Pushed),
+    Answer { ticket: Ticket, result: Result<Answer> },
 }
 
 /// Steps to run, one after the other.
@@ -81,46 +79,9 @@ struct SessionState {
     steps: HashMap<u64, PieceId>,
     /// Values that came before their step.
     early: HashMap<u64, Parked>,
-    ended: Ended,
+    ended: EndedSteps,
     /// Steps that were given up before their start came: it may travel longer than the word that they are not wanted.
-    given_up: GivenUp,
-}
-
-/// The turn of a piece.
-pub(in crate::exec) struct Turn {
-    id: PieceId,
-    number: u64,
-    body: Box<Body>,
-    pub signal: Arc<Signal>,
-}
-
-impl Turn {
-    /// Lets the step run until it waits, is done, fails, has had its turn or is told to make way.
-    pub fn run(&mut self, place: &Place) -> Result<Progress> {
-        let near = surroundings(place, self.id, &self.signal);
-        let Body { program, step } = &mut *self.body;
-        let _turn = memory::Turn::begin();
-        let run = || turn::within(&self.signal, || step.run(program, &near));
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            Err(match turn::is_stop(&*panic) {
-                true => Failure::new(Code::Cancelled, "the step was given up"),
-                false => step.place(program, Failure::panicked("the kernel", &*panic)),
-            })
-        })
-    }
-}
-
-fn surroundings<'a>(place: &'a Place, piece: PieceId, signal: &'a Signal) -> Surroundings<'a> {
-    Surroundings {
-        device: &place.name,
-        piece,
-        engine: &*place.engine,
-        sink: &*place.sink,
-        mailbox: &place.mailbox,
-        wake: &place.wake,
-        signal,
-        parked: &place.parked,
-    }
+    given_up: GivenUpSteps,
 }
 
 impl Table {
@@ -193,8 +154,8 @@ impl Table {
                 self.start(id, run);
             }
             Message::Arrive { step, values } => {
-                for Pushed { transfer, iterations, value } in values {
-                    self.arrive(step, transfer, iterations, value);
+                for pushed in values {
+                    self.arrive(step, pushed);
                 }
             }
             Message::Overflow { step, count, failure } => self.overflow(step, count, failure),
@@ -310,12 +271,12 @@ impl Table {
         }
         let held = std::mem::take(&mut piece.held);
         self.settle(id, result);
-        for given in held {
+        for awaited in held {
             let is_current = self.pieces.get(&id).is_some_and(|piece| piece.current == Some(number));
             if is_current {
-                self.feed(id, given);
+                self.feed(id, awaited);
             } else {
-                self.drop_given(given);
+                self.drop_awaited(awaited);
             }
         }
     }
@@ -363,7 +324,7 @@ impl Table {
             }
         }
         let held = std::mem::take(&mut piece.held);
-        held.into_iter().for_each(|given| self.drop_given(given));
+        held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
         if let Some(session) = self.sessions.get_mut(&id.session) {
             session.steps.remove(&number);
             session.ended.insert(number, number);
@@ -388,47 +349,48 @@ impl Table {
         session.early.retain(|number, early| {
             let is_over = steps.contains(number);
             if is_over {
-                let bytes: usize = early.values().map(step::cost).sum();
+                let bytes: usize = early.values().map(parked::cost).sum();
                 self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
             }
             !is_over
         });
     }
 
-    fn arrive(&mut self, id: StepId, transfer: u32, tags: Tags, value: Option<Tensor>) {
+    fn arrive(&mut self, id: StepId, pushed: Pushed) {
+        let cost = parked::cost(&pushed.value);
         let Some(session) = self.sessions.get_mut(&id.session) else {
-            self.place.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
+            self.place.parked.fetch_sub(cost, Ordering::Relaxed);
             return;
         };
-        let cost = step::cost(&value);
         let Some(&piece) = session.steps.get(&id.number) else {
             let twice = if session.ended.contains(id.number) {
                 Some(cost)
             } else {
                 let parked = session.early.entry(id.number).or_default();
-                parked.insert((transfer, tags), value).map(|first| step::cost(&first))
+                let Pushed { transfer, iterations, value } = pushed;
+                parked.insert((transfer, iterations), value).map(|first| parked::cost(&first))
             };
             self.place.parked.fetch_sub(twice.unwrap_or(0), Ordering::Relaxed);
             return;
         };
-        self.feed(piece, Given::Value { transfer, tags, value });
+        self.feed(piece, Awaited::Pushed(pushed));
     }
 
     fn wake(&mut self, ticket: Ticket, result: Result<Answer>) {
         let session = self.sessions.get(&ticket.step.session);
         let Some(&piece) = session.and_then(|session| session.steps.get(&ticket.step.number)) else { return };
-        self.feed(piece, Given::Woken { ticket, result });
+        self.feed(piece, Awaited::Answer { ticket, result });
     }
 
     /// Gives a step something that it waits for, and a turn.
-    fn feed(&mut self, id: PieceId, given: Given) {
-        let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_given(given) };
-        let Some(body) = &mut piece.body else { return piece.held.push(given) };
-        let near = surroundings(&self.place, id, &piece.signal);
+    fn feed(&mut self, id: PieceId, awaited: Awaited) {
+        let Some(piece) = self.pieces.get_mut(&id) else { return self.drop_awaited(awaited) };
+        let Some(body) = &mut piece.body else { return piece.held.push(awaited) };
+        let near = self.place.surroundings(id, &piece.signal);
         let Body { program, step } = &mut **body;
-        let fed = match given {
-            Given::Value { transfer, tags, value } => step.arrive(program, &near, transfer, tags, value),
-            Given::Woken { ticket, result } => step.wake(program, &near, ticket, result),
+        let fed = match awaited {
+            Awaited::Pushed(pushed) => step.arrive(program, &near, pushed),
+            Awaited::Answer { ticket, result } => step.wake(program, &near, ticket, result),
         };
         match fed {
             Ok(()) => self.queue(id),
@@ -440,9 +402,9 @@ impl Table {
     }
 
     /// Drops what no step waits for any more.
-    fn drop_given(&self, given: Given) {
-        if let Given::Value { value, .. } = given {
-            self.place.parked.fetch_sub(step::cost(&value), Ordering::Relaxed);
+    fn drop_awaited(&self, awaited: Awaited) {
+        if let Awaited::Pushed(pushed) = awaited {
+            self.place.parked.fetch_sub(parked::cost(&pushed.value), Ordering::Relaxed);
         }
     }
 
@@ -509,16 +471,10 @@ impl Table {
                     self.ending += usize::from(piece.current.is_some());
                 }
             }
-            piece.held.into_iter().for_each(|given| self.drop_given(given));
+            piece.held.into_iter().for_each(|awaited| self.drop_awaited(awaited));
         }
-        let bytes: usize = session.early.values().flat_map(Parked::values).map(step::cost).sum();
+        let bytes: usize = session.early.values().flat_map(Parked::values).map(parked::cost).sum();
         self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
         self.place.resources.release(id);
-    }
-}
-
-impl Turn {
-    fn step(&self) -> StepId {
-        StepId { session: self.id.session, number: self.number }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::super::Holds;
 use super::super::super::held::Tally;
+use super::super::super::mailbox::Holds;
 use super::{PieceState, Table};
 use crate::failure::Held;
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use super::super::super::mailbox::Message;
-use super::super::super::step;
+use super::super::super::parked;
 use super::Table;
 use crate::failure::{Code, Failure};
 use crate::ids::StepId;
@@ -66,7 +66,7 @@ impl Table {
             }
             Message::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
             Message::Arrive { values, .. } => {
-                let bytes: usize = values.iter().map(|pushed| step::cost(&pushed.value)).sum();
+                let bytes: usize = values.iter().map(|pushed| parked::cost(&pushed.value)).sum();
                 self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
             }
             Message::Release { session } => self.place.resources.release(session),

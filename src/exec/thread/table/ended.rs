@@ -11,12 +11,12 @@ const MAX_GIVEN_UP: usize = 1024;
 
 /// A set of step numbers, as ranges.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
+pub(super) struct EndedSteps {
     /// First to last, both within; ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Ended {
+impl EndedSteps {
     pub fn contains(&self, number: u64) -> bool {
         self.ranges.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
     }
@@ -45,9 +45,9 @@ impl Ended {
 
 /// The steps of a session that were given up before they came. None is in it that was not.
 #[derive(Debug, Default)]
-pub(super) struct GivenUp(Ended);
+pub(super) struct GivenUpSteps(EndedSteps);
 
-impl GivenUp {
+impl GivenUpSteps {
     pub fn insert(&mut self, number: u64) {
         self.0.join(number, number);
         if self.0.ranges.len() > MAX_GIVEN_UP {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn ranges_grow_together() {
         let check = |steps: &[(u64, u64)], ranges: &[(u64, u64)]| {
-            let mut ended = Ended::default();
+            let mut ended = EndedSteps::default();
             steps.iter().for_each(|&(first, last)| ended.insert(first, last));
             assert_eq!(ended.ranges.into_iter().collect::<Vec<_>>(), ranges, "{steps:?}");
         };
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_over_stays_over_and_the_set_stays_small() {
-        let mut ended = Ended::default();
+        let mut ended = EndedSteps::default();
         (0..10 * MAX_GAPS as u64).for_each(|i| ended.insert(2 * i, 2 * i));
         assert!(ended.ranges.len() <= MAX_GAPS);
         assert!(ended.contains(0) && ended.contains(1), "the oldest gap is closed");
@@ -93,7 +93,7 @@ mod tests {
     }
     #[test]
     fn a_step_that_was_not_given_up_is_never_taken_for_one_that_was() {
-        let mut given_up = GivenUp::default();
+        let mut given_up = GivenUpSteps::default();
         [5, 6, 9].into_iter().for_each(|number| given_up.insert(number));
         let check =
             |steps: Range<u64>, want: Option<u64>| assert_eq!(given_up.first_of(steps.clone()), want, "{steps:?}");

@@ -1,0 +1,66 @@
+//! What the parts of a device share: its engine, its resources, where its values go and where it hears of something.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+use super::engine::Engine;
+use super::kernel::Generators;
+use super::mailbox::Mailbox;
+use super::resource::Resources;
+use super::sink::Sink;
+use super::step::Body;
+use super::step::{Progress, Surroundings, Turn};
+use super::turn::{self, Signal};
+use super::waiting::Wake;
+use crate::device::DeviceName;
+use crate::failure::{Code, Failure, Result};
+use crate::ids::{PieceId, SessionId};
+use crate::memory;
+
+/// What the threads of a device, and its handle, share.
+pub(super) struct Place {
+    pub name: DeviceName,
+    pub engine: Box<dyn Engine>,
+    pub resources: Arc<Resources>,
+    pub sink: Arc<dyn Sink>,
+    pub mailbox: Mailbox,
+    /// The mailbox, as ops that wait know it.
+    pub wake: Arc<dyn Wake>,
+    /// Bytes of the values that arrived and that no node has taken yet.
+    pub parked: Arc<AtomicUsize>,
+    /// The state of each session's random ops, which all pieces of it share.
+    pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
+}
+
+impl Place {
+    /// What a step of a piece needs of its device.
+    pub fn surroundings<'a>(&'a self, piece: PieceId, signal: &'a Signal) -> Surroundings<'a> {
+        Surroundings {
+            device: &self.name,
+            piece,
+            engine: &*self.engine,
+            sink: &*self.sink,
+            has_message: self.mailbox.has_message(),
+            wake: &self.wake,
+            signal,
+            parked: &self.parked,
+        }
+    }
+
+    /// Lets the step of a turn run until it waits, is done, fails, has had its turn or is told to make way.
+    pub fn run(&self, turn: &mut Turn) -> Result<Progress> {
+        let Turn { id, body, signal, .. } = turn;
+        let near = self.surroundings(*id, signal);
+        let Body { program, step } = &mut **body;
+        let _turn = memory::Turn::begin();
+        let run = || turn::within(signal, || step.run(program, &near));
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            Err(match turn::is_stop(&*panic) {
+                true => Failure::new(Code::Cancelled, "the step was given up"),
+                false => step.place(program, Failure::panicked("the kernel", &*panic)),
+            })
+        })
+    }
+}
