@@ -92,6 +92,17 @@ pub enum Reason {
     PlanGone,
 }
 
+/// How far a request had come when it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// No step failed: the request was refused before one began, or ended from outside, since its client cancelled it or a task
+    /// was lost, say.
+    #[default]
+    Refused,
+    /// This step failed. Steps count from 1: to a client, those of its run; between nodes, those of its session.
+    InStep(u64),
+}
+
 /// A failed request: its class, a message for a person, and where it happened, as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -107,8 +118,8 @@ pub struct Failure {
     pub device: Option<String>,
     /// Full name of the task, e.g. `/job:local/task:1`, where no single device is to blame.
     pub task: Option<String>,
-    /// The step, counted from 1: to a client, of its run; between nodes, of its session.
-    pub step: Option<u64>,
+    /// Whether a step failed, or the request as a whole.
+    pub stage: Stage,
     /// Why, for a program; the message says it to a person.
     pub reason: Option<Reason>,
     /// The memory budget of this process refused it, and it does not say yet who holds the most. Stays in this process.
@@ -141,7 +152,7 @@ impl Failure {
             op: None,
             device: None,
             task: None,
-            step: None,
+            stage: Stage::Refused,
             reason: None,
             refusal: None,
         }
@@ -192,8 +203,15 @@ impl Failure {
     /// Names the step, unless an inner call already did.
     #[must_use]
     pub fn in_step(mut self, step: u64) -> Self {
-        self.step.get_or_insert(step);
+        if self.stage == Stage::Refused {
+            self.stage = Stage::InStep(step);
+        }
         self
+    }
+
+    /// Whether a step failed, and not the request as a whole.
+    pub fn is_in_step(&self) -> bool {
+        matches!(self.stage, Stage::InStep(_))
     }
 }
 
@@ -213,7 +231,7 @@ impl fmt::Display for Failure {
             (None, Some(task)) => place.push(format!("on {task}")),
             (None, None) => {}
         }
-        if let Some(step) = self.step {
+        if let Stage::InStep(step) = self.stage {
             place.push(format!("step {step}"));
         }
         if place.is_empty() { Ok(()) } else { write!(f, " ({})", place.join(", ")) }

@@ -83,7 +83,7 @@ pub mod verify;
 #[cfg(feature = "node")]
 pub use allocator::Allocator;
 #[cfg(feature = "node")]
-pub use failure::{Code, Failure, Reason, Result};
+pub use failure::{Code, Failure, Reason, Result, Stage};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;
 #[cfg(feature = "node")]

@@ -127,8 +127,8 @@ fn exit_of(failure: &Failure) -> Exit {
         Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
         Code::DeadlineExceeded => Exit::Timeout,
         // A node of the graph may say so too: a queue that is closed.
-        Code::Aborted | Code::ResourceExhausted if failure.node.is_none() && failure.step.is_none() => Exit::Mesh,
-        _ if failure.step.is_some() => Exit::GraphFailed,
+        Code::Aborted | Code::ResourceExhausted if failure.node.is_none() && !failure.is_in_step() => Exit::Mesh,
+        _ if failure.is_in_step() => Exit::GraphFailed,
         Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unimplemented | Code::OutOfRange => {
             Exit::BadInput
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::{Device, HostEngine, Pushed, Resources, Sink};
 use crate::device::{DeviceKind, DeviceName, Task};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Stage};
 use crate::graph::{Attr, Graph, NodeDef};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::plan::{PlanOptions, Signature, plan};
@@ -282,6 +282,6 @@ impl Cluster {
         assert_eq!(failure.code, code, "{failure}");
         assert!(failure.message.contains(message), "{failure}");
         assert_eq!(failure.node.as_deref(), Some(node), "{failure}");
-        assert!(failure.device.is_some() && failure.step.is_some(), "{failure}");
+        assert!(failure.device.is_some() && failure.is_in_step(), "{failure}");
     }
 }

@@ -4,24 +4,22 @@
 //! Values never pass through it but feeds and fetches. It never blocks the thread that delivers a message: planning
 //! happens on threads of its own, and no lock is held while anything is sent.
 
+mod machine;
 mod planner;
-mod plans;
-mod run;
-mod session;
 mod sessions;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use self::machine::{About, Ask, Event, Fed, Machine, Nanos, Outgoing, ToPlan};
 use self::planner::{Job, Planner, Work};
-use self::session::MasterSession;
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
-use crate::ids::{PieceId, RequestId, SessionId};
+use crate::ids::{RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
-use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, Request, SessionOptions, ToClient, ToMaster, ToWorker};
+use crate::protocol::{Cluster, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
@@ -57,41 +55,42 @@ struct State {
     router: Arc<dyn Router>,
     limits: Limits,
     sessions: Sessions,
+    started: Instant,
 }
-
-/// What is to be sent.
-type Outgoing = Vec<(Peer, Envelope)>;
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
-        let state = Arc::new(State { task, router, limits, sessions: Sessions::new(limits) });
+        let state = Arc::new(State { task, router, limits, sessions: Sessions::new(limits), started: Instant::now() });
         let work: Arc<dyn Work> = state.clone();
         Master { state, planner: Planner::start(work) }
     }
 
     /// Takes a message that a client or a worker sent.
     pub fn deliver(&self, from: &Peer, message: ToMaster, tensors: Vec<Tensor>) {
+        let State { router, .. } = &*self.state;
         match message {
             ToMaster::Request { id, request } => match request {
                 Request::Run { session, plan, steps, every, watched } => {
-                    let cluster = self.state.router.cluster();
-                    let ask = run::Ask { plan, steps, every, watched, feeds: tensors };
-                    self.state.asked(from, id, session, |session| session.begin(id, ask, &cluster));
+                    let ask = Ask { plan, steps, every, watched, feeds: tensors };
+                    let cluster = &router.cluster();
+                    self.state.asked(from, id, session, Event::Run { request: id, ask, cluster });
                 }
                 Request::Feed { session, run, feeds, wanted } => {
-                    let fed = run::Fed { run, feeds, wanted, tensors };
-                    self.state.asked(from, id, session, |session| session.feed(id, fed));
+                    let fed = Fed { run, feeds, wanted, tensors };
+                    self.state.asked(from, id, session, Event::Feed { request: id, fed });
                 }
                 Request::Cancel { session, run } => {
                     if let Ok(handle) = self.state.sessions.of(from, session) {
-                        let failure = Failure::new(Code::Cancelled, "the client cancelled the step");
-                        self.state.on(&handle, |session| session.cancel(run, &failure));
+                        self.state.on(&handle, Event::Cancel { run });
                     }
                     self.state.reply(from, id, Ok(Reply::Cancelled));
                 }
                 Request::Close { session } => self.close(from, id, session),
-                request => {
+                request @ (Request::Open { .. }
+                | Request::Extend { .. }
+                | Request::Prepare { .. }
+                | Request::Explain { .. }) => {
                     if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request }) {
                         let failure = failure.on_task(&self.state.task.to_string());
                         self.state.reply(from, id, Err(failure));
@@ -99,19 +98,17 @@ impl Master {
                 }
             },
             ToMaster::Registered { session, pieces, result } => {
-                self.state.told(session, |session| session.registered(from, &pieces, result));
+                self.state.told(session, Event::Registered { worker: from, pieces, result });
             }
             ToMaster::PartialFetch { piece, step, place } => {
-                self.state.told(piece.session, |session| session.partial_fetch(piece, step, place, tensors));
+                self.state.told(piece.session, Event::PartialFetch { piece, step, place, tensors });
             }
-            ToMaster::Done { piece, step } => {
-                self.state.told(piece.session, |session| session.done(piece, step, tensors));
-            }
+            ToMaster::Done { piece, step } => self.state.told(piece.session, Event::Done { piece, step, tensors }),
             ToMaster::Failed { step, failure } => {
-                self.state.told(step.session, |session| session.failed(step.number, failure));
+                self.state.told(step.session, Event::Failed { step: step.number, failure });
             }
             ToMaster::PeerLost { session, until, peer, why } => {
-                self.state.told(session, |session| session.peer_lost(from, until, &peer, &why));
+                self.state.told(session, Event::PeerLost { worker: from, until, peer, why });
             }
         }
     }
@@ -141,7 +138,7 @@ impl Master {
     /// How many runs are under way.
     #[cfg(test)]
     pub fn runs(&self) -> usize {
-        self.state.sessions.all().iter().map(|handle| handle.lock().runs.len()).sum()
+        self.state.sessions.all().iter().map(|handle| handle.lock().machine.runs()).sum()
     }
 
     /// A peer is gone: its own sessions end, and steps that need its task fail.
@@ -169,23 +166,42 @@ impl State {
         }
     }
 
-    /// Changes a session and sends what it then wants sent.
+    /// The time on this master's own clock.
+    fn now(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos
+    }
+
+    /// Tells a session what happens and sends what it then wants sent. Answers what it wants planned.
+    fn on(&self, handle: &Arc<Handle>, event: Event<'_>) -> Option<ToPlan> {
+        self.on_session(handle, event, |_| true)?
+    }
+
+    /// So too, if it `is_wanted` then; `None` if not.
     ///
     /// What a session decides leaves in the order in which it was decided, whichever threads it was decided on: so two runs
     /// of one plan start in the same order everywhere (or each could wait for the other), and no Abort overtakes the Start
     /// that it is about. One thread at a time sends for a session, and holds nothing meanwhile: a slow way to one worker
     /// or client holds up no other session.
-    fn on<T>(&self, handle: &Arc<Handle>, change: impl FnOnce(&mut MasterSession) -> T) -> T {
-        let (answer, sends) = {
+    fn on_session(
+        &self,
+        handle: &Arc<Handle>,
+        event: Event<'_>,
+        is_wanted: impl FnOnce(&Machine) -> bool,
+    ) -> Option<Option<ToPlan>> {
+        let now = self.now();
+        let (to_plan, sends) = {
             let mut session = handle.lock();
-            let answer = change(&mut session);
-            let sends = !session.outbox.is_empty() && !std::mem::replace(&mut session.is_sending, true);
-            (answer, sends)
+            if !is_wanted(&session.machine) {
+                return None;
+            }
+            let to_plan = session.machine.handle(event, now);
+            let sends = session.machine.has_outgoing() && !std::mem::replace(&mut session.is_sending, true);
+            (to_plan, sends)
         };
         if sends {
             self.empty(handle);
         }
-        answer
+        Some(to_plan)
     }
 
     fn empty(&self, handle: &Arc<Handle>) {
@@ -204,7 +220,7 @@ impl State {
         loop {
             {
                 let mut session = handle.lock();
-                std::mem::swap(&mut outgoing, &mut session.outbox);
+                session.machine.take_outgoing(&mut outgoing);
                 if outgoing.is_empty() {
                     session.is_sending = false;
                     return;
@@ -219,43 +235,33 @@ impl State {
         }
     }
 
-    /// What could not be sent is made good.
+    /// A session hears that something could not be sent; what it then wants sent comes behind what is being sent.
     fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
-        let is_gone = failure.code == Code::Unavailable;
-        let mut session = handle.lock();
-        match about {
-            About::Pieces(_) | About::Step(_) if is_gone => session.lose(to, failure),
-            About::Pieces(pieces) => session.registered(to, &pieces, Err(failure.clone())),
-            About::Step(number) => session.unsent(number, failure),
-            // The peer is gone; its sessions end, and it has let go of everything.
-            _ if is_gone => {}
-            About::Answer(id) => session.answer(id, Err(failure.clone())),
-            About::Fetch(id) => session.cancel(id, failure),
-            About::Nothing => tracing::warn!("{to} was not told to let go of something: {failure}"),
+        if matches!(about, About::Nothing) && failure.code != Code::Unavailable {
+            tracing::warn!("{to} was not told to let go of something: {failure}");
         }
+        handle.lock().machine.handle(Event::Unsent { to, about, failure }, self.now());
     }
 
     /// Does for a client what it asks of its session.
-    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, change: impl FnOnce(&mut MasterSession)) {
+    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, event: Event<'_>) -> Option<ToPlan> {
         let found = self.sessions.of(client, session).and_then(|handle| {
-            let is_done = self.on(&handle, |session| {
-                let is_open = !session.is_over;
-                if is_open {
-                    change(session);
-                }
-                is_open
-            });
-            if is_done { Ok(()) } else { Err(self.sessions.no_session(session)) }
+            let is_open = |machine: &Machine| !machine.is_over();
+            self.on_session(&handle, event, is_open).ok_or_else(|| self.sessions.no_session(session))
         });
-        if let Err(failure) = found {
-            self.reply(client, id, Err(failure));
+        match found {
+            Ok(to_plan) => to_plan,
+            Err(failure) => {
+                self.reply(client, id, Err(failure));
+                None
+            }
         }
     }
 
     /// Takes in what a worker tells of a session.
-    fn told(&self, session: SessionId, change: impl FnOnce(&mut MasterSession)) {
+    fn told(&self, session: SessionId, event: Event<'_>) {
         if let Some(handle) = self.sessions.find(session) {
-            self.on(&handle, change);
+            self.on(&handle, event);
         }
     }
 
@@ -266,7 +272,10 @@ impl State {
                 self.open(client, session, graph, options).map(|()| Some(Reply::Opened))
             }
             Request::Extend { session, nodes } => self.extend(client, session, nodes).map(|()| Some(Reply::Extended)),
-            Request::Prepare { session, signature } => self.prepare(client, id, session, signature).map(|()| None),
+            Request::Prepare { session, signature } => {
+                self.prepare(client, id, session, signature);
+                Ok(None)
+            }
             // What was under way when the client closed it may have been its opening.
             Request::Close { session } => {
                 self.close(client, session, &Failure::new(Code::Cancelled, "the session was closed"));
@@ -281,22 +290,22 @@ impl State {
 
     fn open(&self, client: &Peer, id: SessionId, graph: Vec<NodeDef>, options: SessionOptions) -> Result<()> {
         let graph = Graph::new(graph)?;
-        let session = MasterSession::new(id, client.clone(), graph, options, self.limits);
-        let evicted = self.sessions.insert(Handle::new(session));
+        let session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
+        let evicted = self.sessions.insert(Handle::new(session), self.now());
         if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
             let failure = self.sessions.no_session(handle.id);
-            self.on(&handle, |session| session.end(&failure));
+            self.on(&handle, Event::End { failure: &failure });
         }
         Ok(())
     }
 
     fn extend(&self, client: &Peer, id: SessionId, nodes: Vec<NodeDef>) -> Result<()> {
         let handle = self.sessions.of(client, id)?;
-        let old = Arc::clone(&handle.lock().graph);
+        let old = Arc::clone(handle.lock().machine.graph());
         let mut defs = old.to_defs();
         defs.extend(nodes);
         let graph = Arc::new(Graph::new(defs)?);
-        handle.lock().graph = graph;
+        self.on(&handle, Event::Extended(graph));
         Ok(())
     }
 
@@ -322,50 +331,37 @@ impl State {
         Ok(crate::plan::plan(graph, &devices, signature, &options)?)
     }
 
-    /// Plans a signature and sends the pieces out, and answers when they are registered; at once where that stands already.
-    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) -> Result<()> {
-        let cluster = self.router.cluster();
-        let handle = self.sessions.of(client, id)?;
-        let missing = self.on(&handle, |session| {
-            if session.is_over {
-                return Err(self.sessions.no_session(id));
-            }
-            let is_missing = session.ask(request, &signature, &cluster);
-            Ok(is_missing.then(|| (Arc::clone(&session.graph), session.options.clone())))
-        });
-        let Some((graph, options)) = missing? else { return Ok(()) };
-        let plan = self.make_plan(&graph, &cluster, &signature, &options).map_err(|failure| {
-            // A device that is not there because its task was lost is no mistake of the graph.
-            handle.lock().lost_to(&cluster).unwrap_or(failure)
-        })?;
-        if options.log_placement {
-            log_placement(&plan);
+    /// Plans a signature and sends the pieces out; the session answers when they are registered, or at once if it can.
+    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) {
+        let cluster = &*self.router.cluster();
+        let asked = self.asked(client, request, id, Event::Prepare { request, signature, cluster });
+        let Some(ToPlan { graph, options, signature }) = asked else { return };
+        let plan = self.make_plan(&graph, cluster, &signature, &options);
+        if let (true, Ok(plan)) = (options.log_placement, &plan) {
+            log_placement(plan);
         }
-        self.on(&handle, |session| match session.is_over {
-            true => Err(self.sessions.no_session(id)),
-            false => session.register(request, signature, plan, &cluster),
-        })
+        self.asked(client, request, id, Event::Planned { request, signature, plan, cluster });
     }
 
     /// Ends a session of a client's, if there is such a one.
     fn close(&self, client: &Peer, id: SessionId, failure: &Failure) {
         if let Ok(handle) = self.sessions.of(client, id) {
             self.sessions.remove(id);
-            self.on(&handle, |session| session.end(failure));
+            self.on(&handle, Event::End { failure });
         }
     }
 
     /// Steps and registrations that wait for `peer` wait in vain.
     fn lose(&self, peer: &Peer, failure: &Failure) {
         for handle in self.sessions.all() {
-            self.on(&handle, |session| session.lose(peer, failure));
+            self.on(&handle, Event::Down { peer, failure });
         }
     }
 }
 
 impl Work for State {
     fn nodes(&self, request: &Request) -> usize {
-        let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().graph.len());
+        let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().machine.graph().len());
         match request {
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes } => known(session) + nodes.len(),
@@ -391,45 +387,6 @@ impl Work for State {
             self.close(client, handle.id, &failure);
         }
         self.reply(client, id, Err(failure));
-    }
-}
-
-/// What a message is about, for when it cannot be sent.
-enum About {
-    /// Pieces of a plan that a worker is to hold.
-    Pieces(Vec<PieceId>),
-    /// A worker's part in a run, by one of its steps.
-    Step(u64),
-    /// What answers a request.
-    Answer(RequestId),
-    /// What a run tells its client while it is under way.
-    Fetch(RequestId),
-    /// What nobody waits for.
-    Nothing,
-}
-
-impl About {
-    fn of(message: &Message) -> About {
-        match message {
-            Message::ToWorker(message) => match message {
-                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
-                ToWorker::Start { first, .. } => About::Step(*first),
-                ToWorker::Push { step, .. } => About::Step(step.number),
-                ToWorker::Abort { .. }
-                | ToWorker::Forget { .. }
-                | ToWorker::Release { .. }
-                | ToWorker::Clear { .. } => About::Nothing,
-            },
-            Message::ToClient(message) => match message {
-                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
-                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
-                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
-            },
-            // A master says nothing else.
-            Message::ToMaster(_) | Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {
-                About::Nothing
-            }
-        }
     }
 }
 

@@ -322,7 +322,7 @@ impl DoorSession {
         let is_over = match &result {
             Ok(_) => run.is_over().await,
             // A feed or fetch that was not announced leaves the run as it was.
-            Err(failure) => failure.step.is_some() || failure.code != Code::InvalidArgument,
+            Err(failure) => failure.is_in_step() || failure.code != Code::InvalidArgument,
         };
         if is_over {
             lock(&self.partial).remove(handle);

@@ -241,7 +241,7 @@ fn nothing_waits_for_the_steps_of_a_start_that_found_no_room() {
     }
     device.start(id, 10, 3, Vec::new());
     let failure = events.recv_timeout(PATIENCE).unwrap().unwrap_err();
-    assert_eq!((failure.code, failure.step), (Code::ResourceExhausted, Some(10)), "{failure}");
+    assert_eq!((failure.code, failure.stage), (Code::ResourceExhausted, Stage::InStep(10)), "{failure}");
     assert!(failure.message.contains("MAX_MESSAGES"), "{failure}");
     go.send(()).unwrap();
     device.holds();
@@ -316,7 +316,7 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     device.register(id(2), chain(1)).unwrap();
     device.start(id(1), 1, 1, Vec::new());
     let failure = next(&events).unwrap_err();
-    assert_eq!((failure.code, failure.step), (Code::Internal, Some(1)), "{failure}");
+    assert_eq!((failure.code, failure.stage), (Code::Internal, Stage::InStep(1)), "{failure}");
     assert!(failure.message.contains("clumsy") && failure.device.is_some(), "{failure}");
     device.start(id(2), 2, 1, Vec::new());
     device.start(id(1), 3, 1, Vec::new());
@@ -330,7 +330,7 @@ fn a_panic_outside_of_a_step_leaves_nobody_waiting() {
     for step in [2, 3] {
         device.start(id(1), step, 1, Vec::new());
         let failure = next(&events).unwrap_err();
-        assert_eq!((failure.code, failure.step), (Code::Internal, Some(step)), "{failure}");
+        assert_eq!((failure.code, failure.stage), (Code::Internal, Stage::InStep(step)), "{failure}");
         assert!(failure.message.contains(&name.to_string()) && failure.message.contains("clumsy"), "{failure}");
     }
     let failure = device.register(id(2), chain(1)).unwrap_err();

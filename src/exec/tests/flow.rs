@@ -35,7 +35,7 @@ fn a_branch_not_taken_is_dead_as_far_as_its_merge() {
         cluster.check(&graph, &[("p", "false")], &[("m", "5"), ("m:1", "0")]);
         let step = cluster.start(&graph, &[("p", tensor("false"))], &["t"], 1).unwrap();
         let failure = cluster.wait(step).unwrap_err();
-        assert_eq!((failure.code, failure.step), (Code::InvalidArgument, Some(3)), "{failure}");
+        assert_eq!((failure.code, failure.stage), (Code::InvalidArgument, Stage::InStep(3)), "{failure}");
     }
 }
 

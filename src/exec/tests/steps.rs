@@ -47,7 +47,7 @@ fn a_failure_ends_its_steps_on_every_device_and_leaves_nothing() {
         assert_eq!(cluster.wait(first + i).unwrap(), [Tensor::scalar(i as i32 + 1)]);
     }
     let failure = cluster.wait(first + 9).unwrap_err();
-    assert_eq!((failure.node.as_deref(), failure.step), (Some("guard"), Some(first + 9)), "{failure}");
+    assert_eq!((failure.node.as_deref(), failure.stage), (Some("guard"), Stage::InStep(first + 9)), "{failure}");
     assert_eq!(failure.device.as_deref(), Some("/job:local/task:1/device:CPU:0"));
     cluster.is_empty();
     cluster.check(&graph, &[], &[("init", "0")]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::Host;
 use crate::device::Task;
 use crate::exec::{BackendChoice, Resources, cpu};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Result, Stage};
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
 use crate::protocol::{Cluster, Envelope, Member, Peer, SessionOptions};
@@ -438,7 +438,7 @@ async fn live(host: &Host, plot: Plot, draw: &mut Draw) -> Result<u64, String> {
             }
             Err(failure) if plot == Plot::Fails && count >= FAILS_AT => {
                 let is_cause = failure.code == Code::InvalidArgument && failure.node.as_deref() == Some("check");
-                if !is_cause || failure.step != Some(FAILS_AT) {
+                if !is_cause || failure.stage != Stage::InStep(FAILS_AT) {
                     return Err(format!("run {run} of {count} steps failed otherwise: {failure}"));
                 }
             }

@@ -5,10 +5,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
 
 use super::Limits;
-use super::session::MasterSession;
+use super::machine::{Machine, Nanos};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
 use crate::lock::lock;
@@ -26,7 +25,16 @@ pub(super) struct Sessions {
 pub(super) struct Handle {
     pub id: SessionId,
     pub client: Peer,
-    session: Mutex<MasterSession>,
+    session: Mutex<Session>,
+}
+
+/// A session, and how far it is with sending what it decided.
+pub(super) struct Session {
+    pub machine: Machine,
+    /// Somebody sends what it wants sent.
+    pub is_sending: bool,
+    /// A panic may have lost some of what it wanted sent.
+    pub is_damaged: bool,
 }
 
 #[derive(Default)]
@@ -37,11 +45,12 @@ struct Table {
 }
 
 impl Handle {
-    pub fn new(session: MasterSession) -> Arc<Self> {
-        Arc::new(Handle { id: session.id, client: session.client.clone(), session: Mutex::new(session) })
+    pub fn new(machine: Machine) -> Arc<Self> {
+        let (id, client) = (machine.id, machine.client.clone());
+        Arc::new(Handle { id, client, session: Mutex::new(Session { machine, is_sending: false, is_damaged: false }) })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, MasterSession> {
+    pub fn lock(&self) -> MutexGuard<'_, Session> {
         lock(&self.session)
     }
 
@@ -87,14 +96,14 @@ impl Sessions {
     ///
     /// # Errors
     /// AlreadyExists; ResourceExhausted where there are too many and all are in use.
-    pub fn insert(&self, handle: Arc<Handle>) -> Result<Option<Arc<Handle>>> {
+    pub fn insert(&self, handle: Arc<Handle>, now: Nanos) -> Result<Option<Arc<Handle>>> {
         let mut table = self.lock();
         if table.open.contains_key(&handle.id) {
             return Err(Failure::new(Code::AlreadyExists, format!("session {} is open already", handle.id)));
         }
         let mut evicted = None;
         if table.open.len() >= self.limits.sessions {
-            let victim = table.victim(&self.limits).ok_or_else(|| {
+            let victim = table.victim(&self.limits, now).ok_or_else(|| {
                 let Limits { sessions, idle_kept, .. } = self.limits;
                 let why = format!(
                     "{sessions} sessions are open already, and each was used within the last {} s; close some",
@@ -119,17 +128,18 @@ impl Sessions {
 
 impl Table {
     /// Of the client that has most sessions, so that it takes no other's place, the idle one that was not used for longest.
-    fn victim(&self, limits: &Limits) -> Option<SessionId> {
+    fn victim(&self, limits: &Limits, now: Nanos) -> Option<SessionId> {
         let mut of_client: HashMap<&Peer, usize> = HashMap::new();
         for handle in self.open.values() {
             *of_client.entry(&handle.client).or_default() += 1;
         }
-        let now = Instant::now();
+        let kept = limits.idle_kept.as_nanos() as Nanos;
         let idle = self.open.values().filter_map(|handle| {
             // Whoever holds it uses it.
             let session = handle.session.try_lock().ok()?;
-            let is_idle = session.is_idle() && now.saturating_duration_since(session.used) >= limits.idle_kept;
-            is_idle.then(|| (of_client[&handle.client], std::cmp::Reverse(session.used), handle.id))
+            let (machine, used) = (&session.machine, session.machine.used());
+            let is_idle = machine.is_idle() && now.saturating_sub(used) >= kept;
+            is_idle.then(|| (of_client[&handle.client], std::cmp::Reverse(used), handle.id))
         });
         idle.max().map(|(.., id)| id)
     }

@@ -9,7 +9,7 @@ use crate::device::DeviceName;
 use crate::failure::Reason;
 use crate::graph::read;
 use crate::ids::{Incarnation, PieceId};
-use crate::protocol::{DeviceInfo, Member};
+use crate::protocol::{DeviceInfo, Envelope, Member, Message, ToWorker};
 use crate::tensor::Tensor;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -441,7 +441,7 @@ fn a_slow_way_to_one_worker_holds_up_no_other_session() {
             master.deliver(&client, message, vec![Tensor::scalar(7i32)]);
         });
         // The other session's step goes out meanwhile.
-        while bench.master.state.sessions.find(SessionId(1)).unwrap().lock().runs.is_empty() {
+        while bench.master.state.sessions.find(SessionId(1)).unwrap().lock().machine.runs() == 0 {
             std::thread::yield_now();
         }
         let run = Request::Run { session: SessionId(2), plan: quick, steps: 1, every: 0, watched: false };

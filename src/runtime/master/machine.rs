@@ -1,39 +1,98 @@
-//! One client's session: its graph, the plans made of it, the runs under way, and what it wants sent.
+//! One client's session as a state machine: its graph, the plans made of it, the runs under way.
 //!
-//! Decides and sends nothing: what is to be sent is kept in the order in which it was decided, and leaves in that order.
+//! Pure: what happens comes in as an [`Event`] with the time at which it does, and what is to be sent comes out, in the order in
+//! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
+
+mod plans;
+mod run;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
-use super::run::Runs;
-use super::{Limits, Outgoing};
+use self::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
+use self::run::Runs;
+pub(super) use self::run::{Ask, Fed};
+use super::Limits;
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
-use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
+use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
-pub(super) struct MasterSession {
-    pub id: SessionId,
-    pub client: Peer,
+/// What is to be sent.
+pub(super) type Outgoing = Vec<(Peer, Envelope)>;
+
+/// A time on the master's own clock, in nanoseconds.
+pub(super) type Nanos = u64;
+
+/// What happens to a session.
+pub(super) enum Event<'a> {
+    /// Its client asks for a run.
+    Run { request: RequestId, ask: Ask, cluster: &'a Cluster },
+    /// Its client gives a partial run some of its feeds.
+    Feed { request: RequestId, fed: Fed },
+    /// Its client gives up a run.
+    Cancel { run: RequestId },
+    /// Its client asks for the plan of a signature.
+    Prepare { request: RequestId, signature: Signature, cluster: &'a Cluster },
+    /// What the session wanted planned has been, on this cluster.
+    Planned { request: RequestId, signature: Signature, plan: Result<Plan>, cluster: &'a Cluster },
+    /// Its graph has more nodes.
+    Extended(Arc<Graph>),
+    /// A worker has compiled its pieces of a plan, or refused them.
+    Registered { worker: &'a Peer, pieces: Vec<PieceId>, result: Result<()> },
+    /// A worker has a fetch of a partial run, by its place among the piece's fetches.
+    PartialFetch { piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor> },
+    /// A piece has run for this step.
+    Done { piece: PieceId, step: u64, tensors: Vec<Tensor> },
+    /// A step failed on a worker.
+    Failed { step: u64, failure: Failure },
+    /// A worker lost its link with `peer` after it was told to start steps up to `until`.
+    PeerLost { worker: &'a Peer, until: u64, peer: Peer, why: String },
+    /// A peer is gone, and what waits for it waits in vain.
+    Down { peer: &'a Peer, failure: &'a Failure },
+    /// Something the session wanted sent could not be.
+    Unsent { to: &'a Peer, about: About, failure: &'a Failure },
+    /// It ends: its client closed it or is gone, or another took its place.
+    End { failure: &'a Failure },
+}
+
+/// What a session wants planned: an [`Event::Planned`] follows.
+pub(super) struct ToPlan {
     pub graph: Arc<Graph>,
     pub options: SessionOptions,
-    pub plans: Plans,
-    pub runs: Runs,
+    pub signature: Signature,
+}
+
+/// What a message is about, for when it cannot be sent.
+pub(super) enum About {
+    /// Pieces of a plan that a worker is to hold.
+    Pieces(Vec<PieceId>),
+    /// A worker's part in a run, by one of its steps.
+    Step(u64),
+    /// What answers a request.
+    Answer(RequestId),
+    /// What a run tells its client while it is under way.
+    Fetch(RequestId),
+    /// What nobody waits for.
+    Nothing,
+}
+
+pub(super) struct Machine {
+    pub id: SessionId,
+    pub client: Peer,
+    graph: Arc<Graph>,
+    options: SessionOptions,
+    plans: Plans,
+    runs: Runs,
     /// When its client last asked for something.
-    pub used: Instant,
+    used: Nanos,
     /// What is to be sent, first what was decided first.
-    pub outbox: Outgoing,
-    /// Somebody sends what is in the outbox.
-    pub is_sending: bool,
+    outbox: Outgoing,
     /// It has ended; whoever still holds it does nothing more with it.
-    pub is_over: bool,
-    /// A panic may have lost some of what it wanted sent.
-    pub is_damaged: bool,
+    is_over: bool,
     next_piece: u32,
     /// The tasks that pieces were sent to, and which process held each then.
     tasks: HashMap<Task, Incarnation>,
@@ -44,24 +103,82 @@ pub(super) struct MasterSession {
 /// The pieces of one worker, to be sent to it.
 type Pieces = Vec<(PieceId, Piece)>;
 
-impl MasterSession {
-    pub fn new(id: SessionId, client: Peer, graph: Graph, options: SessionOptions, limits: Limits) -> Self {
-        MasterSession {
+impl Machine {
+    pub fn new(id: SessionId, client: Peer, graph: Graph, options: SessionOptions, limits: Limits, now: Nanos) -> Self {
+        Machine {
             id,
             client,
             graph: Arc::new(graph),
             options,
             plans: Plans::new(limits),
             runs: Runs::default(),
-            used: Instant::now(),
+            used: now,
             outbox: Outgoing::new(),
-            is_sending: false,
             is_over: false,
-            is_damaged: false,
             next_piece: 0,
             tasks: HashMap::new(),
             workers: BTreeSet::new(),
         }
+    }
+
+    /// Takes in what happens. What is then to be sent is left for [`Machine::take_outgoing`]; what is to be planned first
+    /// is answered here.
+    pub fn handle(&mut self, event: Event<'_>, now: Nanos) -> Option<ToPlan> {
+        match event {
+            Event::Run { request, ask, cluster } => {
+                self.used = now;
+                self.begin(request, ask, cluster, now);
+            }
+            Event::Feed { request, fed } => {
+                self.used = now;
+                self.feed(request, fed);
+            }
+            Event::Cancel { run } => self.cancel(run, &Failure::new(Code::Cancelled, "the client cancelled the step")),
+            Event::Prepare { request, signature, cluster } => {
+                self.used = now;
+                return self.prepare(request, signature, cluster);
+            }
+            Event::Planned { request, signature, plan, cluster } => self.planned(request, signature, plan, cluster),
+            Event::Extended(graph) => self.graph = graph,
+            Event::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
+            Event::PartialFetch { piece, step, place, tensors } => self.partial_fetch(piece, step, place, tensors),
+            Event::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
+            Event::Failed { step, failure } => self.failed(step, failure),
+            Event::PeerLost { worker, until, peer, why } => self.peer_lost(worker, until, &peer, &why),
+            Event::Down { peer, failure } => self.lose(peer, failure),
+            Event::Unsent { to, about, failure } => self.unsent(to, about, failure),
+            Event::End { failure } => self.end(failure),
+        }
+        None
+    }
+
+    /// Swaps what is to be sent for what is in `empty`, which keeps its place for the next.
+    pub fn take_outgoing(&mut self, empty: &mut Outgoing) {
+        std::mem::swap(empty, &mut self.outbox);
+    }
+
+    /// Whether something is to be sent.
+    pub fn has_outgoing(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// When its client last asked for something.
+    pub fn used(&self) -> Nanos {
+        self.used
+    }
+
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
+    }
+
+    /// How many runs are under way.
+    #[cfg(test)]
+    pub fn runs(&self) -> usize {
+        self.runs.len()
     }
 
     /// Whether nothing of it is under way.
@@ -70,34 +187,47 @@ impl MasterSession {
         self.runs.is_empty() && !self.plans.iter().any(is_asked)
     }
 
-    pub fn send(&mut self, to: Peer, envelope: impl Into<Envelope>) {
+    fn send(&mut self, to: Peer, envelope: impl Into<Envelope>) {
         self.outbox.push((to, envelope.into()));
     }
 
-    pub fn answer(&mut self, id: RequestId, result: Result<Reply>) {
+    fn answer(&mut self, id: RequestId, result: Result<Reply>) {
         self.answer_with(id, result, Vec::new());
     }
 
-    pub fn answer_with(&mut self, id: RequestId, result: Result<Reply>, tensors: Vec<Tensor>) {
+    fn answer_with(&mut self, id: RequestId, result: Result<Reply>, tensors: Vec<Tensor>) {
         self.send(self.client.clone(), Envelope::new(ToClient::Reply { id, result }, tensors));
     }
 
-    pub fn forget(&mut self, unneeded: Unneeded) {
+    fn forget(&mut self, unneeded: Unneeded) {
         for (worker, pieces) in unneeded {
             self.send(worker, ToWorker::Forget { pieces });
         }
     }
 
-    /// A request for a signature's plan: answers it where that can run as it stands. Whether the plan must be made.
-    pub fn ask(&mut self, request: RequestId, signature: &Signature, cluster: &Cluster) -> bool {
-        self.used = Instant::now();
-        match self.plans.stand(signature, cluster, request) {
-            Ok(Standing::Nothing) => return true,
+    /// A request for a signature's plan: answers it if that can run as it stands, and otherwise says what is to be planned.
+    fn prepare(&mut self, request: RequestId, signature: Signature, cluster: &Cluster) -> Option<ToPlan> {
+        match self.plans.stand(&signature, cluster, request) {
+            Ok(Standing::Nothing) => {
+                return Some(ToPlan { graph: Arc::clone(&self.graph), options: self.options.clone(), signature });
+            }
             Ok(Standing::Asked) => {}
             Ok(Standing::Ready(number)) => self.prepared(&[request], number),
             Err(failure) => self.answer(request, Err(failure)),
         }
-        false
+        None
+    }
+
+    /// The plan is made; the request is answered when its pieces are registered, or now if there is none.
+    fn planned(&mut self, request: RequestId, signature: Signature, plan: Result<Plan>, cluster: &Cluster) {
+        let registered = match plan {
+            Ok(plan) => self.register(request, signature, plan, cluster),
+            // A device that is not there because its task was lost is no mistake of the graph.
+            Err(failure) => Err(self.lost_to(cluster).unwrap_or(failure)),
+        };
+        if let Err(failure) = registered {
+            self.answer(request, Err(failure));
+        }
     }
 
     fn prepared(&mut self, requests: &[RequestId], number: u32) {
@@ -112,7 +242,7 @@ impl MasterSession {
     ///
     /// # Errors
     /// Where a task is gone, or too many plans are in use. Nothing is sent then.
-    pub fn register(&mut self, request: RequestId, signature: Signature, plan: Plan, cluster: &Cluster) -> Result<()> {
+    fn register(&mut self, request: RequestId, signature: Signature, plan: Plan, cluster: &Cluster) -> Result<()> {
         let summary = plan.summary();
         let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
@@ -200,7 +330,7 @@ impl MasterSession {
     }
 
     /// A worker has compiled its pieces of a plan, or refused them.
-    pub fn registered(&mut self, worker: &Peer, pieces: &[PieceId], result: Result<()>) {
+    fn registered(&mut self, worker: &Peer, pieces: &[PieceId], result: Result<()>) {
         let Some(number) = pieces.first().and_then(|&piece| self.plans.of_piece(piece)) else { return };
         let Some(plan) = self.plans.get_mut(number) else { return };
         let Registration::Waiting { requests, workers } = &mut plan.registration else { return };
@@ -229,14 +359,29 @@ impl MasterSession {
         self.forget(unneeded);
     }
 
-    /// Where the session ends with its tasks and one of them is not up: that.
-    pub fn lost_to(&self, cluster: &Cluster) -> Option<Failure> {
+    /// If the session ends with its tasks and one of them is not up: that.
+    fn lost_to(&self, cluster: &Cluster) -> Option<Failure> {
         let is_gone = |task: &&Task| cluster.member(task).is_none();
         self.tasks.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
     }
 
+    /// What could not be sent is made good.
+    fn unsent(&mut self, to: &Peer, about: About, failure: &Failure) {
+        let is_gone = failure.code == Code::Unavailable;
+        match about {
+            About::Pieces(_) | About::Step(_) if is_gone => self.lose(to, failure),
+            About::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
+            About::Step(number) => self.unsent_step(number, failure),
+            // The peer is gone; its sessions end, and it has let go of everything.
+            _ if is_gone => {}
+            About::Answer(id) => self.answer(id, Err(failure.clone())),
+            About::Fetch(id) => self.cancel(id, failure),
+            About::Nothing => {}
+        }
+    }
+
     /// `peer` is gone, and what waits for it waits in vain.
-    pub fn lose(&mut self, peer: &Peer, failure: &Failure) {
+    fn lose(&mut self, peer: &Peer, failure: &Failure) {
         for run in self.runs.needing(peer) {
             self.fail_run(run, failure);
         }
@@ -252,7 +397,7 @@ impl MasterSession {
     }
 
     /// Ends it: every worker that ever held a piece of it lets go, and whoever waits is answered.
-    pub fn end(&mut self, failure: &Failure) {
+    fn end(&mut self, failure: &Failure) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
@@ -269,6 +414,31 @@ impl MasterSession {
         open.sort_unstable();
         for request in open {
             self.answer(request, Err(failure.clone()));
+        }
+    }
+}
+
+impl About {
+    pub fn of(message: &Message) -> About {
+        match message {
+            Message::ToWorker(message) => match message {
+                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
+                ToWorker::Start { first, .. } => About::Step(*first),
+                ToWorker::Push { step, .. } => About::Step(step.number),
+                ToWorker::Abort { .. }
+                | ToWorker::Forget { .. }
+                | ToWorker::Release { .. }
+                | ToWorker::Clear { .. } => About::Nothing,
+            },
+            Message::ToClient(message) => match message {
+                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
+                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
+                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
+            },
+            // A master says nothing else.
+            Message::ToMaster(_) | Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {
+                About::Nothing
+            }
         }
     }
 }
@@ -292,7 +462,7 @@ fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
 }
 
 /// What a session that ends with its tasks says once one of them is not the process that it was.
-pub(super) fn lost(task: &Task) -> Failure {
+fn lost(task: &Task) -> Failure {
     let why = format!(
         "task {task} was lost or restarted since this session used it, and what it kept there is gone; open a new session \
          and restore"

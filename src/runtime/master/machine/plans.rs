@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Limits;
+use super::super::Limits;
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{Incarnation, PieceId, RequestId};

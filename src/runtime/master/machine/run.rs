@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::Outgoing;
 use super::plans::{FeedWay, Part, Prepared, gone};
-use super::session::{MasterSession, lost};
+use super::{Machine, Nanos, Outgoing, lost};
 use crate::device::Task;
-use crate::failure::{Code, Failure, Reason, Result};
+use crate::failure::{Code, Failure, Reason, Result, Stage};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
 use crate::plan::Signature;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
@@ -19,12 +17,12 @@ use crate::tensor::Tensor;
 /// Steps of one run that the workers may be ahead of the slowest piece.
 const WINDOW: u64 = 32;
 /// How often a client that watches a run is told how far it is.
-const TELLS: Duration = Duration::from_millis(100);
+const TELLS: Nanos = 100_000_000;
 /// Most runs of one session under way at once.
 const MAX_RUNS: usize = 1024;
 
 /// What a client asks to run.
-pub(super) struct Ask {
+pub(in super::super) struct Ask {
     pub plan: u32,
     pub steps: u64,
     pub every: u64,
@@ -33,7 +31,7 @@ pub(super) struct Ask {
 }
 
 /// What a client gives a partial run: these of the signature's feeds.
-pub(super) struct Fed {
+pub(in super::super) struct Fed {
     pub run: RequestId,
     pub feeds: Vec<u32>,
     /// The fetches that are then waited for.
@@ -66,7 +64,7 @@ struct Run {
     feeds: Vec<Tensor>,
     every: u64,
     /// When the client, if it watches, was last told how far the run is.
-    told: Option<Instant>,
+    told: Option<Nanos>,
     /// Number of the run's first step, of the next to start, and one past its last.
     first: u64,
     next: u64,
@@ -212,7 +210,15 @@ impl Run {
     }
 
     /// A piece has done its part of a step. Whether the run is over.
-    fn done(&mut self, client: &Peer, piece: PieceId, number: u64, tensors: Vec<Tensor>, out: &mut Outgoing) -> bool {
+    fn done(
+        &mut self,
+        client: &Peer,
+        piece: PieceId,
+        number: u64,
+        tensors: Vec<Tensor>,
+        now: Nanos,
+        out: &mut Outgoing,
+    ) -> bool {
         let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());
         let Some(step) = place.and_then(|place| self.open.get_mut(place)) else { return false };
         if !step.waits.remove(&piece) {
@@ -241,28 +247,27 @@ impl Run {
                 out.push((client.clone(), Envelope::new(message, tensors)));
             }
         }
-        if self.told.is_some_and(|told| told.elapsed() >= TELLS) {
+        if self.told.is_some_and(|told| now.saturating_sub(told) >= TELLS) {
             let steps = self.first_open() - self.first;
             out.push((client.clone(), ToClient::Progress { id: self.request, steps }.into()));
-            self.told = Some(Instant::now());
+            self.told = Some(now);
         }
         self.advance(out);
         false
     }
 }
 
-impl MasterSession {
+impl Machine {
     /// Begins a run, or answers why not.
-    pub fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster) {
-        self.used = Instant::now();
-        if let Err(failure) = self.try_begin(request, &mut ask, cluster) {
+    pub(super) fn begin(&mut self, request: RequestId, mut ask: Ask, cluster: &Cluster, now: Nanos) {
+        if let Err(failure) = self.try_begin(request, &mut ask, cluster, now) {
             // The client prepares the plan again and goes on, and need not have kept what it feeds for that.
             let feeds = if failure.reason == Some(Reason::PlanGone) { ask.feeds } else { Vec::new() };
             self.answer_with(request, Err(failure), feeds);
         }
     }
 
-    fn try_begin(&mut self, request: RequestId, ask: &mut Ask, cluster: &Cluster) -> Result<()> {
+    fn try_begin(&mut self, request: RequestId, ask: &mut Ask, cluster: &Cluster, now: Nanos) -> Result<()> {
         if self.runs.len() >= MAX_RUNS {
             let why = format!("{MAX_RUNS} runs of this session are under way already");
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -303,7 +308,7 @@ impl MasterSession {
             piece_fetches: Arc::clone(&plan.piece_fetches),
             feeds: std::mem::take(&mut ask.feeds),
             every: ask.every,
-            told: ask.watched.then(Instant::now),
+            told: ask.watched.then_some(now),
             first,
             next: first,
             end,
@@ -318,14 +323,14 @@ impl MasterSession {
     }
 
     /// Gives up the run that a request asked for, if it is under way.
-    pub fn cancel(&mut self, request: RequestId, failure: &Failure) {
+    pub(super) fn cancel(&mut self, request: RequestId, failure: &Failure) {
         if let Some(&first) = self.runs.by_request.get(&request) {
             self.fail_run(first, failure);
         }
     }
 
     /// Gives up the run of that first step and answers the client.
-    pub fn fail_run(&mut self, first: u64, failure: &Failure) {
+    pub(super) fn fail_run(&mut self, first: u64, failure: &Failure) {
         let Some(run) = self.runs.remove(first) else { return };
         run.abort(self.id, failure, &mut self.outbox);
         self.answer(run.request, Err(failure.clone()));
@@ -334,8 +339,7 @@ impl MasterSession {
     }
 
     /// Gives a partial run some of its feeds.
-    pub fn feed(&mut self, request: RequestId, fed: Fed) {
-        self.used = Instant::now();
+    pub(super) fn feed(&mut self, request: RequestId, fed: Fed) {
         let result = self.try_feed(fed).map(|()| Reply::Fed);
         self.answer(request, result);
     }
@@ -352,7 +356,7 @@ impl MasterSession {
     }
 
     /// A fetch of a partial run.
-    pub fn partial_fetch(&mut self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
+    pub(super) fn partial_fetch(&mut self, piece: PieceId, step: u64, place: u32, tensors: Vec<Tensor>) {
         let run = self.runs.holding(step).and_then(|first| self.runs.runs.get(&first));
         let Some(run) = run else { return };
         let fetch = run.piece_fetches.get(&piece).and_then(|fetches| fetches.get(place as usize));
@@ -363,10 +367,10 @@ impl MasterSession {
     }
 
     /// A piece has done its part of a step.
-    pub fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>) {
+    pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
-        if run.done(&self.client, piece, step, tensors, &mut self.outbox) {
+        if run.done(&self.client, piece, step, tensors, now, &mut self.outbox) {
             let plan = run.plan;
             self.runs.remove(first);
             let unneeded = self.plans.run_over(plan);
@@ -375,7 +379,7 @@ impl MasterSession {
     }
 
     /// A worker lost its link with `peer` while steps up to `until` were asked for: those that need it wait for ever.
-    pub fn peer_lost(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
+    pub(super) fn peer_lost(&mut self, worker: &Peer, until: u64, peer: &Peer, why: &str) {
         let begun = self.runs.runs.range(..=until);
         let stuck: Vec<(u64, Failure)> = begun
             .filter_map(|(&first, run)| run.meet(worker, peer).map(|(from, to)| (first, out_of_reach(from, to))))
@@ -387,17 +391,17 @@ impl MasterSession {
     }
 
     /// What a worker needs for a step could not be sent.
-    pub fn unsent(&mut self, step: u64, failure: &Failure) {
+    pub(super) fn unsent_step(&mut self, step: u64, failure: &Failure) {
         if let Some(first) = self.runs.holding(step) {
             self.fail_run(first, failure);
         }
     }
 
     /// A step failed on a worker.
-    pub fn failed(&mut self, step: u64, failure: Failure) {
+    pub(super) fn failed(&mut self, step: u64, failure: Failure) {
         let Some(first) = self.runs.holding(step) else { return };
         // The device counts the session's steps, the client those of its run.
-        self.fail_run(first, &Failure { step: Some(step - first + 1), ..failure });
+        self.fail_run(first, &Failure { stage: Stage::InStep(step - first + 1), ..failure });
     }
 }
 
