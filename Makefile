@@ -16,7 +16,7 @@ JOBS := $(if $(JOBS),--jobs $(JOBS))
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf test test-tf tensorflow check bench setup build
+.PHONY: help demo demo-tf test test-tf tensorflow check bench setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -26,6 +26,11 @@ build: ## the release binary
 	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
 	@$(CARGO) build --release --bin meshtf $(JOBS)
 	$(call say,built $(MESHTF))
+
+dist: ## the binary to give away, small and slow to build, in target/dist (without GPUs: make dist GPU=no)
+	$(call say,building meshtf to give away: about half an hour of a 2-core machine the first time)
+	@$(CARGO) build --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS)
+	$(call say,built $(TARGET_DIR)/dist/meshtf)
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
