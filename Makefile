@@ -49,6 +49,8 @@ test: ## every test: library, documentation, processes
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
 	$(call say,programs of TensorFlow's own client)
 	@MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' tests/tf/run.py
+	$(call say,what is recorded of TensorFlow is what it answers)
+	@'$(TF_VENV)/bin/python' tests/tf/record.py --check
 
 tensorflow: $(TF_VENV)/ready
 

@@ -193,6 +193,9 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
 }
 
 #[cfg(test)]
+mod vocabulary;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

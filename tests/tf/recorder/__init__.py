@@ -1,0 +1,8 @@
+"""Asks TensorFlow for the values that the tests expect. `record.py` is its command line.
+
+    values.py     tensors as the recorded files write them, and when two of them are the same
+    ops.py        one op at a time: `tests/data/kernels/*.json` and `tests/data/updates/*.json`
+    sessions.py   a graph and what a session runs of it, step by step: `tests/cases/*`
+
+A recorded file is its own specification: whatever it says beside the answers can be asked of TensorFlow again.
+"""

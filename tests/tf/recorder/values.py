@@ -1,0 +1,115 @@
+"""Tensors as the recorded files write them, and when two of them are the same."""
+
+import base64
+import math
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# How far an answer may be from a recorded one where the record does not say: as in src/exec/kernel/tests.rs.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12}
+
+
+def numpy_type(dtype):
+    return tf.as_dtype(dtype).as_numpy_dtype
+
+
+def dtype_name(array):
+    """TensorFlow's name for what an array holds."""
+    return "string" if array.dtype == object or array.dtype.kind in "SU" else tf.as_dtype(array.dtype).name
+
+
+def shaped(values, dtype, shape):
+    """An array of a flat list."""
+    array = np.empty(len(values), numpy_type(dtype))
+    array[:] = values
+    return array.reshape(shape)
+
+
+def array_of(value):
+    """What a session answered, as an array: numpy takes the zeros from the end of a single string."""
+    if not isinstance(value, bytes):
+        return np.asarray(value)
+    array = np.empty((), object)
+    array[()] = value
+    return array
+
+
+def number(value):
+    """A number as JSON has it: what JSON lacks becomes a word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value
+
+
+# Of a file of single ops: [dtype, shape, values], strings with one character a byte.
+
+
+def from_triple(triple):
+    dtype, shape, values = triple
+    if dtype == "string":
+        values = [value.encode("latin-1") for value in values]
+    elif dtype in TOLERANCE:
+        values = [float(value) for value in values]
+    return shaped(values, dtype, shape)
+
+
+def to_triple(array):
+    dtype = dtype_name(array)
+    if dtype == "string":
+        values = [text.decode("latin-1") for text in array.ravel()]
+    elif dtype in TOLERANCE:
+        values = [number(float(value)) for value in array.ravel()]
+    else:
+        values = array.ravel().tolist()
+    return [dtype, list(array.shape), values]
+
+
+# Of a session: {"name", "dtype", "shape"} and either "data", nested, or "b64", flat.
+
+
+def from_named(tensor, folder):
+    if "npy" in tensor:
+        return np.load(f"{folder}/{tensor['npy']}", allow_pickle=False)
+    dtype, shape = tensor["dtype"], tensor["shape"]
+    if "b64" in tensor:
+        return shaped([base64.b64decode(text) for text in tensor["b64"]], dtype, shape)
+    flat = flattened(tensor["data"])
+    return shaped([float(value) for value in flat] if dtype in TOLERANCE else flat, dtype, shape)
+
+
+def flattened(data):
+    return [item for part in data for item in flattened(part)] if isinstance(data, list) else [data]
+
+
+def to_named(name, array):
+    dtype = dtype_name(array)
+    tensor = {"name": name, "dtype": dtype, "shape": list(array.shape)}
+    if dtype == "string":
+        tensor["b64"] = [base64.b64encode(text).decode() for text in array.ravel()]
+    elif dtype in ("float16", "bfloat16"):
+        tensor["data"] = array.astype(np.float64).tolist()
+    else:
+        tensor["data"] = array.tolist()
+    return tensor
+
+
+def difference(got, recorded, rtol=None, atol=None):
+    """What is not the same about two arrays, or None. Without tolerances those of the dtype hold."""
+    kinds = [(dtype_name(array), array.shape) for array in (got, recorded)]
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0][0]} of shape {kinds[0][1]}, recorded {kinds[1][0]} of shape {kinds[1][1]}"
+    dtype = kinds[0][0]
+    if dtype in TOLERANCE:
+        rtol = TOLERANCE[dtype] if rtol is None else rtol
+        atol = TOLERANCE[dtype] / 10 if atol is None else atol
+        x, y = got.astype(np.float64).ravel(), recorded.astype(np.float64).ravel()
+        with np.errstate(invalid="ignore"):
+            same = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= atol + rtol * np.abs(y))
+    else:
+        x, y = got.ravel(), recorded.ravel()
+        same = x == y
+    where = np.flatnonzero(~np.asarray(same, bool))
+    if len(where):
+        return f"element {where[0]} is {x[where[0]]!r}, recorded {y[where[0]]!r} ({len(where)} of {len(x)} differ)"
+    return None
