@@ -7,6 +7,7 @@
 
 mod bundle;
 mod crc32c;
+mod files;
 mod folder;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
-use std::fs;
 
 use super::bundle::Index;
-use super::write::{commit, free_shards, make_folder};
-use super::{Checkpoint, DataDir, data_path, index_path, io_failure};
+use super::files::{link, make_folder, remove, remove_folder};
+use super::write::{commit, free_shards};
+use super::{Checkpoint, DataDir, data_path, index_path};
 use crate::failure::{Code, Failure, Result};
 
-/// Makes one checkpoint, `destination`, of those of `prefixes`, which are gone afterwards: their data files are the
-/// new one's shards. Folders left empty are removed where `remove_folders`.
+/// Makes one checkpoint, `destination`, of those of `prefixes`, which are gone afterwards: their data files become the
+/// new one's shards. Until the new one is on the disk, they are whole (on a file system with hard links), and so is the
+/// one that `destination` may have. Folders left empty are removed if `remove_folders` says so.
 ///
 /// # Errors
-/// NotFound if one is missing (unless `allow_missing`, and not all are); InvalidArgument where two have a tensor
-/// of the same name, other than as different parts of it; else as [`super::save`].
+/// InvalidArgument if one is missing and `allow_missing` does not allow it, or two have a tensor of the same name other
+/// than as different parts of it; NotFound if all are missing; else as [`super::save`].
 pub fn merge(
     dir: &DataDir,
     prefixes: &[&[u8]],
@@ -26,7 +27,13 @@ pub fn merge(
     for prefix in prefixes {
         match Checkpoint::open(dir, prefix) {
             Ok(part) => parts.push((dir.resolve(prefix)?, part)),
-            Err(failure) if allow_missing && failure.code == Code::NotFound => {}
+            Err(failure) if failure.code == Code::NotFound => {
+                if !allow_missing {
+                    let prefix = String::from_utf8_lossy(prefix);
+                    let why = format!("allow_missing_files was set to false and {prefix} did not exist");
+                    return Err(Failure::invalid(format!("{why}: {}", failure.message)));
+                }
+            }
             Err(failure) => return Err(failure),
         }
     }
@@ -67,16 +74,21 @@ pub fn merge(
     index.shards = free_shards(&target, files.len().max(1) as u32)?;
     for (shard, file) in files.iter().enumerate() {
         let to = data_path(&target, shard as u32, index.shards);
-        fs::rename(file, &to).map_err(|error| io_failure("cannot move", file, &error))?;
+        link(file, &to)?;
     }
     commit(&target, &folder, &index)?;
     for (prefix, _) in &parts {
         if *prefix != target {
-            let _ = fs::remove_file(index_path(prefix));
+            remove(&index_path(prefix));
         }
+    }
+    // The index names others, if a part had the destination's own prefix.
+    for file in &files {
+        remove(file);
+    }
+    for (prefix, _) in &parts {
         if let Some(own) = prefix.parent().filter(|own| remove_folders && *own != folder) {
-            // Refused by the system where something is left in it.
-            let _ = fs::remove_dir(own);
+            remove_folder(own);
         }
     }
     Ok(())

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+mod crash;
+
 use super::*;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};

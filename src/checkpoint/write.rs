@@ -3,14 +3,14 @@
 //! A prefix that is saved to again gets its data under another shard number than it had, so that the old index and its
 //! data stay whole until the new index takes their place.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bundle::{Entry, Index};
+use super::files::{Beside, Error, make_folder, remove, remove_abandoned, sync_folder};
 use super::slice::Slice;
-use super::{DataDir, MAX_SHARDS, crc32c, data_path, index_path, io_failure, table, with_suffix};
+use super::{DataDir, MAX_SHARDS, crc32c, data_path, index_path, table};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Data, Shape, Tensor};
 
@@ -34,8 +34,7 @@ pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
     let prefix = dir.resolve(prefix)?;
     let folder = make_folder(&prefix)?;
     let mut index = Index { shards: free_shards(&prefix, 1)?, ..Index::default() };
-    let data = Beside::new(&prefix, "data");
-    data.write(|file| {
+    let (data, ()) = Beside::write(&prefix, "data", |file| {
         let mut offset = 0;
         for saved in tensors {
             offset += add(&mut index, saved, offset, file)?;
@@ -127,13 +126,6 @@ pub(super) fn extend_by_length(crc: u32, length: usize) -> u32 {
     }
 }
 
-/// Makes the folder that a prefix lies in.
-pub(super) fn make_folder(prefix: &Path) -> Result<PathBuf> {
-    let folder = prefix.parent().unwrap_or(prefix).to_owned();
-    fs::create_dir_all(&folder).map_err(|error| io_failure("cannot make", &folder, &error))?;
-    Ok(folder)
-}
-
 /// How many shards to say there are, so that `used` of them have names that no file has: a multiple of `used`.
 pub(super) fn free_shards(prefix: &Path, used: u32) -> Result<u32> {
     let is_free = |shards: u32| (0..used).all(|shard| !data_path(prefix, shard, shards).exists());
@@ -147,13 +139,13 @@ pub(super) fn free_shards(prefix: &Path, used: u32) -> Result<u32> {
 
 /// Writes the index, which makes the data that is in place the checkpoint, and removes the data of the one before.
 pub(super) fn commit(prefix: &Path, folder: &Path, index: &Index) -> Result<()> {
-    let file = Beside::new(prefix, "index");
     let bytes = index.encode();
-    file.write(|file| Ok(file.write_all(&bytes)?))?;
+    let (file, ()) = Beside::write(prefix, "index", |file| Ok(file.write_all(&bytes)?))?;
     sync_folder(folder)?;
     file.put(&index_path(prefix))?;
     sync_folder(folder)?;
     remove_others(prefix, folder, index);
+    remove_abandoned(folder);
     Ok(())
 }
 
@@ -168,67 +160,7 @@ fn remove_others(prefix: &Path, folder: &Path, index: &Index) {
             name.to_str().and_then(|name| name.strip_prefix(stem)?.strip_prefix(".data-")?.split_once("-of-"));
         let is_data = numbers.is_some_and(|(shard, shards)| shard.parse::<u32>().and(shards.parse::<u32>()).is_ok());
         if is_data && !named.contains(&file.path()) && file.path() != data_path(prefix, 0, index.shards) {
-            let _ = fs::remove_file(file.path());
+            remove(&file.path());
         }
-    }
-}
-
-pub(super) fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io_failure("cannot sync", folder, &error))
-}
-
-/// What stops a write: the file, or what was to be written.
-pub(super) enum Error {
-    Io(io::Error),
-    Failed(Failure),
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Error {
-        Error::Io(error)
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        Error::Failed(failure)
-    }
-}
-
-/// A file beside the one it is going to be, gone again unless it gets there.
-pub(super) struct Beside {
-    path: PathBuf,
-}
-
-impl Beside {
-    pub fn new(prefix: &Path, what: &str) -> Beside {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        Beside { path: with_suffix(prefix, &format!(".{what}.tempstate{}-{count}", std::process::id())) }
-    }
-
-    /// Writes the file and brings it to the disk.
-    pub fn write<T>(&self, content: impl FnOnce(&mut BufWriter<File>) -> Result<T, Error>) -> Result<T> {
-        let io = |error| io_failure("cannot write", &self.path, &error);
-        // What a killed process of the same number left here is nobody's.
-        let _ = fs::remove_file(&self.path);
-        let mut file = BufWriter::with_capacity(1 << 18, File::create_new(&self.path).map_err(io)?);
-        let answer = content(&mut file).map_err(|error| match error {
-            Error::Io(error) => io(error),
-            Error::Failed(failure) => failure,
-        })?;
-        let file = file.into_inner().map_err(|error| io(error.into_error()))?;
-        file.sync_all().map_err(io)?;
-        Ok(answer)
-    }
-
-    pub fn put(self, at: &Path) -> Result<()> {
-        fs::rename(&self.path, at).map_err(|error| io_failure("cannot put in place", at, &error))
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use prost::Message;
 
 use super::super::bundle::{proto as bundle, slice_to_proto};
+use super::super::files::{Beside, Error, make_folder, remove_abandoned, sync_folder};
 use super::super::slice::Slice;
-use super::super::write::{Beside, Error, Saved, make_folder, sync_folder};
+use super::super::write::Saved;
 use super::super::{DataDir, table};
 use super::read::MAX_PARTS;
 use super::{META_KEY, VERSION, elements, proto};
@@ -41,8 +42,7 @@ pub fn save(dir: &DataDir, name: &[u8], tensors: &[Saved]) -> Result<()> {
         parts.insert(slice.key(saved.name), (saved.name, slice, saved.tensor));
     }
     let folder = make_folder(&path)?;
-    let file = Beside::new(&path, "v1");
-    file.write(|file| {
+    let (file, ()) = Beside::write(&path, "v1", |file| {
         let mut table = table::Writer::new(file);
         table.add(META_KEY, &proto::Meta { meta: Some(meta) }.encode_to_vec())?;
         for (key, (name, slice, tensor)) in &parts {
@@ -52,7 +52,9 @@ pub fn save(dir: &DataDir, name: &[u8], tensors: &[Saved]) -> Result<()> {
         Ok::<(), Error>(())
     })?;
     file.put(&path)?;
-    sync_folder(&folder)
+    sync_folder(&folder)?;
+    remove_abandoned(&folder);
+    Ok(())
 }
 
 /// A tensor of which parts are saved: its shape, where it stands in the list of all, and its parts.
