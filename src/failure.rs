@@ -116,7 +116,7 @@ pub struct Failure {
     pub op: Option<String>,
     /// Full name of the device it ran on, e.g. `/job:local/task:1/device:CPU:0`.
     pub device: Option<String>,
-    /// Full name of the task, e.g. `/job:local/task:1`, where no single device is to blame.
+    /// Full name of the task, e.g. `/job:local/task:1`, if no single device is to blame.
     pub task: Option<String>,
     /// Whether a step failed, or the request as a whole.
     pub stage: Stage,

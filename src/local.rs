@@ -68,7 +68,7 @@ impl LocalCluster {
     /// Starts the tasks, each with the devices that `backend` finds on this machine. Their graphs may touch no file.
     ///
     /// # Errors
-    /// InvalidArgument if there is no task or one is named twice; Unavailable where the backend has no device here.
+    /// InvalidArgument if there is no task or one is named twice; Unavailable if the backend has no device here.
     pub fn start(tasks: &[Task], backend: BackendChoice) -> Result<LocalCluster> {
         LocalCluster::start_with_data(tasks, backend, None)
     }
@@ -115,7 +115,10 @@ impl LocalCluster {
     /// Opens a session whose master is `target`.
     ///
     /// # Errors
-    /// NotFound if there is no such task; InvalidArgument where the graph is wrong.
+    /// NotFound if there is no such task; InvalidArgument if the graph is wrong.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master closes the session that it may have opened.
     pub async fn session(&self, graph: Graph, target: &Task, options: SessionOptions) -> Result<Session> {
         let host = self.host(target)?;
         Session::open(Arc::clone(&host.client), peer_of(target), &graph, options).await

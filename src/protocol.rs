@@ -62,18 +62,18 @@ impl fmt::Display for Peer {
 /// How a session behaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionOptions {
-    /// Run a node on a device of its task that exists, where the requested one does not.
+    /// If the device that a node requests does not exist, run it on one of its task that does.
     pub soft_placement: bool,
-    /// The task of the nodes that name none, where that is not the master's own.
+    /// The task of the nodes that name none, if that is not the master's own.
     pub default_task: Option<Task>,
-    /// Nodes that request no kind of device go to a GPU of their task, where it has one, and not to its CPU.
+    /// Nodes that request no kind of device go to a GPU of their task if it has one, and not to its CPU.
     pub prefers_gpu: bool,
     /// See no variable or queue of another session, and leave none behind.
     pub isolated: bool,
     /// Once a task that the session used was restarted, every step that needs it fails with Aborted: what the session kept
     /// there is gone, and its client is to open another and restore. Otherwise the session goes on with the new one.
     pub ends_with_its_tasks: bool,
-    /// Devices that the session may use; all, where it is empty. The master's own it may always use.
+    /// Devices that the session may use; all, if it is empty. The master's own it may always use.
     pub device_filters: Vec<DeviceSpec>,
     /// Log where each node of a plan is placed.
     pub log_placement: bool,
@@ -226,8 +226,8 @@ pub enum Request {
         every: u64,
         watched: bool,
     },
-    /// Feeds a partial `Run` under way; the tensors are these of the signature's feeds. Refused where a fetch among `wanted`
-    /// needs a feed that has not come by then.
+    /// Feeds a partial `Run` under way: `feeds` are places in the signature's feeds, and the tensors their values, in that order.
+    /// Refused if a fetch among `wanted` needs a feed that the run has not been given by then.
     Feed {
         session: SessionId,
         run: RequestId,
@@ -260,7 +260,7 @@ pub enum Reply {
         plan: u32,
         summary: Summary,
     },
-    /// All steps ran; the tensors are the fetches and, where the plan is traced, the devices' traces.
+    /// All steps ran; the tensors are the fetches and, if the plan is traced, the devices' traces.
     Ran {
         steps: u64,
     },

@@ -7,4 +7,6 @@ pub(crate) mod client;
 pub(crate) mod host;
 pub(crate) mod master;
 pub(crate) mod router;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod worker;

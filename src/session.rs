@@ -35,7 +35,7 @@ pub struct Session {
 
 /// Most plans whose numbers a session remembers. One that it forgot is asked for again, which costs a message.
 const MAX_KNOWN_PLANS: usize = 4096;
-/// How often a run has its plan prepared again where the master does not keep it any more.
+/// How often a run has its plan prepared again if the master does not keep it any more.
 const MAX_PREPARED_AGAIN: usize = 3;
 
 /// A plan that the master has made.
@@ -72,7 +72,17 @@ impl Session {
         graph: &Graph,
         options: SessionOptions,
     ) -> Result<Session> {
-        let id = SessionId(crate::random::u64());
+        Session::open_as(SessionId(crate::random::u64()), client, master, graph, options).await
+    }
+
+    /// Opens a session under this id, which no other may have.
+    pub(crate) async fn open_as(
+        id: SessionId,
+        client: Arc<Client>,
+        master: Peer,
+        graph: &Graph,
+        options: SessionOptions,
+    ) -> Result<Session> {
         // Made before the master is asked: a client that loses patience meanwhile closes what it opened.
         let mut session = Session {
             client,
@@ -99,7 +109,11 @@ impl Session {
     ///
     /// # Errors
     /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; what a node of the graph
-    /// fails with; Unavailable, naming the task, where one is gone.
+    /// fails with; Unavailable, naming the task, if one is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the run is cancelled on its workers. What the steps that ran by then did to
+    /// variables and queues stays done; the session can be used on.
     pub async fn run(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<Vec<Tensor>> {
         let ran = self.run_steps(feeds, fetches, targets, Steps { count: 1, every: 0 }, |_, _| {}).await?;
         Ok(ran.fetches)
@@ -112,6 +126,9 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`]; the failure's step is counted from 1.
+    ///
+    /// # Cancellation
+    /// As [`Session::run`].
     pub async fn run_steps(
         &self,
         feeds: &[(&str, Tensor)],
@@ -132,6 +149,9 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run_steps`].
+    ///
+    /// # Cancellation
+    /// As [`Session::run`].
     pub async fn watch_steps(
         &self,
         feeds: &[(&str, Tensor)],
@@ -147,11 +167,14 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`].
+    ///
+    /// # Cancellation
+    /// As [`Session::run`].
     pub async fn trace(&self, feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]) -> Result<RunOutput> {
         self.step(signature(feeds, fetches, targets, Mode::Traced), values(feeds)).await
     }
 
-    /// Runs one step of a signature. The feeds, in its order, are handed on: where nobody else holds them, a large one is
+    /// Runs one step of a signature. The feeds, in its order, are handed on: if nobody else holds them, a large one is
     /// not copied on its way into a variable.
     pub(crate) async fn step(&self, signature: Signature, feeds: Vec<Tensor>) -> Result<RunOutput> {
         self.run_many(signature, feeds, Steps { count: 1, every: 0 }, false, |_| {}).await
@@ -263,7 +286,7 @@ impl Session {
                 result = &mut answer => break result,
             }
         };
-        // Where this end gave up, the master does not know of it yet.
+        // If this end gave up, the master does not know of it yet.
         if result.as_ref().err().is_none_or(|failure| failure.code != Code::ResourceExhausted) {
             cancel.disarm();
         }
@@ -280,7 +303,10 @@ impl Session {
     /// Adds nodes to the session's graph; they may take inputs from the nodes that are there.
     ///
     /// # Errors
-    /// InvalidArgument where a node is wrong; the graph is then as it was.
+    /// InvalidArgument if a node is wrong; the graph is then as it was.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master may have added the nodes or may still add them.
     pub async fn extend(&self, nodes: Vec<NodeDef>) -> Result<()> {
         let request = Request::Extend { session: self.id, nodes };
         self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
@@ -289,12 +315,15 @@ impl Session {
     /// Ends the session: waits until the master has let go of it. Dropping a session ends it too, without waiting.
     ///
     /// # Errors
-    /// Unavailable where the master is gone.
+    /// Unavailable if the master is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the session is closed all the same.
     pub async fn close(self) -> Result<()> {
         self.end().await
     }
 
-    /// As [`Session::close`], where others may still hold the session; what they run ends with Cancelled.
+    /// As [`Session::close`], while others may still hold the session; what they run ends with Cancelled.
     pub(crate) async fn end(&self) -> Result<()> {
         if !self.is_open.swap(false, Ordering::Relaxed) {
             return Ok(());

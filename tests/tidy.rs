@@ -168,7 +168,7 @@ impl Source {
 
     /// Whether it holds unit tests and nothing else: `src/exec/tests.rs`, and what is below `src/exec/tests/`.
     fn is_tests(&self) -> bool {
-        self.name().split('/').any(|part| matches!(part, "tests" | "tests.rs" | "simulation.rs"))
+        self.name().split('/').any(|part| matches!(part, "tests" | "tests.rs" | "simulation" | "simulation.rs"))
     }
 
     /// The lines that are code, numbered from 1: without comments, and without unit tests, which may reach for anything.

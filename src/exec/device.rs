@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
 use super::engine::Engine;
-use super::mailbox::{self, Holds, Message};
+use super::mailbox::{self, Holds, Inbox, Message};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
 use super::place::Place;
 use super::program;
@@ -39,6 +40,27 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
     ) -> Result<Device, Failure> {
+        Device::with(name, engine, resources, sink, Threads::start)
+    }
+
+    /// A device without threads, which works when it is told to.
+    #[cfg(test)]
+    pub fn by_hand(
+        name: DeviceName,
+        engine: Box<dyn Engine>,
+        resources: Arc<Resources>,
+        sink: Arc<dyn Sink>,
+    ) -> Result<Device, Failure> {
+        Device::with(name, engine, resources, sink, |place, inbox| Ok(Threads::by_hand(place, inbox)))
+    }
+
+    fn with(
+        name: DeviceName,
+        engine: Box<dyn Engine>,
+        resources: Arc<Resources>,
+        sink: Arc<dyn Sink>,
+        start: impl FnOnce(Arc<Place>, Inbox) -> Result<Arc<Threads>, Failure>,
+    ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
         let place = Arc::new(Place {
             name,
@@ -50,8 +72,29 @@ impl Device {
             parked: Arc::new(AtomicUsize::new(0)),
             generators: Mutex::default(),
         });
-        let threads = Threads::start(Arc::clone(&place), inbox)?;
+        let threads = start(Arc::clone(&place), inbox)?;
         Ok(Device { place, threads })
+    }
+
+    /// Whether a device without threads has something to do.
+    #[cfg(test)]
+    pub fn has_work(&self) -> bool {
+        self.threads.has_work()
+    }
+
+    /// Has a device without threads take its messages and run one turn.
+    #[cfg(test)]
+    pub fn run_turn(&self) {
+        self.threads.run_turn();
+    }
+
+    /// Asks the thread that drives the device; `None` if the device is closed.
+    fn query<T>(&self, message: impl FnOnce(SyncSender<T>) -> Message) -> Option<T> {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        self.place.mailbox.send(message(reply));
+        #[cfg(test)]
+        self.threads.take_messages();
+        answer.recv().ok()
     }
 
     /// Compiles a piece, on the caller's thread, and holds it until it is forgotten or its session released. Waits for the
@@ -61,7 +104,7 @@ impl Device {
     /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken, ResourceExhausted
     /// where the device holds [`MAX_PIECES`].
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
-        let Place { name, engine, resources, mailbox, .. } = &*self.place;
+        let Place { name, engine, resources, .. } = &*self.place;
         let site = Site {
             session: id.session,
             device: (name.kind, name.index),
@@ -72,15 +115,11 @@ impl Device {
         let compiled = catch_unwind(AssertUnwindSafe(compile))
             .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
         let result = compiled.and_then(|body| {
-            let (reply, answer) = std::sync::mpsc::sync_channel(1);
-            mailbox.send(Message::Register { id, body: Box::new(body), reply });
-            answer.recv().unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "the device is closed")))
+            let body = Box::new(body);
+            let registered = self.query(|reply| Message::Register { id, body, reply });
+            registered.unwrap_or_else(|| Err(Failure::new(Code::Unavailable, "the device is closed")))
         });
-        let largest = || {
-            let (reply, answer) = std::sync::mpsc::sync_channel(1);
-            mailbox.send(Message::Largest { reply });
-            answer.recv().ok().flatten()
-        };
+        let largest = || self.query(|reply| Message::Largest { reply }).flatten();
         result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
     }
 
@@ -166,9 +205,7 @@ impl Device {
 
     /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
     pub fn holds(&self) -> Holds {
-        let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        self.place.mailbox.send(Message::Count { reply });
-        answer.recv().unwrap_or_default()
+        self.query(|reply| Message::Count { reply }).unwrap_or_default()
     }
 }
 

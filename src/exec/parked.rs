@@ -1,6 +1,6 @@
 //! Values that came before somebody asked for them: how much of them a device keeps.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,8 +10,9 @@ use crate::tensor::Tensor;
 /// Most bytes of values that wait on one device for their step or their Recv.
 pub const MAX_PARKED_BYTES: usize = 4 << 30;
 
-/// Pushed values that no node has asked for yet, by transfer and iterations.
-pub(super) type Parked = HashMap<(u32, Iterations), Option<Tensor>>;
+/// Pushed values that no node has asked for yet, by transfer and iterations: in that order a step takes those that came before
+/// it began.
+pub(super) type Parked = BTreeMap<(u32, Iterations), Option<Tensor>>;
 
 /// Bytes that a parked value counts for.
 pub(super) fn cost(value: &Option<Tensor>) -> usize {

@@ -243,7 +243,7 @@ impl Step {
         }
         self.frames.clear(code);
         self.ready.clear();
-        for (_, value) in self.parked.drain() {
+        for value in std::mem::take(&mut self.parked).into_values() {
             parked.fetch_sub(cost(&value), Ordering::Relaxed);
         }
         self.outbox.clear();

@@ -6,6 +6,8 @@
 //! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
 //! it.
 
+#[cfg(test)]
+mod by_hand;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +58,9 @@ struct State {
     in_reserve: usize,
     is_closed: bool,
     handles: Vec<JoinHandle<()>>,
+    /// The driver of a device that has no threads.
+    #[cfg(test)]
+    by_hand: Option<Box<Driver>>,
 }
 
 /// What the thread that drives has; whoever has it drives.

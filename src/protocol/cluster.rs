@@ -79,7 +79,7 @@ impl Cluster {
         Cluster { members, apart: BTreeSet::new() }
     }
 
-    /// The same, where each of these says that it cannot reach the other.
+    /// The same snapshot with pairs of tasks of which the first says that it cannot reach the second.
     #[must_use]
     pub fn with_apart(mut self, apart: impl IntoIterator<Item = (Task, Task)>) -> Self {
         self.apart = apart.into_iter().collect();
@@ -109,7 +109,7 @@ impl Cluster {
         self.members.get(task)
     }
 
-    /// The member that `peer` is, where it holds a task.
+    /// The member that `peer` is, if it holds a task.
     pub fn member_of(&self, peer: &Peer) -> Option<&Member> {
         self.members.values().find(|member| member.peer == *peer)
     }

@@ -147,7 +147,7 @@ impl Asked {
     /// The answer.
     ///
     /// # Errors
-    /// What the master answers; Unavailable where it is gone.
+    /// What the master answers; Unavailable if it is gone.
     pub async fn answer(self) -> Result<(Reply, Vec<Tensor>)> {
         let (result, tensors) = self.answer_with_feeds().await;
         result.map(|reply| (reply, tensors))

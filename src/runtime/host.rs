@@ -1,9 +1,12 @@
 //! What every participant hosts: a client's end, and with a task a worker and a master. Messages come in here.
 
 #[cfg(test)]
-mod simulation;
+mod by_hand;
 
 use std::sync::Arc;
+
+#[cfg(test)]
+pub(super) use self::by_hand::Chore;
 
 use crate::device::Task;
 use crate::exec::{Device, Offer, Resources};
@@ -28,33 +31,24 @@ pub(crate) struct Host {
 impl Host {
     /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
     pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
-        Host::with_limits(task, router, resources, Limits::default())
-    }
-
-    /// So too, with a master of other limits.
-    fn with_limits(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources, limits: Limits) -> Self {
         let resources = resources.watched();
         Host {
             task: task.cloned(),
             router: Arc::clone(router),
             client: Client::new(Arc::clone(router)),
             worker: task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources))),
-            master: task.map(|task| Master::new(task.clone(), Arc::clone(router), limits)),
+            master: task.map(|task| Master::new(task.clone(), Arc::clone(router), Limits::default())),
             resources,
         }
     }
 
     /// Opens a device and serves it from now on.
     pub fn serve(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
-        let name = task.device(offer.kind, offer.index);
-        let info = DeviceInfo {
-            name: name.clone(),
-            backend: offer.backend.to_owned(),
-            description: offer.description.clone(),
-        };
+        let info = info(task, &offer);
         if let Some(worker) = &self.worker {
-            let device = Device::open(name.clone(), offer.open()?, Arc::clone(&self.resources), worker.sink())?;
-            worker.add_device(name, device);
+            let resources = Arc::clone(&self.resources);
+            let device = Device::open(info.name.clone(), offer.open()?, resources, worker.sink())?;
+            worker.add_device(info.name.clone(), device);
         }
         Ok(info)
     }
@@ -162,4 +156,10 @@ impl Host {
         }
         self.client.down(peer, task, why);
     }
+}
+
+/// A task's device as it is advertised.
+fn info(task: &Task, offer: &Offer) -> DeviceInfo {
+    let name = task.device(offer.kind, offer.index);
+    DeviceInfo { name, backend: offer.backend.to_owned(), description: offer.description.clone() }
 }

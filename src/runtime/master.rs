@@ -61,9 +61,30 @@ struct State {
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
     pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
+        Master::with(task, router, limits, Planner::start)
+    }
+
+    fn with(
+        task: Task,
+        router: Arc<dyn Router>,
+        limits: Limits,
+        planner: impl FnOnce(Arc<dyn Work>) -> Planner,
+    ) -> Self {
         let state = Arc::new(State { task, router, limits, sessions: Sessions::new(limits), started: Instant::now() });
-        let work: Arc<dyn Work> = state.clone();
-        Master { state, planner: Planner::start(work) }
+        let planner = planner(state.clone());
+        Master { state, planner }
+    }
+
+    /// A master without threads, which plans when it is told to.
+    #[cfg(test)]
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
+        Master::with(task, router, limits, Planner::without_threads)
+    }
+
+    /// The planner, for those who have it work by hand.
+    #[cfg(test)]
+    pub(super) fn planner(&self) -> &Planner {
+        &self.planner
     }
 
     /// Takes a message that a client or a worker sent.
@@ -205,7 +226,7 @@ impl State {
     }
 
     fn empty(&self, handle: &Arc<Handle>) {
-        /// Lets the next one send, where this one panicked.
+        /// Lets the next one send if this one panicked.
         struct Turn<'a>(&'a Handle);
         impl Drop for Turn<'_> {
             fn drop(&mut self) {
@@ -265,7 +286,7 @@ impl State {
         }
     }
 
-    /// Does what takes long; `None` where the answer comes later.
+    /// Does what takes long; `None` if the answer comes later.
     fn plan(&self, client: &Peer, id: RequestId, request: Request) -> Result<Option<Reply>> {
         match request {
             Request::Open { session, graph, options } => {

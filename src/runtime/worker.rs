@@ -3,10 +3,13 @@
 //!
 //! Knows no graph and no plan beyond its own pieces. Never blocks the thread that delivers a message.
 
+#[cfg(test)]
+mod by_hand;
+
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread;
 
@@ -32,6 +35,8 @@ pub struct Worker {
     state: Arc<State>,
     /// To the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
     registrar: SyncSender<Registration>,
+    #[cfg(test)]
+    by_hand: Option<by_hand::Registrations>,
 }
 
 struct Registration {
@@ -66,9 +71,9 @@ struct WorkerSession {
     pieces: HashMap<PieceId, Option<Registered>>,
     /// The last step that was asked for.
     last: u64,
-    /// Registrations that are not through.
+    /// Registrations that have not ended.
     registering: usize,
-    /// It was released while a registration was not through; that releases what it made.
+    /// It was released while a registration was under way, which then releases what it made.
     is_over: bool,
     /// A piece of it was compiled here, and what that made may be there though the piece was forgotten.
     is_used: bool,
@@ -83,6 +88,20 @@ struct Registered {
 impl Worker {
     /// A worker without devices; see [`Worker::add_device`].
     pub fn new(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
+        let (worker, registrations) = Worker::without_thread(task, router, resources);
+        let shared = Arc::clone(&worker.state);
+        thread::Builder::new()
+            .name("meshtf-register".into())
+            .spawn(move || registrations.iter().for_each(|registration| shared.register(registration)))
+            .expect("a thread at start");
+        worker
+    }
+
+    fn without_thread(
+        task: Task,
+        router: Arc<dyn Router>,
+        resources: Arc<Resources>,
+    ) -> (Self, Receiver<Registration>) {
         let state = Arc::new(State {
             task,
             router,
@@ -92,12 +111,15 @@ impl Worker {
             lost_peers: Mutex::default(),
         });
         let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
-        let shared = Arc::clone(&state);
-        thread::Builder::new()
-            .name("meshtf-register".into())
-            .spawn(move || registrations.iter().for_each(|registration| shared.register(registration)))
-            .expect("a thread at start");
-        Worker { state, registrar }
+        (
+            Worker {
+                state,
+                registrar,
+                #[cfg(test)]
+                by_hand: None,
+            },
+            registrations,
+        )
     }
 
     /// What a device of this worker hands its values to.
@@ -186,17 +208,18 @@ impl Worker {
     /// Forgets the sessions of a master that is gone. If it held a task, notes which of the others may have lost values with
     /// it; a client sends a worker none.
     pub fn down(&self, peer: &Peer, task: Option<&Task>) {
-        let orphans: Vec<SessionId> = {
+        let mut orphans: Vec<SessionId> = {
             let sessions = self.state.sessions();
             sessions.iter().filter(|(_, session)| session.master == *peer).map(|(id, _)| *id).collect()
         };
+        orphans.sort_unstable();
         for session in orphans {
             self.state.release(session);
         }
         if task.is_none() {
             return;
         }
-        let affected: Vec<Affected> = {
+        let mut affected: Vec<Affected> = {
             let sessions = self.state.sessions();
             let affected = sessions.iter().filter(|(_, session)| session.last > 0);
             let affected = affected.map(|(&id, WorkerSession { master, last, .. })| Affected {
@@ -206,6 +229,7 @@ impl Worker {
             });
             affected.collect()
         };
+        affected.sort_unstable_by_key(|affected| affected.session);
         if !affected.is_empty() {
             self.state.lost_peers().insert(peer.clone(), affected);
         }
@@ -241,7 +265,7 @@ impl State {
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, WorkerSession>> {
-        // Whatever panicked under it, each entry is there or not.
+        // A panic under this lock leaves every entry whole.
         lock(&self.sessions)
     }
 
@@ -253,10 +277,11 @@ impl State {
         lock(&self.lost_peers)
     }
 
-    /// Notes that a registration is on its way, so that a release in the meantime is not missed.
+    /// Notes that a registration waits to be compiled, so that a release in the meantime is not missed.
     ///
     /// # Errors
-    /// Where the session is another master's, or there are too many.
+    /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces is here, ResourceExhausted if there
+    /// are too many sessions.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
         let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} is another master's"));
         if pieces.iter().any(|piece| piece.session != id) {
@@ -286,7 +311,7 @@ impl State {
         Ok(())
     }
 
-    /// Notes that it is through; what it did not compile is not here.
+    /// Notes that a registration has ended, and forgets those of its pieces that were not compiled.
     fn registered(&self, id: SessionId, pieces: &[PieceId]) {
         let is_over = {
             let mut sessions = self.sessions();
@@ -424,8 +449,8 @@ impl State {
         let _gone = self.router.send(master, message.into());
     }
 
-    /// So too, for the master of a session and with what else a device's turn sends. What is too large for it, or too much,
-    /// fails the step: the master waits for it.
+    /// Tells a session's master something about a step, together with what else a device's turn sends. If it cannot be sent, the
+    /// step fails, since the master waits for it.
     fn report(&self, step: StepId, message: impl Into<Envelope>) {
         let Some(master) = self.master(step.session) else { return };
         if let Err(failure) = self.router.send_soon(&master, message.into())

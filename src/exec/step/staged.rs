@@ -111,9 +111,8 @@ impl Step {
 
     /// Takes what came before the step had begun.
     pub(super) fn unpark(&mut self, program: &Program, near: &Surroundings, stages: &Stages) -> Result<()> {
-        while let Some(key) = self.parked.keys().next().cloned() {
-            let value = self.parked.remove(&key).flatten();
-            self.arrive_staged(program, near, stages, key.0, value)?;
+        while let Some(((transfer, _), value)) = self.parked.pop_first() {
+            self.arrive_staged(program, near, stages, transfer, value)?;
         }
         Ok(())
     }

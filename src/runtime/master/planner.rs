@@ -27,7 +27,7 @@ const NOBODYS: RequestId = RequestId(0);
 
 /// A request that takes long: everything but running.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(in crate::runtime) struct Job {
     pub client: Peer,
     pub id: RequestId,
     pub request: Request,
@@ -41,7 +41,7 @@ struct Lane {
 }
 
 /// Who does the work.
-pub(super) trait Work: Send + Sync + 'static {
+pub(in crate::runtime) trait Work: Send + Sync + 'static {
     /// How many nodes the request is about.
     fn nodes(&self, request: &Request) -> usize;
     /// Does what is asked, and answers.
@@ -51,7 +51,7 @@ pub(super) trait Work: Send + Sync + 'static {
 }
 
 /// The threads. Dropping it ends them, each once its work is done.
-pub(super) struct Planner {
+pub(in crate::runtime) struct Planner {
     shared: Arc<Shared>,
 }
 
@@ -80,19 +80,40 @@ struct Waiting {
 
 impl Planner {
     pub fn start(work: Arc<dyn Work>) -> Planner {
-        let shared = Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), work });
+        let planner = Planner::without_threads(work);
         for number in 0..PLANNERS {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(&planner.shared);
             let run = move || shared.run(number == 0);
             thread::Builder::new().name(format!("meshtf-plan-{number}")).spawn(run).expect("a thread at start");
         }
-        Planner { shared }
+        planner
+    }
+
+    /// One without threads: tests tell it when to work.
+    pub fn without_threads(work: Arc<dyn Work>) -> Planner {
+        Planner { shared: Arc::new(Shared { queue: Mutex::default(), news: Condvar::new(), work }) }
+    }
+
+    /// Whether something waits whose turn it is.
+    #[cfg(test)]
+    pub fn has_work(&self) -> bool {
+        let queue = self.shared.lock();
+        !queue.small.is_empty() || !queue.large.is_empty()
+    }
+
+    /// Does what waits for longest, large before small.
+    #[cfg(test)]
+    pub fn work_one(&self) {
+        let next = self.shared.lock().next(false);
+        if let Some((lane, job)) = next {
+            self.shared.work(lane, job);
+        }
     }
 
     /// Has a request worked on when its turn comes.
     ///
     /// # Errors
-    /// ResourceExhausted where too many wait.
+    /// ResourceExhausted if too many wait.
     pub fn push(&self, job: Job) -> Result<()> {
         let lane = Lane::of(&job);
         let mut queue = self.shared.lock();
@@ -114,8 +135,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Takes back what a session has waiting. Then `last` is worked on after what is under way; it comes back where that
-    /// is nothing.
+    /// Takes back what a session has waiting. Then `last` is worked on after what is under way; it comes back if
+    /// nothing is.
     pub fn end(&self, last: Job) -> (Vec<Job>, Option<Job>) {
         let lane = Lane::of(&last);
         let mut queue = self.shared.lock();
@@ -173,7 +194,18 @@ fn session_of(request: &Request) -> Option<SessionId> {
 }
 
 impl Queue {
-    /// Takes out what waits in a lane, and the lane too where nothing of it is under way.
+    /// The next job, whose lane is then busy.
+    fn next(&mut self, small_only: bool) -> Option<(Lane, Job)> {
+        let large = if small_only { None } else { self.large.pop_front() };
+        let lane = large.or_else(|| self.small.pop_front())?;
+        let waiting = self.lanes.get_mut(&lane)?;
+        let job = waiting.jobs.pop_front()?;
+        waiting.is_busy = true;
+        self.waiting -= 1;
+        Some((lane, job))
+    }
+
+    /// Takes out what waits in a lane, and the lane too if nothing of it is under way.
     fn clear(&mut self, lane: &Lane) -> Vec<Job> {
         let Some(waiting) = self.lanes.get_mut(lane) else { return Vec::new() };
         let jobs: Vec<Job> = waiting.jobs.drain(..).collect();
@@ -196,18 +228,22 @@ impl Shared {
 
     fn run(&self, small_only: bool) {
         while let Some((lane, job)) = self.take(small_only) {
-            let Job { client, id, request } = &job;
-            let (client, id, session) = (client.clone(), *id, session_of(request));
-            let work = AssertUnwindSafe(|| self.work.work(job));
-            if let Err(panic) = catch_unwind(work) {
-                let failure = Failure::panicked("planning", &*panic);
-                let told = AssertUnwindSafe(|| self.work.panicked(&client, id, session, failure));
-                if catch_unwind(told).is_err() {
-                    tracing::error!("request {id} of {client} panicked, and so did the answer to it");
-                }
-            }
-            self.done(lane);
+            self.work(lane, job);
         }
+    }
+
+    fn work(&self, lane: Lane, job: Job) {
+        let Job { client, id, request } = &job;
+        let (client, id, session) = (client.clone(), *id, session_of(request));
+        let work = AssertUnwindSafe(|| self.work.work(job));
+        if let Err(panic) = catch_unwind(work) {
+            let failure = Failure::panicked("planning", &*panic);
+            let told = AssertUnwindSafe(|| self.work.panicked(&client, id, session, failure));
+            if catch_unwind(told).is_err() {
+                tracing::error!("request {id} of {client} panicked, and so did the answer to it");
+            }
+        }
+        self.done(lane);
     }
 
     /// The next job that is this thread's to do; waits for one. `None` at the end.
@@ -217,14 +253,8 @@ impl Shared {
             if queue.is_over {
                 return None;
             }
-            let large = if small_only { None } else { queue.large.pop_front() };
-            if let Some(lane) = large.or_else(|| queue.small.pop_front())
-                && let Some(waiting) = queue.lanes.get_mut(&lane)
-                && let Some(job) = waiting.jobs.pop_front()
-            {
-                waiting.is_busy = true;
-                queue.waiting -= 1;
-                return Some((lane, job));
+            if let Some(next) = queue.next(small_only) {
+                return Some(next);
             }
             queue = self.news.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -263,7 +293,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Tells what it is to do, and waits to be let on where the request's number is odd.
+    /// Tells what it is to do, and waits to be let on if the request's number is odd.
     struct Told {
         began: Sender<u64>,
         lets: Mutex<Receiver<()>>,

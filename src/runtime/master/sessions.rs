@@ -1,4 +1,4 @@
-//! Which sessions are open, and which of them goes where there are too many.
+//! Which sessions are open, and which of them is closed when there are too many.
 //!
 //! Knows nothing of graphs and steps. Its lock is held for a lookup and never while a session is at work: who finds a
 //! session takes its handle and lets go.
@@ -76,15 +76,18 @@ impl Sessions {
     /// A session of a client's.
     ///
     /// # Errors
-    /// Aborted where it is not open.
+    /// Aborted if it is not open.
     pub fn of(&self, client: &Peer, id: SessionId) -> Result<Arc<Handle>> {
         let table = self.lock();
         let found = table.open.get(&id).filter(|handle| handle.client == *client);
         found.cloned().ok_or_else(|| table.no_session(id, &self.limits))
     }
 
+    /// All of them, in the order of their ids.
     pub fn all(&self) -> Vec<Arc<Handle>> {
-        self.lock().open.values().cloned().collect()
+        let mut all: Vec<_> = self.lock().open.values().cloned().collect();
+        all.sort_unstable_by_key(|handle| handle.id);
+        all
     }
 
     /// What somebody hears whose session is not open.
@@ -95,7 +98,7 @@ impl Sessions {
     /// Keeps a new session; answers the one that has to go for it, if any.
     ///
     /// # Errors
-    /// AlreadyExists; ResourceExhausted where there are too many and all are in use.
+    /// AlreadyExists; ResourceExhausted if there are too many and all are in use.
     pub fn insert(&self, handle: Arc<Handle>, now: Nanos) -> Result<Option<Arc<Handle>>> {
         let mut table = self.lock();
         if table.open.contains_key(&handle.id) {

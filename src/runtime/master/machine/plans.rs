@@ -1,4 +1,4 @@
-//! The plans of one session: under which numbers they run, which of their pieces are where, and which goes first where
+//! The plans of one session: under which numbers they run, who holds their pieces, and which is forgotten first when
 //! there are too many.
 //!
 //! Sends nothing: it says which pieces nobody runs any more.
@@ -119,10 +119,10 @@ impl Plans {
         self.plans.values()
     }
 
-    /// What stands under a signature on this cluster; `request` is noted where a plan is being registered.
+    /// What stands under a signature on this cluster; `request` is noted if a plan is being registered.
     ///
     /// # Errors
-    /// ResourceExhausted where too many requests wait for it already.
+    /// ResourceExhausted if too many requests wait for it already.
     pub fn stand(&mut self, signature: &Signature, cluster: &Cluster, request: RequestId) -> Result<Standing> {
         let Some(&number) = self.by_signature.get(signature) else { return Ok(Standing::Nothing) };
         self.clock += 1;
@@ -147,7 +147,7 @@ impl Plans {
     /// The plan of that number, which is about to run.
     ///
     /// # Errors
-    /// InvalidArgument for a number never given; Aborted where it is not kept any more or not registered yet.
+    /// InvalidArgument for a number never given; Aborted if it is not kept any more or not registered yet.
     pub fn used(&mut self, number: u32) -> Result<&mut Prepared> {
         self.clock += 1;
         match self.plans.get_mut(&number) {
@@ -169,11 +169,11 @@ impl Plans {
         }
     }
 
-    /// Keeps a plan under a number of its own. Another under its signature goes, and where there are too many, or their
+    /// Keeps a plan under a number of its own. Another under its signature goes, and if there are too many, or their
     /// nodes are, those which were not used for longest and that nobody runs.
     ///
     /// # Errors
-    /// ResourceExhausted where too many are in use.
+    /// ResourceExhausted if too many are in use.
     pub fn keep(&mut self, mut plan: Prepared) -> Result<(u32, Unneeded)> {
         let mut unneeded = Unneeded::new();
         if let Some(&old) = self.by_signature.get(&*plan.signature) {
@@ -198,7 +198,7 @@ impl Plans {
     /// The plans that go, so that there is room for one of so many nodes: first what was not used for longest.
     ///
     /// # Errors
-    /// ResourceExhausted where those that nobody uses are not enough.
+    /// ResourceExhausted if those that nobody uses are not enough.
     fn in_the_way(&self, nodes: usize) -> Result<Vec<u32>> {
         let Limits { plans: most, plan_nodes, .. } = self.limits;
         let (mut count, mut all_nodes) = (self.plans.len() + 1, self.nodes + nodes);
@@ -285,7 +285,7 @@ impl Prepared {
     /// Whether these values are what the plan is to be fed.
     ///
     /// # Errors
-    /// InvalidArgument where their number, a dtype or a shape is another.
+    /// InvalidArgument if their number, a dtype or a shape is another.
     pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
         if self.feed_types.len() != feeds.len() {
             let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
@@ -297,7 +297,7 @@ impl Prepared {
     /// Whether this value is what one feed takes.
     ///
     /// # Errors
-    /// InvalidArgument where there is no such feed, or the dtype or the shape is another.
+    /// InvalidArgument if there is no such feed, or the dtype or the shape is another.
     pub fn check_feed(&self, place: usize, feed: &Tensor) -> Result<()> {
         let Some(name) = self.signature.feeds.get(place) else {
             return Err(Failure::invalid(format!("the plan has no feed {place}")));

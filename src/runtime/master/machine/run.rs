@@ -76,7 +76,7 @@ struct Run {
 struct OpenStep {
     waits: HashSet<PieceId>,
     fetched: Vec<Option<Tensor>>,
-    /// What the devices say of what they ran, where the plan is traced.
+    /// What the devices say of what they ran, if the plan is traced.
     traces: Vec<Tensor>,
 }
 
@@ -187,7 +187,7 @@ impl Run {
         Ok(())
     }
 
-    /// The tasks of these two, where one sends the other values in this run.
+    /// The tasks of these two, if one sends the other values in this run.
     fn meet(&self, one: &Peer, other: &Peer) -> Option<(&Task, &Task)> {
         let task = |peer: &Peer| self.parts.iter().find(|part| part.worker == *peer).map(|part| &part.task);
         let (one, other) = (task(one)?, task(other)?);

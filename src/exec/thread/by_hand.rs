@@ -1,0 +1,44 @@
+//! A device without threads, for tests: whoever has it work is its thread, so that nothing is left to the scheduler of the
+//! operating system.
+
+use super::*;
+
+impl Threads {
+    pub fn by_hand(place: Arc<Place>, inbox: Inbox) -> Arc<Threads> {
+        let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
+        let state = State { by_hand: Some(driver), ..State::default() };
+        Arc::new(Threads { place, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
+    }
+
+    /// Whether there is a message to take or a turn to run.
+    pub fn has_work(&self) -> bool {
+        let state = lock(&self.state);
+        state.by_hand.as_ref().is_some_and(|driver| self.place.mailbox.is_waiting() || driver.table.has_turn())
+    }
+
+    /// Takes the messages that wait.
+    pub fn take_messages(&self) {
+        self.with_driver(|_| {});
+    }
+
+    /// Takes the messages that wait and runs a turn, if there is one.
+    pub fn run_turn(&self) {
+        self.with_driver(|table| {
+            if let Some(mut turn) = table.next_turn() {
+                let result = self.place.run(&mut turn);
+                table.end(turn, result);
+            }
+        });
+        self.flush();
+    }
+
+    fn with_driver(&self, work: impl FnOnce(&mut Table)) {
+        // Out of its place meanwhile: the sink may ask whether there is work.
+        let Some(mut driver) = lock(&self.state).by_hand.take() else { return };
+        while let Some(message) = driver.inbox.take() {
+            driver.table.take(message);
+        }
+        work(&mut driver.table);
+        lock(&self.state).by_hand = Some(driver);
+    }
+}

@@ -1,0 +1,60 @@
+//! A host without threads, for tests: it says what there is to do, and whoever has it done is its thread.
+
+use super::*;
+
+/// Something that a host has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chore {
+    /// A request that its master plans.
+    Plan,
+    /// A registration that its worker compiles.
+    Register,
+    /// A turn of the device of that place.
+    Turn(usize),
+}
+
+impl Host {
+    pub fn by_hand(task: &Task, router: &Arc<dyn Router>, resources: Resources, limits: Limits) -> Self {
+        let resources = resources.watched();
+        Host {
+            task: Some(task.clone()),
+            router: Arc::clone(router),
+            client: Client::new(Arc::clone(router)),
+            worker: Some(Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources))),
+            master: Some(Master::by_hand(task.clone(), Arc::clone(router), limits)),
+            resources,
+        }
+    }
+
+    /// Serves a device that has no threads.
+    pub fn serve_by_hand(&self, task: &Task, offer: Offer) -> Result<DeviceInfo> {
+        let info = info(task, &offer);
+        if let Some(worker) = &self.worker {
+            let resources = Arc::clone(&self.resources);
+            let device = Device::by_hand(info.name.clone(), offer.open()?, resources, worker.sink())?;
+            worker.add_device(info.name.clone(), device);
+        }
+        Ok(info)
+    }
+
+    /// What there is to do.
+    pub fn chores(&self) -> Vec<Chore> {
+        let mut chores = Vec::new();
+        chores.extend(self.master.iter().filter(|master| master.planner().has_work()).map(|_| Chore::Plan));
+        if let Some(worker) = &self.worker {
+            chores.extend(worker.has_registration().then_some(Chore::Register));
+            let devices = worker.devices().into_iter().enumerate().filter(|(_, device)| device.has_work());
+            chores.extend(devices.map(|(place, _)| Chore::Turn(place)));
+        }
+        chores
+    }
+
+    pub fn see_to(&self, chore: Chore) {
+        match (chore, &self.master, &self.worker) {
+            (Chore::Plan, Some(master), _) => master.planner().work_one(),
+            (Chore::Register, _, Some(worker)) => worker.register_next(),
+            (Chore::Turn(place), _, Some(worker)) => worker.devices()[place].run_turn(),
+            _ => {}
+        }
+    }
+}

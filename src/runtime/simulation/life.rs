@@ -1,0 +1,206 @@
+//! What the clients of the simulation do, and what they take for right.
+
+use std::sync::Arc;
+
+use super::net::{Net, client};
+use super::{Draw, Plot, RUNS, STEPS_MAX, TASKS};
+use crate::failure::{Code, Failure, Result, Stage};
+use crate::graph::{Graph, read};
+use crate::protocol::SessionOptions;
+use crate::session::{Session, Steps};
+use crate::tensor::Tensor;
+
+/// What is fetched in a run. With the initialiser these are more plans than a master keeps.
+const FETCHES: [&[&str]; 4] = [&["last", "read"], &["read", "last"], &["sum_3", "last"], &["last"]];
+/// The count at which a program of [`Plot::Fails`] fails.
+const FAILS_AT: u64 = 7;
+
+/// Opens a session with whoever holds a task.
+async fn open(net: &Net, number: u64, master: u32, graph: &Graph, options: SessionOptions) -> Result<Session> {
+    let client = Arc::clone(&net.host(&client(number)).client);
+    Session::open_as(net.session_id(), client, net.holder(master), graph, options).await
+}
+
+/// Sets the variable that clients share to zero, or answers what it holds.
+pub async fn count(net: Arc<Net>, what: &'static str) -> Result<u64, String> {
+    let work = async {
+        let (graph, _) = program(&mut Draw(0), Plot::Counts);
+        let session = open(&net, 0, 0, &graph, SessionOptions::default()).await?;
+        if what == "zero" {
+            return session.run(&[], &[], &["zero"]).await.map(|_| 0);
+        }
+        session.run(&[], &[what], &[]).await?[0].item::<i32>().map(|total| total as u64)
+    };
+    work.await.map_err(|failure| failure.to_string())
+}
+
+/// One client's life. Answers how many steps it counted.
+pub async fn live(net: Arc<Net>, number: u64, plot: Plot, mut draw: Draw) -> Result<u64, String> {
+    let draw = &mut draw;
+    let (graph, weight) = program(draw, plot);
+    let is_told = matches!(plot, Plot::Returns { .. }) && draw.below(2) == 0;
+    let options =
+        SessionOptions { isolated: plot != Plot::Counts, ends_with_its_tasks: is_told, ..SessionOptions::default() };
+    let master = draw.below(TASKS.into()) as u32;
+    let (mut counted, mut kept) = (0, None);
+    for run in 0..RUNS {
+        let session = match kept.take() {
+            Some(session) => session,
+            None => match open(&net, number, master, &graph, options.clone()).await {
+                Ok(session) => session,
+                Err(failure) => {
+                    excused(plot, &failure)?;
+                    continue;
+                }
+            },
+        };
+        let count = if plot == Plot::Counts { STEPS_MAX } else { 1 + draw.below(STEPS_MAX) };
+        let x = draw.below(1000) as i32;
+        let patience = if plot == Plot::Cancels { draw.below(60) } else { u64::MAX };
+        let ran = tokio::select! {
+            biased;
+            ran = run_once(&session, plot, count, x, draw) => ran,
+            () = yields(patience) => {
+                kept = Some(session);
+                continue;
+            }
+        };
+        match ran {
+            Ok((steps, last)) => {
+                if last != x.wrapping_mul(weight) || (plot == Plot::Fails && steps >= FAILS_AT) {
+                    return Err(format!("run {run} of {steps} steps fetched {last} of {x} times {weight}"));
+                }
+                counted += steps;
+            }
+            Err(failure) if plot == Plot::Fails && count >= FAILS_AT => {
+                let is_cause = failure.code == Code::InvalidArgument && failure.node.as_deref() == Some("check");
+                if !is_cause || failure.stage != Stage::InStep(FAILS_AT) {
+                    return Err(format!("run {run} of {count} steps failed otherwise: {failure}"));
+                }
+            }
+            Err(failure) => {
+                excused(plot, &failure)?;
+                // The session goes on, or the client opens another.
+                let goes_on = match plot {
+                    Plot::Panics | Plot::Cancels => true,
+                    _ => draw.below(2) == 0,
+                };
+                if !goes_on {
+                    continue;
+                }
+            }
+        }
+        kept = Some(session);
+    }
+    if let Some(session) = kept.filter(|_| draw.below(2) == 0) {
+        // The master may just have died.
+        let _ended = session.close().await;
+    }
+    Ok(counted)
+}
+
+/// Runs so many steps, or one that is fed and fetched in parts: how many ran, and what the last fetched.
+async fn run_once(session: &Session, plot: Plot, count: u64, x: i32, draw: &mut Draw) -> Result<(u64, i32)> {
+    let x = Tensor::scalar(x);
+    if plot != Plot::Counts {
+        session.run(&[], &[], &["zero"]).await?;
+        if draw.below(4) == 0 && count < FAILS_AT {
+            let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+            let run = session.begin(names(&["x"]), names(&["read", "last"]), vec![]).await?;
+            run.go_on(vec![], &names(&["read"])).await?;
+            let last = run.go_on(vec![("x".to_owned(), x)], &names(&["last"])).await?;
+            return Ok((1, last[0].item()?));
+        }
+    }
+    let steps = Steps { count, every: draw.below(4) };
+    let fetches = FETCHES[draw.below(FETCHES.len() as u64) as usize];
+    let last = fetches.iter().position(|&fetch| fetch == "last").expect("it is always fetched");
+    let ran = session.run_steps(&[("x", x)], fetches, &[], steps, |_, _| {}).await?;
+    Ok((count, ran.fetches[last].item()?))
+}
+
+/// Only a task that died, or was out of another's reach, excuses a failure that names it, a panic one that says so, and a
+/// client that lost patience while plans were registered one for want of room: those stay in use until they are.
+fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
+    let is_panic = failure.code == Code::Internal && failure.message.ends_with("drawn from the seed");
+    let names = |task: u32| {
+        let said = failure.to_string();
+        said.contains(&format!("task:{task}")) || said.contains(&format!("sim/{task}"))
+    };
+    match plot {
+        Plot::Panics if is_panic && failure.task.is_some() => Ok(()),
+        Plot::Cancels if failure.code == Code::ResourceExhausted && failure.message.contains("being registered") => {
+            Ok(())
+        }
+        Plot::Parts { task } if names(task) || names((task + 1) % TASKS) => Ok(()),
+        Plot::Dies { task } | Plot::Returns { task } if names(task) => Ok(()),
+        _ => Err(format!("an unexpected failure: {failure}")),
+    }
+}
+
+/// Lets others go on so many times.
+async fn yields(times: u64) {
+    if times == u64::MAX {
+        std::future::pending::<()>().await;
+    }
+    for _ in 0..times {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A program whose sums criss-cross the tasks, that counts its steps, and whose steps wait for each other in a queue that
+/// holds one value; and by what it multiplies `x`.
+fn program(draw: &mut Draw, plot: Plot) -> (Graph, i32) {
+    let mut nodes = vec![r#""x": { "op": "Placeholder", "attrs": { "dtype": "int32", "shape": [] } }"#.to_owned()];
+    let mut weights = vec![1i32];
+    let name = |i: usize| if i == 0 { "x".to_owned() } else { format!("sum_{i}") };
+    let device = |draw: &mut Draw| format!("/job:sim/task:{}", draw.below(TASKS.into()));
+    for i in 1..=8 {
+        let other = draw.below(i as u64) as usize;
+        weights.push(weights[i - 1].wrapping_add(weights[other]));
+        nodes.push(format!(
+            r#""{}": {{ "op": "AddV2", "inputs": ["{}", "{}"], "device": "{}" }}"#,
+            name(i),
+            name(i - 1),
+            name(other),
+            device(draw)
+        ));
+    }
+    // The same place in both clients' programs: they share it if they count together.
+    let place = r#""device": "/job:sim/task:1""#;
+    let limit = if plot == Plot::Fails { FAILS_AT } else { 1 << 30 };
+    let queue = format!(r#""device": "{}""#, device(draw));
+    nodes.extend([
+        format!(
+            r#""v": {{ "op": "VarHandleOp", {place},
+                "attrs": {{ "dtype": "int32", "shape": [], "shared_name": "count" }} }}"#
+        ),
+        format!(r#""zero": {{ "op": "AssignVariableOp", "inputs": ["v", 0], {place} }}"#),
+        format!(r#""bump": {{ "op": "AssignAddVariableOp", "inputs": ["v", 1], {place} }}"#),
+        format!(
+            r#""read": {{ "op": "ReadVariableOp", "inputs": ["v"], "control": ["bump"], {place},
+                "attrs": {{ "dtype": "int32" }} }}"#
+        ),
+        format!(r#""total": {{ "op": "ReadVariableOp", "inputs": ["v"], {place}, "attrs": {{ "dtype": "int32" }} }}"#),
+        format!(r#""few": {{ "op": "Less", "inputs": ["read", {limit}], "device": "{}" }}"#, device(draw)),
+        format!(r#""check": {{ "op": "Assert", "inputs": ["few", "read"], "device": "{}" }}"#, device(draw)),
+        // Each step puts a value in and takes one out, in whichever order: one of the two waits.
+        format!(
+            r#""q": {{ "op": "FIFOQueueV2", {queue},
+                "attrs": {{ "component_types": ["int32"], "capacity": 1, "shared_name": "turns" }} }}"#
+        ),
+        format!(r#""put": {{ "op": "QueueEnqueueV2", "inputs": ["q", 1], {queue} }}"#),
+        format!(
+            r#""take": {{ "op": "QueueDequeueV2", "inputs": ["q"], {queue},
+                "attrs": {{ "component_types": ["int32"] }} }}"#
+        ),
+        format!(
+            r#""last": {{ "op": "Identity", "inputs": ["sum_8"], "control": ["check", "put", "take"],
+                "device": "{}" }}"#,
+            device(draw)
+        ),
+    ]);
+    let text = format!(r#"{{ "version": 1, "nodes": {{ {} }} }}"#, nodes.join(",\n"));
+    let program = read(text.as_bytes()).expect("a program");
+    (Graph::new(program.nodes).expect("a graph"), weights[8])
+}

@@ -1,0 +1,45 @@
+//! A worker without a thread, for tests: whoever has it register is its thread.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+/// The registrations that wait: those that were taken from the channel, and the channel.
+pub(super) struct Registrations {
+    taken: Mutex<VecDeque<Registration>>,
+    channel: Mutex<Receiver<Registration>>,
+}
+
+impl Worker {
+    /// A worker that compiles pieces when it is told to.
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, resources: Arc<Resources>) -> Self {
+        let (mut worker, registrations) = Worker::without_thread(task, router, resources);
+        worker.by_hand = Some(Registrations { taken: Mutex::default(), channel: Mutex::new(registrations) });
+        worker
+    }
+
+    fn waiting(&self) -> Option<MutexGuard<'_, VecDeque<Registration>>> {
+        let Registrations { taken, channel } = self.by_hand.as_ref()?;
+        let mut taken = lock(taken);
+        taken.extend(lock(channel).try_iter());
+        Some(taken)
+    }
+
+    /// Whether pieces wait to be compiled.
+    pub fn has_registration(&self) -> bool {
+        self.waiting().is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// Compiles the pieces that wait for longest.
+    pub fn register_next(&self) {
+        let next = self.waiting().and_then(|mut waiting| waiting.pop_front());
+        if let Some(registration) = next {
+            self.state.register(registration);
+        }
+    }
+
+    /// The devices, in the order of their names.
+    pub fn devices(&self) -> Vec<Arc<Device>> {
+        self.state.all_devices()
+    }
+}
