@@ -10,19 +10,27 @@
 //! | module | what it is |
 //! |---|---|
 //! | `cli` | the command line: arguments in, text out |
+//! | `verify` | replays recorded sessions and compares their answers |
+//! | `fuzz` | what takes input from strangers, as functions of bytes |
 //! | [`door`] | the ways in for other systems' clients: TensorFlow's gRPC `MasterService` |
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `runtime` | what a node runs: client, worker and master, and the router between them |
-//! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Strangers too |
+//! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Neither knows the other |
 //! | `strangers`, `descriptors` | how many sockets may wait at a port before they have proven anything; how many there can be |
+//! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
+//! | `allocator`, `random` | the command's memory; random numbers of the operating system |
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
+//! | [`trace`] | what a device ran in a traced step, and when |
 //! | [`graph`] | a program as data, checked against the vocabulary of ops |
-//! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
-//! | [`device`] | names: tasks, devices, the device string of a node |
 //! | [`tensor`] | dtype, shape, elements |
+//! | [`device`] | names: tasks, devices, the device string of a node |
+//! | `json` | JSON with positions, for errors that say where |
 //! | [`memory`] | the memory budget of this process |
+//! | [`ids`] | ids of sessions, requests, steps and pieces |
+//! | `nearest` | the nearest name, for errors that suggest one |
+//! | `failure` | the one error that crosses the mesh |
 //! | `lock` | locks that a panic does not close |
 //!
 //! From [`protocol`] down everything is pure: no runtime, no network, no backend, no clock, no thread. That core builds and is

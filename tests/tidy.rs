@@ -1,157 +1,30 @@
 //! Holds the source to its structure: which module may use which, what the pure core must not touch, how long a file may
 //! get, and that every file says what it is. Reads the source as text; it runs nothing.
 
+#![cfg(test)]
+
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use rules::{BORDERS, IMPURE, LAYERS, PURE_PARTS, RULES, Rule, SHARED};
+use source::Code;
 
 /// A file longer than this is two files.
 const MOST_LINES: usize = 600;
 
-/// A module of `src/`, and the modules of this crate that it may use.
-struct Rule {
-    module: &'static str,
-    may_use: &'static [&'static str],
-    /// Whether it is pure: no runtime, no network, no backend, no clock, no thread, no file system.
-    pure: bool,
-}
-
-/// Left may use only what stands to its right: data flows one way.
-const RULES: &[Rule] = &[
-    Rule { module: "failure", may_use: &[], pure: true },
-    Rule { module: "ids", may_use: &[], pure: true },
-    Rule { module: "lock", may_use: &[], pure: true },
-    Rule { module: "nearest", may_use: &[], pure: true },
-    Rule { module: "device", may_use: &[], pure: true },
-    Rule { module: "json", may_use: &["failure"], pure: true },
-    Rule { module: "memory", may_use: &["failure", "lock"], pure: true },
-    Rule { module: "tensor", may_use: &["memory", "failure", "json"], pure: true },
-    Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
-    Rule { module: "trace", may_use: &["device", "tensor", "failure"], pure: true },
-    Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
-    Rule {
-        module: "protocol",
-        may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
-        pure: true,
-    },
-    Rule { module: "checkpoint", may_use: &["tensor", "memory", "failure"], pure: false },
-    Rule {
-        module: "exec",
-        may_use: &[
-            "checkpoint",
-            "plan",
-            "trace",
-            "device",
-            "graph",
-            "tensor",
-            "memory",
-            "failure",
-            "ids",
-            "nearest",
-            "lock",
-        ],
-        pure: false,
-    },
-    Rule {
-        module: "mesh",
-        may_use: &[
-            "protocol",
-            "plan",
-            "device",
-            "tensor",
-            "memory",
-            "failure",
-            "ids",
-            "nearest",
-            "lock",
-            "random",
-            "strangers",
-            "descriptors",
-        ],
-        pure: false,
-    },
-    Rule { module: "random", may_use: &[], pure: false },
-    Rule { module: "descriptors", may_use: &[], pure: false },
-    Rule { module: "strangers", may_use: &["descriptors", "lock"], pure: false },
-    Rule {
-        module: "runtime",
-        may_use: &[
-            "exec", "mesh", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
-            "nearest", "lock", "random",
-        ],
-        pure: false,
-    },
-    Rule {
-        module: "session",
-        may_use: &[
-            "runtime", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids", "random",
-        ],
-        pure: false,
-    },
-    Rule {
-        module: "door",
-        may_use: &[
-            "node",
-            "session",
-            "runtime",
-            "protocol",
-            "plan",
-            "trace",
-            "device",
-            "graph",
-            "tensor",
-            "memory",
-            "failure",
-            "ids",
-            "lock",
-            "random",
-            "strangers",
-            "descriptors",
-        ],
-        pure: false,
-    },
-];
-
-/// What a pure module must not name. Time and randomness come in as arguments.
-const IMPURE: &[&str] = &[
-    "tokio",
-    "libp2p",
-    "burn_backend",
-    "burn_flex",
-    "burn_ndarray",
-    "burn_wgpu",
-    "cubecl",
-    "rustls",
-    "socket2",
-    "getrandom",
-    "std::time",
-    "std::thread",
-    "std::net",
-    "std::process",
-    "std::env",
-    "tracing",
-];
-
-/// Parts of modules that are pure though the rest of the module is not, and that hold no lock and no channel either.
-const PURE_PARTS: &[&str] = &["src/runtime/master/machine.rs", "src/runtime/master/machine/"];
-
-/// What a pure part must not name beyond [`IMPURE`].
-const SHARED: &[&str] = &["Mutex", "RwLock", "Condvar", "Instant", "mpsc", "oneshot", "spawn", "lock"];
-
-/// Outside crates that belong to one module only.
-const BORDERS: &[(&str, &[&str])] = &[
-    ("exec", &["tokio", "libp2p", "rustls", "socket2", "clap"]),
-    ("mesh", &["burn_backend", "burn_flex", "burn_ndarray", "burn_wgpu", "cubecl", "clap"]),
-    ("runtime", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
-    ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
-    ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
-];
-
-/// Left behind by a hurried hand.
+/// What unfinished code is left with.
 const LEFTOVERS: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
 
 struct Source {
     path: PathBuf,
     text: String,
+    code: Code,
 }
 
 impl Source {
@@ -162,24 +35,33 @@ impl Source {
         Some(first.trim_end_matches(".rs").to_owned())
     }
 
+    /// `["graph", "op"]` for `src/graph/op.rs`, nothing for `src/lib.rs`.
+    fn module_path(&self) -> Option<Vec<String>> {
+        let inside = self.path.strip_prefix(root().join("src")).ok()?.with_extension("");
+        let parts = inside.iter().filter_map(|part| part.to_str()).filter(|part| *part != "lib");
+        Some(parts.map(str::to_owned).collect())
+    }
+
     fn name(&self) -> String {
         self.path.strip_prefix(root()).unwrap_or(&self.path).display().to_string()
     }
 
-    /// Whether it holds unit tests and nothing else: `src/exec/tests.rs`, and what is below `src/exec/tests/`.
-    fn is_tests(&self) -> bool {
-        self.name().split('/').any(|part| matches!(part, "tests" | "tests.rs" | "simulation" | "simulation.rs"))
+    fn rule(&self) -> Option<&'static Rule> {
+        let module = self.module()?;
+        RULES.iter().find(|rule| rule.module == module)
     }
 
-    /// The lines that are code, numbered from 1: without comments, and without unit tests, which may reach for anything.
-    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let is_tests = self.is_tests();
-        self.text
-            .lines()
-            .take_while(move |line| !is_tests && !line.starts_with("#[cfg(test)]"))
-            .enumerate()
-            .map(|(i, line)| (i + 1, line))
-            .filter(|(_, line)| !line.trim_start().starts_with("//"))
+    /// The files of modules that are for tests alone; what is below one is, too.
+    fn test_files(&self) -> impl Iterator<Item = PathBuf> {
+        let folder = self.path.parent().unwrap_or(root());
+        let own = match self.path.file_stem().and_then(|stem| stem.to_str()) {
+            Some("lib" | "main") | None => folder.to_owned(),
+            Some(stem) => folder.join(stem),
+        };
+        self.code.test_files.iter().map(move |(name, place)| match place {
+            Some(place) => folder.join(place),
+            None => own.join(name).with_extension("rs"),
+        })
     }
 }
 
@@ -201,7 +83,8 @@ fn sources() -> Vec<Source> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).expect("source is text");
-                found.push(Source { path, text });
+                let code = Code::of(&text);
+                found.push(Source { path, text, code });
             }
         }
     }
@@ -210,47 +93,17 @@ fn sources() -> Vec<Source> {
     found
 }
 
+/// The sources of the crate, without files that are for tests alone: those may reach for anything.
+fn crate_sources() -> Vec<Source> {
+    let sources = sources();
+    let tests: Vec<PathBuf> = sources.iter().flat_map(Source::test_files).collect();
+    assert!(tests.iter().all(|file| file.exists()), "a module for tests has no file: {tests:?}");
+    let is_test = |path: &Path| tests.iter().any(|file| *path == *file || path.starts_with(file.with_extension("")));
+    sources.into_iter().filter(|source| source.module().is_some() && !is_test(&source.path)).collect()
+}
+
 fn assert_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
-}
-
-/// The modules of this crate that a line of code names: `graph` for `crate::graph::Node`, both for
-/// `use crate::{graph, plan::Task}`.
-fn modules_named(line: &str) -> Vec<&str> {
-    let mut named = Vec::new();
-    for (at, _) in line.match_indices("crate::") {
-        let before = line[..at].chars().next_back();
-        if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
-            continue;
-        }
-        let rest = &line[at + "crate::".len()..];
-        match rest.strip_prefix('{') {
-            None => named.push(identifier(rest)),
-            Some(list) => {
-                let mut depth = 0;
-                let mut start = true;
-                for (i, c) in list.char_indices() {
-                    match c {
-                        '{' => depth += 1,
-                        '}' if depth == 0 => break,
-                        '}' => depth -= 1,
-                        ',' if depth == 0 => start = true,
-                        c if start && depth == 0 && !c.is_whitespace() => {
-                            named.push(identifier(&list[i..]));
-                            start = false;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    named
-}
-
-fn identifier(text: &str) -> &str {
-    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-    &text[..end]
 }
 
 /// Whether a line names the crate or path `name`, and not something that merely contains it.
@@ -263,19 +116,64 @@ fn names(line: &str, name: &str) -> bool {
 }
 
 #[test]
-fn modules_use_only_what_stands_to_their_right() {
-    let sources = sources();
-    let modules: Vec<String> = sources.iter().filter_map(Source::module).collect();
+fn every_module_has_a_rule() {
+    let modules: BTreeSet<String> = crate_sources().iter().filter_map(Source::module).collect();
+    let ruled: BTreeSet<String> = RULES.iter().map(|rule| rule.module.to_owned()).collect();
+    assert_eq!(modules, ruled, "tests/tidy/rules.rs has one rule for each module of src/");
+    let named = RULES.iter().flat_map(|rule| rule.may_use);
+    assert_none(named.filter(|name| !modules.contains(**name)).map(|name| format!("there is no {name}")).collect());
+}
+
+#[test]
+fn modules_use_only_what_their_rule_names() {
+    let sources = crate_sources();
+    let modules: BTreeSet<String> = sources.iter().filter_map(Source::module).collect();
     let mut complaints = Vec::new();
     for source in &sources {
-        let Some(rule) = source.module().and_then(|module| RULES.iter().find(|rule| rule.module == module)) else {
-            continue;
+        let (Some(rule), Some(path)) = (source.rule(), source.module_path()) else { continue };
+        for named in source.code.paths(&path) {
+            let Some(used) = named.path.first().filter(|used| modules.contains(*used)) else { continue };
+            if used != rule.module && !rule.may_use.contains(&used.as_str()) {
+                complaints.push(format!("{}:{}: {} must not use {used}", source.name(), named.line, rule.module));
+            }
+        }
+    }
+    assert_none(complaints);
+}
+
+#[test]
+fn within_a_module_each_file_uses_only_what_stands_before_it() {
+    let sources = crate_sources();
+    let mut complaints = Vec::new();
+    for (parent, layers) in LAYERS {
+        let parent: Vec<&str> = parent.split("::").collect();
+        // The part of the module that a path leads to; "" for the module itself.
+        let part = |path: &[String]| {
+            let is_within = path.len() >= parent.len() && parent.iter().zip(path).all(|(name, part)| name == part);
+            is_within.then(|| path.get(parent.len()).cloned().unwrap_or_default())
         };
-        for (number, line) in source.code() {
-            for used in modules_named(line) {
-                let known = modules.iter().any(|module| module == used);
-                if known && used != rule.module && !rule.may_use.contains(&used) {
-                    complaints.push(format!("{}:{number}: {} must not use {used}", source.name(), rule.module));
+        // By part: its layer, and which of that.
+        let mut layer: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (i, groups) in layers.iter().enumerate() {
+            let parts =
+                groups.iter().enumerate().flat_map(|(k, group)| group.split(", ").map(move |part| (part, (i, k))));
+            layer.extend(parts);
+        }
+        let parts: BTreeSet<String> = sources.iter().filter_map(|source| part(&source.module_path()?)).collect();
+        let parts: BTreeSet<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        let ruled: BTreeSet<&str> = layer.keys().copied().collect();
+        assert_eq!(parts, ruled, "tests/tidy/rules.rs names each part of {parent:?}");
+        for source in &sources {
+            let Some(path) = source.module_path() else { continue };
+            let Some(own) = part(&path).filter(|own| !own.is_empty()) else { continue };
+            for named in source.code.paths(&path) {
+                let Some(used) = part(&named.path) else { continue };
+                // What the module itself has stands above all its parts.
+                let (to, from) = (layer.get(used.as_str()), layer[own.as_str()]);
+                let is_before = to.is_some_and(|&to| to == from || to.0 < from.0);
+                if !is_before {
+                    let (path, used) = (source.name(), named.path.join("::"));
+                    complaints.push(format!("{path}:{}: {own} must not use {used}", named.line));
                 }
             }
         }
@@ -286,36 +184,59 @@ fn modules_use_only_what_stands_to_their_right() {
 #[test]
 fn the_pure_core_is_pure() {
     let mut complaints = Vec::new();
-    for source in sources() {
-        let Some(rule) = source.module().and_then(|module| RULES.iter().find(|rule| rule.module == module)) else {
-            continue;
-        };
+    for source in crate_sources() {
+        let Some(rule) = source.rule() else { continue };
         let forbidden = match rule.pure {
             true => IMPURE,
             false => BORDERS.iter().find(|(module, _)| *module == rule.module).map_or(&[][..], |(_, crates)| crates),
         };
-        for (number, line) in source.code() {
-            for name in forbidden {
-                if names(line, name) {
-                    complaints.push(format!("{}:{number}: {} must not know {name}", source.name(), rule.module));
-                }
+        for (number, line) in source.code.lines() {
+            for name in forbidden.iter().filter(|name| names(&line, name)) {
+                complaints.push(format!("{}:{number}: {} must not know {name}", source.name(), rule.module));
             }
         }
     }
     assert_none(complaints);
 }
 
+/// The modules of `src/` that a map names, in `code` in its first column, or as the files of a folder.
+fn both_maps() -> [(&'static str, BTreeSet<String>); 2] {
+    let read = |file: &str| fs::read_to_string(root().join(file)).expect("there is a map");
+    let library = read("src/lib.rs");
+    let table = library.lines().skip_while(|line| *line != "//! |---|---|").skip(1);
+    let rows = table.map_while(|line| line.strip_prefix("//! | ")?.split_once(" | "));
+    let in_library = rows.flat_map(|(names, _)| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    let architecture = read("docs/architecture.md");
+    let tree = architecture.lines().skip_while(|line| *line != "src/").skip(1).take_while(|line| *line != "```");
+    let files = tree.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    let in_architecture = files.filter_map(|line| line.split_once(".rs")).map(|(name, _)| name.to_owned()).collect();
+    [("src/lib.rs", in_library), ("docs/architecture.md", in_architecture)]
+}
+
+#[test]
+fn both_maps_name_every_module() {
+    let modules: BTreeSet<String> =
+        crate_sources().iter().filter_map(Source::module).filter(|module| module != "lib").collect();
+    for (file, mut named) in both_maps() {
+        // The library's map is not of the command.
+        if file == "src/lib.rs" {
+            named.insert("main".to_owned());
+        }
+        assert_eq!(named, modules, "the map of {file}");
+    }
+}
+
 #[test]
 fn the_pure_parts_are_pure() {
     let mut complaints = Vec::new();
-    let sources = sources();
+    let sources = crate_sources();
     for part in PURE_PARTS {
         let inside = |source: &&Source| source.name().starts_with(part);
         assert!(sources.iter().any(|source| inside(&source)), "nothing is below {part}");
         for source in sources.iter().filter(inside) {
-            for (number, line) in source.code() {
+            for (number, line) in source.code.lines() {
                 let words = || line.split(|c: char| !c.is_alphanumeric() && c != '_');
-                let impure = IMPURE.iter().filter(|name| names(line, name));
+                let impure = IMPURE.iter().filter(|name| names(&line, name));
                 for name in impure.chain(SHARED.iter().filter(|name| words().any(|word| word == **name))) {
                     complaints.push(format!("{}:{}: what is pure must not know {name}", source.name(), number));
                 }
@@ -376,8 +297,8 @@ fn every_dependency_is_used_by_name() {
 fn only_the_command_runs_before_main() {
     let early = ["link_section", ".init_array"];
     let mut complaints = Vec::new();
-    for source in sources().iter().filter(|source| source.module().is_some_and(|module| module != "main")) {
-        for (number, line) in source.code() {
+    for source in crate_sources().iter().filter(|source| source.module().is_some_and(|module| module != "main")) {
+        for (number, line) in source.code.lines() {
             for name in early.iter().filter(|name| line.contains(**name)) {
                 complaints.push(format!("{}:{number}: {name} is for src/main.rs", source.name()));
             }
@@ -387,10 +308,7 @@ fn only_the_command_runs_before_main() {
 }
 
 #[test]
-fn the_reader_of_use_lines_reads_them() {
-    assert_eq!(modules_named("use crate::graph::{Node, Attr};"), ["graph"]);
-    assert_eq!(modules_named("use crate::{plan::{Task, Plan}, graph, Failure};"), ["plan", "graph", "Failure"]);
-    assert_eq!(modules_named("pub(crate) fn f(x: crate::tensor::Tensor) -> mycrate::x"), ["tensor"]);
+fn a_crate_is_known_by_its_whole_name() {
     assert!(names("use tokio::sync;", "tokio"));
     assert!(names("let now = std::time::Instant::now();", "std::time"));
     assert!(!names("let tokio_like = my_tokio::x;", "tokio"));

@@ -118,7 +118,7 @@ fn cpu_engine(choice: BackendChoice) -> (&'static str, Open) {
 
 #[cfg(not(feature = "exec"))]
 fn cpu_engine(_choice: BackendChoice) -> (&'static str, Open) {
-    ("host", Box::new(|| Ok(Box::new(super::HostEngine))))
+    ("host", Box::new(|| Ok(Box::new(super::host::HostEngine))))
 }
 
 /// The processor's name, and how many threads it has for us.

@@ -14,7 +14,10 @@ use std::time::Duration;
 use choices::Choices;
 use fitting::{Fitting, Like};
 
-use super::{BackendChoice, Device, Pushed, Resources, Sink, cpu};
+use super::adapters::{BackendChoice, cpu};
+use super::device::Device;
+use super::resource::Resources;
+use super::sink::{Pushed, Sink};
 use crate::device::{DeviceKind, Task};
 use crate::failure::{Code, Failure};
 use crate::graph::op::{self, ArgDef, ArgType, AttrKind, OpDef};

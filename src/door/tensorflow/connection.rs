@@ -287,6 +287,14 @@ impl Drop for Call {
     }
 }
 
+/// What a call brings beside its message.
+pub(super) struct Caller {
+    /// The connection it came on.
+    pub connection: Option<Connection>,
+    /// Whether it may pass: nobody has to show a token, or it has.
+    pub is_known: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use futures::task::noop_waker_ref;

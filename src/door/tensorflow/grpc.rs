@@ -16,8 +16,8 @@ use http_body::Frame;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header};
 use tonic::codegen::{BoxFuture, Service};
 
-use super::connection::{Call, Connection};
-use super::message::Method;
+use super::connection::{Call, Caller, Connection};
+use super::message::{Method, described};
 use super::rope::Rope;
 use super::service::MasterService;
 use super::tensor::Outgoing;
@@ -34,14 +34,6 @@ const MAX_STATUS_TEXT: usize = 2048;
 #[derive(Clone)]
 pub(super) struct Calls {
     pub service: Arc<MasterService>,
-}
-
-/// What a call brings beside its message.
-pub(super) struct Caller {
-    /// The connection it came on.
-    pub connection: Option<Connection>,
-    /// Whether it may pass: nobody has to show a token, or it has.
-    pub is_known: bool,
 }
 
 impl Service<Request<tonic::body::Body>> for Calls {
@@ -178,20 +170,6 @@ fn escaped(text: &str) -> HeaderValue {
         }
     }
     HeaderValue::from_str(&out).unwrap_or(HeaderValue::from_static(""))
-}
-
-/// The failure's text as TensorFlow's clients read it: they look for the node between its double braces.
-pub(super) fn described(failure: &Failure) -> String {
-    let mut text = failure.message.clone();
-    let place = [failure.op.as_deref().map(|op| format!("op {op}")), failure.device.clone().or(failure.task.clone())];
-    let place: Vec<String> = place.into_iter().flatten().collect();
-    if !place.is_empty() {
-        text += &format!(" ({})", place.join(" on "));
-    }
-    if let Some(node) = &failure.node {
-        text += &format!("\n\t [[{{{{node {node}}}}}]]");
-    }
-    text
 }
 
 /// The body of a response: a message in pieces, then the status that all went well.

@@ -1,6 +1,9 @@
 //! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only what meshtf reads or answers is
 //! here; other fields are skipped.
 
+use std::time::Duration;
+
+use crate::failure::Failure;
 use crate::graph::graphdef::GraphDef;
 use crate::graph::graphdef::weigh::{Field, GRAPH, Schema};
 
@@ -310,3 +313,22 @@ pub struct ReleaseCallableRequest {
 /// What CloseSession, Reset and ReleaseCallable answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
+
+/// A limit as TensorFlow states it; none is 0.
+pub(super) fn milliseconds(limit: i64) -> Option<Duration> {
+    u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
+}
+
+/// The failure's text as TensorFlow's clients read it: they look for the node between its double braces.
+pub(super) fn described(failure: &Failure) -> String {
+    let mut text = failure.message.clone();
+    let place = [failure.op.as_deref().map(|op| format!("op {op}")), failure.device.clone().or(failure.task.clone())];
+    let place: Vec<String> = place.into_iter().flatten().collect();
+    if !place.is_empty() {
+        text += &format!(" ({})", place.join(" on "));
+    }
+    if let Some(node) = &failure.node {
+        text += &format!("\n\t [[{{{{node {node}}}}}]]");
+    }
+    text
+}

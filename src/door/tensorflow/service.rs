@@ -8,9 +8,9 @@ use bytes::Buf;
 use prost::Message as _;
 
 use super::budget::MessageBudget;
+use super::connection::Caller;
 use super::feed::Reading;
-use super::grpc::{Caller, described};
-use super::message::{self as msg, Method};
+use super::message::{self as msg, Method, described, milliseconds};
 use super::pieces::{find, malformed, within_names};
 use super::readers::Readers;
 use super::rope::Rope;
@@ -454,9 +454,4 @@ fn attributes(member: &Member, name: &DeviceName, description: &str) -> msg::Dev
         incarnation: member.incarnation.0,
         physical_device_desc: description.to_owned(),
     }
-}
-
-/// A limit as TensorFlow states it; none is 0.
-pub(super) fn milliseconds(limit: i64) -> Option<Duration> {
-    u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
 }

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::connection::Connection;
-use super::message::{RunMetadata, RunOptions, RunStepRequest};
+use super::message::{RunMetadata, RunOptions, RunStepRequest, milliseconds};
 use super::readers::Readers;
 use super::recent::{Full, Recent};
-use super::service::milliseconds;
 use super::trace::metadata;
 use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};

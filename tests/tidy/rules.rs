@@ -1,0 +1,245 @@
+//! Which module may use which, and what each must not know.
+
+/// A module of `src/`, and the modules of this crate that it may use.
+pub struct Rule {
+    pub module: &'static str,
+    pub may_use: &'static [&'static str],
+    /// Whether it is pure: no runtime, no network, no backend, no clock, no thread, no file system.
+    pub pure: bool,
+}
+
+/// Left may use only what stands to its right: data flows one way.
+pub const RULES: &[Rule] = &[
+    Rule { module: "failure", may_use: &[], pure: true },
+    Rule { module: "ids", may_use: &[], pure: true },
+    Rule { module: "lock", may_use: &[], pure: true },
+    Rule { module: "nearest", may_use: &[], pure: true },
+    Rule { module: "device", may_use: &[], pure: true },
+    Rule { module: "json", may_use: &["failure"], pure: true },
+    Rule { module: "memory", may_use: &["failure", "lock"], pure: true },
+    Rule { module: "tensor", may_use: &["memory", "failure", "json"], pure: true },
+    Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
+    Rule { module: "trace", may_use: &["device", "tensor", "failure"], pure: true },
+    Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
+    Rule {
+        module: "protocol",
+        may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        pure: true,
+    },
+    Rule { module: "checkpoint", may_use: &["tensor", "memory", "failure"], pure: false },
+    Rule {
+        module: "exec",
+        may_use: &[
+            "checkpoint",
+            "plan",
+            "trace",
+            "device",
+            "graph",
+            "tensor",
+            "memory",
+            "failure",
+            "ids",
+            "nearest",
+            "lock",
+        ],
+        pure: false,
+    },
+    Rule {
+        module: "mesh",
+        may_use: &[
+            "protocol",
+            "plan",
+            "device",
+            "tensor",
+            "memory",
+            "failure",
+            "ids",
+            "nearest",
+            "lock",
+            "random",
+            "strangers",
+            "descriptors",
+        ],
+        pure: false,
+    },
+    Rule { module: "random", may_use: &[], pure: false },
+    Rule { module: "descriptors", may_use: &[], pure: false },
+    Rule { module: "strangers", may_use: &["descriptors", "lock"], pure: false },
+    Rule {
+        module: "runtime",
+        may_use: &[
+            "exec", "mesh", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
+            "nearest", "lock", "random",
+        ],
+        pure: false,
+    },
+    Rule {
+        module: "session",
+        may_use: &[
+            "runtime", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids", "random",
+        ],
+        pure: false,
+    },
+    Rule {
+        module: "door",
+        may_use: &[
+            "node",
+            "session",
+            "runtime",
+            "protocol",
+            "plan",
+            "trace",
+            "device",
+            "graph",
+            "tensor",
+            "memory",
+            "failure",
+            "ids",
+            "lock",
+            "random",
+            "strangers",
+            "descriptors",
+        ],
+        pure: false,
+    },
+    Rule { module: "allocator", may_use: &["memory"], pure: false },
+    Rule {
+        module: "node",
+        may_use: &[
+            "runtime",
+            "session",
+            "exec",
+            "mesh",
+            "checkpoint",
+            "protocol",
+            "plan",
+            "device",
+            "graph",
+            "failure",
+            "json",
+            "lock",
+        ],
+        pure: false,
+    },
+    Rule {
+        module: "local",
+        may_use: &[
+            "runtime",
+            "session",
+            "exec",
+            "checkpoint",
+            "protocol",
+            "plan",
+            "device",
+            "graph",
+            "tensor",
+            "failure",
+            "ids",
+            "random",
+        ],
+        pure: false,
+    },
+    Rule { module: "verify", may_use: &["session", "device", "graph", "tensor", "json", "failure"], pure: false },
+    Rule { module: "fuzz", may_use: &["door", "exec", "mesh", "checkpoint", "device", "graph", "tensor"], pure: false },
+    // The crate's own front: it names what others may use.
+    Rule { module: "lib", may_use: &[], pure: false },
+    Rule {
+        module: "cli",
+        may_use: &[
+            "node",
+            "local",
+            "door",
+            "session",
+            "verify",
+            "exec",
+            "mesh",
+            "checkpoint",
+            "protocol",
+            "plan",
+            "device",
+            "graph",
+            "tensor",
+            "memory",
+            "failure",
+            "descriptors",
+            "random",
+        ],
+        pure: false,
+    },
+    Rule { module: "main", may_use: &[], pure: false },
+];
+
+/// What a pure module must not name. Time and randomness come in as arguments.
+pub const IMPURE: &[&str] = &[
+    "tokio",
+    "libp2p",
+    "burn_backend",
+    "burn_flex",
+    "burn_ndarray",
+    "burn_wgpu",
+    "cubecl",
+    "rustls",
+    "socket2",
+    "getrandom",
+    "std::time",
+    "std::thread",
+    "std::net",
+    "std::process",
+    "std::env",
+    "std::fs",
+    "tracing",
+];
+
+/// Parts of modules that are pure though the rest of the module is not, and that hold no lock and no channel either.
+pub const PURE_PARTS: &[&str] = &["src/runtime/master/machine.rs", "src/runtime/master/machine/"];
+
+/// What a pure part must not name beyond [`IMPURE`].
+pub const SHARED: &[&str] = &["Mutex", "RwLock", "Condvar", "Instant", "mpsc", "oneshot", "spawn", "lock"];
+
+/// Outside crates that belong to one module only.
+pub const BORDERS: &[(&str, &[&str])] = &[
+    ("exec", &["tokio", "libp2p", "rustls", "socket2", "clap"]),
+    ("mesh", &["burn_backend", "burn_flex", "burn_ndarray", "burn_wgpu", "cubecl", "clap"]),
+    ("runtime", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("session", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+    ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
+];
+
+/// Modules whose parts stand in an order: a part may use only those of the layers before its own. Two parts in one string
+/// know each other.
+pub const LAYERS: &[(&str, &[&[&str]])] = &[
+    (
+        "exec",
+        &[
+            &["turn", "denormals"],
+            &["kernel"],
+            &["engine, burn"],
+            &["host", "rows", "sums", "waiting", "sink"],
+            &["adapters", "resource", "parked", "outbox"],
+            &["token"],
+            &["held"],
+            &["variant"],
+            &["state"],
+            &["program"],
+            &["step"],
+            &["mailbox"],
+            &["place"],
+            &["thread"],
+            &["device"],
+            &["fuzz"],
+        ],
+    ),
+    (
+        "door::tensorflow",
+        &[
+            &["message", "unproven", "pieces", "readers", "recent", "connection"],
+            &["budget", "trace", "wire"],
+            &["rope", "tensor"],
+            &["feed", "session"],
+            &["sessions"],
+            &["service"],
+            &["grpc", "fuzz"],
+        ],
+    ),
+    ("runtime", &[&["router"], &["client", "worker", "master"], &["host"]]),
+];

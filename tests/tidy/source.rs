@@ -1,0 +1,346 @@
+//! Reads Rust source as text: what of a file is code, which of that is there for tests alone, and which paths it names.
+
+use std::ops::Range;
+
+/// The source with everything blanked out that names nothing: comments, strings, and the items that `#[cfg(test)]` marks.
+/// What is left keeps its place, so that its line is known.
+pub struct Code {
+    text: Vec<char>,
+    /// Modules within the file: their names, and where they are.
+    modules: Vec<(String, Range<usize>)>,
+    /// Modules in files of their own that are for tests alone, and where each says that its file is.
+    pub test_files: Vec<(String, Option<String>)>,
+}
+
+/// A path that code names, from the root of the crate on.
+#[derive(Debug, PartialEq)]
+pub struct Named {
+    pub line: usize,
+    pub path: Vec<String>,
+}
+
+impl Code {
+    pub fn of(source: &str) -> Code {
+        let original: Vec<char> = source.chars().collect();
+        let mut code = Code { text: original.clone(), modules: Vec::new(), test_files: Vec::new() };
+        code.blank_comments_and_strings();
+        code.blank_tests(&original);
+        code.find_modules();
+        code
+    }
+
+    /// The lines of code, numbered from 1.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, String)> {
+        let lines: Vec<String> = self.text.split(|&c| c == '\n').map(|line| line.iter().collect()).collect();
+        lines.into_iter().enumerate().map(|(i, line)| (i + 1, line))
+    }
+
+    fn blank(&mut self, range: Range<usize>) {
+        self.text[range].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+    }
+
+    fn starts_with(&self, at: usize, what: &str) -> bool {
+        what.chars().enumerate().all(|(i, c)| self.text.get(at + i) == Some(&c))
+    }
+
+    fn find(&self, from: usize, what: &str) -> Option<usize> {
+        (from..self.text.len()).find(|&at| self.starts_with(at, what))
+    }
+
+    fn is_word(&self, at: usize) -> bool {
+        self.text.get(at).is_some_and(|c| c.is_alphanumeric() || *c == '_')
+    }
+
+    fn blank_comments_and_strings(&mut self) {
+        let mut at = 0;
+        while at < self.text.len() {
+            let end = match self.text[at] {
+                '/' if self.starts_with(at, "//") => self.find(at, "\n").unwrap_or(self.text.len()),
+                '/' if self.starts_with(at, "/*") => self.end_of_comment(at),
+                '"' => self.end_of_string(at + 1),
+                'r' if at == 0 || !self.is_word(at - 1) || self.text[at - 1] == 'b' => match self.end_of_raw_string(at)
+                {
+                    Some(end) => end,
+                    None => at,
+                },
+                '\'' => self.end_of_char(at),
+                _ => at,
+            };
+            if end > at {
+                self.blank(at..end.min(self.text.len()));
+            }
+            at = end.max(at + 1);
+        }
+    }
+
+    fn end_of_comment(&self, at: usize) -> usize {
+        let (mut depth, mut at) = (1, at + 2);
+        while depth > 0 && at < self.text.len() {
+            match (self.starts_with(at, "/*"), self.starts_with(at, "*/")) {
+                (true, _) => (depth, at) = (depth + 1, at + 2),
+                (_, true) => (depth, at) = (depth - 1, at + 2),
+                _ => at += 1,
+            }
+        }
+        at
+    }
+
+    fn end_of_string(&self, mut at: usize) -> usize {
+        while at < self.text.len() {
+            match self.text[at] {
+                '\\' => at += 2,
+                '"' => return at + 1,
+                _ => at += 1,
+            }
+        }
+        at
+    }
+
+    fn end_of_raw_string(&self, at: usize) -> Option<usize> {
+        let hashes = self.text[at + 1..].iter().take_while(|&&c| c == '#').count();
+        let quote = at + 1 + hashes;
+        if self.text.get(quote) != Some(&'"') {
+            return None;
+        }
+        let end = format!("\"{}", "#".repeat(hashes));
+        Some(self.find(quote + 1, &end)? + end.len())
+    }
+
+    /// The end of a character; `at` for a lifetime.
+    fn end_of_char(&self, at: usize) -> usize {
+        match (self.text.get(at + 1), self.text.get(at + 2)) {
+            (Some('\\'), Some(_)) => self.find(at + 3, "'").map_or(at, |end| end + 1),
+            (Some(_), Some('\'')) => at + 3,
+            _ => at,
+        }
+    }
+
+    fn blank_tests(&mut self, original: &[char]) {
+        let mut from = 0;
+        while let Some(at) = self.find(from, "#[cfg(") {
+            let arguments = self.closing(at + 5);
+            let predicate: String = self.text[at + 6..arguments].iter().collect();
+            from = at + 1;
+            if !is_for_tests(&predicate) {
+                continue;
+            }
+            let end = self.end_of_item(self.closing(at + 1) + 1);
+            let item: String = self.text[at..end].iter().collect();
+            if let Some(name) = item.split_once("mod ").and_then(|(_, rest)| rest.strip_suffix(';')) {
+                let item: String = original[at..end].iter().collect();
+                let place = item.split_once("#[path = \"").and_then(|(_, rest)| rest.split_once('"'));
+                self.test_files.push((name.to_owned(), place.map(|(place, _)| place.to_owned())));
+            }
+            self.blank(at..end);
+        }
+    }
+
+    /// Where the bracket closes that opens at `open`.
+    fn closing(&self, open: usize) -> usize {
+        let mut depth = 0;
+        for at in open..self.text.len() {
+            match self.text[at] {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return at;
+            }
+        }
+        self.text.len() - 1
+    }
+
+    /// The end of what an attribute marks: an item, a statement, a field or an arm of a match.
+    fn end_of_item(&self, from: usize) -> usize {
+        let mut at = from;
+        while at < self.text.len() && (self.text[at].is_whitespace() || self.text[at] == '#') {
+            at = if self.text[at] == '#' { self.closing(at + 1) + 1 } else { at + 1 };
+        }
+        let head: String = self.text[at..].iter().take_while(|c| !"{;=".contains(**c)).collect();
+        let head: Vec<&str> = head.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+        // A brace ends most items, but is only a part of these.
+        let ends_with_semicolon =
+            match head.iter().find(|word| !matches!(**word, "pub" | "crate" | "super" | "in" | "")) {
+                Some(&"const") => !head.contains(&"fn"),
+                Some(word) => matches!(*word, "use" | "let" | "static" | "type"),
+                None => false,
+            };
+        const ITEMS: &[&str] = &[
+            "fn",
+            "struct",
+            "enum",
+            "union",
+            "trait",
+            "impl",
+            "mod",
+            "macro_rules",
+            "thread_local",
+            "extern",
+            "unsafe",
+        ];
+        let is_item = ends_with_semicolon || head.iter().any(|word| ITEMS.contains(word));
+        // Commas between < and > end nothing; a comparison has spaces around it.
+        let mut angles = 0usize;
+        while at < self.text.len() {
+            match self.text[at] {
+                ';' => return at + 1,
+                ',' if !is_item && angles == 0 => return at + 1,
+                ')' | ']' | '}' => return at,
+                '<' if at > 0 && (self.is_word(at - 1) || self.text[at - 1] == ':') => angles += 1,
+                '>' if at > 0 && !"-= ".contains(self.text[at - 1]) => angles = angles.saturating_sub(1),
+                '{' if !ends_with_semicolon => return self.closing(at) + 1,
+                '(' | '[' | '{' => at = self.closing(at),
+                _ => {}
+            }
+            at += 1;
+        }
+        at
+    }
+
+    fn find_modules(&mut self) {
+        let mut from = 0;
+        while let Some(at) = self.find(from, "mod ") {
+            from = at + 4;
+            let name: String = self.text[from..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').collect();
+            let open = from + name.len() + 1;
+            if (at == 0 || !self.is_word(at - 1)) && self.text.get(open) == Some(&'{') {
+                self.modules.push((name, open..self.closing(open)));
+            }
+        }
+    }
+
+    /// The paths of this crate that the code names, where the file is the module `module`.
+    pub fn paths(&self, module: &[String]) -> Vec<Named> {
+        let mut named = Vec::new();
+        let mut at = 0;
+        while at < self.text.len() {
+            let starts = (at == 0 || !self.is_word(at - 1) && self.text[at - 1] != ':' && self.text[at - 1] != '$')
+                && ["crate::", "super::", "self::"].iter().any(|start| self.starts_with(at, start));
+            // `pub(in crate::exec)` says who may see something; it takes nothing from there.
+            let is_visibility = at > 3 && self.starts_with(at - 3, "in ") && !self.is_word(at - 4);
+            if starts && !is_visibility {
+                let line = 1 + self.text[..at].iter().filter(|&&c| c == '\n').count();
+                let within = self.modules.iter().filter(|(_, range)| range.contains(&at));
+                let mut here: Vec<String> = module.to_vec();
+                here.extend(within.map(|(name, _)| name.clone()));
+                at = self.read_path(at, &here, Vec::new(), &mut |path| named.push(Named { line, path }));
+            } else {
+                at += 1;
+            }
+        }
+        named
+    }
+
+    /// Reads a path, or a tree of paths; answers where it ends.
+    fn read_path(&self, at: usize, here: &[String], before: Vec<String>, found: &mut dyn FnMut(Vec<String>)) -> usize {
+        let (mut at, mut path, mut is_first) = (at, before, true);
+        loop {
+            let word: String = self.text[at..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').collect();
+            at += word.len();
+            match (word.as_str(), is_first && path.is_empty()) {
+                ("crate", true) => {}
+                ("self", true) => path = here.to_vec(),
+                ("super", true) => path = here[..here.len().saturating_sub(1)].to_vec(),
+                ("super", false) => {
+                    path.pop();
+                }
+                ("self" | "", _) => {}
+                _ => path.push(word),
+            }
+            is_first = false;
+            if !self.starts_with(at, "::") {
+                found(path);
+                return at;
+            }
+            at += 2;
+            match self.text.get(at) {
+                Some('{') => {
+                    let end = self.closing(at);
+                    at += 1;
+                    while at < end {
+                        let c = self.text[at];
+                        at = if c.is_alphanumeric() || c == '_' || c == '*' {
+                            let next = self.read_path(at, here, path.clone(), found).max(at + 1);
+                            // A name after `as` is no path.
+                            (next..=end).find(|&i| matches!(self.text[i], ',' | '}')).unwrap_or(end)
+                        } else {
+                            at + 1
+                        };
+                    }
+                    return end + 1;
+                }
+                Some(c) if c.is_alphanumeric() || *c == '_' => {}
+                _ => {
+                    found(path);
+                    return at;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a condition holds in tests alone: `test`, `all(test, unix)`, but not `any(test, feature = "fuzzing")`.
+fn is_for_tests(predicate: &str) -> bool {
+    let predicate = predicate.trim();
+    let all = predicate.strip_prefix("all(").and_then(|rest| rest.strip_suffix(')'));
+    predicate == "test" || all.is_some_and(|all| all.split(',').any(|part| part.trim() == "test"))
+}
+
+#[test]
+fn what_is_marked_for_tests_is_left_out_and_no_more() {
+    let check = |source: &str, left: &str| {
+        let text: String = Code::of(source).text.into_iter().collect();
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&text), words(left), "{source}");
+    };
+    check("fn a() {} #[cfg(test)] mod tests { fn b() { if x { y } } } fn c() {}", "fn a() {} fn c() {}");
+    check("#[cfg(test)] mod tests; fn c() {}", "fn c() {}");
+    check("#[cfg(test)]\n#[path = \"a.rs\"]\npub(crate) mod tests;\nfn c() {}", "fn c() {}");
+    check("#[cfg(test)] pub fn a<A, B>(x: (A, B)) -> B where A: C { x } fn c() {}", "fn c() {}");
+    check("#[cfg(test)] const fn a() {} fn c() {}", "fn c() {}");
+    check("#[cfg(test)] impl<T> A<T> for B { fn b() {} } fn c() {}", "fn c() {}");
+    check("#[cfg(test)] use a::{b, c}; use d;", "use d;");
+    check("#[cfg(test)] const A: [u8; 2] = [{ 1 }, 2]; use d;", "use d;");
+    check("#[cfg(test)] thread_local! { static A: B = C; } use d;", "use d;");
+    check("struct A { #[cfg(test)] a: Map<B, C>, d: E }", "struct A { d: E }");
+    check("struct A { d: E, #[cfg(test)] a: B }", "struct A { d: E, }");
+    check("A { #[cfg(test)] a: b < c, d }", "A { d }");
+    check("match x { #[cfg(test)] A(b) => c, D => e }", "match x { D => e }");
+    check("match x { #[cfg(test)] A(b) => { c } D => e }", "match x { D => e }");
+    check("{ #[cfg(test)] if let Some(a) = b { return c; } d }", "{ d }");
+    check("{ #[cfg(test)] A.set(A.get() + 1); d }", "{ d }");
+    check("#[cfg(all(test, unix))] fn a() {} fn c() {}", "fn c() {}");
+    let kept = "#[cfg(any(test, feature = ))] fn a() {}";
+    check("#[cfg(any(test, feature = \"fuzzing\"))] fn a() {}", kept);
+    check("#[cfg(not(test))] fn a() {}", "#[cfg(not(test))] fn a() {}");
+    check("a // b\n/* c /* d */ e */ f \"#[cfg(test)] \\\" {\" g r#\"h \" i\"# 'j' '\\'' k 'l: m", "a f g k 'l: m");
+    check("// #[cfg(test)]\nfn a() {}", "fn a() {}");
+}
+
+#[test]
+fn files_for_tests_alone_are_known() {
+    let source =
+        "#[cfg(test)]\nmod tests;\n#[cfg(test)]\n#[path = \"../x.rs\"]\npub mod x;\nmod y;\n#[cfg(test)]\nmod z { }";
+    let expected = [("tests".to_owned(), None), ("x".to_owned(), Some("../x.rs".to_owned()))];
+    assert_eq!(Code::of(source).test_files, expected);
+}
+
+#[test]
+fn paths_are_read_with_all_their_branches() {
+    let check = |source: &str, expected: &[(usize, &str)]| {
+        let module = ["exec".to_owned(), "step".to_owned()];
+        let named: Vec<(usize, String)> =
+            Code::of(source).paths(&module).into_iter().map(|named| (named.line, named.path.join("::"))).collect();
+        let expected: Vec<(usize, String)> = expected.iter().map(|(line, path)| (*line, path.to_string())).collect();
+        assert_eq!(named, expected, "{source}");
+    };
+    check("use crate::graph::{Node, Attr};", &[(1, "graph::Node"), (1, "graph::Attr")]);
+    check("use crate::{\n  plan::{Task, Plan as P},\n  graph};", &[(1, "plan::Task"), (1, "plan::Plan"), (1, "graph")]);
+    check("\nfn f(x: crate::tensor::Tensor) -> mycrate::x::y { }", &[(2, "tensor::Tensor")]);
+    check("use super::mailbox::{self, Inbox};", &[(1, "exec::mailbox"), (1, "exec::mailbox::Inbox")]);
+    check("use super::super::ids::Id; use self::a::b;", &[(1, "ids::Id"), (1, "exec::step::a::b")]);
+    check("mod a { use super::b; } use super::*;", &[(1, "exec::step::b"), (1, "exec")]);
+    check("pub(in crate::exec) fn begin(x: crate::a::B) {}", &[(1, "a::B")]);
+    check("#[cfg(test)] mod tests { use crate::a; } // crate::b\n\"crate::c\"", &[]);
+}
