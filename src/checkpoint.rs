@@ -1,9 +1,9 @@
-//! TensorFlow's checkpoints: tensors by name in a `PREFIX.index` and `PREFIX.data-00000-of-00001`, which TensorFlow's
-//! own tools read, and which are read when they wrote them; and in its older form, one file or one for each shard.
+//! TensorFlow's checkpoints, in a form that TensorFlow's own tools read and write: tensors by name in `PREFIX.index`
+//! and `PREFIX.data-00000-of-00001`; and the older form, one file or one per shard.
 //!
-//! `table` and `bundle` are the format, over bytes alone, and `v1` is the older; `slice` cuts tensors that are saved in parts;
-//! `folder` says where on the disk checkpoints may lie; this file reads and writes them there. A save is complete or not there at
-//! all: everything is written beside what there was, and one rename of the index makes it the checkpoint.
+//! `table` and `bundle` are the format, as functions of bytes, and `v1` is the older format; `slice` cuts tensors that
+//! are saved in parts; `folder` decides where checkpoints may lie; this file reads and writes them there. A save is
+//! atomic: everything is written to temporary files, and renaming the index makes it the checkpoint.
 
 mod bundle;
 mod crc32c;
@@ -53,7 +53,7 @@ fn data_loss(message: impl Into<String>) -> Failure {
     Failure::new(Code::DataLoss, message)
 }
 
-/// What an error of the file system means to who asked for the file.
+/// The failure for an error of the file system.
 fn io_failure(doing: &str, path: &Path, error: &std::io::Error) -> Failure {
     use std::io::ErrorKind;
     let code = match error.kind() {

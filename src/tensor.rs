@@ -1,7 +1,7 @@
 //! The host tensor: a dtype, a shape and the elements, row-major. Strings too.
 //!
-//! Cloning is cheap (the elements are shared); [`Tensor::into_vec`] and [`Tensor::data_mut`] take the
-//! elements over without a copy where nobody else holds them. Nothing here knows a device or a backend.
+//! Cloning is cheap, since elements are shared; [`Tensor::into_vec`] and [`Tensor::data_mut`] copy them only if
+//! somebody else holds them. Nothing here depends on a device or a backend.
 
 mod convert;
 mod dtype;
@@ -24,7 +24,7 @@ pub use shape::{PartialShape, Shape};
 use crate::failure::{Failure, Result};
 use crate::memory;
 
-/// The most elements' bytes one tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
+/// Most bytes of elements that a tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
 pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
 
 /// The elements of a tensor, row-major, in the one vector that fits their dtype.
@@ -43,7 +43,7 @@ pub enum Data {
     U32(Vec<u32>),
     U64(Vec<u64>),
     Bool(Vec<bool>),
-    /// TensorFlow's strings are bytes; they need not be UTF-8.
+    /// TensorFlow's strings are bytes and need not be UTF-8.
     String(Vec<Vec<u8>>),
 }
 
@@ -58,7 +58,7 @@ impl Tensor {
     /// A tensor of `shape` over `data`.
     ///
     /// # Errors
-    /// InvalidArgument if `data` does not have exactly as many elements as `shape` says.
+    /// InvalidArgument if `data` does not have exactly the number of elements of `shape`.
     pub fn new(shape: impl Into<Shape>, data: Data) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != Some(data.len()) {
@@ -74,7 +74,7 @@ impl Tensor {
     /// A tensor of `shape` over `elements`.
     ///
     /// # Panics
-    /// Where the element count does not fit the shape: for values that the caller itself computed.
+    /// If the number of elements does not match the shape: for values that the caller itself computed.
     pub fn from_vec<T: Element>(shape: impl Into<Shape>, elements: Vec<T>) -> Self {
         Tensor::new(shape, T::into_data(elements)).expect("the caller counted its elements")
     }
@@ -128,12 +128,12 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements for writing; copied first where somebody else holds them too.
+    /// The elements for writing; copied first if somebody else holds them too.
     pub fn data_mut(&mut self) -> &mut Data {
         Arc::make_mut(&mut self.data)
     }
 
-    /// Shape and elements; the elements are copied only where somebody else holds them too.
+    /// Shape and elements; the elements are copied only if somebody else holds them too.
     pub fn into_parts(self) -> (Shape, Data) {
         (self.shape, Arc::unwrap_or_clone(self.data))
     }
@@ -143,10 +143,10 @@ impl Tensor {
         Arc::strong_count(&self.data) == 1
     }
 
-    /// Lets the elements be written, and so copied where somebody else holds them too.
+    /// Admits the copy that writing the elements needs if somebody else holds them too.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for a copy that is needed.
+    /// ResourceExhausted if there is not enough memory for the copy.
     pub fn admit_writing(&self) -> Result<()> {
         if self.is_unique() { Ok(()) } else { memory::admit(self.byte_len()) }
     }
@@ -159,7 +159,7 @@ impl Tensor {
         T::slice(&self.data).ok_or_else(|| self.not_a(T::DTYPE))
     }
 
-    /// The elements as `T`, for writing; copied first where somebody else holds them too.
+    /// The elements as `T`, for writing; copied first if somebody else holds them too.
     ///
     /// # Errors
     /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
@@ -171,7 +171,7 @@ impl Tensor {
         Ok(T::vec_mut(self.data_mut()).expect("the dtypes were compared").as_mut_slice())
     }
 
-    /// The elements as `T`; copied only where somebody else holds them too.
+    /// The elements as `T`; copied only if somebody else holds them too.
     ///
     /// # Errors
     /// InvalidArgument if the dtype is another; else as [`Tensor::admit_writing`].
@@ -183,7 +183,7 @@ impl Tensor {
         Ok(T::from_data(Arc::unwrap_or_clone(self.data)).expect("the dtypes were compared"))
     }
 
-    /// The one element of a tensor that has exactly one.
+    /// The element of a tensor that has exactly one.
     ///
     /// # Errors
     /// InvalidArgument if the dtype is another or there is not exactly one element.
@@ -206,7 +206,7 @@ impl Tensor {
         }
     }
 
-    /// The one element of an int32 or int64 scalar.
+    /// The element of an int32 or int64 scalar.
     ///
     /// # Errors
     /// InvalidArgument if the dtype is neither or there is not exactly one element.
@@ -234,22 +234,22 @@ impl Tensor {
         Ok(self)
     }
 
-    /// A tensor of `shape`, whose `n` elements are all this one's first (zeros, where it is empty).
+    /// A tensor of `shape` whose `n` elements all equal this one's first (zero if it is empty).
     pub(crate) fn filled(&self, shape: Shape, n: usize) -> Tensor {
         let data = with_type!(self.dtype(), T => {
             let value = self.slice::<T>().ok().and_then(|v| v.first().cloned()).unwrap_or_default();
             T::into_data(vec![value; n])
         });
-        Tensor { shape, data: Arc::new(data.expect("a host tensor is no resource")) }
+        Tensor { shape, data: Arc::new(data.expect("host tensors have no handles")) }
     }
 
-    /// The element at a place in row-major order, as a scalar.
+    /// The element at index `i` in row-major order, as a scalar.
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If the index is out of range.
     pub(crate) fn element(&self, i: usize) -> Tensor {
         let data = with_type!(self.dtype(), T => T::into_data(self.slice::<T>().unwrap_or(&[])[i..=i].to_vec()));
-        Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("a host tensor is no resource")) }
+        Tensor { shape: Shape::scalar(), data: Arc::new(data.expect("host tensors have no handles")) }
     }
 
     /// The elements as little-endian bytes without a copy; `None` for strings.
@@ -257,7 +257,7 @@ impl Tensor {
         self.data.bytes()
     }
 
-    /// Bytes that the elements take; for strings, the sum of their lengths.
+    /// Bytes of the elements; for strings, the sum of their lengths.
     pub fn byte_len(&self) -> usize {
         match &*self.data {
             Data::String(v) => v.iter().map(Vec::len).sum(),
@@ -265,9 +265,9 @@ impl Tensor {
         }
     }
 
-    /// Bytes of memory that it takes, with what surrounds the elements.
+    /// Bytes of memory that it takes, with overhead.
     pub fn heap_bytes(&self) -> usize {
-        // The counters of those who share it, and what an allocator adds to a block.
+        // The reference counts, and an allocator's overhead per block.
         const AROUND: usize = 32;
         let handles = if let Data::String(strings) = &*self.data { size_of_val(&**strings) } else { 0 };
         size_of::<Tensor>() + size_of::<Data>() + AROUND + self.byte_len() + handles
@@ -276,15 +276,15 @@ impl Tensor {
     /// A tensor from little-endian bytes.
     ///
     /// # Errors
-    /// InvalidArgument if the bytes are not exactly as many as dtype and shape say, where a bool is
-    /// neither 0 nor 1, and for strings.
+    /// InvalidArgument if the number of bytes does not match dtype and shape, if a bool is neither 0 nor 1, and for
+    /// strings.
     pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
         let shape = shape.into();
         shape.checked_elements(dtype)?;
         Tensor::from_bytes_at_hand(dtype, shape, bytes)
     }
 
-    /// As [`Tensor::from_bytes`], where memory for the bytes and what is made of them was asked for together.
+    /// Like [`Tensor::from_bytes`], when memory has been admitted already.
     fn from_bytes_at_hand(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Self> {
         let n = shape.limited_elements(dtype)?;
         let Some(size) = dtype.size() else {
@@ -299,7 +299,7 @@ impl Tensor {
         }
         if dtype == DType::Bool {
             if let Some(bad) = bytes.iter().find(|&&b| b > 1) {
-                return Err(Failure::invalid(format!("a bool is 0 or 1, got {bad}")));
+                return Err(Failure::invalid(format!("a bool must be 0 or 1, got {bad}")));
             }
             let values = bytes.iter().map(|&b| b == 1).collect();
             return Ok(Tensor { shape, data: Arc::new(Data::Bool(values)) });
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_round_trip_and_lies_are_refused() {
+    fn bytes_round_trip_and_invalid_ones_are_refused() {
         let tensor = Tensor::from_vec(vec![3], vec![1i16, -2, 300]);
         let bytes = tensor.bytes().unwrap();
         assert_eq!(Tensor::from_bytes(DType::I16, vec![3], bytes).unwrap(), tensor);

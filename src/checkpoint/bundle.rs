@@ -1,4 +1,4 @@
-//! What an index says: how many shards of data there are, and where in them each tensor lies.
+//! The index: how many shards of data there are, and where in them each tensor lies.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use super::{MAX_SHARDS, data_loss, table};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
-/// The header's key, before every other.
+/// The key of the header, which comes before all others.
 const HEADER_KEY: &[u8] = b"";
 const LITTLE_ENDIAN: i32 = 0;
-/// The version of the format this writes, and the newest this reads.
+/// The version of the format that this writes, and the newest that it reads.
 const VERSION: i32 = 1;
 
 /// The index of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Index {
     pub shards: u32,
-    /// By key: a tensor's name, or for a part of one what [`Slice::key`] makes of it.
+    /// By key: a tensor's name, or [`Slice::key`] for a part of one.
     pub entries: BTreeMap<Vec<u8>, Entry>,
 }
 
-/// Where a tensor lies, or of which parts it is.
+/// Where a tensor lies, or the parts it is saved in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub dtype: DType,
@@ -33,7 +33,7 @@ pub struct Entry {
     pub size: u64,
     /// Masked checksum of the bytes.
     pub crc32c: u32,
-    /// The parts that the tensor is saved in; empty where it is saved whole.
+    /// The parts that the tensor is saved in; empty if it is saved whole.
     pub slices: Vec<Slice>,
 }
 
@@ -54,7 +54,7 @@ impl Index {
     /// Reads the bytes of an index file.
     ///
     /// # Errors
-    /// DataLoss if they are no sound index, or one of a machine or version that cannot be read.
+    /// DataLoss if they are not a valid index, or its byte order or version is not supported.
     pub fn decode(file: &[u8]) -> Result<Index> {
         let mut entries = table::decode(file)?.into_iter();
         let header = match entries.next() {
@@ -67,10 +67,14 @@ impl Index {
         }
         let wanted = header.version.unwrap_or_default().min_consumer;
         if wanted > VERSION {
-            return Err(data_loss(format!("the checkpoint wants a reader of version {wanted}; this is {VERSION}")));
+            return Err(data_loss(format!(
+                "the checkpoint needs a reader of version {wanted}, but this is version {VERSION}"
+            )));
         }
         let shards = u32::try_from(header.num_shards).ok().filter(|&shards| (1..=MAX_SHARDS).contains(&shards));
-        let shards = shards.ok_or_else(|| data_loss(format!("a checkpoint of {} shards", header.num_shards)))?;
+        let shards = shards.ok_or_else(|| {
+            data_loss(format!("the checkpoint has an invalid number of shards: {}", header.num_shards))
+        })?;
         let entry = |(key, value): (Vec<u8>, Vec<u8>)| {
             let entry = proto::Entry::decode(value.as_slice()).ok().and_then(|entry| Entry::from_proto(&entry));
             let entry = entry.filter(|entry| entry.shard < shards).ok_or_else(|| {
@@ -81,7 +85,7 @@ impl Index {
         Ok(Index { shards, entries: entries.map(entry).collect::<Result<_>>()? })
     }
 
-    /// Adds the entry of a whole tensor or a part; false where the key is there already.
+    /// Adds the entry of a whole tensor or a part; false if the key exists already.
     pub fn insert(&mut self, key: Vec<u8>, entry: Entry) -> bool {
         match self.entries.entry(key) {
             std::collections::btree_map::Entry::Vacant(place) => {
@@ -108,7 +112,7 @@ impl Entry {
         }
     }
 
-    /// `None` where a number is out of bounds, or the dtype is none that a host tensor can have.
+    /// `None` if a number is out of bounds, or host tensors do not support the dtype.
     fn from_proto(entry: &proto::Entry) -> Option<Entry> {
         let (dtype, is_ref) = DType::from_proto(entry.dtype)?;
         let sizes = entry.shape.iter().flat_map(|shape| &shape.dim);
@@ -140,7 +144,7 @@ pub(super) fn slice_from_proto(slice: &proto::Slice) -> Option<Slice> {
     slice.extent.iter().map(extent).collect::<Option<_>>().map(Slice)
 }
 
-/// The messages as TensorFlow numbers them (tensor_bundle.proto, tensor_shape.proto, tensor_slice.proto).
+/// The messages, with TensorFlow's field numbers (tensor_bundle.proto, tensor_shape.proto, tensor_slice.proto).
 pub(super) mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Header {
@@ -200,7 +204,7 @@ pub(super) mod proto {
     pub struct Extent {
         #[prost(int64, tag = "1")]
         pub start: i64,
-        /// Presence tells a whole dimension from none of it.
+        /// Absent for a whole dimension, unlike a length of 0.
         #[prost(int64, optional, tag = "2")]
         pub length: Option<i64>,
     }

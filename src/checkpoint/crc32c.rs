@@ -1,11 +1,11 @@
-//! The checksum of checkpoints: CRC-32 with Castagnoli's polynomial, and the mask it is stored under.
+//! The checksum of checkpoints: CRC-32 with Castagnoli's polynomial, and the mask it is stored with.
 
-/// The checksum of what `crc` is the checksum of, followed by `bytes`; start with 0.
+/// Extends `crc`, the checksum of some bytes, by `bytes`; start with 0.
 pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// The form a checksum is stored in, so that bytes that hold checksums have sound checksums themselves.
+/// The form in which a checksum is stored, so that data that contains checksums can be checksummed safely.
 pub fn mask(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }

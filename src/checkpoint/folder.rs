@@ -1,27 +1,27 @@
-//! Where on the disk checkpoints may lie: below one folder that the node's owner names, and nowhere else.
+//! Where checkpoints may lie: below one folder that the node's owner names, and nowhere else.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use crate::failure::{Code, Failure, Result};
 
-/// The folder below which graphs may read and write files. What a graph calls `model/a` is there; an absolute name
-/// must already point into it.
+/// The folder below which graphs may read and write files. The name `model/a` in a graph refers to a file below it; an
+/// absolute name must already lead into it.
 #[derive(Clone, Debug)]
 pub struct DataDir {
-    /// Absolute, without links.
+    /// Absolute, with links resolved.
     root: PathBuf,
-    /// The folder that relative names begin in, where that is not the root.
+    /// The folder that relative names begin in, if that is not the root.
     base: Option<PathBuf>,
-    /// Whether `/a` means `a` below the root too, and not the machine's own `/a`.
+    /// Whether `/a` means `a` below the root, not the machine's own `/a`.
     is_whole_world: bool,
 }
 
 impl DataDir {
-    /// The folder, made where it is not there.
+    /// Uses this folder, and makes it if it does not exist.
     ///
     /// # Errors
-    /// The system's, where it cannot be made or is no folder.
+    /// The system's, if it cannot be made or is not a folder.
     pub fn new(root: impl AsRef<Path>) -> io::Result<DataDir> {
         std::fs::create_dir_all(&root)?;
         let root = root.as_ref().canonicalize()?;
@@ -32,14 +32,14 @@ impl DataDir {
         }
     }
 
-    /// The same folder for graphs that name files of another machine: absolute names are taken below it too.
+    /// The same folder for graphs that name files of another machine: absolute names lie below it too.
     #[must_use]
     pub fn as_whole_world(self) -> DataDir {
         DataDir { is_whole_world: true, ..self }
     }
 
-    /// The same folder for graphs whose relative names begin in `base`, which need not be below it; such a name must lead
-    /// into it nevertheless.
+    /// The same folder for graphs whose relative names begin in `base`. It need not be below the folder, but such names
+    /// must lead into the folder nevertheless.
     #[must_use]
     pub fn from_base(self, base: PathBuf) -> DataDir {
         DataDir { base: Some(base), ..self }
@@ -49,7 +49,7 @@ impl DataDir {
         &self.root
     }
 
-    /// The path of a file that a graph names; it need not be there yet.
+    /// The path of a file that a graph names; it need not exist yet.
     ///
     /// # Errors
     /// InvalidArgument for an empty name; PermissionDenied if it leads out of the folder, by `..`, by being
@@ -57,39 +57,39 @@ impl DataDir {
     pub fn resolve(&self, name: &[u8]) -> Result<PathBuf> {
         let name = std::str::from_utf8(name).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
         if name.is_empty() || name.contains('\0') {
-            return Err(Failure::invalid(format!("{name:?} is no file name")));
+            return Err(Failure::invalid(format!("{name:?} is not a valid file name")));
         }
         let denied = |why: &str| {
             let root = self.root.display();
-            Failure::new(Code::PermissionDenied, format!("{name} {why}; files of graphs lie below {root}"))
+            Failure::new(Code::PermissionDenied, format!("{name} {why}; graphs may only access files below {root}"))
         };
         let named = Path::new(if self.is_whole_world { name.trim_start_matches('/') } else { name });
         if named.components().any(|part| matches!(part, Component::ParentDir | Component::Prefix(_))) {
-            return Err(denied("has .. in it"));
+            return Err(denied("contains \"..\""));
         }
-        // Joining an absolute path answers that path.
+        // Joining an absolute path gives that path.
         let base = self.base.as_ref().unwrap_or(&self.root);
         let path: PathBuf = base.join(named).components().collect();
         if named.is_relative() && !path.starts_with(&self.root) {
             let (root, base) = (self.root.display(), base.display());
             let why = format!(
-                "{name} is a relative name: it would lie below {base}, where this node was started, and files of graphs lie \
-                 below {root}. Use an absolute name, {root}/{}, on a folder that the program sees as well; `--data` of the \
-                 node names it",
+                "{name} is a relative name: it would lie below {base}, where this node was started, but graphs may \
+ only access files below {root}. Use an absolute name, {root}/{}, in a folder that the program shares \
+ with the node; the node's `--data` sets that folder",
                 named.components().filter(|part| *part != Component::CurDir).collect::<PathBuf>().display()
             );
             return Err(Failure::new(Code::PermissionDenied, why));
         }
-        // What is not there yet cannot be a link, so the nearest thing that is decides where the path leads.
+        // What does not exist yet cannot be a link, so the nearest existing parent decides where the path leads.
         let mut existing = path.as_path();
         while existing.symlink_metadata().is_err() {
-            existing = existing.parent().ok_or_else(|| denied("leads nowhere"))?;
+            existing = existing.parent().ok_or_else(|| denied("has no parent folder"))?;
         }
-        let real = existing.canonicalize().map_err(|_| denied("passes over a link that leads nowhere"))?;
+        let real = existing.canonicalize().map_err(|_| denied("goes through a broken link"))?;
         if !real.starts_with(&self.root) {
             return Err(denied("leads out of the data folder"));
         }
-        let rest = path.strip_prefix(existing).map_err(|_| denied("leads nowhere"))?;
+        let rest = path.strip_prefix(existing).map_err(|_| denied("has no parent folder"))?;
         Ok(if rest.as_os_str().is_empty() { real } else { real.join(rest) })
     }
 }
@@ -118,7 +118,7 @@ mod tests {
         check("model/../../a", Err(Code::PermissionDenied));
         check("/etc/passwd", Err(Code::PermissionDenied));
         check(outside.path().join("a").to_str().unwrap(), Err(Code::PermissionDenied));
-        // From a folder below the data folder, and from one that is not.
+        // From a folder below the data folder, and from another.
         let inside = data.clone().from_base(data.root().join("model"));
         assert_eq!(inside.resolve(b"./a").unwrap(), data.root().join("model/a"));
         let elsewhere = data.clone().from_base(outside.path().to_owned());

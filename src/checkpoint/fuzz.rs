@@ -19,7 +19,7 @@ pub fn slice(text: &str) -> bool {
     true
 }
 
-/// The value of an entry of the older form: the number of a dtype, how many elements it is to have, and the value.
+/// The value of an entry of the older form: the number of a dtype, the number of elements, and the value.
 pub fn part(bytes: &[u8]) -> bool {
     let [number, count, value @ ..] = bytes else { return false };
     let Some((dtype, _)) = DType::from_proto(i32::from(*number)) else { return false };
@@ -27,12 +27,12 @@ pub fn part(bytes: &[u8]) -> bool {
     let Ok(tensor) = v1::take(value, dtype, shape.clone()) else { return false };
     let again = v1::value(b"name", &Slice::full(1), &tensor).expect("what was read can be written");
     let again = v1::take(&again, dtype, shape).expect("what was written can be read");
-    // NaN is not equal to itself; written as text it is.
+    // NaN is not equal to itself, but its text is.
     assert_eq!(format!("{tensor:?}"), format!("{again:?}"));
     true
 }
 
-/// A pattern and a name, with a line's end between them.
+/// A pattern and a name, separated by a line feed.
 pub fn pattern(text: &str) -> bool {
     text.split_once('\n').is_some_and(|(pattern, name)| v1::matches(pattern.as_bytes(), name.as_bytes()))
 }

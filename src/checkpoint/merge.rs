@@ -1,4 +1,4 @@
-//! Merging: the checkpoints that several tasks saved, each a part, become one.
+//! Merging: checkpoints that several tasks saved, each a part, become one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
@@ -43,7 +43,7 @@ pub fn merge(
     let target = dir.resolve(destination)?;
     let folder = make_folder(&target)?;
     let mut index = Index::default();
-    // Data files in use, in the order they are come upon, which numbers them.
+    // Data files in use, numbered in the order of first use.
     let mut files = Vec::new();
     for (prefix, part) in &parts {
         let mut numbers = BTreeMap::new();
@@ -64,7 +64,7 @@ pub fn merge(
                     let are_parts = !have.slices.is_empty() && !entry.slices.is_empty();
                     if !are_parts || have.dtype != entry.dtype || have.shape != entry.shape {
                         let name = String::from_utf8_lossy(key);
-                        return Err(Failure::invalid(format!("two of the checkpoints to merge have {name}")));
+                        return Err(Failure::invalid(format!("two of the checkpoints to merge contain {name}")));
                     }
                     have.slices.extend(entry.slices);
                 }

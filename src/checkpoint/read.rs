@@ -1,4 +1,4 @@
-//! Restoring: the index as a whole, then the bytes of the tensors that are asked for.
+//! Restoring: reads the whole index, then the bytes of the requested tensors.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, Shape, Tensor};
 
-/// A checkpoint that was found.
+/// An existing checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint<'a> {
     dir: &'a DataDir,
@@ -20,10 +20,10 @@ pub struct Checkpoint<'a> {
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Reads the index of the checkpoint of that prefix.
+    /// Reads the index of the checkpoint with this prefix.
     ///
     /// # Errors
-    /// NotFound if there is none; PermissionDenied where the prefix leads out of `dir`; DataLoss where it is torn.
+    /// NotFound if there is none; PermissionDenied if the prefix leads out of `dir`; DataLoss if it is corrupt.
     pub fn open(dir: &'a DataDir, prefix: &'a [u8]) -> Result<Checkpoint<'a>> {
         let path = dir.resolve(&[prefix, b".index"].concat())?;
         let missing = || {
@@ -42,7 +42,7 @@ impl<'a> Checkpoint<'a> {
         let read = file.take(MAX_INDEX_BYTES + 1).read_to_end(&mut bytes);
         read.map_err(|error| io_failure("cannot read", &path, &error))?;
         if bytes.len() as u64 > MAX_INDEX_BYTES {
-            let message = format!("{} passes the limit of {MAX_INDEX_BYTES} bytes an index", path.display());
+            let message = format!("{} exceeds the limit of {MAX_INDEX_BYTES} bytes per index", path.display());
             return Err(Failure::new(Code::ResourceExhausted, message));
         }
         let index = Index::decode(&bytes)
@@ -54,18 +54,18 @@ impl<'a> Checkpoint<'a> {
         &self.index
     }
 
-    /// Names, dtypes and shapes of the tensors in it.
+    /// Names, dtypes and shapes of its tensors.
     pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
-        // Keys of parts begin with a zero byte, which names do not.
+        // Keys of parts begin with a zero byte; names do not.
         let named = self.index.entries.iter().filter(|(key, _)| key.first() != Some(&0));
         named.map(|(key, entry)| (key.as_slice(), entry.dtype, &entry.shape))
     }
 
-    /// A tensor, or the part of it that `part` says.
+    /// A tensor, or the part of it that `part` states.
     ///
     /// # Errors
-    /// NotFound if there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for;
-    /// DataLoss if its bytes are not those that were saved.
+    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested; DataLoss
+    /// if its bytes are not those that were saved.
     pub fn tensor(&self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let entry = self.index.entries.get(name).filter(|_| !name.is_empty());
@@ -99,18 +99,18 @@ impl<'a> Checkpoint<'a> {
         }
         for stored in &entry.slices {
             let part = self.index.entries.get(&stored.key(name)).filter(|part| part.dtype == dtype);
-            let part = part.ok_or_else(|| data_loss(format!("a slice of {shown} is not in the checkpoint")))?;
+            let part = part.ok_or_else(|| data_loss(format!("a slice of {shown} is missing from the checkpoint")))?;
             let part = self.read(&shown, part)?;
             found += slice::copy(&entry.shape, (stored, &part), (wanted, &mut tensor))?;
         }
         if found < tensor.len() {
-            let message = format!("{found} of {} elements of {shown} are in the checkpoint", tensor.len());
+            let message = format!("the checkpoint has only {found} of {} elements of {shown}", tensor.len());
             return Err(Failure::new(Code::NotFound, message));
         }
         Ok(tensor)
     }
 
-    /// Reads what one entry says.
+    /// Reads the tensor of one entry.
     fn read(&self, name: &str, entry: &Entry) -> Result<Tensor> {
         let count = entry.shape.checked_elements(entry.dtype)?;
         let suffix = format!(".data-{:05}-of-{:05}", entry.shard, self.index.shards);
@@ -118,7 +118,7 @@ impl<'a> Checkpoint<'a> {
         let io = |error: std::io::Error| io_failure(&format!("cannot read {name} from"), &path, &error);
         let mut file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        // Looked at before memory is set aside for what the index says.
+        // Checked before memory is allocated for what the index states.
         if entry.offset.checked_add(entry.size).is_none_or(|end| end > length) {
             return Err(data_loss(format!("{} ends before the end of {name}", path.display())));
         }
@@ -127,10 +127,13 @@ impl<'a> Checkpoint<'a> {
             None => entry.size >= count as u64,
         };
         if !fits {
-            return Err(data_loss(format!("{name} has {} bytes, its shape {} takes others", entry.size, entry.shape)));
+            return Err(data_loss(format!(
+                "{name} has {} bytes, which does not match its shape {}",
+                entry.size, entry.shape
+            )));
         }
-        let size = usize::try_from(entry.size).map_err(|_| data_loss("a tensor larger than memory"))?;
-        // Once as bytes, and once as what is made of them.
+        let size = usize::try_from(entry.size).map_err(|_| data_loss("a tensor is larger than the address space"))?;
+        // Once as bytes, and once as elements.
         memory::admit(2 * size)?;
         let mut bytes = vec![0; size];
         file.seek(SeekFrom::Start(entry.offset)).map_err(io)?;
@@ -148,7 +151,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-/// The strings that [`super::write`] made these bytes of; `None` where they are not.
+/// The strings that [`super::write`] encoded as these bytes; `None` if they are invalid.
 fn decode_strings(bytes: &[u8], count: usize, stored: u32) -> Option<Vec<Vec<u8>>> {
     let mut rest = bytes;
     let mut lengths = Vec::with_capacity(count);

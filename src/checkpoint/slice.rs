@@ -1,19 +1,19 @@
-//! Parts of tensors: how a program names them (`"4 3 0,2:-"`), how an index does, and cutting them out.
+//! Parts of tensors: how a program states them (`"4 3 0,2:-"`), how an index does, and cutting them out.
 
 use super::data_loss;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Element, Shape, Tensor, with_type};
 
-/// A box inside a tensor: start and length along each dimension, `None` for all of it.
+/// A box inside a tensor: start and length along each dimension, `None` for the whole dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slice(pub Vec<Option<(usize, usize)>>);
 
 impl Slice {
-    /// Reads what a program says of a tensor that is part of another: the whole's shape, then start and length along
-    /// each dimension, `-` for all of it: `4 3 0,2:-`. `None` where it says nothing: the tensor is the whole.
+    /// Parses a program's specification of a part: the shape of the whole, then start and length along each
+    /// dimension, or `-` for all of it: `4 3 0,2:-`. `None` if it is empty: the tensor is the whole.
     ///
     /// # Errors
-    /// InvalidArgument if it does not follow that grammar, or the slice is not inside the shape.
+    /// InvalidArgument if it does not follow this grammar, or the slice is not inside the shape.
     pub fn parse(text: &str) -> Result<Option<(Shape, Slice)>> {
         if text.is_empty() {
             return Ok(None);
@@ -21,35 +21,35 @@ impl Slice {
         let bad = |why: &str| {
             Failure::invalid(format!(
                 "Need dimensions and a slice in shape_and_slice specification ({why}): {text:?}; \
-                 right would be \"4 3 0,2:-\""
+                 expected a form such as \"4 3 0,2:-\""
             ))
         };
         let mut words: Vec<&str> = text.split(' ').collect();
         let slice = words.pop().filter(|slice| !slice.is_empty()).ok_or_else(|| bad("the slice is missing"))?;
-        let number = |word: &str| word.parse::<usize>().map_err(|_| bad("a size is no number"));
+        let number = |word: &str| word.parse::<usize>().map_err(|_| bad("a size is not a number"));
         let shape: Shape = words.into_iter().map(number).collect::<Result<Vec<_>>>()?.into();
         let extent = |text: &str| match text.split_once(',') {
             _ if text == "-" => Ok(None),
             Some((start, length)) => Ok(Some((number(start)?, number(length)?))),
-            None => Err(bad("a slice is start,length or -")),
+            None => Err(bad("a slice must be start,length or -")),
         };
         let slice = Slice(slice.split(':').map(extent).collect::<Result<_>>()?);
         slice.ranges(&shape).ok_or_else(|| bad("the slice is not inside the shape"))?;
         Ok(Some((shape, slice)))
     }
 
-    /// All of a tensor of that rank.
+    /// All of a tensor of this rank.
     pub fn full(rank: usize) -> Slice {
         Slice(vec![None; rank])
     }
 
-    /// Whether it is all of a tensor of that shape.
+    /// Whether it is all of a tensor of this shape.
     pub fn is_full(&self, shape: &Shape) -> bool {
         self.ranges(shape)
             .is_some_and(|ranges| ranges.iter().zip(shape.dims()).all(|(range, &size)| range.len() == size))
     }
 
-    /// The positions along each dimension; `None` where the slice is not inside that shape.
+    /// The positions along each dimension; `None` if the slice is not inside this shape.
     pub fn ranges(&self, shape: &Shape) -> Option<Vec<std::ops::Range<usize>>> {
         if self.0.len() != shape.rank() {
             return None;
@@ -61,14 +61,14 @@ impl Slice {
         self.0.iter().zip(shape.dims()).map(range).collect()
     }
 
-    /// Whether two parts of a tensor of that shape have an element in common.
+    /// Whether two parts of a tensor of this shape have an element in common.
     pub fn overlaps(&self, other: &Slice, shape: &Shape) -> bool {
         self.ranges(shape)
             .zip(other.ranges(shape))
             .is_some_and(|(own, other)| own.iter().zip(&other).all(|(a, b)| a.start.max(b.start) < a.end.min(b.end)))
     }
 
-    /// The shape of the part of a tensor of that shape.
+    /// The shape of this part of a tensor of shape `whole`.
     ///
     /// # Errors
     /// InvalidArgument if the slice is not inside it.
@@ -78,7 +78,7 @@ impl Slice {
         Ok(ranges.iter().map(ExactSizeIterator::len).collect())
     }
 
-    /// The key under which an index has this part of tensor `name`. Keys sort as name, then start and length do.
+    /// The key of this part of tensor `name` in an index. Keys sort by name, then start and length.
     pub fn key(&self, name: &[u8]) -> Vec<u8> {
         let mut key = vec![0];
         for &byte in name {
@@ -99,7 +99,7 @@ impl Slice {
     }
 }
 
-/// A number as its length in bytes and then those, the highest first, so that longer is larger.
+/// A number as its length in bytes and its bytes, the highest first, so that longer numbers sort after shorter ones.
 fn put_ordered(key: &mut Vec<u8>, value: u64) {
     let bytes = value.to_be_bytes();
     let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
@@ -107,11 +107,11 @@ fn put_ordered(key: &mut Vec<u8>, value: u64) {
     key.extend(&bytes[zeros..]);
 }
 
-/// A signed number in as few bytes as hold it beside a unary count of them, the sign highest.
+/// A signed number in as few bytes as hold it together with a unary count of the bytes.
 fn put_ordered_signed(key: &mut Vec<u8>, value: i64) {
     let magnitude = if value < 0 { !value } else { value } as u64;
     let length = (u64::BITS - magnitude.leading_zeros()) as usize / 7 + 1;
-    // Sign-extended to ten bytes, of which the last `length` are written, the count of them over their first bits.
+    // Sign-extended; the last `length` bytes are written, with the count of them in their first bits.
     let wide = i128::from(value).to_be_bytes();
     let mut bytes = wide[wide.len() - length..].to_vec();
     let header = !(u16::MAX >> length);
@@ -122,10 +122,10 @@ fn put_ordered_signed(key: &mut Vec<u8>, value: i64) {
     key.extend(bytes);
 }
 
-/// Copies what two parts of one tensor have in common from one to the other; answers how many elements those are.
+/// Copies the common elements of two parts of one tensor from one to the other; returns their number.
 ///
 /// # Errors
-/// DataLoss if a part is not inside the whole or has not the elements it should.
+/// DataLoss if a part is not inside the whole or has the wrong number of elements.
 pub fn copy(whole: &Shape, from: (&Slice, &Tensor), to: (&Slice, &mut Tensor)) -> Result<usize> {
     let bad = || data_loss(format!("a slice does not fit its tensor of shape {whole}"));
     let (source, target) = (from.0.ranges(whole).ok_or_else(bad)?, to.0.ranges(whole).ok_or_else(bad)?);
@@ -161,7 +161,7 @@ fn copy_box<T: Element>(
         };
         let (start, end) = (place(source, &from_strides), place(target, &to_strides));
         into[end..end + row].clone_from_slice(&elements[start..start + row]);
-        // On to the next row: the last outer dimension that has room moves, those after it start over.
+        // To the next row: the last outer dimension that can advance does; those after it start over.
         let Some(axis) = (0..outer.len()).rev().find(|&axis| at[axis] + 1 < outer[axis].end) else { return Ok(()) };
         at[axis] += 1;
         for later in axis + 1..outer.len() {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_copied_where_they_meet() {
+    fn the_common_elements_of_parts_are_copied() {
         let whole = Shape::from([3, 4]);
         let from = Tensor::from_vec([2, 3], vec![1, 2, 3, 4, 5, 6]);
         let mut to = Tensor::from_vec([2, 4], vec![0; 8]);
@@ -199,7 +199,7 @@ mod tests {
         assert!(copy(&whole, (&target, &from), (&source, &mut to)).is_err());
     }
 
-    /// From TensorFlow's own description of its ordered code.
+    /// From TensorFlow's description of its ordered code.
     #[test]
     fn keys_order_as_numbers_do() {
         let encoded = |value: i64| {

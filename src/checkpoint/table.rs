@@ -1,8 +1,8 @@
-//! A sorted table of keys and values in one file: the format of LevelDB, as TensorFlow uses it for an index.
+//! A sorted table of keys and values in one file: LevelDB's format, which TensorFlow uses for indexes.
 //!
-//! Blocks of entries, whose keys leave out what they share with the one before; a block that says where the others
-//! are; a footer that says where that one is. Every block has a checksum. Over bytes alone; nothing here knows what
-//! keys and values mean. The crate sstable 0.11 reads such tables, too, and panics over some that are damaged.
+//! It has blocks of entries, whose keys omit the prefix shared with the previous key; a block that says where the
+//! others are; and a footer that says where that one is. Every block has a checksum. This works on bytes; what keys
+//! and values mean is up to the caller. The crate sstable 0.11 reads such tables, too, but panics on some corrupt ones.
 
 mod file;
 
@@ -14,30 +14,30 @@ pub use file::Table;
 use super::{crc32c, data_loss};
 use crate::failure::{Failure, Result};
 
-/// A block is closed once it has so many bytes.
+/// A block is closed when it has this many bytes.
 const BLOCK_BYTES: usize = 262_144;
-/// So many entries share the beginnings of their keys before one is written in full again.
+/// A key is written in full once in this many entries; the others share its prefix.
 const RESTART_EVERY: usize = 16;
 const FOOTER_BYTES: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
-/// After each block: its compression, and the checksum of both.
+/// The bytes after each block: its compression, and the checksum of both.
 const TRAILER_BYTES: usize = 5;
 const UNCOMPRESSED: u8 = 0;
 
-/// The table of these entries, whose keys must rise.
+/// The table of these entries, whose keys must ascend.
 pub fn encode<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
     let mut table = Writer::new(Vec::new());
     let written = entries.into_iter().try_for_each(|(key, value)| table.add(key, value));
     written.and_then(|()| table.finish()).expect("memory takes what is written to it")
 }
 
-/// Writes a table entry by entry, a block of it at a time.
+/// Writes a table entry by entry, one block at a time.
 pub struct Writer<W> {
     file: W,
     written: u64,
     index: Block,
     block: Block,
-    /// A closed block goes to the index under a short key between its last and the next block's first.
+    /// A closed block, which the index lists under a short key between the block's last key and the next block's first.
     closed: Option<(Vec<u8>, Handle)>,
 }
 
@@ -46,7 +46,7 @@ impl<W: Write> Writer<W> {
         Writer { file, written: 0, index: Block::new(1), block: Block::new(RESTART_EVERY), closed: None }
     }
 
-    /// Adds an entry, whose key must be greater than the one before.
+    /// Adds an entry, whose key must be greater than the previous one.
     ///
     /// # Errors
     /// The file's.
@@ -58,7 +58,7 @@ impl<W: Write> Writer<W> {
         if self.block.len() >= BLOCK_BYTES { self.close() } else { Ok(()) }
     }
 
-    /// The file, with all of the table in it.
+    /// Finishes the table and returns the file.
     ///
     /// # Errors
     /// The file's.
@@ -104,7 +104,7 @@ impl<W: Write> Writer<W> {
 /// The entries of a table, in the order of their keys.
 ///
 /// # Errors
-/// DataLoss if the bytes are no sound table.
+/// DataLoss if the bytes are not a valid table.
 pub fn decode(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let start = file.len().checked_sub(FOOTER_BYTES).ok_or_else(too_short)?;
     let index = index_handle(&file[start..])?;
@@ -114,7 +114,7 @@ pub fn decode(file: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         entries.extend(block_entries(block)?);
     }
     if !entries.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err(data_loss("keys of the table do not rise"));
+        return Err(data_loss("the keys of the table do not ascend"));
     }
     Ok(entries)
 }
@@ -123,7 +123,7 @@ fn too_short() -> Failure {
     data_loss("file is too short to be an sstable")
 }
 
-/// Where the index lies, by the last bytes of a file.
+/// The position of the index, from the last bytes of a file.
 fn index_handle(footer: &[u8]) -> Result<Handle> {
     let (mut rest, magic) = footer.split_last_chunk::<8>().ok_or_else(too_short)?;
     if *magic != MAGIC.to_le_bytes() {
@@ -133,7 +133,7 @@ fn index_handle(footer: &[u8]) -> Result<Handle> {
     Handle::take(&mut rest)
 }
 
-/// Where a block lies.
+/// The position of a block.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
     offset: u64,
@@ -152,7 +152,7 @@ impl Handle {
         Ok(Handle { offset: take_varint(bytes)?, size: take_varint(bytes)? })
     }
 
-    /// The block's bytes, after a look at its checksum.
+    /// The block's bytes, after checking their checksum.
     fn block(self, file: &[u8]) -> Result<&[u8]> {
         let range = usize::try_from(self.offset).ok().zip(usize::try_from(self.size).ok()).and_then(|(at, size)| {
             let end = at.checked_add(size)?.checked_add(TRAILER_BYTES)?;
@@ -165,7 +165,7 @@ impl Handle {
     }
 }
 
-/// A block of `size` bytes, after a look at the checksum behind it.
+/// A block of `size` bytes, after checking the checksum that follows it.
 fn checked(bytes: &[u8], size: usize) -> Result<&[u8]> {
     let (body, stored) = bytes.split_at(size + 1);
     if stored != crc32c::mask(crc32c::extend(0, body)).to_le_bytes() {
@@ -173,7 +173,7 @@ fn checked(bytes: &[u8], size: usize) -> Result<&[u8]> {
     }
     match body.split_last() {
         Some((&UNCOMPRESSED, block)) => Ok(block),
-        _ => Err(data_loss("the table is compressed, which checkpoints are not")),
+        _ => Err(data_loss("the table is compressed, which is not supported")),
     }
 }
 
@@ -195,7 +195,7 @@ impl Block {
         self.bytes.is_empty()
     }
 
-    /// Bytes it will have.
+    /// Its size when finished, in bytes.
     fn len(&self) -> usize {
         self.bytes.len() + 4 * (self.restarts.len() + 1)
     }
@@ -218,7 +218,7 @@ impl Block {
     }
 }
 
-/// The entries of a block: their keys, and where in it their values lie.
+/// The entries of a block: their keys, and the positions of their values in it.
 type Places = Vec<(Vec<u8>, Range<usize>)>;
 
 fn block_entries(block: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -269,7 +269,7 @@ fn successor(last: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Seven bits a byte, the lowest first, the highest bit of each saying that more follow.
+/// Seven bits per byte, the lowest first; the highest bit of each says whether more follow.
 pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -278,7 +278,7 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Takes a varint off the front.
+/// Takes a varint from the front.
 ///
 /// # Errors
 /// DataLoss if there is none.
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_encoded_is_decoded() {
+    fn encoded_tables_decode() {
         let check = |entries: Vec<(Vec<u8>, Vec<u8>)>| {
             let file = encode(entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice())));
             assert_eq!(decode(&file).unwrap(), entries);
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_noticed() {
+    fn a_changed_byte_is_detected() {
         let file = encode([(&b"a"[..], &b"1"[..]), (b"b", b"2")]);
         for at in 0..file.len() {
             let mut bad = file.clone();
             bad[at] ^= 0x40;
-            // The padding of the footer alone means nothing.
+            // Only the footer's padding has no meaning.
             let decoded = decode(&bad);
             assert!(decoded.is_err() || decoded.unwrap() == decode(&file).unwrap(), "byte {at}");
         }

@@ -1,4 +1,4 @@
-//! Against files that TensorFlow 2.21 wrote (`tests/data/checkpoint`): they are read, and the same bytes are written.
+//! Checkpoints that TensorFlow 2.21 wrote (`tests/data/checkpoint`) are read, and the same bytes are written.
 
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn fresh() -> (temp_dir::TempDir, DataDir) {
 }
 
 #[test]
-fn what_tensorflow_saved_is_restored() {
+fn checkpoints_of_tensorflow_are_restored() {
     let dir = recorded();
     let check = |name: &str, part: &str, want: Tensor| {
         let got = restore(&dir, "tensorflow", name, want.dtype(), part);
@@ -111,26 +111,26 @@ fn the_same_bytes_are_written() {
 }
 
 #[test]
-fn a_prefix_is_saved_to_again() {
+fn saving_again_replaces_the_checkpoint() {
     let (_folder, dir) = fresh();
     for round in 0..4 {
         save_all(&dir, "new/folder/model", &[("v", "", Tensor::scalar(round))]).unwrap();
         assert_eq!(restore(&dir, "new/folder/model", "v", DType::I32, ""), Ok(Tensor::scalar(round)));
         assert_eq!(fs::read_dir(dir.root().join("new/folder")).unwrap().count(), 2, "round {round}");
     }
-    // A save that fails leaves the old one whole, and nothing of itself.
+    // A failed save leaves the old checkpoint whole and no files of its own.
     let twice = [("v", "", Tensor::scalar(9)), ("v", "", Tensor::scalar(10))];
     assert_eq!(save_all(&dir, "new/folder/model", &twice).unwrap_err().code, Code::InvalidArgument);
     assert_eq!(restore(&dir, "new/folder/model", "v", DType::I32, ""), Ok(Tensor::scalar(3)));
     assert_eq!(fs::read_dir(dir.root().join("new/folder")).unwrap().count(), 2);
-    // What a killed process leaves is in nobody's way: data whose index was never written.
+    // A killed process may leave data whose index was never written, which does no harm.
     let data = dir.root().join("new/folder/model.data-00000-of-00001");
     fs::write(&data, b"torn").unwrap();
     assert_eq!(restore(&dir, "new/folder/model", "v", DType::I32, ""), Ok(Tensor::scalar(3)));
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_say_what_is_wrong() {
     let dir = recorded();
     let check = |prefix: &str, name: &str, dtype, part: &str, code: Code, words: &str| {
         let failure = restore(&dir, prefix, name, dtype, part).unwrap_err();
@@ -153,7 +153,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn torn_files_are_data_loss() {
+fn corrupt_files_are_data_loss() {
     let (_folder, dir) = fresh();
     save_all(&dir, "model", &tensors()).unwrap();
     let all = |dir: &DataDir| -> Result<()> {

@@ -1,13 +1,13 @@
-//! The older form of checkpoints, TensorFlow's V1: one table, in which each part of a tensor is an entry with all its elements,
-//! and the entry before all others says which tensors there are. Several such files, each with some of the tensors or of
-//! their parts, are one checkpoint under a pattern such as `model-?????-of-00003`.
+//! The older form of checkpoints, TensorFlow's V1: one table, in which each part of a tensor is an entry with all its
+//! elements, and the first entry lists the tensors. Several such files, each with some of the tensors or of their
+//! parts, are one checkpoint under a pattern such as `model-?????-of-00003`.
 
 mod elements;
 mod pattern;
 mod read;
 mod write;
 
-/// What the fuzzer calls.
+/// The functions that the fuzzer calls.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzz {
     pub use super::elements::take;
@@ -18,16 +18,16 @@ pub(super) mod fuzz {
 pub use read::Files;
 pub use write::save;
 
-/// The entry that says what there is.
+/// The key of the entry that lists the tensors.
 const META_KEY: &[u8] = b"";
-/// The versions that this writes, and the newest that this reads.
+/// The version of the format that this writes, and the newest that it reads.
 const VERSION: i32 = 1;
 
-/// The messages as TensorFlow numbers them (saved_tensor_slice.proto).
+/// The messages, with TensorFlow's field numbers (saved_tensor_slice.proto).
 mod proto {
     use super::super::bundle::proto::{Shape, Slice, Version};
 
-    /// The value of every entry: the first field of that under the empty key, the second of the others.
+    /// The value of every entry: the first field under the empty key, the second under the others.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Meta {
         #[prost(message, optional, tag = "1")]
@@ -54,7 +54,7 @@ mod proto {
         pub slice: Vec<Slice>,
     }
 
-    /// What stands before the elements of a part; they are the field after these.
+    /// The fields before the elements of a part.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Part {
         #[prost(bytes = "vec", tag = "1")]

@@ -1,7 +1,7 @@
-//! Saving: the data beside what there is, then the index, whose rename makes both the checkpoint.
+//! Saving: writes the data beside what exists, then the index, whose rename makes both the checkpoint.
 //!
-//! A prefix that is saved to again gets its data under another shard number than it had, so that the old index and its
-//! data stay whole until the new index takes their place.
+//! Saving to an existing prefix uses new shard numbers, so that the old index and its data stay whole until the new
+//! index replaces it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,17 +19,17 @@ use crate::tensor::{Data, Shape, Tensor};
 pub struct Saved<'a> {
     pub name: &'a [u8],
     pub tensor: &'a Tensor,
-    /// Of which whole the tensor is which part; `None` where it is the whole.
+    /// The whole's shape and which part of it the tensor is; `None` if it is the whole.
     pub part: Option<&'a (Shape, Slice)>,
 }
 
-/// Writes a checkpoint of these tensors to `prefix`, in place of the one that may be there.
+/// Writes a checkpoint of these tensors to `prefix`, replacing an existing one.
 ///
-/// When this returns, it is on the disk; until then, the old one is.
+/// The new checkpoint is on the disk when this returns; until then the old one stays.
 ///
 /// # Errors
-/// PermissionDenied if the prefix leads out of `dir`; InvalidArgument where a name comes twice or a part does not
-/// fit its whole; what the file system has to say.
+/// PermissionDenied if the prefix leads out of `dir`; InvalidArgument if a name occurs twice or a part does not fit its
+/// whole; the file system's errors.
 pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
     let prefix = dir.resolve(prefix)?;
     let folder = make_folder(&prefix)?;
@@ -45,7 +45,7 @@ pub fn save(dir: &DataDir, prefix: &[u8], tensors: &[Saved]) -> Result<()> {
     commit(&prefix, &folder, &index)
 }
 
-/// Writes one tensor, adds its entries, and answers the bytes it takes.
+/// Writes one tensor, adds its entries, and returns its size in bytes.
 fn add(index: &mut Index, saved: &Saved, offset: u64, file: &mut impl Write) -> Result<u64, Error> {
     let tensor = saved.tensor;
     let (size, crc32c) = write_tensor(tensor, file)?;
@@ -64,7 +64,8 @@ fn add(index: &mut Index, saved: &Saved, offset: u64, file: &mut impl Write) -> 
         Some((whole, slice)) if !slice.is_full(whole) => {
             let part = slice.shape(whole)?;
             if part != *tensor.shape() {
-                let message = format!("{name}: the slice has the shape {part}, its tensor {}", tensor.shape());
+                let message =
+                    format!("{name}: the slice has the shape {part}, but its tensor has the shape {}", tensor.shape());
                 return Err(Failure::invalid(message).into());
             }
             let full = index.entries.entry(saved.name.to_vec()).or_insert_with(|| Entry {
@@ -85,20 +86,20 @@ fn add(index: &mut Index, saved: &Saved, offset: u64, file: &mut impl Write) -> 
             full.slices.push(slice.clone());
             slice.key(saved.name)
         }
-        _ if saved.name.is_empty() => return Err(Failure::invalid("a tensor without a name").into()),
+        _ if saved.name.is_empty() => return Err(Failure::invalid("a tensor has no name").into()),
         _ => saved.name.to_vec(),
     };
     if index.insert(key, entry) { Ok(size) } else { Err(twice()) }
 }
 
-/// Writes a tensor's elements; answers how many bytes those are, and their masked checksum.
+/// Writes a tensor's elements; returns their size in bytes and their masked checksum.
 fn write_tensor(tensor: &Tensor, file: &mut impl Write) -> io::Result<(u64, u32)> {
     let Data::String(strings) = tensor.data() else {
         let bytes = tensor.bytes().unwrap_or(&[]);
         file.write_all(bytes)?;
         return Ok((bytes.len() as u64, crc32c::mask(crc32c::extend(0, bytes))));
     };
-    // First the lengths and a checksum of them, then the strings.
+    // First the lengths and their checksum, then the strings.
     let mut head = Vec::new();
     let mut crc = 0;
     for string in strings {
@@ -118,7 +119,7 @@ fn write_tensor(tensor: &Tensor, file: &mut impl Write) -> io::Result<(u64, u32)
     Ok((size, crc32c::mask(crc)))
 }
 
-/// Lengths count in the checksum as four bytes, or eight where they need them.
+/// Extends a checksum by a length, as four bytes, or eight if necessary.
 pub(super) fn extend_by_length(crc: u32, length: usize) -> u32 {
     match u32::try_from(length) {
         Ok(length) => crc32c::extend(crc, &length.to_le_bytes()),
@@ -126,18 +127,18 @@ pub(super) fn extend_by_length(crc: u32, length: usize) -> u32 {
     }
 }
 
-/// How many shards to say there are, so that `used` of them have names that no file has: a multiple of `used`.
+/// A number of shards, a multiple of `used`, for which the first `used` data files do not exist yet.
 pub(super) fn free_shards(prefix: &Path, used: u32) -> Result<u32> {
     let is_free = |shards: u32| (0..used).all(|shard| !data_path(prefix, shard, shards).exists());
     (1..).map_while(|times| used.checked_mul(times).filter(|&n| n <= MAX_SHARDS)).find(|&n| is_free(n)).ok_or_else(
         || {
-            let message = format!("{} has too many data files left behind", prefix.display());
+            let message = format!("{} has too many stale data files", prefix.display());
             Failure::new(Code::ResourceExhausted, message)
         },
     )
 }
 
-/// Writes the index, which makes the data that is in place the checkpoint, and removes the data of the one before.
+/// Writes the index, which makes the data a checkpoint, and removes the previous one's data.
 pub(super) fn commit(prefix: &Path, folder: &Path, index: &Index) -> Result<()> {
     let bytes = index.encode();
     let (file, ()) = Beside::write(prefix, "index", |file| Ok(file.write_all(&bytes)?))?;
@@ -149,7 +150,7 @@ pub(super) fn commit(prefix: &Path, folder: &Path, index: &Index) -> Result<()> 
     Ok(())
 }
 
-/// Removes the data files of a prefix that its index does not name. That they stay would be no harm.
+/// Removes the data files of a prefix that its index does not name. Failing to is harmless.
 fn remove_others(prefix: &Path, folder: &Path, index: &Index) {
     let Some(stem) = prefix.file_name().and_then(|name| name.to_str()) else { return };
     let named: Vec<PathBuf> =

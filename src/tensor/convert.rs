@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rust_values_have_the_shape_they_look_like() {
+    fn rust_values_become_tensors_of_their_shape() {
         let check = |tensor: Tensor, dims: &[usize], text: &str| {
             assert_eq!((tensor.dims(), tensor.to_string().as_str()), (dims, text));
         };

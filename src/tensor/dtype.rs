@@ -21,13 +21,13 @@ pub enum DType {
     U64,
     Bool,
     String,
-    /// A handle to state on a device; such a value never leaves its device.
+    /// A handle to state on a device; it never leaves its device.
     Resource,
-    /// A list of values, or a value or nothing, made and read by ops alone; it never leaves its device either.
+    /// A list of values, or an optional value, which only ops make and read; it never leaves its device.
     Variant,
 }
 
-/// dtype, numpy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes an element.
+/// dtype, NumPy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes per element.
 const TABLE: [(DType, &str, &str, i32, Option<usize>); 16] = [
     (DType::F16, "float16", "HALF", 19, Some(2)),
     (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
@@ -72,7 +72,7 @@ impl DType {
         self.row().3
     }
 
-    /// By the name users write; `float` and `double` and the like are taken too.
+    /// By the name that users write; aliases such as `float` and `double` are accepted.
     pub fn from_name(name: &str) -> Option<DType> {
         let long = match name {
             "half" => "float16",
@@ -84,19 +84,18 @@ impl DType {
         TABLE.iter().find(|row| row.1 == long).map(|row| row.0)
     }
 
-    /// By `tensorflow.DataType`'s number, with whether it is the type of a reference to a variable
-    /// (those are the number plus 100).
+    /// By `tensorflow.DataType`'s number, and whether it is a reference to a variable (whose number is greater by 100).
     pub fn from_proto(number: i32) -> Option<(DType, bool)> {
         let (plain, is_ref) = if number > 100 { (number - 100, true) } else { (number, false) };
         TABLE.iter().find(|row| row.3 == plain).map(|row| (row.0, is_ref))
     }
 
-    /// Whether values of it stay on the device where they were made.
+    /// Whether its values stay on the device that made them.
     pub fn is_handle(self) -> bool {
         matches!(self, DType::Resource | DType::Variant)
     }
 
-    /// Bytes an element; `None` for strings, resources and variants.
+    /// Bytes per element; `None` for strings, resources and variants.
     pub fn size(self) -> Option<usize> {
         match self {
             DType::F64 | DType::I64 | DType::U64 => Some(8),
@@ -107,7 +106,7 @@ impl DType {
         }
     }
 
-    /// Its name behind an article, for a message: `an int32`, `a uint8`.
+    /// Its name with an article, for messages: `an int32`, `a uint8`.
     pub fn with_article(self) -> String {
         let article = if self.name().starts_with('i') { "an" } else { "a" };
         format!("{article} {}", self.name())
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_lead_back() {
+    fn names_and_numbers_round_trip() {
         for dtype in DType::all() {
             assert_eq!(DType::from_name(dtype.name()), Some(dtype));
             assert_eq!(DType::from_proto(dtype.proto_number()), Some((dtype, false)));

@@ -1,4 +1,4 @@
-//! The Rust types that elements can have, and how code is written once for several of them.
+//! The Rust types of elements, and macros that write code once for several of them.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -15,7 +15,7 @@ pub trait Element: Clone + PartialEq + Send + Sync + 'static {
     fn into_data(elements: Vec<Self>) -> Data;
 }
 
-/// Integers and floats. Arithmetic on integers wraps, as TensorFlow's kernels do.
+/// Integers and floats. Integer arithmetic wraps, as in TensorFlow's kernels.
 pub trait Numeric: Element + Copy + PartialOrd + Default {
     const ZERO: Self;
     const ONE: Self;
@@ -28,22 +28,20 @@ pub trait Numeric: Element + Copy + PartialOrd + Default {
     fn mul(self, other: Self) -> Self;
     fn neg(self) -> Self;
     fn to_f64(self) -> f64;
-    /// As Rust's `as`: saturating from a float to an integer.
+    /// Like Rust's `as`: saturating from a float to an integer.
     fn from_f64(value: f64) -> Self;
-    /// As Rust's `as`: wrapping between integers, saturating from a float.
+    /// Like Rust's `as`: wrapping between integers, saturating from a float.
     fn to_i64(self) -> i64;
-    /// As Rust's `as`.
+    /// Like Rust's `as`.
     fn from_i64(value: i64) -> Self;
 }
 
-/// float16, bfloat16, float32 and float64. Half floats compute in f32, one rounding an operation.
+/// float16, bfloat16, float32 and float64. Half floats are computed in f32 and rounded after each operation.
 pub trait Float:
     Numeric + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
     /// Applies a function of f32 or f64, whichever holds this type exactly.
     fn map(self, narrow: impl Fn(f32) -> f32, wide: impl Fn(f64) -> f64) -> Self;
-    /// Bytes of precision to compute in: f32 for everything but float64.
-    const WIDE: bool;
 }
 
 /// The integer types.
@@ -135,12 +133,12 @@ macro_rules! bytes_of {
 }
 
 impl Data {
-    /// The elements as bytes in this machine's order (little-endian wherever meshtf runs); `None` for strings.
+    /// The elements as bytes in this machine's order (little-endian on every supported machine); `None` for strings.
     pub fn bytes(&self) -> Option<&[u8]> {
         bytes_of!(self, bytemuck::cast_slice, Data => None, |v| Some(bytemuck::cast_slice::<bool, u8>(v)))
     }
 
-    /// The elements as bytes for filling in; `None` for strings and for bool, where not every byte is a value.
+    /// The elements as bytes to be filled in; `None` for strings, and for bool, for which not every byte is valid.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         bytes_of!(self, bytemuck::cast_slice_mut, Data => None, |_| None)
     }
@@ -209,41 +207,37 @@ float! {
 }
 
 impl Float for f16 {
-    const WIDE: bool = false;
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         f16::from_f32(narrow(self.to_f32()))
     }
 }
 
 impl Float for bf16 {
-    const WIDE: bool = false;
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         bf16::from_f32(narrow(self.to_f32()))
     }
 }
 
 impl Float for f32 {
-    const WIDE: bool = false;
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
         narrow(self)
     }
 }
 
 impl Float for f64 {
-    const WIDE: bool = true;
     fn map(self, _narrow: impl Fn(f32) -> f32, wide: impl Fn(f64) -> f64) -> Self {
         wide(self)
     }
 }
 
-/// `with_float!(dtype, T => body)`: `Some(body)` with `T` the float type of that name, `None` for any other dtype.
+/// `with_float!(dtype, T => body)`: `Some(body)` with `T` the type of that float dtype, `None` for any other dtype.
 macro_rules! with_float {
     ($dtype:expr, $t:ident => $body:expr) => {
         $crate::tensor::with_type!($dtype, $t => $body; F16 ::half::f16, BF16 ::half::bf16, F32 f32, F64 f64)
     };
 }
 
-/// As `with_float!`, for the integers (not bool).
+/// Like `with_float!`, for integers (not bool).
 macro_rules! with_integer {
     ($dtype:expr, $t:ident => $body:expr) => {
         $crate::tensor::with_type!($dtype, $t => $body;
@@ -251,7 +245,7 @@ macro_rules! with_integer {
     };
 }
 
-/// As `with_float!`, for floats and integers.
+/// Like `with_float!`, for floats and integers.
 macro_rules! with_number {
     ($dtype:expr, $t:ident => $body:expr) => {
         $crate::tensor::with_type!($dtype, $t => $body;
@@ -260,7 +254,7 @@ macro_rules! with_number {
     };
 }
 
-/// As `with_float!`, for the named dtypes; without a list, for every dtype a host tensor can have.
+/// Like `with_float!`, for the listed dtypes; without a list, for every dtype that a host tensor can have.
 macro_rules! with_type {
     ($dtype:expr, $t:ident => $body:expr; $($variant:ident $type:ty),*) => {
         match $dtype {

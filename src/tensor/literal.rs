@@ -1,9 +1,9 @@
-//! Tensors as a person writes them: `2.5`, `[[1, 2], [3, 4]]`, `"text"`, `true`.
+//! Tensors as people write them: `2.5`, `[[1, 2], [3, 4]]`, `"text"`, `true`.
 //!
-//! One rule for dtypes: where one is wanted, every number must fit it without losing its whole part or its range
-//! (2.0 is an int32, 1.5 is none, 300 is no int8); where none is, whole numbers are int32, numbers with a point or an
-//! exponent float32, text string, as TensorFlow reads Python's. A list is of one kind; whole numbers and fractions
-//! mixed are float32. Bytes that are no text are written `{"base64": "…"}`.
+//! If a dtype is given, every number must fit it without losing its fraction or exceeding its range (2.0 is an int32;
+//! 1.5 is not, and 300 is not an int8). Otherwise, as in TensorFlow with Python's values, integers are int32, numbers
+//! with a point or an exponent float32, and text string. A list has elements of one kind; integers mixed with fractions
+//! are float32. Bytes that are not text are written `{"base64": "…"}`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -15,19 +15,19 @@ use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_i
 use crate::failure::{Failure, Result};
 use crate::json::{self, Fault, Kind, Path, Value};
 
-/// Reads a literal as it is typed: JSON, with NaN and infinities besides.
+/// Parses a typed literal: JSON, and also NaN and infinities.
 ///
 /// # Errors
-/// InvalidArgument if the text is no literal, or its lists are ragged or of mixed kinds.
+/// InvalidArgument if the text is not a literal, or its lists are ragged or of mixed kinds.
 pub fn parse(text: &str) -> Result<Tensor> {
     let value = json::parse_relaxed(text).map_err(|fault| typed(text, &fault))?;
     from_json(&value, None, Path::Root).map_err(|fault| typed(text, &fault))
 }
 
-/// Reads a literal of a wanted dtype. Text for a string need not be quoted.
+/// Parses a literal of dtype `dtype`. A string need not be quoted.
 ///
 /// # Errors
-/// As [`parse`], and where a value does not fit `dtype`.
+/// As [`parse`], and if a value does not fit `dtype`.
 pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
     if dtype == DType::String && !text.trim_start().starts_with(['"', '[', '{']) {
         return Ok(Tensor::scalar(text.as_bytes().to_vec()));
@@ -36,7 +36,7 @@ pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
     from_json(&value, Some(dtype), Path::Root).map_err(|fault| typed(text, &fault))
 }
 
-/// What is wrong with a literal that somebody typed.
+/// The error for a literal that somebody typed.
 pub(crate) fn typed(text: &str, fault: &Fault) -> Failure {
     let (line, column) = json::position(text, fault.at);
     let mut shown: String = text.chars().take(60).collect();
@@ -44,10 +44,10 @@ pub(crate) fn typed(text: &str, fault: &Fault) -> Failure {
         shown.push('…');
     }
     let place = if line == 1 { format!("column {column}") } else { format!("line {line}, column {column}") };
-    Failure::invalid(format!("{shown:?} is no tensor: {place}: {}", fault.why))
+    Failure::invalid(format!("{shown:?} is not a valid tensor: {place}: {}", fault.why))
 }
 
-/// The tensor that a JSON value stands for; `wanted` as for [`parse_as`].
+/// The tensor that a JSON value denotes; `wanted` as for [`parse_as`].
 pub(crate) fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Result<Tensor, Fault> {
     let mut dims = Vec::new();
     let mut first = value;
@@ -68,12 +68,12 @@ pub(crate) fn from_json(value: &Value, wanted: Option<DType>, path: Path) -> Res
     Tensor::new(Shape::from(dims), data).map_err(|failure| Fault::content(value, path, failure.message))
 }
 
-/// The dtype of a value that no dtype is wanted of.
+/// The dtype of a value if none is given.
 pub(crate) fn natural_dtype(value: &Value, path: Path) -> Result<DType, Fault> {
     from_json(value, None, path).map(|tensor| tensor.dtype())
 }
 
-/// The scalars of nested lists, in order; every list of one depth has the same length.
+/// The scalars of nested lists, in order; all lists at one depth have the same length.
 fn collect<'v, 'a>(
     value: &'v Value<'a>,
     dims: &[usize],
@@ -85,17 +85,19 @@ fn collect<'v, 'a>(
             items.iter().enumerate().try_for_each(|(i, item)| collect(item, inner, path.index(i), leaves))
         }
         (Kind::List(items), [length, ..]) => {
-            let why =
-                format!("a list of {} beside one of {length}: the lists of a tensor are equally long", items.len());
+            let why = format!(
+                "a list of {} beside one of {length}: lists at one depth must have the same length",
+                items.len()
+            );
             Err(Fault::content(value, path, why))
         }
         (Kind::List(_), []) => {
-            Err(Fault::content(value, path, "a list beside a scalar: a tensor is equally deep everywhere"))
+            Err(Fault::content(value, path, "a list beside a scalar: all elements must be nested equally deep"))
         }
         (_, [_, ..]) => Err(Fault::content(
             value,
             path,
-            format!("{} beside a list: a tensor is equally deep everywhere", value.describe()),
+            format!("{} beside a list: all elements must be nested equally deep", value.describe()),
         )),
         (_, []) => {
             leaves.push(value);
@@ -104,7 +106,7 @@ fn collect<'v, 'a>(
     }
 }
 
-/// The dtype of scalars that do not say theirs.
+/// The dtype of scalars if none is given.
 fn natural<'v, 'a>(leaves: &[&'v Value<'a>]) -> Result<DType, (&'v Value<'a>, String)> {
     let mut dtype = None;
     for &leaf in leaves {
@@ -113,7 +115,7 @@ fn natural<'v, 'a>(leaves: &[&'v Value<'a>]) -> Result<DType, (&'v Value<'a>, St
             Kind::Number(text) if json::is_whole(text) => DType::I32,
             Kind::Number(_) => DType::F32,
             Kind::String(_) | Kind::Object(_) => DType::String,
-            Kind::Null | Kind::List(_) => return Err((leaf, "null is no value of a tensor".into())),
+            Kind::Null | Kind::List(_) => return Err((leaf, "null is not a tensor value".into())),
         };
         dtype = match (dtype, own) {
             (None, own) => Some(own),
@@ -122,7 +124,7 @@ fn natural<'v, 'a>(leaves: &[&'v Value<'a>]) -> Result<DType, (&'v Value<'a>, St
             (Some(a), b) => {
                 return Err((
                     leaf,
-                    format!("{} in a list of {a}s: the values of a tensor are of one dtype", b.with_article()),
+                    format!("{} in a list of {a}s: all values of a tensor must have one dtype", b.with_article()),
                 ));
             }
         };
@@ -153,29 +155,33 @@ fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misf
         DType::F64 => all(leaves, |leaf| float(leaf, |text| text.parse::<f64>().ok())),
         DType::Bool => all(leaves, |leaf| match leaf.kind {
             Kind::Bool(value) => Ok(value),
-            _ => Err(format!("a bool is true or false, not {}", shown(leaf))),
+            _ => Err(format!("expected true or false, got {}", shown(leaf))),
         }),
         DType::String => all(leaves, bytes),
-        _ => Err((None, format!("{} cannot be written down", dtype.with_article()))),
+        _ => Err((None, format!("{} cannot be written as a literal", dtype.with_article()))),
     }
 }
 
 fn integer<T: Integer + FromStr + TryFrom<i128>>(leaf: &Value) -> Result<T, String> {
-    let Kind::Number(text) = leaf.kind else { return Err(format!("{} is no {}", shown(leaf), T::DTYPE)) };
+    let Kind::Number(text) = leaf.kind else {
+        return Err(format!("{} is not {}", shown(leaf), T::DTYPE.with_article()));
+    };
     let range = || format!("{text} is out of the range of {}, {} to {}", T::DTYPE, Limit(T::LOWEST), Limit(T::HIGHEST));
     if json::is_whole(text) {
         let text = if text.bytes().all(|b| matches!(b, b'-' | b'0')) { "0" } else { text };
         return text.parse().map_err(|_| range());
     }
-    // A fraction written whole, such as 2.0 or 1e3, up to where every whole number is a float64.
+    // An integer written as a fraction, such as 2.0 or 1e3, if float64 holds every integer of its size.
     match text.parse::<f64>() {
-        Ok(value) if value.fract() != 0.0 => Err(format!("{text} is no {}, which holds whole numbers", T::DTYPE)),
+        Ok(value) if value.fract() != 0.0 => {
+            Err(format!("{text} is not {}, which holds integers only", T::DTYPE.with_article()))
+        }
         Ok(value) if value.abs() <= 9_007_199_254_740_992.0 => T::try_from(value as i128).map_err(|_| range()),
         _ => Err(range()),
     }
 }
 
-/// Shows an extreme of an integer type in full, the unsigned 64-bit one too.
+/// Displays an extreme of an integer type in full, including the unsigned 64-bit one.
 struct Limit<T>(T);
 
 impl<T: Integer> Display for Limit<T> {
@@ -191,9 +197,9 @@ fn float<T: Float>(leaf: &Value, parse: impl Fn(&str) -> Option<T>) -> Result<T,
     let text: &str = match &leaf.kind {
         Kind::Number(text) => text,
         Kind::String(text) if matches!(&**text, "NaN" | "Infinity" | "-Infinity") => text,
-        _ => return Err(format!("{} is no {}", shown(leaf), T::DTYPE)),
+        _ => return Err(format!("{} is not {}", shown(leaf), T::DTYPE.with_article())),
     };
-    let value = parse(text).ok_or_else(|| format!("{text} is no {}", T::DTYPE))?;
+    let value = parse(text).ok_or_else(|| format!("{text} is not {}", T::DTYPE.with_article()))?;
     let stated_infinite = text.ends_with(|c: char| c.is_ascii_alphabetic());
     if value.to_f64().is_infinite() && !stated_infinite {
         return Err(format!("{text} is out of the range of {}", T::DTYPE));
@@ -206,16 +212,18 @@ fn bytes(leaf: &Value) -> Result<Vec<u8>, String> {
         Kind::String(text) => Ok(text.as_bytes().to_vec()),
         Kind::Object(members) => match members.as_slice() {
             [member] if member.key == "base64" => match &member.value.kind {
-                Kind::String(text) => BASE64_STANDARD.decode(text.as_bytes()).map_err(|e| format!("no base64: {e}")),
-                _ => Err("base64 is written as a string".into()),
+                Kind::String(text) => {
+                    BASE64_STANDARD.decode(text.as_bytes()).map_err(|e| format!("invalid base64: {e}"))
+                }
+                _ => Err("base64 must be a string".into()),
             },
-            _ => Err("a string that is no text is written {\"base64\": \"…\"}".into()),
+            _ => Err("bytes that are not text must be written {\"base64\": \"…\"}".into()),
         },
-        _ => Err(format!("{} is no string; text stands in double quotes", shown(leaf))),
+        _ => Err(format!("{} is not a string; text must be in double quotes", shown(leaf))),
     }
 }
 
-/// A scalar for a message: numbers as written, all else by its kind.
+/// A scalar for a message: numbers and short text as written, others by kind.
 fn shown(leaf: &Value) -> String {
     match &leaf.kind {
         Kind::Number(text) => (*text).to_owned(),
@@ -225,8 +233,8 @@ fn shown(leaf: &Value) -> String {
     }
 }
 
-/// A fed value made to fit the dtype that is wanted, where nothing is lost but the digits that a narrower float rounds
-/// off: NumPy makes int64 and float64 unless told otherwise, and such arrays feed int32 and float32 placeholders.
+/// Converts a fed value to the requested dtype if nothing is lost but the digits that a narrower float rounds off:
+/// NumPy makes int64 and float64 by default, and such arrays feed int32 and float32 placeholders.
 ///
 /// # Errors
 /// InvalidArgument if a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
@@ -254,7 +262,7 @@ fn cast<S: Numeric + Display, T: Numeric>(values: &[S]) -> Result<Data> {
         .map(T::into_data)
 }
 
-/// The same number as a `T`; between floats the nearest, where it is no infinity.
+/// The same number as a `T`; between floats the nearest one, unless that is infinite.
 fn unchanged<S: Numeric, T: Numeric>(value: S) -> Option<T> {
     if T::DTYPE.is_integer() {
         let number = whole(value)?;
@@ -270,7 +278,7 @@ fn unchanged<S: Numeric, T: Numeric>(value: S) -> Option<T> {
     is_kept.then_some(near)
 }
 
-/// The whole number that a number is; `None` where it is none, or beyond every integer dtype.
+/// The integer that a number equals; `None` if it is not one, or exceeds every integer dtype.
 fn whole<N: Numeric>(value: N) -> Option<i128> {
     match N::DTYPE {
         DType::U64 => Some(i128::from(value.to_i64() as u64)),
@@ -306,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wanted_dtype_is_kept_to() {
+    fn a_requested_dtype_is_kept() {
         let check = |text: &str, want: Tensor| assert_eq!(parse_as(text, want.dtype()).unwrap(), want, "{text}");
         check("2", Tensor::scalar(2f64));
         check("2.0", Tensor::scalar(2i32));
@@ -324,33 +332,33 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_says_why() {
+    fn errors_say_why_a_literal_does_not_fit() {
         let check = |text: &str, dtype: DType, part: &str| {
             let failure = parse_as(text, dtype).expect_err(text);
             assert!(failure.message.contains(part), "{text}: {failure}");
         };
-        check("1.5", DType::I32, "1.5 is no int32, which holds whole numbers");
+        check("1.5", DType::I32, "1.5 is not an int32, which holds integers only");
         check("3000000000", DType::I32, "out of the range of int32, -2147483648 to 2147483647");
         check("-1", DType::U64, "0 to 18446744073709551615");
         check("256.0", DType::U8, "0 to 255");
         check("1e30", DType::I64, "out of the range");
         check("1e39", DType::F32, "out of the range of float32");
         check("70000", DType::F16, "out of the range of float16");
-        check("[[1, 2], [3]]", DType::I32, "equally long");
+        check("[[1, 2], [3]]", DType::I32, "the same length");
         check("[1, [2]]", DType::I32, "a list beside a scalar");
         check("[[1], 2]", DType::I32, "a number beside a list");
         check("1", DType::Bool, "true or false");
-        check("true", DType::I32, "true is no int32");
+        check("true", DType::I32, "true is not an int32");
         check("[1]", DType::String, "double quotes");
-        check("null", DType::F32, "is no float32");
+        check("null", DType::F32, "is not a float32");
         check("[1, 2", DType::F32, "column 6");
-        check("2", DType::Resource, "cannot be written down");
+        check("2", DType::Resource, "cannot be written as a literal");
         assert!(parse("[1, \"a\"]").unwrap_err().message.contains("a string in a list of int32s"));
         assert!(parse("3000000000").unwrap_err().message.contains("out of the range of int32"));
     }
 
     #[test]
-    fn feeds_are_cast_only_where_nothing_is_lost() {
+    fn feeds_are_cast_only_if_nothing_is_lost() {
         let check = |have: Tensor, want: Tensor| assert_eq!(convert_feed(have, want.dtype()).unwrap(), want);
         check(Tensor::vector(vec![1i64, -2]), Tensor::vector(vec![1i32, -2]));
         check(Tensor::scalar(0.1f64), Tensor::scalar(0.1f32));

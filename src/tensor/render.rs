@@ -1,4 +1,4 @@
-//! Tensors for people and for programs: as NumPy prints them, and as JSON.
+//! Formats tensors for people, as NumPy prints them, and for programs, as JSON.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::{Data, Float, Tensor, with_float, with_integer};
 const LINE: usize = 75;
 /// Tensors with more elements than this are printed in part.
 const ELIDE_OVER: usize = 1000;
-/// How many items of each dimension's beginning and end an elided tensor shows.
+/// How many items an elided tensor shows at the beginning and end of each dimension.
 const EDGE: usize = 3;
 /// Most digits after the point in a list of floats.
 const PRECISION: usize = 8;
@@ -37,7 +37,7 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// The places of the elements that are shown, in order.
+/// The indices of the elements shown, in order.
 fn places(dims: &[usize], offset: usize, elide: bool, shown: &mut Vec<usize>) {
     let [length, inner @ ..] = dims else { return shown.push(offset) };
     let stride: usize = inner.iter().product();
@@ -46,7 +46,7 @@ fn places(dims: &[usize], offset: usize, elide: bool, shown: &mut Vec<usize>) {
     }
 }
 
-/// The indices shown of a dimension, with `None` where some are left out.
+/// The indices shown along a dimension, with `None` in place of those left out.
 fn kept(length: usize, elide: bool) -> Vec<Option<usize>> {
     if elide && length > 2 * EDGE {
         (0..EDGE).map(Some).chain([None]).chain((length - EDGE..length).map(Some)).collect()
@@ -55,7 +55,7 @@ fn kept(length: usize, elide: bool) -> Vec<Option<usize>> {
     }
 }
 
-/// Brackets around the cells; the innermost lists are wrapped at [`LINE`].
+/// Puts brackets around the cells; innermost lists are wrapped at [`LINE`].
 fn nest(dims: &[usize], elide: bool, indent: usize, cells: &mut impl Iterator<Item = String>, text: &mut String) {
     let [length, inner @ ..] = dims else { return };
     text.push('[');
@@ -64,7 +64,7 @@ fn nest(dims: &[usize], elide: bool, indent: usize, cells: &mut impl Iterator<It
         if inner.is_empty() {
             let cell = place.map_or_else(|| "...".to_owned(), |_| cells.next().unwrap_or_default());
             let width = cell.chars().count();
-            // Room is left for the brackets that close, as many as there are before the list.
+            // Leaves space for the closing brackets, of which there are as many as before the list.
             if i > 0 && column + 1 + width > LINE - indent.min(LINE) {
                 text.push('\n');
                 text.push_str(&" ".repeat(indent));
@@ -89,7 +89,7 @@ fn nest(dims: &[usize], elide: bool, indent: usize, cells: &mut impl Iterator<It
     text.push(']');
 }
 
-/// The elements at these places, all equally wide but for strings.
+/// The elements at these indices, padded to equal width unless they are strings.
 fn columns(tensor: &Tensor, places: &[usize]) -> Vec<String> {
     let cells = match tensor.data() {
         Data::String(v) => return places.iter().map(|&i| quoted(&v[i])).collect(),
@@ -112,7 +112,7 @@ fn columns(tensor: &Tensor, places: &[usize]) -> Vec<String> {
 
 /// A float type whose shortest decimal form is known.
 trait Shortest: Float {
-    /// The fewest digits that lead back to the value, without an exponent.
+    /// The fewest digits that round-trip, without an exponent.
     fn shortest(self) -> String;
     /// The same with an exponent: `1.5e-7`.
     fn shortest_exp(self) -> String;
@@ -142,8 +142,8 @@ fn half_digits<T: Float>(value: T) -> f64 {
         .unwrap_or(exact)
 }
 
-/// Floats of one list: with as many digits as each needs up to [`PRECISION`], their points in one column; with
-/// exponents where they differ by more than NumPy lines up.
+/// Floats of one list: each with as many digits as it needs up to [`PRECISION`], aligned at the point; with exponents
+/// if their sizes differ by more than NumPy aligns.
 fn floats<T: Shortest>(values: &[T]) -> Vec<String> {
     let sizes = || values.iter().map(|v| v.to_f64().abs()).filter(|v| v.is_finite() && *v > 0.0);
     let (least, most) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
@@ -158,7 +158,7 @@ fn floats<T: Shortest>(values: &[T]) -> Vec<String> {
     parts.into_iter().map(cell).collect()
 }
 
-/// A float's text in parts; for NaN and infinities the word is the whole.
+/// A float's text in parts; NaN and infinities are all in `whole`.
 struct Digits {
     whole: String,
     fraction: String,
@@ -211,7 +211,7 @@ fn word(value: f64) -> Option<&'static str> {
     }
 }
 
-/// A rank-0 tensor: text as it is, a float in the fewest digits that lead back to it.
+/// A rank-0 tensor: text as it is, a float in the fewest digits that round-trip.
 fn scalar(tensor: &Tensor) -> String {
     match tensor.data() {
         Data::String(v) => plain(&v[0]),
@@ -237,7 +237,7 @@ fn lone_float<T: Shortest>(value: T) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// Text as it is, so that it can be read on; what would steer a terminal, or is no text, escaped.
+/// Text as it is, so that it can be piped on; control characters and invalid UTF-8 are escaped.
 fn plain(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => {
@@ -256,8 +256,8 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Nested lists of numbers, bools and strings. NaN and infinities are the strings `"NaN"`, `"Infinity"` and
-/// `"-Infinity"`; a string that is no UTF-8 is `{"base64": "…"}`. [`literal`](super::literal) reads it back. A tensor
-/// without elements is `[]`, whatever its shape.
+/// `"-Infinity"`; a string that is not UTF-8 is `{"base64": "…"}`. [`literal`](super::literal) parses it back. A
+/// tensor without elements is `[]`, whatever its shape.
 pub fn to_json(tensor: &Tensor) -> Value {
     if tensor.is_empty() {
         return json!([]);
@@ -285,7 +285,7 @@ pub fn to_json(tensor: &Tensor) -> Value {
     nest(tensor.dims(), &mut items.into_iter())
 }
 
-/// A float with the digits that its own type needs, not those of the float64 that JSON's readers make of it.
+/// A float with the digits that its own type needs, not those of the float64 that JSON readers parse it as.
 #[allow(private_bounds)]
 pub(crate) fn float_to_json<T: Shortest>(value: T) -> Value {
     match value.to_f64() {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_print_as_text_and_never_steer_the_terminal() {
+    fn strings_print_as_text_without_control_characters() {
         let check = |tensor: Tensor, want: &str| assert_eq!(tensor.to_string(), want);
         check(Tensor::scalar("Hello, 分散 TensorFlow!".as_bytes().to_vec()), "Hello, 分散 TensorFlow!");
         check(Tensor::scalar(b"a\x1b[31m\n".to_vec()), "a\\u{1b}[31m\n");

@@ -1,4 +1,4 @@
-//! Shapes: known ones, and the partly known ones that a graph's attributes state.
+//! Shapes: known ones, and the partially known ones that a graph's attributes state.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl Shape {
         self.0.len()
     }
 
-    /// Number of elements; `None` where that overflows.
+    /// Number of elements; `None` if it overflows.
     pub fn elements(&self) -> Option<usize> {
         self.0.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
     }
@@ -35,8 +35,8 @@ impl Shape {
     /// Number of elements of a tensor that is about to be made.
     ///
     /// # Errors
-    /// ResourceExhausted if a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`], or what this process may
-    /// hold.
+    /// ResourceExhausted if a `dtype` tensor of this shape would exceed [`MAX_TENSOR_BYTES`] or this process's memory
+    /// budget.
     pub fn checked_elements(&self, dtype: DType) -> Result<usize> {
         let n = self.limited_elements(dtype)?;
         memory::admit(n * element_bytes(dtype)).map_err(|failure| Failure {
@@ -46,10 +46,10 @@ impl Shape {
         Ok(n)
     }
 
-    /// Number of elements of a tensor that there may be, which says nothing about memory for it.
+    /// Number of elements if a tensor may have this shape; does not admit memory for it.
     ///
     /// # Errors
-    /// ResourceExhausted if a `dtype` tensor of this shape would pass [`MAX_TENSOR_BYTES`].
+    /// ResourceExhausted if a `dtype` tensor of this shape would exceed [`MAX_TENSOR_BYTES`].
     pub fn limited_elements(&self, dtype: DType) -> Result<usize> {
         let size = element_bytes(dtype);
         self.elements().filter(|n| n.checked_mul(size).is_some_and(|bytes| bytes <= MAX_TENSOR_BYTES)).ok_or_else(
@@ -57,7 +57,7 @@ impl Shape {
                 Failure::new(
                     Code::ResourceExhausted,
                     format!(
-                        "{} tensor of shape {self} passes the limit of {MAX_TENSOR_BYTES} bytes a tensor",
+                        "{} tensor of shape {self} exceeds the limit of {MAX_TENSOR_BYTES} bytes per tensor",
                         dtype.with_article()
                     ),
                 )
@@ -82,8 +82,8 @@ impl Shape {
             .map(Shape)
     }
 
-    /// Distance in elements between neighbours along each dimension of a row-major tensor. Beyond every limit only where
-    /// there are no elements.
+    /// Distance in elements between neighbours along each dimension of a row-major tensor. Saturates only if there are
+    /// no elements.
     pub fn strides(&self) -> SmallVec<[usize; 4]> {
         let mut strides: SmallVec<[usize; 4]> = SmallVec::from_elem(1, self.rank());
         for axis in (1..self.rank()).rev() {
@@ -116,7 +116,7 @@ impl Shape {
     }
 }
 
-/// Bytes of one element; a string costs its handle before its first byte.
+/// Bytes of one element; for a string, those of its handle.
 fn element_bytes(dtype: DType) -> usize {
     dtype.size().unwrap_or(size_of::<Vec<u8>>())
 }
@@ -156,7 +156,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A shape as a graph states it: the rank or single sizes may be unknown.
+/// A shape as a graph states it: the rank or some sizes may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialShape(pub Option<Vec<Option<usize>>>);
 
@@ -172,7 +172,7 @@ impl PartialShape {
         })
     }
 
-    /// The shape, where every size is known.
+    /// The shape, if every size is known.
     pub fn known(&self) -> Option<Shape> {
         self.0.as_ref()?.iter().copied().collect()
     }
@@ -203,7 +203,7 @@ impl From<&Shape> for PartialShape {
 }
 
 impl fmt::Display for PartialShape {
-    /// `[?,3]`, or `<unknown>` where not even the rank is known.
+    /// `[?,3]`, or `<unknown>` if not even the rank is known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(dims) = &self.0 else { return f.write_str("<unknown>") };
         f.write_str("[")?;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_shape_admits_what_it_leaves_open() {
+    fn a_partial_shape_admits_any_size_it_leaves_open() {
         let partial = PartialShape(Some(vec![None, Some(3)]));
         assert_eq!(partial.to_string(), "[?,3]");
         assert!(partial.admits(&[7, 3].into()));

@@ -1,6 +1,6 @@
 //! Tensors inside serialised messages and graphs: dtype, shape and the elements as they lie in memory.
 //!
-//! For constants of a graph. Values of a step travel beside their message, without passing through here.
+//! Used for constants of a graph. Values of a step are sent beside their message instead.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_wire_form_is_refused() {
+    fn an_inconsistent_wire_form_is_refused() {
         let mut bytes = postcard::to_allocvec(&Tensor::vector(vec![1u8, 2, 3])).unwrap();
         bytes.truncate(bytes.len() - 2);
         assert!(postcard::from_bytes::<Tensor>(&bytes).is_err());

@@ -1,4 +1,4 @@
-//! A table in a file, of which a block is read when one of its entries is asked for.
+//! A table in a file; a block is read when one of its entries is requested.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -16,11 +16,11 @@ pub struct Table {
     file: File,
     path: PathBuf,
     length: u64,
-    /// Keys that are not less than their block's last, and less than the next block's first.
+    /// Keys that are not less than their block's last key, and less than the next block's first.
     index: Vec<(Vec<u8>, Handle)>,
 }
 
-/// The value of an entry, with the block that it was read in.
+/// The value of an entry, inside the block that was read for it.
 pub struct Value {
     block: Vec<u8>,
     place: Range<usize>,
@@ -36,7 +36,7 @@ impl Table {
     /// Opens the table at a path.
     ///
     /// # Errors
-    /// What the file system has to say; DataLoss if the file is no sound table.
+    /// The file system's; DataLoss if the file is not a valid table.
     pub fn open(path: PathBuf) -> Result<Table> {
         let io = |error: std::io::Error| io_failure("cannot read", &path, &error);
         let mut file = File::open(&path).map_err(io)?;
@@ -53,10 +53,10 @@ impl Table {
         Ok(table)
     }
 
-    /// The value under a key; `None` where there is no such entry.
+    /// The value of a key; `None` if there is no such entry.
     ///
     /// # Errors
-    /// As [`Table::open`], and where the memory budget refuses the block.
+    /// As [`Table::open`], and if the memory budget refuses the block.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         let at = self.index.partition_point(|(last, _)| last.as_slice() < key);
         let Some(&(_, handle)) = self.index.get(at) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The elements of a part as the fields of a TensorProto, which has one for each kind of dtype.
+//! The elements of a part as fields of a TensorProto, which has one for each kind of dtype.
 
 use prost::Message;
 
@@ -6,12 +6,12 @@ use crate::checkpoint::{data_loss, table};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
-/// The field of a value in its entry, and of the elements in that (saved_tensor_slice.proto).
+/// The field of an entry's value with the part, and the part's field with the elements (saved_tensor_slice.proto).
 const PART: u32 = 2;
 const ELEMENTS: u32 = 3;
-/// The wire type of what has a length, as protobuf numbers it.
+/// protobuf's wire type of fields with a length.
 const WITH_LENGTH: u32 = 2;
-/// What stands before the length of the part in the value of an entry.
+/// The byte before the part's length in the value of an entry.
 pub const PART_TAG: u8 = (PART << 3 | WITH_LENGTH) as u8;
 
 macro_rules! fields {
@@ -39,15 +39,15 @@ struct Strings {
     values: Vec<Vec<u8>>,
 }
 
-/// Whether the older form has a field for that dtype: TensorFlow writes no other.
+/// Whether the older form has a field for the dtype; TensorFlow writes no others.
 pub fn has_field(dtype: DType) -> bool {
     use DType::{BF16, Resource, U32, U64, Variant};
     !matches!(dtype, BF16 | U32 | U64 | Resource | Variant)
 }
 
-/// Most bytes of memory that a byte of a file becomes while it is read: an empty string is two bytes there, and an
-/// int64 may be one.
-pub fn bytes_a_byte(dtype: DType) -> usize {
+/// Most bytes of memory that one byte of a file takes when read: an empty string is two bytes in the file, an int64 may
+/// be one.
+pub fn memory_per_byte(dtype: DType) -> usize {
     match dtype {
         DType::F32 | DType::F64 | DType::Bool => 1,
         DType::String => 12,
@@ -56,7 +56,7 @@ pub fn bytes_a_byte(dtype: DType) -> usize {
     }
 }
 
-/// Appends the elements to a part, whose other fields are there already.
+/// Appends the elements to a part that has its other fields.
 ///
 /// # Errors
 /// Unimplemented for a dtype without a field.
@@ -83,10 +83,10 @@ pub fn put(part: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The elements in the value of an entry, as a tensor of that shape.
+/// The elements in the value of an entry, as a tensor of `shape`.
 ///
 /// # Errors
-/// Unimplemented for a dtype without a field; DataLoss if there are not as many as the shape takes.
+/// Unimplemented for a dtype without a field; DataLoss if their number does not match the shape.
 pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
     fn read<M: Message + Default>(bytes: &[u8]) -> Result<M> {
         M::decode(bytes).map_err(|error| data_loss(format!("the elements cannot be read: {error}")))
@@ -112,13 +112,13 @@ pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
 }
 
 pub fn not_supported(doing: &str, dtype: DType) -> Failure {
-    let why = "the older form of checkpoints has no place for it; SaveV2 and RestoreV2 have";
+    let why = "the older form of checkpoints cannot store it; SaveV2 and RestoreV2 can";
     Failure::new(Code::Unimplemented, format!("{doing} data type {dtype} not yet supported: {why}"))
 }
 
-/// The bytes of a message's field of that number; none where it is absent.
+/// The bytes of a message's field `number`; empty if it is absent.
 fn field(message: &[u8], number: u32) -> Result<&[u8]> {
-    let bad = || data_loss("the value of a part is no message");
+    let bad = || data_loss("the value of a part is not a valid message");
     let (mut rest, mut found) = (message, &message[..0]);
     while !rest.is_empty() {
         let tag = table::take_varint(&mut rest)?;

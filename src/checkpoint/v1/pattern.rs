@@ -1,16 +1,16 @@
-//! Which files a pattern stands for: `*` is any number of characters, `?` one, `[a-c]` one of those and `[!a-c]` one that is none
-//! of them, and a backslash takes the next as it is. Only the last part of a path may have them. That is `fnmatch`, which
-//! TensorFlow calls; to the crates for such patterns, `**` and `{a,b}` mean something, too.
+//! Matches file names with patterns: `*` is any number of characters, `?` one, `[a-c]` one of those, `[!a-c]` any
+//! other, and a backslash quotes the next character. Only the last part of a path may have them. This is `fnmatch`,
+//! which TensorFlow calls; the crates for such patterns also give a meaning to `**` and `{a,b}`.
 
-/// Whether a name has a character that means more than itself.
+/// Whether a name contains a special character.
 pub fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-/// Whether a pattern stands for a name. It takes no longer than the product of their lengths.
+/// Whether a name matches a pattern. Takes time at most proportional to the product of their lengths.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut seen) = (0, 0);
-    // Where the last star stands, and how much of the name it has taken: what fails later lets it take one more.
+    // The last star's position, and how much of the name it covers: on a mismatch it covers one character more.
     let mut star: Option<(usize, usize)> = None;
     while seen < name.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -29,7 +29,7 @@ pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
-/// Whether the first of a pattern stands for a byte: how long that is, where it does.
+/// Matches the first element of a pattern with a byte; returns the element's length if it matches.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
@@ -39,7 +39,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
                 [b'!' | b'^', rest @ ..] => (true, rest),
                 _ => (false, set),
             };
-            // A bracket that stands first is one of the set.
+            // A bracket in first position belongs to the set.
             let end = 1 + set.iter().skip(1).position(|&byte| byte == b']')?;
             let mut is_in = false;
             let mut rest = &set[..end];
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_stand_for_what_fnmatch_says() {
+    fn patterns_match_as_fnmatch_does() {
         let check = |pattern: &str, name: &str, want: bool| {
             assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), want, "{pattern} {name}");
         };

@@ -1,4 +1,4 @@
-//! Restoring from the older form: what the files say of themselves, then the parts of the tensors that are asked for.
+//! Restores from the older form: reads the files' lists of tensors, then the parts of the requested tensors.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// Most parts of one tensor: each is compared with all others.
+/// Most parts of one tensor, since each is compared with all others.
 pub const MAX_PARTS: usize = 4096;
 /// Most bytes of the list of tensors in a file.
 const MAX_META_BYTES: usize = 64 << 20;
-/// Most bytes of memory that a byte of that list becomes: an empty entry takes two there.
-const BYTES_A_BYTE: usize = 64;
+/// Most bytes of memory that a byte of that list takes: an empty entry is two bytes there.
+const MEMORY_PER_BYTE: usize = 64;
 
-/// The files of a checkpoint, and what is in them.
+/// The files of a checkpoint and their contents.
 #[derive(Debug)]
 pub struct Files {
     name: String,
@@ -29,7 +29,7 @@ pub struct Files {
     tensors: BTreeMap<Vec<u8>, Stored>,
 }
 
-/// A tensor that files say they have.
+/// A tensor as listed in the files.
 #[derive(Debug)]
 struct Stored {
     dtype: DType,
@@ -39,10 +39,10 @@ struct Stored {
 }
 
 impl Files {
-    /// Opens the file of that name, or those that it is a pattern for.
+    /// Opens the file of this name, or the files that match it as a pattern.
     ///
     /// # Errors
-    /// NotFound if there is none; PermissionDenied where the name leads out of `dir`; DataLoss where a file is no
+    /// NotFound if there is none; PermissionDenied if the name leads out of `dir`; DataLoss if a file is not a
     /// checkpoint.
     pub fn open(dir: &DataDir, name: &[u8]) -> Result<Files> {
         let paths = paths(dir, name)?;
@@ -66,10 +66,10 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds what the last file says of a tensor.
+    /// Adds a tensor that the last file lists.
     fn add(&mut self, listed: proto::Tensor) -> Result<()> {
         let name = String::from_utf8_lossy(&listed.name).into_owned();
-        let bad = || data_loss(format!("what it says of {name} cannot be read"));
+        let bad = || data_loss(format!("its entry for {name} is invalid"));
         let (dtype, is_ref) = DType::from_proto(listed.dtype).ok_or_else(bad)?;
         let sizes = listed.shape.iter().flat_map(|shape| &shape.dim).map(|dim| usize::try_from(dim.size).ok());
         let shape = sizes.collect::<Option<Shape>>().filter(|_| !is_ref).ok_or_else(bad)?;
@@ -82,18 +82,18 @@ impl Files {
         for slice in &listed.slice {
             let slice = slice_from_proto(slice).filter(|slice| slice.ranges(&shape).is_some()).ok_or_else(bad)?;
             if stored.parts.len() >= MAX_PARTS {
-                return Err(data_loss(format!("{name} has more than {MAX_PARTS} parts, which is the limit")));
+                return Err(data_loss(format!("{name} exceeds the limit of {MAX_PARTS} parts")));
             }
             stored.parts.push((slice, self.tables.len() - 1));
         }
         Ok(())
     }
 
-    /// A tensor, or the part of it that `part` says.
+    /// A tensor, or the part of it that `part` states.
     ///
     /// # Errors
-    /// NotFound if there is no such tensor; InvalidArgument where it has another dtype or shape than is asked for, or
-    /// not all of what is wanted is there; DataLoss if parts overlap, or a part is not what was saved.
+    /// NotFound if there is no such tensor; InvalidArgument if it has another dtype or shape than requested, or
+    /// elements are missing; DataLoss if parts overlap, or a part is not what was saved.
     pub fn tensor(&mut self, name: &[u8], dtype: DType, part: Option<&(Shape, Slice)>) -> Result<Tensor> {
         let shown = String::from_utf8_lossy(name);
         let stored = self.tensors.get(name).ok_or_else(|| {
@@ -127,22 +127,22 @@ impl Files {
         let mut tensor = Tensor::zeros(dtype, wanted.shape(&stored.shape)?)?;
         let mut found = 0;
         for (own, file) in stored.parts.iter().filter(|(own, _)| own.overlaps(wanted, &stored.shape)) {
-            let missing = || data_loss(format!("a part of {shown} that is listed is not there"));
+            let missing = || data_loss(format!("a listed part of {shown} is missing"));
             let value = self.tables[*file].get(&own.key(name))?.ok_or_else(missing)?;
-            memory::admit(value.as_ref().len().saturating_mul(elements::bytes_a_byte(dtype)))?;
+            memory::admit(value.as_ref().len().saturating_mul(elements::memory_per_byte(dtype)))?;
             let part = elements::take(value.as_ref(), dtype, own.shape(&stored.shape)?)
                 .map_err(|failure| Failure::new(failure.code, format!("{shown}: {}", failure.message)))?;
             found += slice::copy(&stored.shape, (own, &part), (wanted, &mut tensor))?;
         }
         if found < tensor.len() {
-            let why = format!("Error copying slice data: {found} of {} elements of {shown} are there", tensor.len());
+            let why = format!("Error copying slice data: {found} of {} elements of {shown} were found", tensor.len());
             return Err(Failure::invalid(why));
         }
         Ok(tensor)
     }
 }
 
-/// The files that a name stands for, in the order of their names.
+/// The files that match a name, sorted by name.
 fn paths(dir: &DataDir, name: &[u8]) -> Result<Vec<PathBuf>> {
     let (folder, last) = name.split_at(name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1));
     if !pattern::is_pattern(last) {
@@ -161,30 +161,32 @@ fn paths(dir: &DataDir, name: &[u8]) -> Result<Vec<PathBuf>> {
         let file = entry.map_err(io)?.file_name();
         let Some(file) = file.to_str().filter(|file| pattern::matches(last, file.as_bytes())) else { continue };
         if paths.len() >= MAX_SHARDS as usize {
-            let why = format!("{} stands for more than {MAX_SHARDS} files", String::from_utf8_lossy(name));
+            let why = format!("{} matches more than {MAX_SHARDS} files, the limit", String::from_utf8_lossy(name));
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
-        // Each by itself: one may be a link that leads elsewhere.
+        // Each is resolved by itself: one may be a link that leads elsewhere.
         paths.push(dir.resolve(&[folder, file.as_bytes()].concat())?);
     }
     paths.sort();
     Ok(paths)
 }
 
-/// What a file says is in it.
+/// The tensors that a file lists.
 fn listed(table: &mut Table) -> Result<Vec<proto::Tensor>> {
     let value = table.get(META_KEY)?.ok_or_else(|| data_loss("it has no list of tensors, so it is no checkpoint"))?;
     let value = value.as_ref();
     if value.len() > MAX_META_BYTES {
-        let why = format!("its list of tensors passes the limit of {MAX_META_BYTES} bytes");
+        let why = format!("its list of tensors exceeds the limit of {MAX_META_BYTES} bytes");
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
-    memory::admit(value.len() * BYTES_A_BYTE)?;
+    memory::admit(value.len() * MEMORY_PER_BYTE)?;
     let meta = proto::Meta::decode(value).ok().and_then(|meta| meta.meta);
     let meta = meta.ok_or_else(|| data_loss("its list of tensors cannot be read"))?;
     let wanted = meta.versions.unwrap_or_default().min_consumer;
     if wanted > VERSION {
-        return Err(data_loss(format!("the checkpoint wants a reader of version {wanted}; this is {VERSION}")));
+        return Err(data_loss(format!(
+            "the checkpoint needs a reader of version {wanted}, but this is version {VERSION}"
+        )));
     }
     Ok(meta.tensor)
 }

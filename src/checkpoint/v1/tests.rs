@@ -1,4 +1,4 @@
-//! Against files that TensorFlow 2.21 wrote with SaveSlices (`tests/data/checkpoint/v1-*`): they are read, and the same bytes are
+//! Files that TensorFlow 2.21 wrote with SaveSlices (`tests/data/checkpoint/v1-*`) are read, and the same bytes are
 //! written.
 
 use std::fs;
@@ -60,7 +60,7 @@ fn shard(i: u8) -> Vec<(&'static str, &'static str, Tensor)> {
 }
 
 #[test]
-fn what_tensorflow_saved_is_restored() {
+fn checkpoints_of_tensorflow_are_restored() {
     let dir = recorded();
     let check = |files: &str, name: &str, part: &str, want: Tensor| {
         let got = restore(&dir, files, name, want.dtype(), part);
@@ -94,7 +94,7 @@ fn the_same_bytes_are_written() {
 }
 
 #[test]
-fn a_file_of_many_blocks_is_read_where_it_is_asked_for() {
+fn a_file_of_many_blocks_is_read_in_part() {
     let (_folder, dir) = fresh();
     let names: Vec<String> = (0..70).map(|i| format!("layer_{}/dense_{i}/kernel", i / 10)).collect();
     let tensor = |i: usize| Tensor::vector(vec![i as f32; 20_000]);
@@ -104,13 +104,13 @@ fn a_file_of_many_blocks_is_read_where_it_is_asked_for() {
     for (i, name) in names.iter().enumerate() {
         assert_eq!(files.tensor(name.as_bytes(), DType::F32, None), Ok(tensor(i)), "{name}");
     }
-    // Saved again: the new in place of the old.
+    // Saving again replaces the file.
     save_all(&dir, "new/folder/many", &many[..1]).unwrap();
     assert_eq!(restore(&dir, "new/folder/many", &names[1], DType::F32, "").unwrap_err().code, Code::NotFound);
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_say_what_is_wrong() {
     use Code::{DataLoss, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
     let (_folder, dir) = fresh();
     for file in ["v1-tensorflow", "v1-parts-00000-of-00002"] {
@@ -161,7 +161,7 @@ fn a_pattern_does_not_lead_out_of_the_folder() {
 }
 
 #[test]
-fn torn_files_are_data_loss() {
+fn corrupt_files_are_data_loss() {
     let (_folder, dir) = fresh();
     let all = |dir: &DataDir| -> Result<()> {
         tensors().iter().try_for_each(|(name, part, tensor)| {
@@ -176,7 +176,7 @@ fn torn_files_are_data_loss() {
         let mut flipped = sound.clone();
         flipped[at] ^= 0x40;
         fs::write(&path, &flipped).unwrap();
-        // What fills the footer up means nothing.
+        // The footer's padding has no meaning.
         let torn = all(&dir);
         assert!(torn.is_ok() || torn.unwrap_err().code == Code::DataLoss, "byte {at}");
     }

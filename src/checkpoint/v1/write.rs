@@ -1,4 +1,4 @@
-//! Saving in the older form: one file, written beside the one that may be there and renamed when it is on the disk.
+//! Saves in the older form: one file, written under a temporary name and renamed when it is on the disk.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,26 @@ use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{Shape, Tensor};
 
-/// Most bytes of a part with its elements, as in TensorFlow: protobuf reads no longer message.
+/// Most bytes of a part with its elements, as in TensorFlow: protobuf reads no longer messages.
 const MAX_PART_BYTES: usize = i32::MAX as usize;
-/// Most bytes that an element takes beyond its own: a negative int8 is a number of ten.
-const MOST_BYTES_A_NUMBER: usize = 10;
+/// Most bytes that an encoded number takes: a negative int8 takes ten.
+const MAX_NUMBER_BYTES: usize = 10;
 
-/// Writes these tensors to the file of that name, in place of the one that may be there.
+/// Writes tensors to the file `name`, replacing an existing one.
 ///
-/// When this returns, it is on the disk; until then, the old one is.
+/// The new file is on the disk when this returns; until then the old one stays.
 ///
 /// # Errors
-/// PermissionDenied if the name leads out of `dir`; InvalidArgument where parts of a tensor overlap, disagree or do
-/// not fit; Unimplemented for a dtype that the form lacks; what the file system has to say.
+/// PermissionDenied if the name leads out of `dir`; InvalidArgument if parts of a tensor overlap, disagree or do not
+/// fit; Unimplemented for a dtype that the form lacks; the file system's errors.
 pub fn save(dir: &DataDir, name: &[u8], tensors: &[Saved]) -> Result<()> {
     let path = dir.resolve(name)?;
     let mut meta =
         proto::Tensors { tensor: Vec::new(), versions: Some(bundle::Version { producer: VERSION, min_consumer: 0 }) };
     let mut wholes: BTreeMap<&[u8], Whole> = BTreeMap::new();
-    // Entries lie in the order of their keys.
+    // Entries are sorted by key.
     let mut parts: BTreeMap<Vec<u8>, (&[u8], Slice, &Tensor)> = BTreeMap::new();
-    // As TensorFlow lists them.
+    // The order in which TensorFlow lists them.
     let mut sorted: Vec<&Saved> = tensors.iter().collect();
     sorted.sort_by_key(|saved| saved.name);
     for saved in sorted {
@@ -57,14 +57,14 @@ pub fn save(dir: &DataDir, name: &[u8], tensors: &[Saved]) -> Result<()> {
     Ok(())
 }
 
-/// A tensor of which parts are saved: its shape, where it stands in the list of all, and its parts.
+/// A tensor saved in parts: its shape, its index in the list of tensors, and its parts.
 struct Whole {
     shape: Shape,
     place: usize,
     parts: Vec<Slice>,
 }
 
-/// Adds a tensor, or a part of one, to the list; which part it is.
+/// Adds a tensor, or a part of one, to the list; returns which part it is.
 fn add<'a>(meta: &mut proto::Tensors, wholes: &mut BTreeMap<&'a [u8], Whole>, saved: &Saved<'a>) -> Result<Slice> {
     let (tensor, name) = (saved.tensor, String::from_utf8_lossy(saved.name));
     if !elements::has_field(tensor.dtype()) {
@@ -90,13 +90,13 @@ fn add<'a>(meta: &mut proto::Tensors, wholes: &mut BTreeMap<&'a [u8], Whole>, sa
     });
     let listed = &mut meta.tensor[whole.place];
     if whole.shape != shape || listed.dtype != dtype {
-        return Err(Failure::invalid(format!("{name}: its parts disagree in the shape or dtype of the whole tensor")));
+        return Err(Failure::invalid(format!("{name}: its parts disagree on the shape or dtype of the whole tensor")));
     }
     if let Some(other) = whole.parts.iter().find(|other| other.overlaps(&slice, &shape) || **other == slice) {
         return Err(Failure::invalid(format!("{name}: Overlapping slices: {other:?} and {slice:?}")));
     }
     if whole.parts.len() >= MAX_PARTS {
-        let why = format!("{name} has more than {MAX_PARTS} parts, which is the limit");
+        let why = format!("{name} exceeds the limit of {MAX_PARTS} parts");
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
     listed.slice.push(slice_to_proto(&slice));
@@ -107,17 +107,17 @@ fn add<'a>(meta: &mut proto::Tensors, wholes: &mut BTreeMap<&'a [u8], Whole>, sa
 /// The value of a part's entry.
 pub fn value(name: &[u8], slice: &Slice, tensor: &Tensor) -> Result<Vec<u8>> {
     let own: usize = match tensor.slice::<Vec<u8>>() {
-        Ok(strings) => strings.iter().map(|string| string.len() + MOST_BYTES_A_NUMBER).sum(),
-        Err(_) => tensor.len() * tensor.dtype().size().unwrap_or(0).max(MOST_BYTES_A_NUMBER),
+        Ok(strings) => strings.iter().map(|string| string.len() + MAX_NUMBER_BYTES).sum(),
+        Err(_) => tensor.len() * tensor.dtype().size().unwrap_or(0).max(MAX_NUMBER_BYTES),
     };
-    // As elements, as a part of them, as the value, and as the block that is written.
+    // As elements, as a part, as the value, and as the block that is written.
     memory::admit(own.saturating_mul(4))?;
     let mut part = proto::Part { name: name.to_vec(), slice: Some(slice_to_proto(slice)) }.encode_to_vec();
     elements::put(&mut part, tensor)?;
     if part.len() > MAX_PART_BYTES {
         let (name, bytes) = (String::from_utf8_lossy(name), part.len());
         let why = format!(
-            "Tensor slice is too large to serialize: {name} takes {bytes} bytes, {MAX_PART_BYTES} is the limit"
+            "Tensor slice is too large to serialize: {name} takes {bytes} bytes, the limit is {MAX_PART_BYTES}"
         );
         return Err(Failure::invalid(why));
     }

@@ -1,7 +1,7 @@
-//! A tensor as a kernel sees it: the backend's own, beside the dtype and shape that the graph sees; and what every
-//! backend can do to it whatever its dtype.
+//! A tensor as a kernel sees it: the backend's own tensor with the dtype and shape that the graph sees, and the
+//! operations that work for every dtype.
 //!
-//! Never empty, and of a float dtype or bool: the other tensors stay with the host.
+//! Never empty, and of a float dtype or bool: other tensors stay on the host.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::memory as budget;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// Where a kernel runs: a device of the backend, and what it can hold.
+/// Where a kernel runs: a device of the backend, and the dtypes that it stores.
 #[derive(Clone)]
 pub(super) struct Site<B: Backing> {
     pub device: B::Device,
@@ -26,14 +26,14 @@ pub(super) struct Site<B: Backing> {
 }
 
 pub(super) struct Array<B: Backing> {
-    /// Of the shape [`held`] for `shape`.
+    /// Its shape is [`held`] of `shape`.
     pub raw: B::Raw,
     pub dtype: DType,
     pub shape: Shape,
     pub home: Home,
 }
 
-/// Where a value nobody shares was taken from, for the value that is made of it: an empty place, or none.
+/// The emptied cell that an unshared value was taken from, to be reused for the value made of it; or none.
 #[derive(Default)]
 pub(super) struct Home(Option<Arc<Option<Memory>>>);
 
@@ -54,8 +54,8 @@ impl<B: Backing> Site<B> {
     /// The value in the backend's memory.
     ///
     /// # Errors
-    /// Internal if it lies with another engine, and that fails to hand it over; ResourceExhausted where it has to be
-    /// copied and there is no room.
+    /// Internal if another engine holds the value and fails to hand it over; ResourceExhausted if there is not enough
+    /// memory for a copy.
     pub fn array(&self, value: Value) -> Result<Array<B>> {
         let tensor = match value {
             Value::Host(tensor) => tensor,
@@ -74,7 +74,7 @@ impl<B: Backing> Site<B> {
         Ok(Array { raw: upload::<B>(tensor, &self.device, self.bools), dtype, shape, home: Home::default() })
     }
 
-    /// An array of one value throughout.
+    /// An array filled with one value.
     pub fn full(&self, value: f64, dtype: DType, shape: Shape) -> Array<B> {
         let raw = B::float_full(held(&shape), value.into(), &self.device, float(dtype));
         Array { raw, dtype, shape, home: Home::default() }
@@ -103,16 +103,16 @@ impl<B: Backing> Array<B> {
         Array { raw: primitive(self.raw), ..self }
     }
 
-    /// For a primitive that reads the elements in their order, and lays them out anew where they lie otherwise: many are
-    /// laid out here, in blocks; for few there is room.
+    /// For a primitive that reads the elements in order and copies them first if they lie otherwise. Many elements are
+    /// put in order here, in blocks; for few, memory is admitted.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for that.
+    /// ResourceExhausted if there is not enough memory for that.
     pub fn in_order(self) -> Result<Self> {
         if B::REMOTE || B::order(&self.raw) == Order::Whole {
             return Ok(self);
         }
-        if self.dtype.is_float() && blocks::is_much::<B>(&self.shape) {
+        if self.dtype.is_float() && blocks::is_large::<B>(&self.shape) {
             return blocks::laid_out(self);
         }
         let elements: usize = self.shape.dims().iter().product();
@@ -120,7 +120,7 @@ impl<B: Backing> Array<B> {
         Ok(self)
     }
 
-    /// The same elements under another shape of as many elements.
+    /// The same elements under another shape of equal size.
     ///
     /// # Errors
     /// As [`Array::in_order`].
@@ -133,7 +133,7 @@ impl<B: Backing> Array<B> {
         Ok(Array { raw, shape, ..own })
     }
 
-    /// Puts dimensions of size 1 in front, up to `rank`.
+    /// Adds dimensions of size 1 in front, up to `rank`.
     ///
     /// # Errors
     /// As [`Array::in_order`].
@@ -146,7 +146,7 @@ impl<B: Backing> Array<B> {
         self.reshape(shape)
     }
 
-    /// Repeated along dimensions of size 1, to `shape`.
+    /// Repeats dimensions of size 1, up to `shape`.
     ///
     /// # Errors
     /// As [`Array::in_order`].
@@ -169,7 +169,7 @@ impl<B: Backing> Array<B> {
         Array { raw, shape, ..self }
     }
 
-    /// The elements from `start`, `step` apart, `count` of them, of each dimension. The rank is at least 1.
+    /// For each dimension, `count` elements from `start`, `step` apart. The rank is at least 1.
     pub fn slice(self, parts: &[Part]) -> Self {
         let whole = parts.iter().zip(self.shape.dims()).all(|(part, &size)| part.step == 1 && part.count == size);
         if whole {
@@ -187,7 +187,7 @@ impl<B: Backing> Array<B> {
         Array { raw, shape, ..self }
     }
 
-    /// `count` neighbours along one dimension.
+    /// `count` consecutive elements along one dimension.
     pub fn narrow(self, axis: usize, start: usize, count: usize) -> Self {
         let mut parts: Vec<Part> =
             self.shape.dims().iter().map(|&size| Part { start: 0, count: size, step: 1 }).collect();
@@ -195,16 +195,16 @@ impl<B: Backing> Array<B> {
         self.slice(&parts)
     }
 
-    /// One behind the other along `axis`; the other dimensions agree.
+    /// Concatenates along `axis`; the other dimensions agree.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for the answer.
+    /// ResourceExhausted if there is not enough memory for the result.
     pub fn concat(arrays: Vec<Self>, axis: usize) -> Result<Self> {
         let (dtype, device) = (arrays[0].dtype, arrays[0].raw.device());
         let mut dims = arrays[0].shape.dims().to_vec();
         dims[axis] = arrays.iter().map(|array| array.shape.dims()[axis]).sum();
         let shape = Shape::from(dims);
-        if !dtype.is_float() || !blocks::is_much::<B>(&shape) {
+        if !dtype.is_float() || !blocks::is_large::<B>(&shape) {
             let raws = arrays.into_iter().map(|array| array.raw).collect();
             let raw = by_class!(dtype, float_cat | bool_cat(raws, axis));
             return Ok(Array { raw, dtype, shape, home: Home::default() });
@@ -230,14 +230,14 @@ impl<B: Backing> Array<B> {
     /// The rows `indices` along `axis`.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for them.
+    /// ResourceExhausted if there is not enough memory for them.
     pub fn rows(self, site: &Site<B>, axis: usize, indices: Vec<i32>) -> Result<Self> {
         let own = self.in_order()?;
         let mut dims = own.shape.dims().to_vec();
         let size = std::mem::replace(&mut dims[axis], indices.len());
         let (shape, dtype) = (Shape::from(dims), own.dtype);
         let uploaded = |indices: Vec<i32>| upload::<B>(Tensor::vector(indices), &site.device, site.bools);
-        if !dtype.is_float() || !blocks::is_much::<B>(&shape) {
+        if !dtype.is_float() || !blocks::is_large::<B>(&shape) {
             let raw = by_class!(dtype, float_select | bool_select(own.raw, axis, uploaded(indices)));
             return Ok(Array { raw, shape, ..own });
         }
@@ -254,21 +254,21 @@ impl<B: Backing> Array<B> {
         })
     }
 
-    /// With `value` around: as many before and behind each dimension as `sides` says. Of a float dtype.
+    /// Padded with `value`; `sides` has the number of elements before and after each dimension. Of a float dtype.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for that.
+    /// ResourceExhausted if there is not enough memory for the result.
     pub fn padded(self, site: &Site<B>, sides: &[(usize, usize)], value: f64) -> Result<Self> {
         let dims = self.shape.dims().iter();
         let shape: Shape = dims.clone().zip(sides).map(|(size, side)| side.0 + size + side.1).collect();
-        if !blocks::is_much::<B>(&shape) {
+        if !blocks::is_large::<B>(&shape) {
             let inner: Vec<Slice> = dims.zip(sides).map(|(size, side)| Slice::from(side.0..side.0 + size)).collect();
             let whole = site.full(value, self.dtype, shape);
             return Ok(whole.map(|raw| B::float_slice_assign(raw, &inner, self.raw)));
         }
         let block = blocks::leading(&shape, 0);
         blocks::by_blocks(&site.device, self.dtype, shape, &block, |ranges| {
-            // What of it lies in this block, and where.
+            // The part of it that lies in this block, and its position there.
             let (mut own, mut place) = (blocks::Ranges::new(), Vec::new());
             for ((&(from, count), &(before, _)), &size) in ranges.iter().zip(sides).zip(self.shape.dims()) {
                 let (start, end) = (from.max(before), (from + count).min(before + size));
@@ -283,24 +283,24 @@ impl<B: Backing> Array<B> {
         })
     }
 
-    /// In the opposite order along `axes`.
+    /// Reversed along `axes`.
     pub fn flip(self, axes: &[usize]) -> Self {
         let raw = by_class!(self.dtype, float_flip | bool_flip(self.raw, axes));
         Array { raw, ..self }
     }
 }
 
-/// The engine's own tensor: out of its place where nobody else holds it, which then is empty; else a copy that shares the
-/// elements.
+/// The engine's own tensor: taken out of its cell if nobody else holds it, which leaves the cell empty; otherwise a
+/// copy that shares the elements.
 ///
 /// # Errors
-/// Internal if it is not there, which only a kernel that answers an input it has taken could bring about.
+/// Internal if the cell is empty, which only a bug in a kernel could cause.
 pub(super) fn taken(mut memory: Arc<Option<Memory>>) -> Result<(Memory, Home)> {
     let (tensor, home) = match Arc::get_mut(&mut memory) {
         Some(own) => (own.take(), Home(Some(memory))),
         None => (Option::clone(&memory), Home::default()),
     };
-    Ok((tensor.ok_or_else(|| Failure::new(Code::Internal, "the value is not in its place"))?, home))
+    Ok((tensor.ok_or_else(|| Failure::new(Code::Internal, "the value was already taken"))?, home))
 }
 
 /// A part of a dimension: at least one element.
@@ -321,7 +321,7 @@ pub(super) fn done<B: Backing>(array: Array<B>) -> Result<EngineOutcome> {
     Ok(EngineOutcome::Done(Values::from_iter([array.value()])))
 }
 
-/// The one element of a tensor that lies with the host.
+/// The element of a one-element tensor on the host.
 pub(super) fn host_scalar(value: &Value) -> Option<f64> {
     let Value::Host(tensor) = value else { return None };
     if tensor.len() != 1 {

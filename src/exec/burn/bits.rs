@@ -1,13 +1,13 @@
 //! Functions that look at the bits of a float: kernels of our own for GPUs.
 //!
-//! No shading language promises what becomes of NaN and the infinities: a compiler may assume that there are none, `tanh`
-//! may answer -1 to NaN, and of two comparisons that exclude each other both may hold. What it promises is arithmetic on
-//! whole numbers. So the answer to each such input is chosen here by comparing bits, and stored as bits; the shader's own
-//! function is asked for ordinary numbers only. As on a CPU's devices, denormals count as zero where numbers are compared.
+//! No shading language specifies NaN and the infinities: a compiler may assume that they do not occur, `tanh` may
+//! answer -1 to NaN, and two comparisons that exclude each other may both hold. Integer arithmetic is specified. So the
+//! answer to each such input is chosen here by comparing bits, and stored as bits; the shader's own function is called
+//! for ordinary numbers only. As on CPU devices, comparisons treat denormals as zero.
 //!
 //! Sums, products and quotients are the hardware's own, which every GPU computes as IEEE 754 says.
 
-/// A function of one number that is computed so.
+/// A function of one number that is computed this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(in crate::exec) enum One {
     Abs,
@@ -16,7 +16,7 @@ pub(in crate::exec) enum One {
     Erf,
     Exp,
     Floor,
-    /// `x` where it is above 0, else `x` times the float of these bits.
+    /// `x` if it is above 0, else `x` times the float with these bits.
     LeakyRelu(u32),
     Log,
     Log1p,
@@ -34,7 +34,7 @@ pub(in crate::exec) enum One {
 }
 
 impl One {
-    /// That of an op without attributes.
+    /// The function of an op without attributes.
     pub fn of(op: &str) -> Option<One> {
         Some(match op {
             "Abs" => One::Abs,
@@ -61,19 +61,19 @@ impl One {
     }
 }
 
-/// A function of two numbers that is computed so.
+/// A function of two numbers that is computed this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(in crate::exec) enum Two {
     Maximum,
     Minimum,
-    /// Of a gradient and a feature: the gradient times 1 or 0, so that what is infinite becomes NaN where that is 0.
+    /// The gradient times 1 or 0, by the feature's sign, so that an infinite gradient times 0 is NaN.
     ReluGrad,
-    /// The gradient where the feature is above 0, else the gradient times the float of these bits.
+    /// The gradient if the feature is above 0, else the gradient times the float with these bits.
     LeakyReluGrad(u32),
 }
 
 impl Two {
-    /// That of an op without attributes.
+    /// The function of an op without attributes.
     pub fn of(op: &str) -> Option<Two> {
         Some(match op {
             "Maximum" => Two::Maximum,
@@ -84,7 +84,7 @@ impl Two {
     }
 }
 
-/// A comparison of two numbers. With NaN, none but `NotEqual` holds.
+/// A comparison of two numbers. With NaN, only `NotEqual` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(in crate::exec) enum Comparison {
     Equal,
@@ -122,8 +122,8 @@ mod kernels {
     /// The logarithm of 2.
     const LN_2: u32 = 0x3f31_7218;
 
-    /// What a function answers, as bits, to the infinities and to the zeros; and the negative number, as bits, below which it is
-    /// not defined.
+    /// The bits of the answers to the infinities and to the zeros; and the bits of the negative number below which the
+    /// function is undefined.
     type Edges = (u32, u32, u32, u32, Option<u32>);
 
     fn edges(function: One) -> Edges {
@@ -157,8 +157,7 @@ mod kernels {
         bits.greater_than(&Vector::new(MAGNITUDE))
     }
 
-    /// Whole numbers in the order of the floats that they are the bits of, where none of those is NaN; one for all zeros and
-    /// denormals.
+    /// Integers in the order of the floats whose bits they are, if none is NaN; all zeros and denormals map to one.
     #[cube]
     fn key<N: Size>(bits: Vector<u32, N>) -> Vector<u32, N> {
         let magnitude = bits & Vector::new(MAGNITUDE);
@@ -166,7 +165,7 @@ mod kernels {
         select_many(is_negative(bits), Vector::new(SIGN) - whole, Vector::new(SIGN) + whole)
     }
 
-    /// The function of a number that has no edge.
+    /// The function of an ordinary number.
     #[cube]
     fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: One) -> Vector<f32, N> {
         let one = Vector::new(1.0f32);
@@ -223,7 +222,7 @@ mod kernels {
                 let inside = inside(Vector::<f32, N>::reinterpret(bits), function);
                 let mut answer = Vector::<u32, N>::reinterpret(inside);
                 if comptime![edges.4.is_some()] {
-                    // Without their signs' meaning, bits of negative numbers rise as the numbers fall.
+                    // Without their sign, the bits of negative numbers rise as the numbers fall.
                     let undefined = bits.greater_than(&Vector::new(comptime![edges.4.unwrap_or(SIGN)]));
                     answer = select_many(undefined, Vector::new(NAN), answer);
                 }
@@ -318,14 +317,14 @@ mod kernels {
         let at = Launch::over(&to, &[&x]);
         let onto = if in_place { to.as_linear_view_alias(0) } else { to.clone().into_linear_view() };
         let from = x.into_linear_view_like(&to);
-        // SAFETY: a thread reads and writes the element of its own number, and none behind the last.
+        // SAFETY: a thread reads and writes only the elements of its own index, none past the end.
         unsafe {
             one_kernel::launch_unchecked(&at.client, at.cubes, at.cube, at.address, at.width, from, onto, function)
         };
         to
     }
 
-    /// `function` of each pair of elements, broadcast; the tensors have as many dimensions.
+    /// `function` of each pair of elements, broadcast; the tensors have equal ranks.
     pub fn two(x: CubeTensor, y: CubeTensor, function: Two) -> CubeTensor {
         if x.dtype() == DType::F16 {
             return narrow(two(wide(x), wide(y), function));
@@ -341,7 +340,7 @@ mod kernels {
         to
     }
 
-    /// Whether `comparison` holds of each pair of elements, broadcast; the tensors have as many dimensions.
+    /// Whether `comparison` holds for each pair of elements, broadcast; the tensors have equal ranks.
     pub fn compare(x: CubeTensor, y: CubeTensor, comparison: Comparison, bools: BoolDType) -> CubeTensor {
         if x.dtype() == DType::F16 {
             return compare(wide(x), wide(y), comparison, bools);
@@ -359,7 +358,7 @@ mod kernels {
         to
     }
 
-    /// Half floats have no bits in some shading languages: they are widened, which keeps NaN and the infinities.
+    /// Some shading languages cannot read the bits of half floats: these are widened, keeping NaN and the infinities.
     fn wide(x: CubeTensor) -> CubeTensor {
         CubeBackend::float_cast(x, FloatDType::F32)
     }
@@ -377,13 +376,13 @@ mod kernels {
         x.iter().zip(y.iter()).map(|(&x, &y)| x.max(y)).collect::<Vec<_>>().into()
     }
 
-    /// How a kernel is spread over the elements of its result.
+    /// How a kernel is distributed over the elements of its result.
     struct Launch {
         client: Client,
         cubes: CubeCount,
         cube: CubeDim,
         address: AddressType,
-        /// How many elements a thread takes at once.
+        /// How many elements a thread handles at once.
         width: usize,
     }
 

@@ -1,5 +1,5 @@
-//! What burn computes at once, where that is much: an answer made block by block, with a look between the blocks whether the step
-//! was given up. An element of the answer is computed as without blocks.
+//! Large computations of burn, block by block, so that the step can be given up between blocks. Each element is
+//! computed as without blocks.
 
 use burn_backend::{Slice, TensorData, TensorMetadata, try_read_sync};
 use smallvec::SmallVec;
@@ -11,28 +11,28 @@ use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Element, Numeric, Shape, with_float};
 
-/// Where a block begins and how large it is, axis by axis.
+/// Start and size of a block along each axis.
 pub(super) type Ranges = SmallVec<[(usize, usize); 8]>;
 
-/// The size of a block, axis by axis.
+/// Size of a block along each axis.
 pub(super) type Sizes = SmallVec<[usize; 8]>;
 
-/// Most elements that one pass over an answer makes at once: some milliseconds.
+/// Most elements that one pass computes at once: some milliseconds.
 pub(super) const MOST_ELEMENTS: usize = 1 << 22;
 
-/// Fewest elements for which blocks pay, as each is copied into the answer: an answer of this size is made in 50 ms.
+/// Fewest elements for which blocks pay, since each block is copied into the result: one of this size takes 50 ms.
 const FEWEST_ELEMENTS: usize = 1 << 24;
 
-/// Most elements that are laid out anew at once where neighbours lie far apart, which takes ten times as long.
+/// Most elements reordered at once if neighbours lie far apart, which takes ten times as long.
 const MOST_SCATTERED: usize = MOST_ELEMENTS / 8;
 
-/// Fewest rows of a block of elements that are laid out anew: as many neighbours as one line of a processor's cache holds.
+/// Fewest rows in a block of reordered elements: as many neighbours as a cache line holds.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes an answer of `shape` block by block, of at most the sizes `block`; `make` answers what belongs at a place.
+/// Makes a result of `shape` in blocks of at most the sizes `block`; `make` computes the block at a position.
 ///
 /// # Errors
-/// ResourceExhausted if there is no room for the answer; else what `make` fails with.
+/// ResourceExhausted if there is not enough memory for the result; else what `make` fails with.
 pub(super) fn by_blocks<B: Backing>(
     device: &B::Device,
     dtype: DType,
@@ -41,11 +41,11 @@ pub(super) fn by_blocks<B: Backing>(
     mut make: impl FnMut(&Ranges) -> Result<B::Raw>,
 ) -> Result<Array<B>> {
     shape.checked_elements(dtype)?;
-    let no_float = || Failure::new(Code::Internal, format!("{dtype} is not made in blocks"));
-    let raw = if follow_one_another(block, shape.dims()) {
-        with_float!(dtype, T => one_behind_another::<B, T>(device, &shape, block, &mut make)).ok_or_else(no_float)??
+    let no_float = || Failure::new(Code::Internal, format!("{dtype} cannot be computed in blocks"));
+    let raw = if are_consecutive(block, shape.dims()) {
+        with_float!(dtype, T => from_consecutive::<B, T>(device, &shape, block, &mut make)).ok_or_else(no_float)??
     } else {
-        // Where elements of their type lie, and not bytes, which would be copied on their way to the host.
+        // A vector of their type, since bytes would be copied on their way to the host.
         let zeros = with_float!(dtype, T => {
             TensorData::new(vec![<T as Numeric>::ZERO; call::product(shape.dims())], held(&shape))
         });
@@ -57,12 +57,12 @@ pub(super) fn by_blocks<B: Backing>(
             raw = raw.take().map(|raw| B::float_slice_assign(raw, &place, part));
             Ok(())
         })?;
-        raw.ok_or_else(|| Failure::new(Code::Internal, "the answer is not in its place"))?
+        raw.ok_or_else(|| Failure::new(Code::Internal, "the result was already taken"))?
     };
     Ok(Array { raw, dtype, shape, home: Home::default() })
 }
 
-/// Calls with the place of each block, in the order of the elements, and looks before each.
+/// Calls `act` with the position of each block, in the order of the elements; checks before each whether to stop.
 fn each_block(dims: &[usize], block: &[usize], mut act: impl FnMut(&Ranges) -> Result<()>) -> Result<()> {
     let mut start = Sizes::from_elem(0, dims.len());
     loop {
@@ -75,14 +75,14 @@ fn each_block(dims: &[usize], block: &[usize], mut act: impl FnMut(&Ranges) -> R
     }
 }
 
-/// Whether the elements of each block follow those of the block before.
-fn follow_one_another(block: &[usize], dims: &[usize]) -> bool {
+/// Whether the blocks are consecutive runs of elements.
+fn are_consecutive(block: &[usize], dims: &[usize]) -> bool {
     let innermost_cut = (0..dims.len()).rev().find(|&axis| block[axis] < dims[axis]);
     innermost_cut.is_none_or(|cut| (0..cut).all(|axis| block[axis].min(dims[axis]) == 1))
 }
 
-/// An answer whose blocks follow one another: nothing is written twice.
-fn one_behind_another<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(
+/// A result of consecutive blocks, in which nothing is written twice.
+fn from_consecutive<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(
     device: &B::Device,
     shape: &Shape,
     block: &[usize],
@@ -103,7 +103,7 @@ fn one_behind_another<B: Backing, E: Element + burn_backend::Element + bytemuck:
     Ok(B::float_from_data(TensorData::new(elements, held(shape)), device))
 }
 
-/// Goes on to the next block; false after the last.
+/// Moves on to the next block; false after the last.
 pub(super) fn advance(start: &mut [usize], block: &[usize], dims: &[usize]) -> bool {
     for axis in (0..start.len()).rev() {
         start[axis] += block[axis];
@@ -115,13 +115,13 @@ pub(super) fn advance(start: &mut [usize], block: &[usize], dims: &[usize]) -> b
     false
 }
 
-/// Whether a pass over so many elements is to be made in blocks. A GPU makes it at once.
-pub(super) fn is_much<B: Backing>(shape: &Shape) -> bool {
+/// Whether a pass over this many elements is done in blocks. A GPU does it at once.
+pub(super) fn is_large<B: Backing>(shape: &Shape) -> bool {
     !B::REMOTE && call::product(shape.dims()) > FEWEST_ELEMENTS
 }
 
-/// Blocks of some milliseconds that follow one another: as many of the last axes as that lets pass. The last `whole` axes
-/// are not cut.
+/// Consecutive blocks of some milliseconds each: as many of the last axes as that allows. The last `whole` axes are not
+/// cut.
 pub(super) fn leading(shape: &Shape, whole: usize) -> Sizes {
     leading_of(shape.dims(), whole, MOST_ELEMENTS)
 }
@@ -140,8 +140,8 @@ fn leading_of(dims: &[usize], whole: usize, most: usize) -> Sizes {
     block
 }
 
-/// A function of each element, or of those at one place in several arrays that are broadcast to `shape`: of the rank of that. The
-/// last `whole` axes are not cut: the function looks along them.
+/// A function of the elements at each position of arrays that are broadcast to `shape` and have its rank. The last
+/// `whole` axes are not cut: the function works along them.
 ///
 /// # Errors
 /// As [`by_blocks`].
@@ -159,7 +159,7 @@ pub(super) fn elementwise<B: Backing, const N: usize>(
     })
 }
 
-/// The same elements, which lie otherwise, in their order.
+/// The same elements, put in order.
 ///
 /// # Errors
 /// As [`by_blocks`].
@@ -169,7 +169,7 @@ pub(super) fn laid_out<B: Backing>(x: Array<B>) -> Result<Array<B>> {
     let mut block = leading_of(x.shape.dims(), 0, most);
     let outer = x.shape.dims().iter().position(|&size| size > 1).unwrap_or(0);
     if is_scattered && outer + 1 < block.len() && block[outer] < FEWEST_ROWS {
-        // What lies side by side is in different rows: fewer would read the same memory again and again.
+        // Neighbours in memory are in different rows: with fewer rows, the same memory would be read again and again.
         let rows = x.shape.dims()[outer].min(FEWEST_ROWS);
         let inner = leading_of(&x.shape.dims()[outer + 1..], 0, most / rows);
         block[outer] = rows;
@@ -179,7 +179,7 @@ pub(super) fn laid_out<B: Backing>(x: Array<B>) -> Result<Array<B>> {
     by_blocks(&device, dtype, shape, &block, |ranges| Ok(part(&x, ranges).raw))
 }
 
-/// The part of an array that meets a block of what it is broadcast to.
+/// The part of an array that is broadcast to a block.
 pub(super) fn part<B: Backing>(array: &Array<B>, ranges: &[(usize, usize)]) -> Array<B> {
     let sizes: SmallVec<[usize; 8]> = array.shape.dims().iter().copied().collect();
     let cut = sizes.iter().zip(ranges).enumerate().filter(|(_, (size, _))| **size > 1);
@@ -201,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_an_elementwise_function_meet_what_is_broadcast() {
+    fn an_elementwise_function_broadcasts_in_blocks() {
         let floats = vec![DType::F32];
         let site: Site<burn_flex::Flex> = Site { device: Default::default(), bools: BoolDType::Native, floats };
         let (rows, columns) = (3, FEWEST_ELEMENTS / 3 + 1);
         let shape = Shape::from([rows, columns]);
-        assert!(is_much::<burn_flex::Flex>(&shape));
+        assert!(is_large::<burn_flex::Flex>(&shape));
         let column = Tensor::from_vec([rows, 1], vec![10f32, 20.0, 30.0]);
         let row = Tensor::from_vec([1, columns], (0..columns).map(|i| (i % 7) as f32).collect::<Vec<_>>());
         let sum = sum(&site, shape, [column, row]);

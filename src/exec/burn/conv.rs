@@ -1,6 +1,6 @@
-//! Convolutions over two dimensions, and how a window moves over an image.
+//! Two-dimensional convolutions, and how a window moves over an image.
 //!
-//! TensorFlow holds images as NHWC and filters as HWIO, burn as NCHW and OIHW: each is a view of the other.
+//! TensorFlow stores images as NHWC and filters as HWIO, burn as NCHW and OIHW: each is a view of the other.
 
 use burn_backend::ops::ConvOptions;
 
@@ -34,10 +34,10 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(Box::new(move |site, inputs| kernel(&window, site, inputs))))
 }
 
-/// Padding before and behind, for height and width.
+/// Padding before and after, for height and width.
 pub(super) type Sides = [(usize, usize); 2];
 
-/// How a window moves over an image, as a node's attributes say it.
+/// How a window moves over an image, as stated by a node's attributes.
 pub(super) struct Window {
     channels_first: bool,
     /// Height and width of a pool's window; a convolution's are its filter's.
@@ -54,7 +54,7 @@ pub(super) enum Padding {
 }
 
 impl Window {
-    /// `None` where the attributes are such that only the host kernel can say what to do.
+    /// `None` if only the host kernel supports the attributes.
     fn read(attrs: &Attrs) -> Result<Option<Window>> {
         let channels_first = match attrs.str("data_format")? {
             "NHWC" => false,
@@ -91,7 +91,7 @@ impl Window {
         Ok(Some(Window { channels_first, size, stride, dilation, padding }))
     }
 
-    /// Padding before and behind, and the size of the answer, for height and width; `None` where nothing is left.
+    /// Padding before and after, and the size of the result, for height and width; `None` if the result is empty.
     pub(super) fn over(&self, image: [usize; 2], window: [usize; 2]) -> Option<(Sides, [usize; 2])> {
         let along = |i: usize| {
             let extent = window[i].checked_sub(1)?.checked_mul(self.dilation[i])?.checked_add(1)?;
@@ -120,7 +120,7 @@ impl Window {
         }
     }
 
-    /// The shape of an image of which this is known.
+    /// The shape of an image with these sizes.
     pub(super) fn shape(&self, batch: usize, [height, width]: [usize; 2], channels: usize) -> Shape {
         if self.channels_first {
             [batch, channels, height, width].into()
@@ -140,7 +140,7 @@ impl Window {
     }
 }
 
-/// What a list of four says of height and width; `None` where it says anything but 1 of batch and channels.
+/// The height and width in a list of four; `None` if batch or channels are not 1.
 fn spatial(list: &[i64], channels_first: bool) -> Option<[usize; 2]> {
     match (list, channels_first) {
         (&[1, h, w, 1], false) | (&[1, 1, h, w], true) if h > 0 && w > 0 => Some([h as usize, w as usize]),
@@ -148,7 +148,7 @@ fn spatial(list: &[i64], channels_first: bool) -> Option<[usize; 2]> {
     }
 }
 
-/// A convolution whose shapes fit.
+/// A convolution whose shapes match.
 struct Fit {
     options: ConvOptions<2>,
     /// NCHW.
@@ -182,15 +182,15 @@ fn fit(window: &Window, dtype: DType, image: &Shape, filter: &Shape) -> Option<F
 const HWIO_TO_OIHW: [usize; 4] = [3, 2, 0, 1];
 const OIHW_TO_HWIO: [usize; 4] = [2, 3, 1, 0];
 
-/// Fewer products than this take the host no longer than burn takes to lay the tensors out, and the host sums in double.
+/// With fewer products than this the host is no slower than burn, which reorders the tensors; and it sums in double.
 const FEWEST_PRODUCTS: usize = 1 << 19;
 
-/// So many products at most between two looks at whether the step was given up: burn takes longer over them than over those of
+/// Most products between two checks whether the step was given up; burn takes longer over them than over those of
 /// matrices.
 const MOST_PRODUCTS: usize = MOST_AT_ONCE / 4;
 
 impl Fit {
-    /// Whether burn is to do it.
+    /// Whether burn should compute it.
     fn pays<B: Backing>(&self) -> bool {
         B::REMOTE || self.products() >= FEWEST_PRODUCTS
     }
@@ -208,8 +208,8 @@ impl Fit {
         self.options.groups
     }
 
-    /// How many images burn is given at once, and how many of these channels, so that the step can be given up in
-    /// between: whole groups of channels, or a part of one. A GPU is given all.
+    /// How many images, and how many of `channels`, burn is given at once, so that the step can be given up in between:
+    /// whole groups of channels, or a part of one. A GPU is given all.
     fn parts<B: Backing>(&self, channels: usize) -> (usize, usize) {
         if B::REMOTE || self.products() <= 2 * MOST_PRODUCTS {
             return (self.batch(), channels);
@@ -226,21 +226,21 @@ impl Fit {
         (images, if self.groups() == 1 { most } else { (1..=most).rev().find(fits).unwrap_or(1) })
     }
 
-    /// For a part of the channels of the answer, or of the image where there are so many: which groups those are.
+    /// The groups (first, count) that a part of the result's or the image's channels belongs to.
     fn groups_of(&self, channels: usize, (from, count): (usize, usize)) -> (usize, usize) {
         let group = channels / self.groups();
         (from / group, count.div_ceil(group))
     }
 
-    /// The options for so many groups.
+    /// The options for a number of groups.
     fn options(&self, groups: usize) -> ConvOptions<2> {
         ConvOptions { groups, ..self.options.clone() }
     }
 
-    /// Lets burn lay out anew what it is given on a CPU, and make the answer in another layout first.
+    /// Admits the copies that burn makes on a CPU: the operands reordered, and the result before it is reordered.
     ///
     /// # Errors
-    /// ResourceExhausted if there is no room for all of that.
+    /// ResourceExhausted if there is not enough memory for them.
     fn admit<B: Backing>(&self, dtype: DType) -> Result<()> {
         if B::REMOTE {
             return Ok(());
@@ -283,7 +283,7 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     done(answered::<B>(window, raw, dtype, &fit.answer))
 }
 
-/// The convolution by patches; `None` where it is in groups, or the channels come first.
+/// The convolution by patches; `None` if it is grouped or channels-first.
 fn patches(window: &Window, fit: &Fit, image: &Shape, filter: &Shape) -> Option<Convolution> {
     let (&[batch, height, width, channels], &[rows, columns, taken, made]) = (image.dims(), filter.dims()) else {
         return None;
@@ -320,7 +320,7 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     let &[_, all, height, width] = fit.image.dims() else { unreachable!("images have four dimensions") };
     let (images, channels) = fit.parts::<B>(all);
     let raw = if (images, channels) == (fit.batch(), all) {
-        // burn only asks for the image's shape here.
+        // burn uses only the image's shape here.
         let image = site.full(0.0, dtype, fit.image.clone());
         B::conv2d_x_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
@@ -355,7 +355,7 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
     let made = fit.filter.dims()[0];
     let (images, channels) = fit.parts::<B>(made);
     let raw = if (images, channels) == (fit.batch(), made) {
-        // Nor for more than the filter's shape here.
+        // burn uses only the filter's shape here.
         let filter = site.full(0.0, dtype, fit.filter.clone());
         B::conv2d_weight_backward(image.raw, filter.raw, gradient.raw, fit.options)
     } else {
@@ -380,14 +380,14 @@ fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut input
     done(Array::<B> { raw, dtype, shape: fit.filter, home: Home::default() }.permute(&OIHW_TO_HWIO))
 }
 
-/// A shape that an input states in full.
+/// A fully stated shape in an input.
 pub(super) fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
     let Value::Host(sizes) = value else { return None };
     let shape = Shape::from_i64s(&sizes.to_i64s().ok()?).ok()?;
     (shape.rank() == gradient.rank()).then_some(shape)
 }
 
-/// The answer of a window's function, from NCHW.
+/// The result of a window function, from NCHW.
 pub(super) fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
     window.leave(Array { raw, dtype, shape: inner(window, answer), home: Home::default() })
 }

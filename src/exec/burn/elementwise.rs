@@ -1,7 +1,7 @@
-//! Element by element: functions of one number and of two with broadcasting, their gradients, comparisons, selection.
+//! Elementwise: functions of one and of two numbers with broadcasting, their gradients, comparisons, selection.
 //!
-//! What burn can only do in several passes over the elements is here for GPUs alone: on a CPU, the host kernel does it
-//! in one.
+//! Functions for which burn needs several passes over the elements are for GPUs only: on a CPU, the host kernel needs
+//! one pass.
 
 use burn_backend::Scalar;
 use smallvec::SmallVec;
@@ -47,14 +47,14 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         _ if !B::REMOTE => None,
         "SelectV2" => Some(select()),
         "Select" => Some(select_whole()),
-        // Cutting a fraction short is the host's.
+        // Truncating a fraction is left to the host.
         "Cast" if node.attrs.bool("Truncate")? => None,
         "Cast" => cast(node.inputs[0], node.outputs[0].dtype),
         _ => None,
     })
 }
 
-/// The kernels that choose by NaN, infinity or sign, for GPUs.
+/// Kernels that distinguish NaN, infinity or sign, for GPUs.
 fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let one = match node.op {
         "LeakyRelu" => Some(One::LeakyRelu(node.attrs.float("alpha")?.to_bits())),
@@ -71,7 +71,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         op => Two::of(op),
     };
     if let Some(function) = two {
-        // A gradient has its feature's shape: nothing is broadcast there.
+        // A gradient has its feature's shape; nothing is broadcast.
         let same = node.op.ends_with("Grad");
         return Ok(Some(Box::new(move |site, inputs| {
             let fits = |inputs: &Values| !same || inputs[0].shape() == inputs[1].shape();
@@ -84,7 +84,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
             done(Array::<B> { raw: B::two(x.raw, y.raw, function), dtype, shape, home: x.home })
         })));
     }
-    // With this attribute off, shapes that do not fit are an answer, not an error.
+    // With this attribute off, shapes that do not match are an answer, not an error.
     let strict = node.attrs.bool("incompatible_shape_error").unwrap_or(true);
     Ok(match node.op {
         "Equal" if strict => Some(comparison(Comparison::Equal, false)),
@@ -97,7 +97,7 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     })
 }
 
-/// The kernels of ops over bools alone: only a GPU keeps those, where they came of comparing.
+/// The kernels of ops on bools: only a GPU holds those, as results of comparisons.
 pub(super) fn logical<B: Backing>(node: &KernelNode) -> Option<Body<B>> {
     let both: Binary<B> = match node.op {
         "LogicalAnd" => B::bool_and,
@@ -124,7 +124,7 @@ pub(super) fn logical<B: Backing>(node: &KernelNode) -> Option<Body<B>> {
     B::REMOTE.then_some(kernel)
 }
 
-/// Functions that burn computes in one pass, exactly enough.
+/// Functions that burn computes in one pass with enough precision.
 fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
     Some(match op {
         "Abs" => B::float_abs,
@@ -143,14 +143,14 @@ fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
         "Erf" => B::float_erf,
         "Square" => |x| B::float_mul(x.clone(), x),
         "Rsqrt" => |x| B::float_recip(B::float_sqrt(x)),
-        // Not burn's own sigmoid, which takes the logarithm of what it is about to exponentiate, in f32.
+        // Not burn's own sigmoid, which computes in f32, by way of a logarithm.
         "Sigmoid" => |x| B::float_recip(B::float_add_scalar(B::float_exp(B::float_neg(x)), 1f32.into())),
         _ => return None,
     })
 }
 
-/// The primitive for two tensors, that for a scalar on the right, and that for one on the left, as far as there is one
-/// that computes the same.
+/// The primitive for two tensors, for a scalar on the right, and for a scalar on the left, if there is one that
+/// computes the same.
 type Primitives<B> = (Binary<B>, Option<WithScalar<B>>, Option<WithScalar<B>>);
 
 fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
@@ -166,8 +166,8 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
             let difference = B::float_sub(x, y);
             B::float_mul(difference.clone(), difference)
         }),
-        // Gradients of functions of one number: of y = f(x) and dy. Those of the roots are the host's: nothing times
-        // infinity is nothing there.
+        // Gradients of functions of one number, from y = f(x) and dy. Those of the roots are left to the host: there,
+        // zero times infinity is zero.
         "TanhGrad" => alone(|y, dy| {
             let square = B::float_mul(y.clone(), y);
             B::float_mul(dy, B::float_add_scalar(B::float_neg(square), 1f32.into()))
@@ -180,13 +180,13 @@ fn binary_function<B: Backing>(op: &str) -> Option<Primitives<B>> {
     }
 }
 
-/// The shape that all inputs are broadcast to; `None` where they do not go together or that is too large, which the host says.
+/// The shape that all inputs are broadcast to; `None` if they do not match or it is too large: the host reports that.
 fn broadcast(inputs: &Values) -> Option<Shape> {
     let (first, rest) = inputs.split_first()?;
     let shape = rest.iter().try_fold(first.shape().clone(), |shape, input| shape.broadcast(input.shape()).ok())?;
     let dtype = inputs.last()?.dtype();
     let fits = if inputs.iter().any(|input| *input.shape() == shape) {
-        // As large as an input, for which there was room.
+        // As large as an input, for which there was memory.
         shape.limited_elements(dtype).is_ok()
     } else {
         shape.is_allowed(dtype)
@@ -201,19 +201,19 @@ fn unary<B: Backing>(function: Unary<B>) -> Body<B> {
     })
 }
 
-/// A function of each element, in blocks where they are many.
+/// A function of each element, in blocks if there are many.
 fn mapped<B: Backing>(site: &Site<B>, x: Array<B>, function: impl Fn(Raw<B>) -> Raw<B>) -> Result<Array<B>> {
-    if !blocks::is_much::<B>(&x.shape) {
+    if !blocks::is_large::<B>(&x.shape) {
         return Ok(x.map(function));
     }
     blocks::elementwise(&site.device, x.dtype, x.shape.clone(), 0, [x], |[raw]| function(raw))
 }
 
-/// A function of the elements at one place in two arrays that are broadcast to `shape`, of whose rank they are; in blocks
-/// where they are many.
+/// A function of the elements at each position of two arrays that are broadcast to `shape` and have its rank; in blocks
+/// if there are many.
 fn zipped<B: Backing>(site: &Site<B>, [x, y]: [Array<B>; 2], shape: Shape, function: Binary<B>) -> Result<Array<B>> {
     let dtype = x.dtype;
-    if blocks::is_much::<B>(&shape) {
+    if blocks::is_large::<B>(&shape) {
         return blocks::elementwise(&site.device, dtype, shape, 0, [x, y], |[x, y]| function(x, y));
     }
     Ok(Array { raw: function(x.raw, y.raw), dtype, shape, home: x.home })
@@ -222,7 +222,7 @@ fn zipped<B: Backing>(site: &Site<B>, [x, y]: [Array<B>; 2], shape: Shape, funct
 fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Option<WithScalar<B>>) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
-        // A number that lies with the host needs no tensor, and leaves the other operand to be written in place.
+        // A number on the host needs no tensor, and allows the other operand to be overwritten.
         for (function, tensor, number) in [(right, 0, 1), (left, 1, 0)] {
             if let Some(function) = function
                 && *inputs[tensor].shape() == shape
@@ -238,7 +238,7 @@ fn binary<B: Backing>(tensors: Binary<B>, right: Option<WithScalar<B>>, left: Op
     })
 }
 
-/// Of the inputs as they stand, or the second first.
+/// Compares the inputs in order, or swapped.
 fn comparison<B: Backing>(comparison: Comparison, swapped: bool) -> Body<B> {
     Box::new(move |site, inputs| {
         let Some(shape) = broadcast(&inputs) else { return Ok(EngineOutcome::Declined(inputs)) };
@@ -255,7 +255,7 @@ fn add_n<B: Backing>() -> Body<B> {
         if inputs.iter().any(|input| input.shape() != inputs[0].shape()) {
             return Ok(EngineOutcome::Declined(inputs));
         }
-        if blocks::is_much::<B>(inputs[0].shape()) {
+        if blocks::is_large::<B>(inputs[0].shape()) {
             let all = inputs.into_iter().map(|input| site.array(input)).collect::<Result<Vec<_>>>()?;
             let (dtype, shape) = (all[0].dtype, all[0].shape.clone());
             let block = blocks::leading(&shape, 0);
@@ -304,7 +304,7 @@ fn select<B: Backing>() -> Body<B> {
     })
 }
 
-/// Select: nothing broadcasts but a condition that is one value; one for each row is the host's.
+/// Select: only a scalar condition is broadcast; a condition for each row is left to the host.
 fn select_whole<B: Backing>() -> Body<B> {
     let mut select = select::<B>();
     Box::new(move |site, inputs| {
@@ -316,7 +316,7 @@ fn select_whole<B: Backing>() -> Body<B> {
     })
 }
 
-/// Between floats, and from bool; whole numbers are the host's.
+/// Between floats, and from bool; integers are left to the host.
 fn cast<B: Backing>(from: DType, to: DType) -> Option<Body<B>> {
     if !to.is_float() || !(from.is_float() || from == DType::Bool) {
         return None;

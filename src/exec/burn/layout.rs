@@ -1,5 +1,5 @@
-//! What moves elements about or only says how many there are. The first sees an engine's tensors alone: what lies with
-//! the host is moved there.
+//! Ops that move elements or only read shapes. The former take an engine's tensors only; tensors on the host are moved
+//! there.
 
 use super::Body;
 use super::array::{Array, Part, done};
@@ -97,7 +97,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     Ok(Some(body))
 }
 
-/// Kernels that look at no element: of any dtype, and wherever it lies.
+/// Kernels that read no element, for any dtype, wherever the tensor lies.
 fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let wide = node.outputs.first().is_some_and(|output| output.dtype == DType::I64);
     let numbers = move |sizes: &[usize], shape: Shape| -> Value {
@@ -131,8 +131,8 @@ fn about_shapes<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     }))
 }
 
-/// A kernel that moves the elements of input `data`, told how by the other inputs, which are numbers with the host.
-/// Declines what lies with the host, and where `how` answers `None`.
+/// A kernel that moves the elements of input `data`, as directed by the other inputs, which are numbers on the host.
+/// Declines if `data` lies on the host or `how` returns `None`.
 fn moved<B: Backing>(
     data: usize,
     how: impl Fn(&Array<B>, &[Vec<i64>]) -> Option<Result<Vec<Array<B>>>> + Send + 'static,
@@ -161,8 +161,8 @@ fn moved<B: Backing>(
     })
 }
 
-/// A kernel that answers the elements of its first input, all of them and in their order, under the shape that `how` makes
-/// of theirs and of the second input, if there is one: numbers with the host. Declines as [`moved`] does.
+/// A kernel that gives its first input another shape: the one that `how` computes from its shape and the numbers in the
+/// second input, if there is one, which lie on the host. Declines as [`moved`] does.
 fn reshaping<B: Backing>(how: impl Fn(&Shape, &[i64]) -> Option<Shape> + Send + 'static) -> Body<B> {
     Box::new(move |site, mut inputs| {
         let numbers = match inputs.get(1) {
@@ -190,7 +190,7 @@ fn one(numbers: &[i64]) -> Option<i64> {
     if let [one] = numbers { Some(*one) } else { None }
 }
 
-/// The dimension that an axis names, which may count from the end.
+/// The dimension that an axis names, which may be counted from the end.
 fn axis(axis: i64, rank: usize) -> Option<usize> {
     let from_front = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(from_front).ok().filter(|&axis| axis < rank)
@@ -245,15 +245,14 @@ struct Masks {
     shrink: i64,
 }
 
-/// The parts of each dimension, and the shape that the answer has; `None` for steps backwards, for nothing, and for
-/// what is wrong.
+/// The parts of each dimension, and the result's shape; `None` for negative steps, empty results and invalid input.
 fn strided(shape: &Shape, begin: &[i64], end: &[i64], step: &[i64], masks: &Masks) -> Option<(Vec<Part>, Shape)> {
     let count = begin.len();
     if end.len() != count || step.len() != count || count > 32 || masks.ellipsis.count_ones() > 1 {
         return None;
     }
     let has = |mask: i64, i: usize| mask >> i & 1 == 1;
-    // An ellipsis stands for as many whole dimensions as the others leave.
+    // An ellipsis stands for all dimensions that the other entries leave.
     let spent = (0..count).filter(|&i| !has(masks.ellipsis, i) && !has(masks.new_axis, i)).count();
     let whole = shape.rank().checked_sub(spent)?;
     let mut parts = Vec::with_capacity(shape.rank());
@@ -310,7 +309,7 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
     Some(tiled.map(|tiled| vec![tiled]))
 }
 
-/// Whether every input but the last `rest` lies with the host.
+/// Whether every input but the last `rest` lies on the host.
 fn all_host(inputs: &Values, rest: usize) -> bool {
     inputs[..inputs.len() - rest].iter().all(|input| matches!(input, Value::Host(_)))
 }
@@ -363,7 +362,7 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
     })
 }
 
-/// Zeros around; as many before and behind each dimension as the second input says.
+/// Pads with zeros; the second input has the number before and after each dimension.
 fn padded<B: Backing>() -> Body<B> {
     Box::new(|site, inputs| {
         let (Value::Device(x), Value::Host(paddings)) = (&inputs[0], &inputs[1]) else {

@@ -11,7 +11,7 @@ use crate::exec::kernel::{KernelNode, call};
 use crate::failure::Result;
 use crate::tensor::{Shape, Tensor};
 
-/// Most multiplications of a product that is not handed to the backend.
+/// Most multiplications of a product that is computed here instead of by the backend.
 const MOST_ALONE: usize = 1 << 18;
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
@@ -42,20 +42,20 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     })))
 }
 
-/// Most multiplications of the backend between two looks at whether the step was given up: twenty milliseconds or so of a
-/// few cores. Narrower blocks read their operands more often, which large products feel.
+/// Most multiplications of the backend between two checks whether the step was given up: about twenty milliseconds of
+/// a few cores. Narrower blocks read their operands more often, which slows large products down.
 pub(super) const MOST_AT_ONCE: usize = 1 << 31;
 
-/// A part of a matrix is a multiple of so many rows and columns, where it is that large.
+/// The rows and columns of a part of a matrix are multiples of this, if it is that large.
 const ALIGNED: usize = 64;
 
-/// How many multiplications the product takes whose left matrices these are.
+/// How many multiplications a product of this shape takes whose left operand has the shape `x`.
 fn multiplications(x: &Shape, product: &Shape) -> usize {
     let inner = x.dims().last().copied().unwrap_or(1);
     call::product(product.dims()).saturating_mul(inner)
 }
 
-/// The product by blocks of the answer, each of which the backend computes at once.
+/// The product by blocks of the result, each of which the backend computes at once.
 fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape) -> Result<Array<B>> {
     let (rank, inner) = (shape.rank(), x.shape.dims()[x.shape.rank() - 1]);
     let block = block(shape.dims(), inner);
@@ -66,8 +66,8 @@ fn in_blocks<B: Backing>(site: &Site<B>, x: Array<B>, y: Array<B>, shape: Shape)
     })
 }
 
-/// The sizes of the blocks of a product: as many of the last dimensions as [`MOST_AT_ONCE`] lets pass, and of a matrix that
-/// is too much by itself a part about as wide as high.
+/// The sizes of a product's blocks: as many of the last dimensions as [`MOST_AT_ONCE`] allows; of a matrix that is too
+/// large by itself, a part about as wide as high.
 fn block(dims: &[usize], inner: usize) -> SmallVec<[usize; 8]> {
     let (rows, columns) = (dims.len() - 2, dims.len() - 1);
     let elements = (MOST_AT_ONCE / inner.max(1)).max(1);
@@ -89,7 +89,7 @@ fn block(dims: &[usize], inner: usize) -> SmallVec<[usize; 8]> {
     block
 }
 
-/// What the dimensions before the last two may be.
+/// The form that the dimensions before the last two may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Batches {
     None,
@@ -97,7 +97,7 @@ enum Batches {
     Broadcast,
 }
 
-/// The shape of the product; `None` where there is none.
+/// The shape of the product; `None` if the operands do not match.
 fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: Batches) -> Option<Shape> {
     let (x_batch, [x0, x1]) = x.dims().split_last_chunk()?;
     let (y_batch, [y0, y1]) = y.dims().split_last_chunk()?;
@@ -115,8 +115,8 @@ fn product(x: &Shape, transpose_x: bool, y: &Shape, transpose_y: bool, batches: 
     Some(batch.dims().iter().chain([rows, columns]).copied().collect())
 }
 
-/// The product of two matrices of float32 that lie with the host, straight from and to their elements; `None` where it is
-/// of another dtype, or large enough for the backend to spread over threads.
+/// The product of two float32 matrices on the host, directly from and to their elements; `None` for another dtype, or
+/// if it is large enough for the backend to spread it over threads.
 fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], shape: &Shape) -> Option<Tensor> {
     let (&[m, n], &[x0, x1]) = (shape.dims(), x.dims()) else { return None };
     let k = if transpose_x { x0 } else { x1 };
@@ -129,12 +129,12 @@ fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], sh
     Some(Tensor::from_vec(shape.clone(), answer))
 }
 
-/// The product of `x` (`m` by `k`) and `y` (`k` by `n`), on this thread, over what `to` holds. Every matrix lies row by row,
-/// or where it says that it is transposed, column by column.
+/// Writes the product of `x` (`m` by `k`) and `y` (`k` by `n`) over `to`, on this thread. Every matrix is stored by
+/// rows, or by columns if it is marked as transposed.
 pub(super) fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mut [f32]) {
     let ((xs, transpose_x), (ys, transpose_y)) = (x, y);
-    assert!(xs.len() == m * k && ys.len() == k * n && to.len() == m * n, "the matrices are of their sizes");
-    // How far it is to the next column, and to the next row.
+    assert!(xs.len() == m * k && ys.len() == k * n && to.len() == m * n, "the slices have the sizes of the matrices");
+    // The distance to the next column, and to the next row.
     let steps = |rows: usize, columns: usize, transpose: bool| {
         let (column, row) = if transpose { (rows, 1) } else { (1, columns) };
         (column as isize, row as isize)
@@ -142,8 +142,8 @@ pub(super) fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], boo
     let ((x_column, x_row), (y_column, y_row)) = (steps(m, k, transpose_x), steps(k, n, transpose_y));
     let (to, x, y, alone) = (to.as_mut_ptr(), xs.as_ptr(), ys.as_ptr(), gemm::Parallelism::None);
     let n_step = n as isize;
-    // SAFETY: the lengths above are those of matrices of these sizes, whichever way they lie, and `to`, which nobody else
-    // has, overlaps neither of the others.
+    // SAFETY: the lengths above are those of matrices of these sizes, by rows or columns; `to` is borrowed exclusively
+    // and overlaps neither of the others.
     unsafe {
         gemm::gemm(
             m, n, k, to, 1, n_step, false, x, x_column, x_row, y, y_column, y_row, 0.0, 1.0, false, false, false, alone,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_cover_the_product_and_none_is_too_much() {
+    fn blocks_cover_the_product_and_stay_within_the_limit() {
         let check = |dims: &[usize], inner: usize, most_blocks: usize| {
             let block = block(dims, inner);
             let work = call::product(&block).saturating_mul(inner);

@@ -1,6 +1,6 @@
-//! The way of a tensor into a backend's memory and back, without a copy where both are this process's.
+//! Moves tensors into a backend's memory and back, without a copy if both are this process's.
 
-// burn-ndarray is deprecated in favour of burn-flex, and here for those who ask for it by name.
+// burn-ndarray is deprecated in favour of burn-flex, and kept for users who ask for it by name.
 #![allow(deprecated)]
 
 use burn_backend::{
@@ -17,7 +17,7 @@ use crate::tensor::{DType, Data, Element, Shape, Tensor, with_number};
 
 const FOR_GPUS: &str = "compiled for GPUs alone";
 
-/// A backend whose float, integer and bool tensors are of one type, as all of burn's own are.
+/// A backend whose float, integer and bool tensors have one type, as those of all burn's own backends have.
 pub(in crate::exec) trait Backing:
     Backend<
         FloatTensorPrimitive = <Self as Backing>::Raw,
@@ -28,52 +28,52 @@ pub(in crate::exec) trait Backing:
     type Raw: TensorMetadata<Device = Self::Device> + 'static;
     /// Most dimensions a tensor may have.
     const MAX_RANK: usize;
-    /// Whether it is a GPU: each crossing to the host is a copy and a wait, so it keeps whatever it can. On a CPU the
-    /// host kernels do what burn would need several passes for.
+    /// Whether it is a GPU: transfers to the host copy and wait, so it keeps whatever it can. On a CPU the host kernels
+    /// compute what burn would need several passes for.
     const REMOTE: bool;
 
     fn into_memory(raw: Self::Raw) -> Memory;
-    /// The backend's own tensor, or the memory back where it is another backend's.
+    /// The backend's own tensor, or the memory back if it is another backend's.
     fn from_memory(memory: Memory) -> std::result::Result<Self::Raw, Memory>;
 
-    /// The elements as they lie in the memory of this process, where they do, in their order, and are of that type; and
-    /// whether others hold them too, so that they can only be copied.
+    /// The elements, if they lie in this process's memory in order and have this type; and whether others hold them
+    /// too, so that they can only be copied.
     fn elements<E: burn_backend::Element + bytemuck::Pod>(_raw: &Self::Raw) -> Option<(&[E], bool)> {
         None
     }
 
-    /// How the elements lie. A GPU's kernels ask for nothing of it.
+    /// The layout of the elements. GPU kernels accept any.
     fn order(_raw: &Self::Raw) -> Order {
         Order::Whole
     }
 
-    /// A GPU's kernels that do not rely on what shaders make of NaN; a CPU's own functions need none of that.
+    /// GPU kernels that do not rely on how shaders treat NaN; the CPU's functions do not need them.
     fn one(_x: Self::Raw, _function: One) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
-    /// As [`Backing::one`], of two tensors that are broadcast and have as many dimensions.
+    /// Like [`Backing::one`], for two tensors that are broadcast and have equal ranks.
     fn two(_x: Self::Raw, _y: Self::Raw, _function: Two) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
-    /// As [`Backing::two`].
+    /// Like [`Backing::two`].
     fn compare(_x: Self::Raw, _y: Self::Raw, _comparison: Comparison, _bools: BoolDType) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
-    /// As [`Backing::elements`], float32 alone.
+    /// Like [`Backing::elements`], for float32 only.
     fn floats(raw: &Self::Raw) -> Option<&[f32]> {
         Self::elements(raw).map(|(floats, _)| floats)
     }
 }
 
-/// How the elements of a backend's tensor lie in memory.
+/// The layout of a tensor's elements in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::exec) enum Order {
-    /// In their order, without a gap.
+    /// In order, without gaps.
     Whole,
-    /// In their order, those of a row of the last axis without a gap.
+    /// In order; only the rows of the last axis are without gaps.
     Rows,
     Otherwise,
 }
@@ -104,7 +104,7 @@ impl Backing for burn_flex::Flex {
     fn elements<E: burn_backend::Element + bytemuck::Pod>(raw: &Self::Raw) -> Option<(&[E], bool)> {
         let (start, end) = raw.layout().contiguous_offsets().filter(|_| raw.dtype() == E::dtype())?;
         let all = raw.storage::<E>();
-        // What is a part of others' memory can only be copied, too.
+        // A part of a larger buffer can only be copied, too.
         Some((all.get(start..end)?, !raw.is_unique() || end - start < all.len()))
     }
 
@@ -131,7 +131,7 @@ impl Backing for burn_ndarray::NdArray {
         match raw {
             F32(storage) => Order::of(storage.view().is_standard_layout(), storage.view().strides()),
             F64(storage) => Order::of(storage.view().is_standard_layout(), storage.view().strides()),
-            // The engine's others are indices.
+            // The engine's other tensors are indices.
             _ => Order::Whole,
         }
     }
@@ -184,16 +184,16 @@ pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
     })
 }
 
-/// The shape that the backend holds: its own for everything but scalars, which are `[1]` there.
+/// The shape that the backend holds: the tensor's, but `[1]` for a scalar.
 pub(super) fn held(shape: &Shape) -> burn_backend::Shape {
     if shape.rank() == 0 { [1].into() } else { shape.dims().to_vec().into() }
 }
 
-/// The tensor in the memory of `B`; the elements are copied only where somebody else holds them too, or where that
-/// memory is not this process's.
+/// The tensor in the memory of `B`. The elements are copied only if somebody else holds them too, or if that memory is
+/// not this process's.
 ///
 /// # Panics
-/// Where the backend does not have the dtype: the kernels are not compiled for those.
+/// If the backend lacks the dtype, for which no kernels are compiled.
 pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: BoolDType) -> B::Raw {
     let dtype = tensor.dtype();
     let (shape, data) = tensor.into_parts();
@@ -233,10 +233,10 @@ fn stored<T: bytemuck::NoUninit + Send + Sync>(
     TensorData::from_bytes(Bytes::from_elems(flags), shape, BurnType::Bool(store))
 }
 
-/// The tensor in the memory of this process; waits for the backend where that still computes it.
+/// The tensor in this process's memory; waits for the backend to finish computing it.
 ///
 /// # Errors
-/// Internal if the backend failed; ResourceExhausted where others hold it too and there is no room for a copy.
+/// Internal if the backend failed; ResourceExhausted if there is not enough memory for a copy of shared elements.
 pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     let DeviceTensor { dtype, shape, memory } = tensor;
     match taken(memory)?.0 {
@@ -247,8 +247,8 @@ pub(crate) fn download(tensor: DeviceTensor) -> Result<Tensor> {
     }
 }
 
-/// Whether [`download`] hands the elements over as they are, which cannot fail: nobody else holds them, and they lie in this
-/// process's memory, in their order and without others.
+/// Whether [`download`] returns the elements without copying, which cannot fail: nobody else holds them, and they lie
+/// in this process's memory, in order and alone.
 pub(crate) fn is_handed_over(tensor: &DeviceTensor) -> bool {
     let Some(Memory::Flex(raw)) = &*tensor.memory else { return false };
     let len = raw.shape().num_elements();
@@ -256,7 +256,7 @@ pub(crate) fn is_handed_over(tensor: &DeviceTensor) -> bool {
     std::sync::Arc::strong_count(&tensor.memory) == 1 && raw.is_unique() && is_whole && len > COPIED
 }
 
-/// So few elements at most are copied sooner than they are taken over: a backend hands its memory over in several steps.
+/// Up to this many elements are copied rather than taken over, which takes a backend several steps.
 const COPIED: usize = 512;
 
 fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
@@ -298,8 +298,8 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
     }
 }
 
-/// A copy of elements that are few or that others hold too: the backend would make one as bytes, and those would have to be
-/// copied once more to be elements.
+/// A copy of elements that are few or shared: the backend would copy them as bytes, which would have to be copied again
+/// as elements.
 fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &B::Raw) -> Result<Option<Data>> {
     let Some((elements, is_shared)) = B::elements::<E>(raw) else {
         memory::admit(raw.shape().num_elements() * size_of::<E>())?;
@@ -312,7 +312,7 @@ fn copied<B: Backing, E: Element + burn_backend::Element + bytemuck::Pod>(raw: &
     Ok(Some(E::into_data(turn::copied(elements))))
 }
 
-/// The elements taken over, or copied where the backend allocated them for another alignment.
+/// The elements, taken over, or copied if the backend allocated them with another alignment.
 fn host<T: Element + bytemuck::Pod>(bytes: Bytes, shape: Shape) -> Result<Tensor> {
     let elements = bytes.try_into_vec::<T>().unwrap_or_else(|bytes| bytemuck::pod_collect_to_vec(&bytes));
     Tensor::new(shape, T::into_data(elements))

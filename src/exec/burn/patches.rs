@@ -1,20 +1,20 @@
-//! Convolutions of images as TensorFlow holds them, channels last, on a CPU: the patches of the image that the window sees become
-//! the rows of a matrix, a filter as it stands is the other, and their product is the answer as it stands. Nothing is laid out
-//! anew, as it would have to be for burn, which wants channels first.
+//! Convolutions on a CPU of images as TensorFlow stores them, channels last: the patches of the image under the window
+//! are the rows of a matrix, the filter is the other, and their product is the answer. Nothing is reordered, as it
+//! would have to be for burn, which is channels-first.
 
 use rayon::prelude::*;
 
 use super::matmul::{MOST_AT_ONCE, multiply};
 use crate::exec::turn;
 
-/// Floats of the patches that are gathered at once: half a megabyte, which stays in a core's cache until it is multiplied.
+/// Floats of the patches gathered at once: half a megabyte, which stays in a core's cache until it is multiplied.
 const GATHERED: usize = 128 << 10;
-/// Fewest patches that are gathered at once: the filter is packed anew for each lot.
+/// Fewest patches gathered at once, since the filter is packed again for each lot.
 const FEWEST: usize = 64;
-/// Lots for each thread, so that none waits long for the others.
+/// Lots per thread, so that none waits long for the others.
 const LOTS: usize = 4;
 
-/// A convolution in one group. All but `before` is at least 1.
+/// An ungrouped convolution. All sizes but `before` are at least 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Convolution {
     pub batch: usize,
@@ -22,7 +22,7 @@ pub(super) struct Convolution {
     pub image: [usize; 2],
     pub window: [usize; 2],
     pub answer: [usize; 2],
-    /// Channels of the image, and of the answer.
+    /// Channels of the image and of the answer.
     pub channels: usize,
     pub made: usize,
     pub stride: [usize; 2],
@@ -32,14 +32,14 @@ pub(super) struct Convolution {
 }
 
 impl Convolution {
-    /// The answer, NHWC, from an image NHWC and a filter HWIO of these sizes.
+    /// The answer, as NHWC, for an image in NHWC and a filter in HWIO of these sizes.
     pub fn compute(&self, image: &[f32], filter: &[f32]) -> Vec<f32> {
         let patches = self.batch * self.answer[0] * self.answer[1];
         let depth = self.window[0] * self.window[1] * self.channels;
         let fair = patches.div_ceil(rayon::current_num_threads() * LOTS);
         let lot = (GATHERED / depth).min(fair).max(FEWEST);
         let mut answer = vec![0.0; patches * self.made];
-        // So many lots between two looks; whoever else needs the threads of the pool gets them then.
+        // The lots between two checks; other users of the thread pool get their turn then.
         let lots_at_once = (MOST_AT_ONCE / (lot * depth * self.made)).max(1);
         for (first, answer) in answer.chunks_mut(lots_at_once * lot * self.made).enumerate() {
             turn::look();
@@ -57,7 +57,7 @@ impl Convolution {
         answer
     }
 
-    /// Appends what the window sees, row by row, zeros outside the image.
+    /// Appends the elements under the window, row by row, with zeros outside the image.
     fn gather(&self, image: &[f32], patch: usize, to: &mut Vec<f32>) {
         let [height, width] = self.image;
         let (column, row) = (patch % self.answer[1], patch / self.answer[1]);
@@ -72,7 +72,7 @@ impl Convolution {
             let line = &image[(number * height + y) * width * self.channels..][..width * self.channels];
             let left = column * self.stride[1];
             if self.dilation[1] == 1 {
-                // From `left - before` on, as far as that is inside.
+                // From `left - before` on, clipped to the image.
                 let outside = self.before[1].saturating_sub(left).min(self.window[1]);
                 let start = (left + outside).saturating_sub(self.before[1]).min(width);
                 let inside = (self.window[1] - outside).min(width - start);
@@ -95,7 +95,7 @@ impl Convolution {
 mod tests {
     use super::*;
 
-    /// By the definition: each answer a sum over window and channels.
+    /// By the definition: each element of the answer is a sum over window and channels.
     fn by_definition(c: &Convolution, image: &[f32], filter: &[f32]) -> Vec<f32> {
         let mut answer = Vec::new();
         for (n, y, x, to) in (0..c.batch)
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_sum_over_the_window() {
+    fn a_convolution_is_the_sum_over_each_window() {
         let check = |image: [usize; 2], window, stride, dilation, before, answer| {
             for (batch, channels, made) in [(1, 1, 1), (3, 2, 5), (2, 70, 3)] {
                 let c = Convolution { batch, image, window, answer, channels, made, stride, dilation, before };
                 let whole = |count: usize| (0..count).map(|i| (i * 7 % 11) as f32 - 5.0).collect::<Vec<_>>();
                 let pixels = whole(batch * image[0] * image[1] * channels);
                 let filter = whole(window[0] * window[1] * channels * made);
-                // Whole numbers small enough that no order of summing rounds.
+                // Integers small enough that no order of summation rounds.
                 assert_eq!(c.compute(&pixels, &filter), by_definition(&c, &pixels, &filter), "{c:?}");
             }
         };

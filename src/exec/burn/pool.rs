@@ -1,4 +1,4 @@
-//! Pooling over two dimensions: the greatest or the mean of what a window sees.
+//! Two-dimensional pooling: the greatest element or the mean under each window.
 
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
@@ -9,7 +9,7 @@ use crate::exec::engine::{EngineOutcome, Values};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
-/// A pool whose shapes fit: its padding, and the answer's shape.
+/// A pool whose shapes match: its padding, and the shape of the result.
 fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
@@ -21,7 +21,7 @@ fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)
     (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
 }
 
-/// The padding, where it is as much before as behind.
+/// The padding, if it is the same before and after.
 fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
@@ -40,10 +40,10 @@ pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Valu
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
-/// Most elements under all windows between two looks at whether the step was given up.
+/// Most elements under all windows between two checks whether the step was given up.
 const MOST_POOLED: usize = 1 << 22;
 
-/// Some channels of some images: where they begin, and how many.
+/// Some channels of some images: first and count of each.
 struct Planes {
     images: (usize, usize),
     channels: (usize, usize),
@@ -55,7 +55,7 @@ impl Planes {
     }
 }
 
-/// What a function of some channels of some images answers for all; both NCHW.
+/// Applies a function to some channels of some images at a time; all are NCHW.
 fn by_images<B: Backing>(
     window: &Window,
     site: &Site<B>,
@@ -76,7 +76,7 @@ fn by_images<B: Backing>(
     Ok(made?.raw)
 }
 
-/// Padding that differs before and behind is put on as what no maximum can be.
+/// Uneven padding is added to the image, as minus infinity, which is never the maximum.
 fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result<(Array<B>, [usize; 2])> {
     match even(padding) {
         Some(padding) => Ok((image, padding)),
@@ -137,7 +137,7 @@ pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inp
     let dtype = gradient.dtype;
     let gradient = window.enter(gradient);
     let raw = by_images(window, site, dtype, image.clone(), |planes| {
-        // burn only asks for the images' shape here.
+        // burn uses only the images' shape here.
         let shape = [planes.images.1, planes.channels.1].iter().chain(&image.dims()[2..]).copied().collect();
         let zeros = site.full(0.0, dtype, shape).raw;
         let gradient = planes.of(&gradient).raw;

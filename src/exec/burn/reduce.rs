@@ -1,4 +1,4 @@
-//! Sums and their kin over some of the dimensions, and what is made of them: softmax, cross entropy.
+//! Reductions over some of the dimensions, and functions made of them: softmax, cross entropy.
 
 use burn_backend::TensorMetadata;
 use smallvec::SmallVec;
@@ -57,7 +57,7 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
             sizes.filter(|&(_, &gone)| !gone).map(|(&size, _)| size).collect()
         };
         if shape == *inputs[0].shape() {
-            // No dimension of more than one element goes, as in the gradient of what did not broadcast.
+            // Only dimensions of size 1 are reduced, as in the gradient of operands that were not broadcast.
             inputs.truncate(1);
             return Ok(EngineOutcome::Done(inputs));
         }
@@ -69,7 +69,7 @@ fn reduction<B: Backing>(kind: Fold, keep_dims: bool) -> Body<B> {
     })
 }
 
-/// Which dimensions the axes name; `None` where one is out of range or named twice.
+/// The dimensions that the axes name; `None` if one is out of range or named twice.
 fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
     let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
     for axis in value.clone().into_host()?.to_i64s()? {
@@ -82,7 +82,7 @@ fn axes(value: &Value, rank: usize) -> Result<Option<SmallVec<[bool; 8]>>> {
     Ok(Some(reduced))
 }
 
-/// Folds the dimensions that `reduced` says, as few of burn's reductions as do it: neighbours become one dimension.
+/// Folds the dimensions marked in `reduced` with as few of burn's reductions as possible, by merging neighbours.
 fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, shape: Shape) -> Result<Array<B>> {
     let mut runs = SmallVec::<[(usize, bool); 8]>::new();
     for (axis, &size) in x.shape.dims().iter().enumerate().filter(|&(_, &size)| size != 1) {
@@ -99,7 +99,7 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
     let is_narrow = x.dtype.size() == Some(2);
     let flat = x.in_order()?.reshape(runs.iter().map(|run| run.0).collect())?;
     let folded = match kind {
-        // A sum of many half floats may overflow where their mean does not.
+        // The sum of many half floats may overflow although their mean does not.
         Fold::Mean if is_narrow => at_once(flat, kind, &gone),
         Fold::Mean => in_parts(flat, Fold::Sum, &gone)?.map(|raw| B::float_div_scalar(raw, (count as f64).into())),
         _ => in_parts(flat, kind, &gone)?,
@@ -107,7 +107,7 @@ fn fold<B: Backing>(x: Array<B>, kind: Fold, reduced: impl Fn(usize) -> bool, sh
     folded.reshape(shape)
 }
 
-/// Folds the axes that are to go by burn's reductions; they stay as axes of size 1.
+/// Folds the axes marked in `gone` by burn's reductions; they stay, with size 1.
 fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
     let kept = x.shape.dims().iter().zip(gone).map(|(&size, &gone)| if gone { 1 } else { size }).collect();
     let raw = if gone == [true] {
@@ -130,17 +130,17 @@ fn at_once<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Array<B> {
     Array { raw, shape: kept, ..x }
 }
 
-/// As [`at_once`], of any kind but the mean. What is much is cut along its outermost axis: where that is kept, the answer
-/// comes part by part, each element as without parts; where it goes, the parts are folded one with the other.
+/// Like [`at_once`], for any kind but the mean. A large tensor is cut along its outermost axis: if that is kept, the
+/// answer is made part by part, each element as without parts; if it is reduced, the parts are folded together.
 fn in_parts<B: Backing>(x: Array<B>, kind: Fold, gone: &[bool]) -> Result<Array<B>> {
     let dims: SmallVec<[usize; 8]> = x.shape.dims().iter().copied().collect();
     let is_cut = |axis: &usize| dims[*axis] > 1;
-    let Some(outer) = (0..dims.len()).find(is_cut).filter(|_| blocks::is_much::<B>(&x.shape)) else {
+    let Some(outer) = (0..dims.len()).find(is_cut).filter(|_| blocks::is_large::<B>(&x.shape)) else {
         return Ok(at_once(x, kind, gone));
     };
     let elements: usize = dims.iter().product();
     let kept = (outer..dims.len()).find(|axis| is_cut(axis) && !gone[*axis]);
-    // Rows that are much by themselves are cut before they are folded.
+    // Rows that are large by themselves are cut before they are folded.
     let cut = kept.filter(|_| elements / dims[outer] > blocks::MOST_ELEMENTS).unwrap_or(outer);
     let most = (blocks::MOST_ELEMENTS / (elements / dims[cut])).max(1);
     if !gone[cut] {
@@ -176,7 +176,7 @@ fn along_rows<B: Backing>(function: fn(Raw<B>, usize) -> Raw<B>) -> Body<B> {
         let Some(axis) = inputs[0].rank().checked_sub(1) else { return Ok(EngineOutcome::Declined(inputs)) };
         admit_answer(&inputs)?;
         let [x] = arrays(site, inputs)?;
-        if blocks::is_much::<B>(&x.shape) {
+        if blocks::is_large::<B>(&x.shape) {
             let shape = x.shape.clone();
             return done(blocks::elementwise(&site.device, x.dtype, shape, 1, [x], |[raw]| function(raw, axis))?);
         }

@@ -1,6 +1,6 @@
-//! Every engine kernel against what TensorFlow answered, on every backend that this machine has.
+//! Every engine kernel against TensorFlow's answers, on every backend available on this machine.
 //!
-//! The cases are those of the host kernels. An engine may decline one, but not an op that it is here for altogether.
+//! The cases are those of the host kernels. An engine may decline a case, but not all cases of an op that it supports.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::exec::kernel::tests::{cases, list, same, tensor, with_node};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Tensor};
 
-/// How often an op is tried on a GPU.
+/// How many cases of an op are run on a GPU.
 const MOST_RUNS_ON_A_GPU: usize = 6;
 
-/// The engines there are, with what GPUs compute less exactly than CPUs: the factor on each tolerance.
+/// The available engines, each with the factor on the tolerances for what it computes less exactly than the host.
 fn engines() -> Vec<(Box<dyn Engine>, f64)> {
     let mut engines = vec![
         (adapters::cpu(BackendChoice::Flex).open().unwrap(), 4.0),
@@ -24,7 +24,7 @@ fn engines() -> Vec<(Box<dyn Engine>, f64)> {
     engines
 }
 
-/// What the engine answers; `None` where the host kernel has to.
+/// What the engine answers; `None` if it leaves the case to the host kernel.
 fn run(
     engine: &dyn Engine,
     case: &serde_json::Value,
@@ -39,14 +39,14 @@ fn run(
         if is_uploaded { engine.upload(input.clone()) } else { Ok(Value::Host(input.clone())) }
     };
     let inputs = inputs.iter().map(place).collect::<Result<Values>>()?;
-    // Again with the same inputs, lest the first call wrote over what it did not own.
+    // Again with the same inputs, in case the first call overwrote one that it did not own.
     let first = (kernel.run)(inputs.clone())?;
     match (first, (kernel.run)(inputs)?) {
         (EngineOutcome::Done(_), EngineOutcome::Done(values)) => {
             values.into_iter().map(Value::into_host).collect::<Result<_>>().map(Some)
         }
         (EngineOutcome::Declined(_), EngineOutcome::Declined(_)) => Ok(None),
-        _ => Err(Failure::invalid("declined one time, and not another")),
+        _ => Err(Failure::invalid("declined once, but not twice")),
     }
 }
 
@@ -61,8 +61,8 @@ fn engines_answer_as_tensorflow_does() {
             let inputs: Vec<Tensor> = list(&case["inputs"]).iter().map(tensor).collect();
             let op = case["op"].as_str().unwrap();
             for uploaded in [false, true] {
-                // A GPU compiles a shader for each op and dtype: a few cases of each will do, and what a shader is most
-                // likely to do otherwise.
+                // A GPU compiles a shader for each op and dtype: a few cases of each will do, and the special values,
+                // which shaders are most likely to get wrong.
                 let enough = ran.get(op).is_some_and(|&runs| runs >= MOST_RUNS_ON_A_GPU);
                 if engine.name() == "wgpu" && (case["gpu"] == false || enough && !name.starts_with("special.json")) {
                     continue;
@@ -89,7 +89,7 @@ fn engines_answer_as_tensorflow_does() {
                 wrong.push(format!("{} {name} uploaded: {uploaded} {op} {attrs} {inputs}: {why}", engine.name()));
             }
         }
-        // Lest every case be declined and nobody notice.
+        // In case every case is declined and nobody notices.
         for op in ["Add", "Mul", "Exp", "RealDiv", "Square", "Sqrt", "Neg", "AddN"] {
             assert!(ran.contains_key(op), "{} never ran {op}", engine.name());
         }
@@ -116,8 +116,8 @@ fn loosened(case: &serde_json::Value, slack: f64, wanted: &[Tensor]) -> serde_js
 }
 
 #[test]
-fn what_would_be_too_large_is_left_to_the_host_which_refuses_it() {
-    // Two vectors whose product passes the limit of a tensor, while each is small.
+fn a_result_that_would_be_too_large_is_left_to_the_host_to_refuse() {
+    // Two vectors whose product exceeds the limit of a tensor, while each is small.
     let long = 23_200;
     let zeros = |dims: &[usize]| Tensor::zeros(DType::F32, dims).unwrap();
     let ints = |values: &[i32]| Tensor::vector(values.to_vec());
@@ -164,7 +164,7 @@ fn what_would_be_too_large_is_left_to_the_host_which_refuses_it() {
 }
 
 #[test]
-fn a_tensor_comes_back_as_it_went() {
+fn a_tensor_is_unchanged_after_upload_and_download() {
     for (engine, _) in engines() {
         let check = |tensor: Tensor| {
             let uploaded = engine.upload(tensor.clone()).unwrap();
@@ -197,7 +197,7 @@ fn elements_cross_into_a_cpu_engine_and_back_without_a_copy() {
 }
 
 #[test]
-fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
+fn an_unshared_value_is_computed_in_place() {
     let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
     let case = serde_json::json!({ "op": "Neg" });
     let x = Tensor::from_vec([4096], vec![1f32; 4096]);
@@ -215,7 +215,7 @@ fn a_value_that_nobody_else_holds_is_computed_on_in_place() {
 fn a_gpu_updates_variables_as_tensorflow_does() {
     let Some(engine) = adapters::tests::gpu("updates on a GPU") else { return };
     let check = |op: &str, nesterov: Option<bool>, inputs: &[&[f32]], wanted: &[[f32; 2]]| {
-        // A variable is compiled for as a value: the op's own inputs are references, which a placeholder is none of.
+        // Compiled with values in place of the op's references, which a placeholder cannot provide.
         let attrs = crate::graph::Attrs::from([("use_nesterov", crate::graph::Attr::Bool(nesterov.unwrap_or(false)))]);
         let dtypes = vec![DType::F32; inputs.len()];
         let node = KernelNode { name: "update", op, attrs: &attrs, inputs: &dtypes, outputs: &[] };
@@ -249,13 +249,13 @@ fn a_gpu_updates_variables_as_tensorflow_does() {
 }
 
 #[test]
-fn convolutions_in_groups_are_cut_where_they_are_much() {
+fn large_grouped_convolutions_are_cut() {
     use burn_backend::ops::{ConvOptions, ModuleOps};
     use burn_backend::{TensorData, TensorMetadata, ops::FloatTensorOps, try_read_sync};
     use burn_flex::Flex;
     use serde_json::json;
 
-    // Whole numbers of which no sum rounds.
+    // Integers small enough that no sum rounds.
     let numbers = |dims: [usize; 4]| {
         let count: usize = dims.iter().product();
         Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 5) as f32 - 2.0).collect::<Vec<_>>())
@@ -278,7 +278,7 @@ fn convolutions_in_groups_are_cut_where_they_are_much() {
         assert_eq!(differs, None, "{op}");
     };
     let shape = |dims: &[usize]| Tensor::vector(dims.iter().map(|&size| size as i32).collect::<Vec<_>>());
-    // A part of a group at a time, and some groups at a time.
+    // Part of a group at a time, and several groups at a time.
     for (side, taken, groups) in [(64, 128, 2), (208, 8, 32)] {
         let (image, filter) = (numbers([1, 256, side, side]), numbers([5, 5, taken, 256]));
         let options = || ConvOptions::new([1, 1], [2, 2], [1, 1], groups);

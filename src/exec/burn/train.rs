@@ -1,7 +1,7 @@
 //! Updates of variables on a GPU, so that neither they nor their gradients leave it.
 //!
-//! A kernel takes the variables' values and then the op's other inputs, and answers the new values. The rates lie with
-//! the host, as single numbers do. On a CPU, the host's updates do in one pass what burn does in several.
+//! A kernel takes the variables' values and then the op's other inputs, and returns the new values. The rates lie on
+//! the host, as single numbers do. On a CPU, the host updates in one pass, for which burn needs several.
 
 use super::Body;
 use super::array::{Array, Site, host_scalar};
@@ -44,8 +44,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     }))
 }
 
-/// A kernel of `V` variables, `R` rates and one tensor of the variables' shape, which may stand among the rates. Where
-/// they are single numbers, which could be rates themselves, the host does it.
+/// A kernel of `V` variables, `R` rates and one tensor of the variables' shape, which may stand among the rates. If the
+/// variables are single numbers and so cannot be told from rates, the host updates them.
 fn update<B: Backing, const V: usize, const R: usize>(
     rule: impl Fn([Array<B>; V], Array<B>, [f64; R]) -> [Array<B>; V] + Send + 'static,
 ) -> Body<B> {

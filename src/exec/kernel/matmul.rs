@@ -30,11 +30,9 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         return no_kernel(node);
     }
     Ok(Some(call(move |[x, y]: [Tensor; 2]| match broadcasts {
-        None if x.rank() != 2 || y.rank() != 2 => Err(Failure::invalid(format!(
-            "In[0] and In[1] must both be matrices: {} vs. {}",
-            x.shape(),
-            y.shape()
-        ))),
+        None if x.rank() != 2 || y.rank() != 2 => {
+            Err(Failure::invalid(format!("In[0] and In[1] must both be matrices: {} vs. {}", x.shape(), y.shape())))
+        }
         Some(false)
             if x.rank() != y.rank()
                 || x.dims()[..x.rank().saturating_sub(2)] != y.dims()[..y.rank().saturating_sub(2)] =>

@@ -147,9 +147,7 @@ pub(super) fn ignores_bad_indices(node: &KernelNode) -> Result<bool> {
     match node.attrs.str("bad_indices_policy")? {
         "IGNORE" => Ok(true),
         "" | "DEFAULT" | "ERROR" => Ok(false),
-        other => {
-            Err(Failure::invalid(format!("bad_indices_policy is {other:?}, expected DEFAULT, ERROR or IGNORE")))
-        }
+        other => Err(Failure::invalid(format!("bad_indices_policy is {other:?}, expected DEFAULT, ERROR or IGNORE"))),
     }
 }
 

@@ -117,7 +117,13 @@ fn difference(x: &Tensor, y: &Tensor, index: DType) -> Result<Outputs> {
     let places = match (Keys::of(x)?, Keys::of(y)?) {
         (Keys::Numbers(x), Keys::Numbers(y)) => without(x.into_iter(), y.into_iter()),
         (Keys::Strings(x), Keys::Strings(y)) => without(x.iter().map(Some), y.iter().map(Some)),
-        _ => return Err(Failure::invalid(format!("x and y must have the same dtype, got {} and {}", x.dtype(), y.dtype()))),
+        _ => {
+            return Err(Failure::invalid(format!(
+                "x and y must have the same dtype, got {} and {}",
+                x.dtype(),
+                y.dtype()
+            )));
+        }
     };
     let values = gather(x, &Tensor::vector(places.iter().map(|&i| i as i64).collect()), 0, 0)?;
     Ok([values, call::ints(index, [places.len()], &places)?].into_iter().collect())

@@ -1,8 +1,8 @@
 //! Convolutions in two and three dimensions, and their gradients by the input and by the filter.
 //!
 //! The patches under a run of windows are gathered into rows of a matrix, which is multiplied by the filter; gradients
-//! take the same way back. Filters are laid out `[space…, in, out]`; if they have fewer input channels than the input,
-//! the channels are convolved in groups.
+//! take the same way back. Filters are laid out `[space…, in, out]`; if they have fewer input channels than the
+//! input, the channels are convolved in groups.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::widened;

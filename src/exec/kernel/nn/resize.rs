@@ -226,7 +226,9 @@ fn sizes(images: &Tensor, size: &Tensor) -> Result<([usize; 4], [usize; 2])> {
     if size.rank() != 1 || size.len() != 2 {
         return Err(Failure::invalid(format!("size must be 1-dimensional with two elements, got {}", size.shape())));
     }
-    let &[height, width] = size.to_i64s()?.as_slice() else { return Err(Failure::invalid("size must have two elements")) };
+    let &[height, width] = size.to_i64s()?.as_slice() else {
+        return Err(Failure::invalid("size must have two elements"));
+    };
     let (Ok(height), Ok(width)) = (usize::try_from(height), usize::try_from(width)) else {
         return Err(Failure::invalid(format!("output dimensions must be positive, got [{height},{width}]")));
     };
