@@ -1,10 +1,10 @@
 //! The command line: arguments in, text out, one file per subcommand.
 //!
-//! Results go to stdout and everything else to stderr. Every way to end has its exit code ([`Exit`]). Nothing here
-//! knows how a graph is planned, moved or run; that is the library's, and a program can have all of it without this.
+//! Results go to stdout and everything else to stderr. Each way to end has an exit code ([`Exit`]). This only parses
+//! and prints; planning and running graphs is the library's, which a program can use without it.
 
-/// As `std`'s, but a standard error that cannot be written (closed, a full disk, a reader that went away) is no reason to
-/// panic: what a command says there is beside its result. It stands before the modules, so that all of them have it.
+/// Like `std`'s, but without a panic if stderr cannot be written (closed, a full disk, a reader that went away), since
+/// the messages there only accompany a result. Defined before the modules, so that they all use it.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -36,37 +36,37 @@ use clap::{Parser, Subcommand};
 pub use failure::Exit;
 use failure::Trouble;
 
-/// What a subcommand answers: its exit code, or the trouble that ended it.
+/// What a subcommand returns: its exit code, or the error that ended it.
 type Outcome = Result<Exit, Trouble>;
 
 const EXAMPLES: &str = "\
 Examples:
-  meshtf node --name local/0                  hold a task; on the next machine or terminal: local/1
-  meshtf submit graph.json                    run a graph on the nodes that are up, print what it fetches
+  meshtf node --name local/0                  serve a task; on the next machine or terminal: local/1
+  meshtf submit graph.json                    run a graph on the nodes that are up, print its fetches
   meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
   meshtf run graph.json                       the same in this process, without a network
-  meshtf plan graph.json                      what would run where, and what would travel
-  meshtf ps                                   who is up
+  meshtf plan graph.json                      show placement and transfers without running
+  meshtf ps                                   list the tasks that are up
   meshtf ticket                               then, on another machine: meshtf join TICKET
 
 Exit codes:
-  0  all went well
+  0  success
   1  verify: a case differs
-  2  bad input: the command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written
-  3  the graph failed while it ran, or some of its variables have no value
-  4  the mesh: no node up, a task down or lost, a node that is full, a refused key, a name that is taken
-  5  out of time
-  130, 143  submit was ended by SIGINT (Ctrl-C) or SIGTERM, and has cancelled its steps
+  2  bad input: the command line, a file, the graph, a feed, a fetch, a name, or output that cannot be written
+  3  the graph failed while running, or some of its variables are uninitialized
+  4  the mesh: no node up, a task down or lost, a full node, a rejected key, a name already taken
+  5  timed out
+  130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps
 
 Environment:
-  MESHTF_HOME    folder of the mesh key and of the registry of this machine's nodes
+  MESHTF_HOME    folder with the mesh key and the registry of this machine's nodes
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
-  MESHTF_MEMORY  memory of a process that runs graphs (--memory)
+  MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
   MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace";
 
-/// TensorFlow 1's distributed runtime as one binary: named nodes that find each other, a graph split over them by its
-/// device strings, and the answer.
+/// TensorFlow 1's distributed runtime as one binary: named nodes find each other, and a graph is split over them by its
+/// device strings.
 #[derive(Debug, Parser)]
 #[command(name = "meshtf", version, max_term_width = 110, after_help = EXAMPLES, propagate_version = true)]
 pub struct Cli {
@@ -79,7 +79,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Hold a task of the mesh and serve it until SIGINT or SIGTERM
+    /// Serve a task of the mesh until SIGINT or SIGTERM
     Node(node::Args),
     /// Run a graph on the nodes that are up
     Submit(submit::Args),
@@ -87,13 +87,13 @@ enum Command {
     Run(run::Args),
     /// List the tasks that are up
     Ps(ps::Args),
-    /// Show what would run where and what would travel, without running
+    /// Show where each node of a graph would run and what would be transferred
     Plan(plan::Args),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
     /// Join a mesh with a ticket from one of its machines
     Join(join::Args),
-    /// Replay recorded TensorFlow sessions and compare
+    /// Replay recorded TensorFlow sessions and compare the results
     Verify(verify::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
@@ -108,7 +108,7 @@ pub fn main(has_stdout: bool) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come as errors too, and are none.
+            // Help and version are reported as errors, too.
             let code = if error.use_stderr() { Exit::BadInput } else { Exit::Ok };
             let printed = error.print().err().map(|error| Trouble::stdout(error).exit);
             return printed.unwrap_or(code).max(code).into();
@@ -116,7 +116,7 @@ pub fn main(has_stdout: bool) -> ExitCode {
     };
     log_to_stderr(cli.verbose);
     if let Err(error) = crate::descriptors::raise() {
-        tracing::debug!("the limit of open files stays {}: {error}", crate::descriptors::limit());
+        tracing::debug!("the limit of open files is still {}: {error}", crate::descriptors::limit());
     }
     match dispatch(cli.command) {
         Ok(exit) => exit.into(),
@@ -149,25 +149,25 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
         .enable_all()
         .on_thread_stop(crate::memory::tell_all)
         .build()
-        .map_err(|error| Trouble::mesh(format!("the async runtime does not start: {error}")))?;
+        .map_err(|error| Trouble::mesh(format!("the async runtime failed to start: {error}")))?;
     let outcome = runtime.block_on(work);
-    // What still sleeps in the background has nothing left to say.
+    // Background tasks that still sleep have nothing left to report.
     runtime.shutdown_background();
     outcome
 }
 
-/// Threads for the network: half of the cores, as devices compute on all of them, and no more than sockets keep busy.
-/// One more than that costs: each message that comes wakes a second thread to look for work that is not there.
+/// Threads for the network: half of the cores, since devices compute on all of them, and no more than sockets keep
+/// busy. One too many costs time: each incoming message would wake a second thread that finds no work.
 fn network_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4))
 }
 
-/// Logs what `MESHTF_LOG` says, or what `-v` asks for, on stderr.
+/// Logs to stderr as `MESHTF_LOG` or `-v` says.
 fn log_to_stderr(verbose: u8) {
     use tracing_subscriber::filter::Targets;
     use tracing_subscriber::prelude::*;
 
-    // What is beneath us speaks up only when somebody is looking for it.
+    // Libraries log only if somebody is looking for a problem.
     let levels = match verbose {
         0 => "warn,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error",
         1 => "info,libp2p=warn,libp2p_mdns=error,netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn",
@@ -177,17 +177,17 @@ fn log_to_stderr(verbose: u8) {
     let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels.to_owned());
     let filter: Targets = levels.parse().unwrap_or_else(|error| {
         eprintln!(
-            "meshtf: MESHTF_LOG={levels}: {error}; it is written debug or meshtf::mesh=trace, or both with a comma"
+            "meshtf: MESHTF_LOG={levels}: {error}; expected debug, or meshtf::mesh=trace, or several with commas"
         );
         Targets::new().with_default(tracing::Level::WARN)
     });
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        // It would report a standard error that cannot be written on standard error, and panic.
+        // Otherwise it would report an error of stderr on stderr, and panic.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(verbose > 0);
-    // A program that embeds this one and logs already keeps what it has.
+    // A program that embeds this one and has a logger keeps it.
     let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_bad_input() {
+    fn invalid_command_lines_are_bad_input() {
         let check = |line: &str, right: bool| {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert_eq!(parsed.is_ok(), right, "{line}: {parsed:?}");

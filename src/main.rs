@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[global_allocator]
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
-/// Whether this process was started with a standard output (it is not in `meshtf … >&-`). Before `main`, Rust opens
-/// /dev/null in the place of one that is closed, and from there on it looks the same as one that leads to /dev/null on
-/// purpose: so this is looked at earlier still, where the system offers that. Only the command does so, not the library.
+/// Whether this process was started with a standard output, unlike in `meshtf … >&-`. Before `main`, Rust opens /dev/null
+/// in place of a closed one, which cannot be told from a deliberate /dev/null any more: so the check runs before that, if
+/// the system supports it. Only the command does this, not the library.
 static HAS_STDOUT: AtomicBool = AtomicBool::new(true);
 
 #[cfg(target_os = "linux")]
@@ -17,7 +17,7 @@ static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
 
 #[cfg(target_os = "linux")]
 extern "C" fn look_at_stdout() {
-    // SAFETY: asking for the flags of a descriptor touches no memory, whether it is open or not.
+    // SAFETY: reading the flags of a descriptor accesses no memory, whether it is open or not.
     let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } != -1;
     HAS_STDOUT.store(is_open, Ordering::Relaxed);
 }
@@ -27,15 +27,15 @@ fn main() -> std::process::ExitCode {
     meshtf::cli::main(HAS_STDOUT.load(Ordering::Relaxed))
 }
 
-/// Looking for GPUs asks for a Wayland display too, and libwayland prints a line for each time where this variable is not
-/// set. Any absolute path will do; this one belongs to the user, holds no display, and need not exist.
+/// Looking for GPUs also asks for a Wayland display, and libwayland prints a line each time if this variable is unset.
+/// Any absolute path will do; this one belongs to the user, contains no display, and need not exist.
 fn silence_wayland() {
     const RUNTIME: &str = "XDG_RUNTIME_DIR";
     let is_unset = std::env::var_os(RUNTIME).is_none_or(|folder| folder.is_empty());
     if let (true, Ok(home)) = (is_unset, meshtf::mesh::home())
         && home.is_absolute()
     {
-        // SAFETY: `main` has only just begun, and no other thread runs that could read the environment.
+        // SAFETY: this runs first in `main`, when no other thread could read the environment.
         unsafe { std::env::set_var(RUNTIME, home) };
     }
 }

@@ -15,15 +15,15 @@ pub enum Exit {
     Ok = 0,
     /// `verify`: a case differs.
     Differs = 1,
-    /// The command line, a file, the graph, a feed, a fetch, a name; or a result that cannot be written.
+    /// The command line, a file, the graph, a feed, a fetch, a name; or output that cannot be written.
     BadInput = 2,
-    /// The graph failed while it ran, or some of its variables have no value.
+    /// The graph failed while running, or some of its variables are uninitialized.
     GraphFailed = 3,
-    /// No node up, a task down or lost, a node that is full, a refused key, a name that is taken.
+    /// No node up, a task down or lost, a full node, a rejected key, a name already taken.
     Mesh = 4,
-    /// Out of time.
+    /// Timed out.
     Timeout = 5,
-    /// Ended by SIGINT and by SIGTERM, as a shell shows a process that a signal ends.
+    /// Ended by SIGINT or SIGTERM; the code is the one that shells report for a process killed by that signal.
     Interrupted = 130,
     Terminated = 143,
 }
@@ -34,7 +34,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What ended a command: how it exits, and what it says.
+/// The error that ended a command: its exit code and message.
 #[derive(Debug)]
 pub(super) struct Trouble {
     pub exit: Exit,
@@ -49,7 +49,7 @@ impl Trouble {
         Trouble { exit, message: message.into(), closed_pipe: false, is_task_down: false }
     }
 
-    /// The same in one process, where every task that the graph names is there: what is missing is the graph's fault.
+    /// The same for one process, which hosts every task that the graph names: a missing task is an error in the graph.
     pub fn without_mesh(self) -> Self {
         let exit = if self.is_task_down { Exit::BadInput } else { self.exit };
         Trouble { exit, ..self }
@@ -63,14 +63,14 @@ impl Trouble {
         Trouble::new(Exit::Mesh, message)
     }
 
-    /// stdout could not be written. A reader that has gone away (`meshtf … | head -1`) wants no message.
+    /// stdout could not be written. If the reader went away (`meshtf … | head -1`), there is no message.
     pub fn stdout(error: std::io::Error) -> Self {
         let closed_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
         let exit = if closed_pipe { Exit::Ok } else { Exit::BadInput };
         Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
     }
 
-    /// Whether there is nobody left to read.
+    /// Whether nobody is left to read.
     pub fn is_closed_pipe(&self) -> bool {
         self.closed_pipe
     }
@@ -83,8 +83,8 @@ impl fmt::Display for Trouble {
 }
 
 impl From<Failure> for Trouble {
-    /// Lost tasks and lack of time are told from what the graph did. What failed before a step began was refused:
-    /// the input is to blame; what failed in a step is the graph's.
+    /// Distinguishes lost tasks and timeouts from failures of the graph. A failure before a step began is due to the
+    /// input, one in a step is the graph's.
     fn from(failure: Failure) -> Self {
         let is_task_down = failure.reason == Some(Reason::TaskDown);
         Trouble { is_task_down, ..Trouble::new(exit_of(&failure), failure.to_string()) }
@@ -104,7 +104,7 @@ impl From<NameError> for Trouble {
 }
 
 impl From<NodeError> for Trouble {
-    /// A name that is taken, a port that is not free: the mesh. An address that is none, a damaged key: the input.
+    /// A taken name or port is a mesh error; an invalid address or a damaged key is bad input.
     fn from(error: NodeError) -> Self {
         let message = error.to_string();
         let exit = match error {
@@ -119,14 +119,14 @@ impl From<NodeError> for Trouble {
     }
 }
 
-/// A task that is down, or a node that let go of what it kept, is the mesh's, whatever it led to. Everything else that
-/// happens in a step is the graph's, and what is refused before one is the input's.
+/// A task that is down, or a node that dropped what it held, is a mesh error, whatever it led to. Any other failure in
+/// a step is the graph's, and what is refused before a step is bad input.
 fn exit_of(failure: &Failure) -> Exit {
     match failure.code {
         _ if failure.reason == Some(Reason::TaskDown) => Exit::Mesh,
         Code::Unavailable | Code::Unauthenticated => Exit::Mesh,
         Code::DeadlineExceeded => Exit::Timeout,
-        // A node of the graph may say so too: a queue that is closed.
+        // A node of the graph may fail with these, too: a queue that is closed.
         Code::Aborted | Code::ResourceExhausted if failure.node.is_none() && !failure.is_in_step() => Exit::Mesh,
         _ if failure.is_in_step() => Exit::GraphFailed,
         Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unimplemented | Code::OutOfRange => {

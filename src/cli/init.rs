@@ -1,4 +1,4 @@
-//! A file's `init`: run where the variables that it sets have no values yet, and never over values that are there.
+//! A file's `init`: run if the variables that it sets are uninitialized, and never over existing values.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::Session;
 use crate::graph::{Graph, NodeDef, NodeId, Output};
 use crate::tensor::DType;
 
-/// Most variables that a message names.
+/// Most variables named in a message.
 const MAX_NAMED: usize = 8;
 
 /// The variables that `init` sets.
@@ -15,23 +15,23 @@ pub(super) struct Checks(Vec<Check>);
 
 struct Check {
     variable: String,
-    /// The device string that its node states.
+    /// The device string of its node.
     device: String,
-    /// The node that tells whether it has a value.
+    /// The node that checks whether it is initialized.
     node: String,
 }
 
-/// What is to be done about `init`.
+/// What to do about `init`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// None of the variables has a value, or it sets none: it is to run.
+    /// None of the variables has a value, or it sets none: run it.
     Run,
-    /// All have theirs.
+    /// All have values: skip it.
     Skip,
 }
 
 impl Checks {
-    /// Adds a node to the graph for each variable that these nodes of it, or what they wait for, assign.
+    /// Adds a node to the graph for each variable that these nodes, or nodes they depend on, assign.
     pub fn add(graph: Graph, init: &[String]) -> (Graph, Checks) {
         let ids = assigned(&graph, init);
         if ids.is_empty() {
@@ -55,15 +55,15 @@ impl Checks {
         }
         match Graph::new(defs) {
             Ok(graph) => (graph, Checks(checks)),
-            // What was a graph is one with these nodes, too; if not, init runs as it stands there.
+            // Adding these nodes keeps a valid graph valid; otherwise init runs unconditionally.
             Err(_) => (graph, Checks(Vec::new())),
         }
     }
 
-    /// What is to be done about `init`, as things are.
+    /// Finds out what to do about `init`.
     ///
     /// # Errors
-    /// Where some of the variables have a value and some have not; what asking fails with.
+    /// If some of the variables have a value and others have not; errors of running the check.
     pub async fn due(&self, session: &Session) -> Result<Due, Trouble> {
         if self.0.is_empty() {
             return Ok(Due::Run);
@@ -93,16 +93,16 @@ fn half_there(missing: &[&Check], all: usize) -> Trouble {
         names.push(format!("and {} more", missing.len() - MAX_NAMED));
     }
     let why = format!(
-        "{} of the {all} variables that the file's init sets have no value, and the others have theirs: a task was restarted, \
-         or init failed half-way. Without a value: {}. Restore a checkpoint by a node of the graph (--run), or start over with \
-         --init, which sets all of them anew",
+        "{} of the {all} variables that the file's init sets are uninitialized, but the others have values: a task was \
+ restarted, or init failed halfway. Uninitialized: {}. Restore a checkpoint with a node of the graph (--run), or \
+ start over with --init, which initializes all of them again",
         missing.len(),
         names.join(", ")
     );
     Trouble::new(Exit::GraphFailed, why)
 }
 
-/// The variables that these nodes, and whatever they wait for, assign; in the graph's order.
+/// The variables that these nodes and their dependencies assign, in the order of the graph.
 fn assigned(graph: &Graph, init: &[String]) -> BTreeSet<NodeId> {
     let mut open: Vec<NodeId> = init.iter().filter_map(|name| graph.find(name)).collect();
     let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
@@ -118,7 +118,7 @@ fn assigned(graph: &Graph, init: &[String]) -> BTreeSet<NodeId> {
     variables
 }
 
-/// The variables whose reference or handle can come to a node's first input: one, but for a handle that a branch chooses.
+/// The variables whose reference or handle may reach a node's first input: one, unless a branch chooses a handle.
 fn variable_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut open: Vec<NodeId> = graph.node(id).inputs.first().map(|input| input.node).into_iter().collect();
     let mut seen: BTreeSet<NodeId> = open.iter().copied().collect();
@@ -145,7 +145,7 @@ mod tests {
     use crate::graph::read;
 
     #[test]
-    fn what_init_assigns_is_found() {
+    fn variables_that_init_assigns_are_found() {
         let check = |nodes: &str, init: &str, variables: &[&str]| {
             let text = format!(r#"{{ "version": 1, "nodes": {{ {nodes} }} }}"#);
             let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();

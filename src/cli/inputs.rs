@@ -1,4 +1,4 @@
-//! What `submit`, `run` and `plan` have in common: a graph file, what to feed it, what to ask of it.
+//! What `submit`, `run` and `plan` share: a graph file, feeds and fetches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,27 +13,27 @@ use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId};
 use crate::plan::{self, Signature};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
-/// Largest file that is read, graph or array: what one tensor may hold, and room for a graph around it.
+/// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
 
 /// A graph, feeds and fetches.
 #[derive(Debug, clap::Args)]
 pub(super) struct GraphArgs {
-    /// Graph file: graph.json, or a GraphDef as TensorFlow writes it (JSON or binary); - reads stdin
+    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary); - reads stdin
     graph: PathBuf,
-    /// Tensor to fetch, NAME or NAME:PORT; again, or with commas, for more [default: what the file says]
+    /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE.npy; again for more.
-    /// Text that begins with @ is quoted, NAME='"@text"'
+    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE.npy; repeatable. Text that begins
+    /// with @ must be quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
-    /// Node to run without fetching anything from it; again, or with commas, for more
+    /// Node to run without fetching its outputs; repeatable, or separated by commas
     #[arg(long = "run", value_name = "NODE", value_delimiter = ',')]
     targets: Vec<String>,
 }
 
-/// `--feed NAME=VALUE`, taken apart.
+/// `--feed NAME=VALUE`, parsed.
 #[derive(Clone, Debug, PartialEq)]
 struct Feed {
     tensor: String,
@@ -46,13 +46,13 @@ fn feed(text: &str) -> Result<Feed, String> {
             Ok(Feed { tensor: tensor.to_owned(), value: value.to_owned() })
         }
         Some((tensor, "")) if !tensor.is_empty() => {
-            Err(format!("it has no value; the empty string is written {tensor}='\"\"'"))
+            Err(format!("the value is missing; for an empty string use {tensor}='\"\"'"))
         }
-        _ => Err("a feed is written NAME=VALUE, e.g. x=2.5, x=[[1,2],[3,4]] or x=@x.npy".to_owned()),
+        _ => Err("expected NAME=VALUE, e.g. x=2.5, x=[[1,2],[3,4]] or x=@x.npy".to_owned()),
     }
 }
 
-/// A value as the command line states it, as the `dtype` that is wanted.
+/// A value on the command line as a tensor of `dtype`.
 fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
     if let Some(file) = value.strip_prefix('@') {
         let bytes = read(file.as_ref()).map_err(|trouble| trouble.to_string())?;
@@ -63,9 +63,9 @@ fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
         let mut why = failure.message;
         let list = format!("[{value}]");
         if value.contains(',') && graph::read_literal(&list, dtype).is_ok() {
-            why.push_str(&format!("; a list is written {list}"));
+            why.push_str(&format!("; for a list use {list}"));
         } else if !value.starts_with('{') && !why.contains(dtype.name()) {
-            why.push_str(&format!("; {dtype} is wanted"));
+            why.push_str(&format!("; expected {dtype}"));
         }
         why
     })
@@ -83,39 +83,39 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Trouble::input(format!("{name} is larger than {MAX_FILE_BYTES} bytes, the limit of one file")));
+        return Err(Trouble::input(format!("{name} exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
     }
     Ok(bytes)
 }
 
-/// What is wrong with a name that is fetched, fed or run, and what would be right.
+/// The error for an invalid name to fetch, feed or run, with a hint.
 fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
     let hint = match error {
         GraphError::NoSuchPort { ports: 0, .. } => {
-            format!("; it has no value to {role}: to run it, name it with --run (or in \"targets\")")
+            format!("; it has no output to {role}; to run it, use --run (or \"targets\" in the file)")
         }
         GraphError::NoSuchNode { .. } if role == "run" && name.contains(':') => {
-            "; what is run is a node, whose name has no :PORT".to_owned()
+            "; expected the name of a node, without :PORT".to_owned()
         }
         _ => String::new(),
     };
     Trouble::input(format!("{role} {name}: {error}{hint}"))
 }
 
-/// A graph read and checked, with everything a step takes.
+/// A validated graph with all arguments of a step.
 pub(super) struct Job {
     pub graph: Graph,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
     pub targets: Vec<String>,
-    /// Nodes to run once before the first step: those of the file.
+    /// Nodes to run once before the first step, as named in the file.
     pub init: Vec<String>,
-    /// Whether they are run without being asked for.
+    /// Whether they run without --init.
     pub runs_init: bool,
 }
 
 impl GraphArgs {
-    /// Reads the file and every feed, and holds them against each other.
+    /// Reads the file and every feed, and checks them against each other.
     pub fn read(&self) -> Result<Job, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
         let bytes = read(&self.graph)?;
@@ -128,7 +128,7 @@ impl GraphArgs {
             at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
         })?;
 
-        // Who says what to run means to go on with the variables as they are.
+        // Naming what to run means to go on with the variables as they are.
         let by_file = self.fetch.is_empty() && self.targets.is_empty();
         let (fetches, targets) = match by_file {
             true => (program.fetch, program.targets),
@@ -138,7 +138,7 @@ impl GraphArgs {
         let init = program.init;
         if fetches.is_empty() && targets.is_empty() {
             return Err(Trouble::input(format!(
-                "{} does not say what to fetch: name it with --fetch (or --run, to run a node without fetching)",
+                "{} does not say what to fetch: use --fetch (or --run, to run a node without fetching)",
                 self.graph.display()
             )));
         }
@@ -149,7 +149,7 @@ impl GraphArgs {
             graph.find_or_nearest(target).map_err(|error| asked("run", target, &error))?;
         }
 
-        // What the command line feeds stands before what the file feeds.
+        // The command line's feeds override the file's.
         let mut feeds: BTreeMap<String, Tensor> = program.feed.into_iter().collect();
         let mut seen = BTreeSet::new();
         for Feed { tensor, value } in &self.feed {
@@ -166,7 +166,7 @@ impl GraphArgs {
             feeds.retain(|name, _| graph.output(name).ok() != Some(output));
             feeds.insert(tensor.clone(), fed);
         }
-        // A node that no step can run is better told now than by the master.
+        // Reports a node that no step can run now, before the master does.
         if graph.has_refused() {
             let fed: Vec<String> = feeds.keys().cloned().collect();
             let step = |fetches: &[String], targets: &[String]| Signature {
@@ -194,14 +194,14 @@ impl Job {
         }
     }
 
-    /// The graph with a placeholder of the fed shape for each tensor that is fed, for whoever plans without the values. What a
-    /// placeholder of the file does not admit is left to the run to refuse.
+    /// The graph with a placeholder of the fed shape for each fed tensor, for planning without the values. If the
+    /// file's placeholder does not admit the shape, it is left for the run to refuse.
     pub fn graph_as_fed(&self) -> Cow<'_, Graph> {
         if self.feeds.is_empty() {
             return Cow::Borrowed(&self.graph);
         }
         let mut defs = self.graph.to_defs();
-        // Those run though they are fed: something waits for the node and not for its value.
+        // Fed nodes that run nevertheless, since something depends on the node and not on its value.
         let mut run: BTreeSet<NodeId> =
             self.targets.iter().chain(&self.init).filter_map(|name| self.graph.find(name)).collect();
         run.extend(self.graph.nodes().flat_map(|(_, node)| &node.control));
@@ -234,7 +234,7 @@ impl Job {
         Ok(types)
     }
 
-    /// The feeds as a session takes them.
+    /// The feeds in the form that a session takes.
     pub fn feeds(&self) -> Vec<(&str, Tensor)> {
         self.feeds.iter().map(|(tensor, value)| (tensor.as_str(), value.clone())).collect()
     }

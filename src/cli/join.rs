@@ -1,26 +1,26 @@
-//! `meshtf join`: takes a ticket, and with it the mesh key of another machine.
+//! `meshtf join`: accepts a ticket, and with it the mesh key of another machine.
 
 use std::io::Read;
 
 use super::{Exit, Outcome, Trouble};
 use crate::mesh::{Accepted, Ticket, home};
 
-/// Longest input that is looked at as a ticket.
+/// Longest input that is parsed as a ticket.
 const MAX_TICKET_BYTES: u64 = 64 << 10;
 
 /// Join a mesh with a ticket from one of its machines
 ///
-/// Keeps the mesh's key and addresses in this user's folder. From then on nodes and commands of this machine find the mesh
-/// by themselves.
+/// Stores the mesh's key and addresses in this user's folder. From then on nodes and commands on this machine find the
+/// mesh without flags.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf join meshtf-ticket-1.AbCd…
   ssh other-machine meshtf ticket | meshtf join -")]
 pub struct Args {
-    /// The line that `meshtf ticket` printed; - reads it from stdin
+    /// The line printed by `meshtf ticket`; - reads it from stdin
     ticket: String,
-    /// Replace the key that this machine already has for a mesh of that name
+    /// Replace the key that this machine already has for a mesh of this name
     #[arg(long)]
     replace: bool,
 }
@@ -38,7 +38,7 @@ pub(super) async fn join(args: Args) -> Outcome {
     let ticket: Ticket = text.parse().map_err(|error| Trouble::input(format!("{error}")))?;
     let home = home().map_err(|error| Trouble::input(error.to_string()))?;
     let accepted = ticket.accept(&home, args.replace).map_err(|error| {
-        let hint = if args.replace { "" } else { " (--replace does it all the same)" };
+        let hint = if args.replace { "" } else { " (--replace replaces it)" };
         Trouble::input(format!("{error}{hint}"))
     })?;
     let done = match accepted {
@@ -46,9 +46,13 @@ pub(super) async fn join(args: Args) -> Outcome {
         Accepted::Known => "already had the key of",
         Accepted::Replaced => "replaced the key of",
     };
-    eprintln!("{done} mesh {:?}, with {} address(es) to dial", ticket.mesh, ticket.addresses.len());
+    let addresses = match ticket.addresses.len() {
+        1 => "1 address".to_owned(),
+        count => format!("{count} addresses"),
+    };
+    eprintln!("{done} mesh {:?}, with {addresses} to dial", ticket.mesh);
     let mesh =
         if ticket.mesh == crate::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
-    eprintln!("see who is up with: meshtf ps{mesh}");
+    eprintln!("to list its tasks: meshtf ps{mesh}");
     Ok(Exit::Ok)
 }

@@ -1,29 +1,29 @@
-//! `--memory`: what a process that runs graphs may hold, and what that is where nobody says.
+//! `--memory`: the memory budget of a process that runs graphs, and its default.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::memory::{self, Bytes};
 
-/// The part of what there is that a process takes for itself where nobody says, in percent: the rest is for code, stacks,
-/// what the allocator keeps between steps, and the machine's other programs.
+/// The default share of the available memory, in percent: the rest is for code, stacks, what the allocator keeps
+/// between steps, and the machine's other programs.
 const SHARE_PERCENT: u64 = 80;
 
-/// A budget below this leaves nothing for values beside what a node itself needs.
+/// A smaller budget leaves nothing for values beside what a node itself needs.
 const LEAST_BYTES: u64 = 32 << 20;
 
-/// Address space under `ulimit -v` that is left to threads' stacks and to what the allocator maps ahead.
+/// Address space under `ulimit -v` that is reserved for threads' stacks and for what the allocator maps ahead.
 const ADDRESS_MARGIN_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, clap::Args)]
 pub struct MemoryArgs {
-    /// Memory for tensors, variables, queues and messages: 4GB, 512MiB, or 50% of what the machine or container has. Over
-    /// it a step fails with ResourceExhausted [default: 80%]
+    /// Memory for tensors, variables, queues and messages: 4GB, 512MiB, or 50% of the machine's or container's memory.
+    /// Steps that exceed it fail with ResourceExhausted [default: 80%]
     #[arg(long, value_name = "SIZE", env = "MESHTF_MEMORY", value_parser = size)]
     memory: Option<Size>,
 }
 
-/// A size as the command line states it.
+/// A size on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Size {
     Bytes(u64),
@@ -31,10 +31,10 @@ enum Size {
 }
 
 impl MemoryArgs {
-    /// Makes it the budget of this process. To be called before the first tensor.
+    /// Sets the budget of this process. Call this before the first tensor is made.
     pub fn apply(&self) {
         let bytes = match self.memory {
-            // More than `ulimit -v` leaves would end the process before it is refused.
+            // With more than `ulimit -v` allows, the process would be killed before the budget refuses.
             Some(Size::Bytes(bytes)) => Some(addresses(100).map_or(bytes, |most| most.min(bytes))),
             Some(Size::Percent(percent)) => available(percent),
             None => available(SHARE_PERCENT),
@@ -45,7 +45,7 @@ impl MemoryArgs {
     }
 }
 
-/// What a node says of its budget when it serves: ` memory=4.00GB`.
+/// The budget as shown in a node's serving line: ` memory=4.00GB`.
 pub(super) fn shown() -> String {
     memory::limit().map_or_else(String::new, |limit| format!(" memory={}", Bytes(limit).to_string().replace(' ', "")))
 }
@@ -55,11 +55,11 @@ fn size(text: &str) -> Result<Size, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim().to_ascii_lowercase());
-    let wrong = || format!("{text:?} is no size such as 4GB, 512MiB or 50%");
+    let wrong = || format!("{text:?} is not a size such as 4GB, 512MiB or 50%");
     let number: f64 = number.parse().map_err(|_| wrong())?;
     if unit == "%" {
         if !(1.0..=100.0).contains(&number) {
-            return Err(format!("{text:?}: between 1% and 100% of what there is"));
+            return Err(format!("{text:?}: a percentage must be between 1% and 100%"));
         }
         return Ok(Size::Percent(number as u64));
     }
@@ -77,31 +77,31 @@ fn size(text: &str) -> Result<Size, String> {
     };
     let bytes = (number * factor as f64) as u64;
     if bytes < LEAST_BYTES {
-        return Err(format!("{text:?} is too little: a node needs {} at least", Bytes(LEAST_BYTES as usize)));
+        return Err(format!("{text:?} is too little: a node needs at least {}", Bytes(LEAST_BYTES as usize)));
     }
     Ok(Size::Bytes(bytes))
 }
 
-/// So much of what this process can get: of the machine's memory or the container's share of it, and of the addresses
-/// that `ulimit -v` leaves. `None` where the system tells neither.
+/// A percentage of what this process can get: of the machine's memory or the container's limit, and of the address
+/// space that `ulimit -v` leaves. `None` if the system reports neither.
 fn available(percent: u64) -> Option<u64> {
     let memory = [machine(), cgroup(Path::new("/"))].into_iter().flatten().min().map(|bytes| bytes / 100 * percent);
     memory.into_iter().chain(addresses(percent)).min()
 }
 
-/// So much of the addresses that `ulimit -v` leaves for values.
+/// A percentage of the address space that `ulimit -v` leaves for values.
 fn addresses(percent: u64) -> Option<u64> {
     addresses_left().map(|bytes| bytes.saturating_sub(ADDRESS_MARGIN_BYTES) / 100 * percent.min(SHARE_PERCENT))
 }
 
 fn machine() -> Option<u64> {
-    // SAFETY: both only answer a number.
+    // SAFETY: both only return a number.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)
 }
 
-/// The least of the limits of this process's control groups, of either version, and of the groups around them. `root` is
-/// where the file systems are looked for.
+/// The least limit of this process's control groups, of either version, and of their parents. `root` is where the file
+/// systems are mounted.
 fn cgroup(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mount = root.join("sys/fs/cgroup");
@@ -117,22 +117,22 @@ fn cgroup(root: &Path) -> Option<u64> {
             return Vec::new();
         };
         let path = PathBuf::from(path.trim_start_matches('/'));
-        // A container that sees its own group as the root has no folder of that path: then the root is its limit.
+        // In a container that sees its own group as the root, this path does not exist: the root has the limit.
         path.ancestors().filter_map(|group| limit_in(&mount.join(group).join(file))).collect()
     });
     limits.min()
 }
 
-/// The limit that a file states; `None` for `max`, and for version 1's way to say so, which is a number past any memory.
+/// The limit in a file; `None` for `max`, and for version 1's equivalent, a number greater than any memory.
 fn limit_in(file: &Path) -> Option<u64> {
     let bytes: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     (bytes < 1 << 60).then_some(bytes)
 }
 
-/// Addresses that this process may still map; `None` where it is not limited.
+/// Address space that this process may still map; `None` if it is unlimited.
 fn addresses_left() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call fills in the structure it is given.
+    // SAFETY: the call fills in the structure that it is given.
     let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
     if told != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return None;
@@ -140,10 +140,10 @@ fn addresses_left() -> Option<u64> {
     Some(limit.rlim_cur.saturating_sub(mapped().unwrap_or(0)))
 }
 
-/// Addresses that this process has mapped.
+/// Address space that this process has mapped.
 fn mapped() -> Option<u64> {
     let pages: u64 = fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
-    // SAFETY: it only answers a number.
+    // SAFETY: it only returns a number.
     pages.checked_mul(u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_a_container_and_those_around_it_counts() {
+    fn the_least_limit_of_a_container_and_its_parents_counts() {
         let check = |groups: &str, files: &[(&str, &str)], want: Option<u64>| {
             let root = temp_dir::TempDir::new().unwrap();
             let write = |path: &str, text: &str| {

@@ -1,4 +1,4 @@
-//! `meshtf node`: holds a task and serves it until it is told to stop.
+//! `meshtf node`: serves a task until it is told to stop.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 
-/// When a node that nobody has met yet says what it tried.
+/// When a node that has met no other reports what it tried.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
 
-/// Hold a task of the mesh and serve it until SIGINT or SIGTERM
+/// Serve a task of the mesh until SIGINT or SIGTERM
 ///
-/// Prints one line when it serves: name, PeerId, addresses, devices. Nodes of one user on one machine, and on one local
-/// network after `meshtf join`, find each other with no flag.
+/// Prints one line when it is ready: name, PeerId, addresses, devices. Nodes of one user on one machine, and on one
+/// local network after `meshtf join`, find each other without flags.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,30 +33,30 @@ Examples:
   meshtf node --name local/0 --grpc 127.0.0.1:2222       for tf.Session(\"grpc://127.0.0.1:2222\")
   meshtf node --name worker/0 --cluster cluster.json     {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
 pub struct Args {
-    /// Task to hold, local/0 or /job:local/task:0
+    /// Task to serve, local/0 or /job:local/task:0
     #[arg(long, value_name = "TASK")]
     name: Task,
-    /// What computes: auto takes the best there is
+    /// Compute backend; auto picks the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Address to listen on, host:port or a multiaddr; again for more [default: every interface, a free port]
+    /// Address to listen on, host:port or a multiaddr; repeatable [default: every interface, a free port]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// ClusterSpec as JSON, job to addresses: this task listens where the file says, and dials the others
+    /// ClusterSpec as JSON, job to addresses: this task listens on its own address and dials the others
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// Folder that graphs may save to and restore from; nothing outside it is touched [default: a folder of its own]
+    /// Folder in which graphs may save and restore files; they can access nothing else [default: a folder of its own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Also serve TensorFlow's clients here: tf.Session("grpc://HOST:PORT"); port 0 takes a free one. Other addresses than
-    /// this machine's own need --grpc-token-file
+    /// Also serve TensorFlow clients at this address: tf.Session("grpc://HOST:PORT"); port 0 picks a free one. Anything
+    /// but a loopback address requires --grpc-token-file
     #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
     grpc: Option<SocketAddr>,
-    /// File with the token that TensorFlow's clients must show, as `authorization: Bearer TOKEN` or as
-    /// experimental.session_metadata.name of their ConfigProto. Only its owner may be able to read it (chmod 600)
+    /// File with the token that TensorFlow clients must present, as `authorization: Bearer TOKEN` or as
+    /// experimental.session_metadata.name in their ConfigProto. It must be readable by its owner only (chmod 600)
     #[arg(long, value_name = "FILE", requires = "grpc")]
     grpc_token_file: Option<PathBuf>,
-    /// Largest message of a TensorFlow client that is taken, in bytes
+    /// Largest message accepted from a TensorFlow client, in bytes
     #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = DEFAULT_MAX_MESSAGE_BYTES)]
     grpc_limit: usize,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub struct Args {
 }
 
 pub(super) async fn node(args: Args) -> Outcome {
-    // Before anything can take long: a signal must never find nobody listening.
+    // Before anything that may take long, so that no signal is lost.
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let mut terminate = listen_for(SignalKind::terminate())?;
     args.memory.apply();
@@ -80,8 +80,8 @@ pub(super) async fn node(args: Args) -> Outcome {
     };
     if args.mesh.open {
         eprintln!(
-            "meshtf: WARNING: --open: this node admits everybody who reaches its port, and runs what they send it. Use it \
-             on networks you trust, or leave it out and bring machines in with `meshtf ticket` and `meshtf join`."
+            "meshtf: WARNING: --open: this node admits everybody who reaches its port and runs what they send. Use it \
+ only on networks you trust, or leave it out and add machines with `meshtf ticket` and `meshtf join`."
         );
     }
     if !args.mesh.open {
@@ -108,15 +108,15 @@ pub(super) async fn node(args: Args) -> Outcome {
                 watched = false;
                 if node.cluster().len() < 2 {
                     eprintln!(
-                        "meshtf: {} is still alone in mesh {:?} after {} s, and goes on waiting. Tried:\n{}",
+                        "meshtf: {} has found no other node of mesh {:?} after {} s and keeps looking. Tried:\n{}",
                         args.name.short(), args.mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
                     );
                 }
             }
         }
     }
-    eprintln!("meshtf: {} says goodbye", args.name.short());
-    // The others must have heard it; what is still running ends with the process.
+    eprintln!("meshtf: {} is shutting down", args.name.short());
+    // The others must be told; whatever still runs ends with the process.
     let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
     Ok(Exit::Ok)
 }
@@ -133,14 +133,14 @@ fn read_token(path: &Path) -> Result<String, Trouble> {
     let text = read_secret(path).map_err(|error| Trouble::input(format!("--grpc-token-file: {error}")))?;
     let token = text.trim();
     if token.len() < 16 {
-        return Err(wrong("a token has at least 16 characters; `openssl rand -hex 16` makes one".to_owned()));
+        return Err(wrong("a token must have at least 16 characters; `openssl rand -hex 16` makes one".to_owned()));
     }
     Ok(token.to_owned())
 }
 
 /// `127.0.0.1:2222`, `[::1]:2222` or `localhost:2222`.
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |why: &dyn std::fmt::Display| format!("{text:?} is no address such as 127.0.0.1:2222: {why}");
+    let wrong = |why: &dyn std::fmt::Display| format!("{text:?} is not an address such as 127.0.0.1:2222: {why}");
     let mut found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| wrong(&"the name has no address"))
@@ -165,7 +165,7 @@ fn serving_line(task: &Task, node: &Node, door: Option<&Door>) -> String {
 fn read_cluster_spec(path: &Path) -> Result<ClusterSpec, Trouble> {
     let wrong = |why: String| {
         Trouble::input(format!(
-            "--cluster {}: {why}; a ClusterSpec is JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",
+            "--cluster {}: {why}; expected JSON such as {{\"worker\": [\"10.0.0.1:4001\", \"10.0.0.2:4001\"]}}",
             path.display()
         ))
     };

@@ -106,11 +106,11 @@ pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result
     Ok(files.into_iter().map(|(path, _)| path).collect())
 }
 
-/// Where each part ran, a line per device, and what travelled.
+/// Where each part ran, one line per device, and the transfers.
 pub(super) fn where_it_ran(summary: &Summary) -> String {
     let mut lines = Vec::new();
     for DeviceSummary { device, nodes, more_nodes } in &summary.devices {
-        // Only a fed or fetched value passes through.
+        // A device without nodes only passes on a fed or fetched value.
         if nodes.is_empty() {
             continue;
         }
@@ -122,7 +122,8 @@ pub(super) fn where_it_ran(summary: &Summary) -> String {
         lines.push(format!("{} -> {}: {}{bytes}", transfer.from, transfer.to, transfer.tensor));
     }
     if summary.more_transfers > 0 {
-        lines.push(format!("and {} more transfers", summary.more_transfers));
+        let plural = if summary.more_transfers == 1 { "" } else { "s" };
+        lines.push(format!("and {} more transfer{plural}", summary.more_transfers));
     }
     lines.join("\n")
 }

@@ -1,4 +1,4 @@
-//! `meshtf plan`: every node with its device and why, and every transfer, without running anything.
+//! `meshtf plan`: the device of every node and why, and every transfer, without running anything.
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::memory::Bytes;
 use crate::plan::{Plan, Why};
 use crate::protocol::SessionOptions;
 
-/// Show what would run where and what would travel, without running
+/// Show where each node of a graph would run and what would be transferred
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,10 +25,10 @@ pub struct Args {
     /// Task whose node is the master [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
-    /// Plan as `meshtf run` would: every task that the graph names, in this process
+    /// Plan as for `meshtf run`: with every task that the graph names, in this process
     #[arg(long)]
     local: bool,
-    /// Place a node on another device of its task where the requested one is not there
+    /// If a requested device does not exist, use another one of its task
     #[arg(long)]
     soft_placement: bool,
     /// Print JSON: pieces, nodes, transfers
@@ -64,7 +64,7 @@ fn why(why: &Why) -> String {
     match why {
         Why::Requested => "requested".to_owned(),
         Why::Colocated { with } => format!("with {with}"),
-        Why::Soft { requested } => format!("soft: there is no {requested}"),
+        Why::Soft { requested } => format!("soft: no {requested}"),
         Why::Default => "default of the master".to_owned(),
     }
 }
@@ -106,7 +106,7 @@ fn as_text(plan: &Plan) -> String {
     }
     let mut text = lines(&nodes);
     if plan.transfers.is_empty() {
-        text.push_str("\n\nnothing travels");
+        text.push_str("\n\nno transfers");
         return text;
     }
     let mut transfers = plain_table(["TRANSFER", "FROM", "TO", "BYTES"]);
@@ -118,7 +118,7 @@ fn as_text(plan: &Plan) -> String {
                 known += bytes;
                 Bytes(bytes as usize).to_string()
             }
-            (None, None) => "order only".to_owned(),
+            (None, None) => "control only".to_owned(),
             (None, Some(_)) => {
                 unknown += 1;
                 "?".to_owned()
@@ -128,10 +128,10 @@ fn as_text(plan: &Plan) -> String {
     }
     let rest = match unknown {
         0 => String::new(),
-        1 => ", and 1 transfer whose size only a run tells".to_owned(),
-        n => format!(", and {n} transfers whose size only a run tells"),
+        1 => ", and 1 transfer of unknown size".to_owned(),
+        n => format!(", and {n} transfers of unknown size"),
     };
-    text.push_str(&format!("\n\n{}\n\n{} a step{rest}", lines(&transfers), Bytes(known as usize)));
+    text.push_str(&format!("\n\n{}\n\n{} per step{rest}", lines(&transfers), Bytes(known as usize)));
     text
 }
 

@@ -1,4 +1,4 @@
-//! `meshtf ps`: the tasks that are up, their devices and addresses, and since when.
+//! `meshtf ps`: the tasks that are up, their devices, addresses and uptime.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use super::{Exit, Outcome, output};
 use crate::mesh::is_loopback;
 use crate::protocol::{Cluster, Member};
 
-/// How long nothing new must have been heard before the list counts as complete.
+/// The list counts as complete when it has not changed for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 
 /// List the tasks that are up
@@ -32,7 +32,7 @@ pub struct Args {
 
 pub(super) async fn ps(args: Args) -> Outcome {
     let node = args.mesh.reach(&[], Deadline::after(None)).await?;
-    // Nodes tell of each other, so the list fills within milliseconds; it is done when it stands still.
+    // Nodes announce each other, so the list fills within milliseconds.
     let mut cluster = node.cluster();
     let mut still_since = tokio::time::Instant::now();
     while still_since.elapsed() < SETTLED_AFTER {
@@ -109,15 +109,15 @@ fn table(members: &[&Member]) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Where it is to be dialled: addresses of this machine alone only where it has no others. Whether such are told depends
-/// on the way that was found first, and nobody is to wonder why a list changes.
+/// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
+/// how the node was found, and the list should not vary with that.
 fn addresses(member: &Member) -> Vec<&str> {
     let (loopback, others): (Vec<&str>, Vec<&str>) =
         member.addresses.iter().map(String::as_str).partition(|address| is_loopback(address));
     if others.is_empty() { loopback } else { others }
 }
 
-/// The end of a PeerId, which is what tells two apart.
+/// The end of a PeerId, which is enough to tell two apart.
 fn short_peer(peer: &str) -> String {
     match peer.char_indices().rev().nth(7) {
         Some((at, _)) if at > 0 => format!("…{}", &peer[at..]),

@@ -19,12 +19,12 @@ use crate::{LocalCluster, Session};
 const SEARCH_LIMIT: Duration = Duration::from_secs(8);
 /// How long it waits for a key that a node on this machine, started at the same moment, is about to make.
 const KEY_WAIT: Duration = Duration::from_secs(1);
-/// How long it then waits for the tasks that it needs by name. One that is still missing is an error that names it.
+/// How long it then waits for the tasks that it needs by name; a task that is still missing is an error.
 const NAMED_TASKS_WAIT: Duration = Duration::from_millis(1500);
 
-/// How long it waits for the other nodes that the first tells of, so that the first task by name is the same each time.
+/// How long it waits for the nodes that the first one announces, so that the first task by name is always the same.
 const EVERYBODY_WAIT: Duration = Duration::from_millis(500);
-/// How often something is looked at that nobody tells of.
+/// Polling interval for conditions without a notification.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Which mesh, and how to reach it.
@@ -33,14 +33,14 @@ pub(super) struct MeshArgs {
     /// Name of the mesh; nodes of different meshes do not see each other
     #[arg(long, env = "MESHTF_MESH", default_value = DEFAULT_MESH, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub mesh: String,
-    /// Address of a node to dial, e.g. /ip4/10.0.0.7/tcp/4001 or 10.0.0.7:4001, where it is not found by itself; again,
-    /// or with commas, for more
+    /// Address of a node to dial, e.g. /ip4/10.0.0.7/tcp/4001 or 10.0.0.7:4001, if it is not found automatically;
+    /// repeatable, or separated by commas
     #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
     pub peer: Vec<String>,
-    /// Run without the mesh key: anybody who reaches the port is let in
+    /// Run without a mesh key: anybody who reaches the port is admitted
     #[arg(long)]
     pub open: bool,
-    /// Do not look on the local network by mDNS
+    /// Do not search the local network by mDNS
     #[arg(long)]
     pub no_mdns: bool,
 }
@@ -52,8 +52,8 @@ pub(super) enum Reached {
 }
 
 impl Reached {
-    /// A cluster in this process of the `tasks`, or of /job:localhost/task:0 where there are none. The first is the
-    /// master, unless `target` is.
+    /// A cluster in this process of the `tasks`, or of /job:localhost/task:0 if there are none. The master is
+    /// `target`, or the first.
     pub fn local(
         mut tasks: Vec<Task>,
         target: Option<&Task>,
@@ -62,7 +62,7 @@ impl Reached {
     ) -> Result<Self, Trouble> {
         tasks.extend(target.cloned());
         if tasks.is_empty() {
-            // As TensorFlow calls the one task of a program that names none.
+            // TensorFlow's name for the task of a program that names none.
             tasks.push(Task::new("localhost", 0));
         }
         let master = target.unwrap_or(&tasks[0]).clone();
@@ -85,7 +85,7 @@ impl Reached {
         }
     }
 
-    /// Says goodbye, where there is anybody to say it to.
+    /// Leaves the mesh, if there is one.
     pub async fn close(self) {
         if let Reached::Mesh { node, .. } = self {
             node.close().await;
@@ -94,7 +94,7 @@ impl Reached {
 }
 
 impl MeshArgs {
-    /// A node's configuration that says how to reach the mesh and nothing else: a client.
+    /// The configuration of a client: only how to reach the mesh.
     pub fn client(&self) -> NodeConfig {
         NodeConfig {
             task: None,
@@ -106,15 +106,15 @@ impl MeshArgs {
         }
     }
 
-    /// The key of the mesh, made now where there is none, which is then said: whoever meant to join another machine's mesh
-    /// is to notice.
+    /// The key of the mesh. If there is none, it is made and a message says so, for users who meant to join another
+    /// machine's mesh.
     pub fn own_key(&self) -> Result<MeshKey, Trouble> {
         let home = home().map_err(key_trouble)?;
         let (key, made) = MeshKey::load_or_create(&home, &self.mesh).map_err(NodeError::from)?;
         if made {
             eprintln!(
-                "meshtf: mesh {:?} is new on this machine, and so is its key, in {}. Another machine gets it by `meshtf ticket` \
-                 here and `meshtf join` there.",
+                "meshtf: mesh {:?} is new on this machine; its key was made in {}. To add another machine, use \
+                 `meshtf ticket` here and `meshtf join` there.",
                 self.mesh,
                 home.join("keys").display()
             );
@@ -136,7 +136,7 @@ impl MeshArgs {
         }
     }
 
-    /// Joins as a client and waits until a node is found, and the `tasks` a while longer.
+    /// Joins as a client and waits until a node is found, and a while longer for the `tasks`.
     pub async fn reach(&self, tasks: &[Task], deadline: Deadline) -> Result<Node, Trouble> {
         if !self.open {
             self.wait_for_key(deadline).await?;
@@ -149,11 +149,11 @@ impl MeshArgs {
         };
         if !found {
             let message = if node.mesh().is_turned_away() {
-                format!("this machine is not let into mesh {:?}. Tried:\n{}", self.mesh, tried(&node))
+                format!("this machine is not admitted to mesh {:?}. Tried:\n{}", self.mesh, tried(&node))
             } else {
                 format!(
-                    "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, name an \
-                     address with --peer, or bring this machine in with `meshtf join`. Tried:\n{}",
+                    "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, give \
+                     an address with --peer, or add this machine with `meshtf join`. Tried:\n{}",
                     self.mesh,
                     (wait.as_secs_f64() * 10.0).round() / 10.0,
                     tried(&node),
@@ -162,15 +162,15 @@ impl MeshArgs {
             node.close().await;
             return Err(Trouble::mesh(message));
         }
-        // Those that are missing after that are the planner's to name, with what there is instead.
+        // The planner reports tasks that are still missing, with those that exist.
         let named = node.wait_until(deadline.cut(NAMED_TASKS_WAIT), || tasks.iter().all(|task| node.is_up(task)));
         named.await;
         node.wait_for_all(deadline.cut(EVERYBODY_WAIT)).await;
         Ok(node)
     }
 
-    /// As [`MeshArgs::reach`], for sessions whose master is `target`. A master that has just started, or a task, may not have
-    /// met the others yet: what is up is waited for until the master has it too.
+    /// Like [`MeshArgs::reach`], for sessions whose master is `target`. A master or task that has just started may not
+    /// have met the others yet: this waits until the master has met every task that is up.
     pub async fn reach_for(
         &self,
         mut tasks: Vec<Task>,
@@ -192,14 +192,14 @@ fn key_trouble(error: KeyError) -> Trouble {
     NodeError::from(MeshError::from(error)).into()
 }
 
-/// Returns once everybody who is known of has turned this participant away.
+/// Returns once every known peer has rejected this participant.
 async fn turned_away(node: &Node) {
     while !node.mesh().is_turned_away() {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-/// What was tried to find somebody, and what came of it: a line for each, and one for all of which the same came.
+/// What was tried to find a node, and the outcomes: one line for each, or for all with the same outcome.
 pub(super) fn tried(node: &Node) -> String {
     let mut outcomes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for Attempt { how, place, outcome } in node.mesh().tried() {
@@ -210,7 +210,7 @@ pub(super) fn tried(node: &Node) -> String {
         _ => format!("  {how}, {} peers: {outcome}", places.len()),
     };
     let lines: Vec<String> = outcomes.into_iter().map(line).collect();
-    if lines.is_empty() { "  nothing was there to try".to_owned() } else { lines.join("\n") }
+    if lines.is_empty() { "  no address was known".to_owned() } else { lines.join("\n") }
 }
 
 /// A number of seconds, fractions too.
@@ -219,12 +219,12 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         text.trim_end_matches('s').parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
-        Err(_) if seconds > 0.0 => Err("a time limit is a shorter time than that".to_owned()),
-        _ => Err("a time limit is a number of seconds above 0".to_owned()),
+        Err(_) if seconds > 0.0 => Err("the time limit is too long".to_owned()),
+        _ => Err("expected a number of seconds above 0".to_owned()),
     }
 }
 
-/// What a command may take, from now on.
+/// A time limit for a command, from now on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     start: Instant,
@@ -236,16 +236,16 @@ impl Deadline {
         Deadline { start: Instant::now(), limit }
     }
 
-    /// How long something that takes `most` by itself may still take.
+    /// `most`, cut to the time that is left.
     fn cut(self, most: Duration) -> Duration {
         self.limit.map_or(most, |limit| most.min(limit.saturating_sub(self.start.elapsed())))
     }
 
-    /// `work`, or the trouble that it took too long.
+    /// The outcome of `work`, or an error if it takes too long.
     pub async fn within<T>(self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
         let Some(limit) = self.limit else { return work.await };
         tokio::time::timeout(limit.saturating_sub(self.start.elapsed()), work).await.unwrap_or_else(|_| {
-            Err(Trouble::new(super::Exit::Timeout, format!("not done after {} s (--timeout)", limit.as_secs_f64())))
+            Err(Trouble::new(super::Exit::Timeout, format!("timed out after {} s (--timeout)", limit.as_secs_f64())))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `meshtf run`: a graph in this one process, on as many tasks as it names, without a network.
+//! `meshtf run`: runs a graph in this process, on as many tasks as it names, without a network.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use crate::exec::BackendChoice;
 
 /// Run a graph in this process, without a network
 ///
-/// Hosts every task that the graph's device strings name (or /job:localhost/task:0 where they name none), so that a graph
-/// written for a mesh runs as it stands. Prints as `meshtf submit` does.
+/// Hosts every task that the graph's device strings name (/job:localhost/task:0 if they name none), so that a graph
+/// written for a mesh runs unchanged. Prints like `meshtf submit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,13 +26,13 @@ pub struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     steps: StepArgs,
-    /// Task that runs what names no task [default: the first one the graph names]
+    /// Task that runs nodes without a task in their device string [default: the first one the graph names]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
-    /// What computes: auto takes the best there is
+    /// Compute backend; auto picks the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Folder that the graph may save to and restore from [default: none]
+    /// Folder in which the graph may save and restore files [default: none]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -6,10 +6,10 @@ use super::{Exit, Trouble};
 
 /// Receives a signal from now on; it no longer kills the process.
 pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, Trouble> {
-    signal(kind).map_err(|error| Trouble::input(format!("signals cannot be received: {error}")))
+    signal(kind).map_err(|error| Trouble::input(format!("cannot receive signals: {error}")))
 }
 
-/// Returns once the user, or the system, wants this command to end.
+/// Returns when the user or the system asks this command to end.
 pub(super) async fn interrupted() -> Trouble {
     let signals = listen_for(SignalKind::interrupt()).and_then(|one| Ok((one, listen_for(SignalKind::terminate())?)));
     let (mut interrupt, mut terminate) = match signals {
@@ -20,5 +20,5 @@ pub(super) async fn interrupted() -> Trouble {
         _ = interrupt.recv() => (Exit::Interrupted, "SIGINT"),
         _ = terminate.recv() => (Exit::Terminated, "SIGTERM"),
     };
-    Trouble::new(exit, format!("ended by {signal}; what was still running is cancelled"))
+    Trouble::new(exit, format!("ended by {signal}; its running steps are cancelled"))
 }

@@ -1,4 +1,4 @@
-//! `meshtf submit`: a graph to the nodes that are up, its values back.
+//! `meshtf submit`: runs a graph on the nodes that are up.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::{RunOutput, Session, StepEvent, Steps};
 
 /// Run a graph on the nodes that are up
 ///
-/// Prints the fetched values on stdout: one alone as it is, several as `name: value`. Where each part ran goes to stderr.
+/// Prints the fetched values on stdout: a single one as it is, several as `name: value`. Placement goes to stderr.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,39 +37,39 @@ pub struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     steps: StepArgs,
-    /// Task whose node is the master, and runs what names no task [default: the first by name]
+    /// Task whose node is the master and runs nodes without a device [default: the first by name]
     #[arg(long, value_name = "TASK")]
     target: Option<Task>,
     #[command(flatten)]
     mesh: MeshArgs,
 }
 
-/// How a graph is run and what is shown of it: the same for `submit` and `run`.
+/// How a graph is run and its results are shown: the same for `submit` and `run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StepArgs {
     /// Run this many steps with the same feeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Print the fetched values after every K-th step too, not only after the last (which alone --out writes)
+    /// Print the fetched values after every K-th step, not only after the last (--out writes the last only)
     #[arg(long, value_name = "K", default_value_t = 0)]
     every: u64,
-    /// Print JSON: values with dtype and shape, devices; with --every, an object a line
+    /// Print JSON: values with dtype and shape, devices; with --every, one object per line
     #[arg(long)]
     json: bool,
     /// Write each value of the last step to DIR/NAME.npy instead of printing it
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Run the file's init first, though the variables that it sets have values: start over. Without this it runs where
-    /// none of them has one, and is left out where all have
+    /// Run the file's init first even if the variables that it sets have values: start over. Otherwise it runs if none
+    /// of them has a value, and is skipped if all have
     #[arg(long)]
     init: bool,
-    /// Run a node on another device of its task where the requested one is not there
+    /// If a requested device does not exist, use another one of its task
     #[arg(long)]
     pub soft_placement: bool,
-    /// Give up after this many seconds
+    /// Time out after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// Do not say where each part ran, and show no progress bar
+    /// Print neither placement nor a progress bar
     #[arg(short, long)]
     quiet: bool,
 }
@@ -83,7 +83,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
         outcome = deadline.within(args.steps.run(&reached, &job)) => outcome,
         trouble = interrupted() => Err(trouble),
     };
-    // The goodbye ends what a step that was given up left running.
+    // Leaving the mesh ends what an abandoned step left running.
     reached.close().await;
     outcome
 }
@@ -97,16 +97,16 @@ impl StepArgs {
         self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
     }
 
-    /// Opens a session, runs the steps, and shows what comes back.
+    /// Opens a session, runs the steps, and shows the results.
     pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
-        // As fed, so that the plan knows the shapes of what travels.
+        // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
         let looks = job.runs_init && !self.init;
         let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
         let session = reached.session(graph, options).await?;
         let outcome = self.run_in(&session, job, &checks).await;
-        // A session that has failed is closed all the same; that it was lost has been said.
+        // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
         if !self.quiet {
@@ -125,7 +125,7 @@ impl StepArgs {
             match checks.due(session).await? {
                 Due::Run => drop(session.run(&job.feeds(), &[], &job.init()).await?),
                 Due::Skip if self.quiet => {}
-                Due::Skip => eprintln!("the variables have values, and the steps go on from them; --init starts over"),
+                Due::Skip => eprintln!("the variables are initialized, so init is skipped; --init starts over"),
             }
         }
         let steps = Steps { count: self.steps, every: self.every };
@@ -147,7 +147,7 @@ impl StepArgs {
         Ok(ran.summary)
     }
 
-    /// Shows what the last step fetched, or writes it.
+    /// Prints or writes what the last step fetched.
     fn show(&self, job: &Job, ran: &RunOutput) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
@@ -179,7 +179,7 @@ impl StepArgs {
         }
     }
 
-    /// The values of one step among many: behind the step's number, or below it where they take several lines.
+    /// Prints the values of one step of many: after the step's number, or below it if they take several lines.
     fn show_step(&self, step: u64, job: &Job, values: &[Tensor]) -> Result<(), Trouble> {
         if self.json {
             return output::line(
@@ -191,12 +191,12 @@ impl StepArgs {
         output::line(&format!("step {step}:{gap}{text}"))
     }
 
-    /// A bar on stderr where somebody watches a run of many steps.
+    /// A progress bar on stderr, if that is a terminal and there are several steps.
     fn progress(&self) -> ProgressBar {
         if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        // Whatever stands beside the bar fits 40 columns, and the bar takes what is left.
+        // Everything beside the bar fits 40 columns; the bar takes the rest.
         let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {rate} {eta}");
         let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
             let _ = write!(to, "{:.0}/s", state.per_sec());

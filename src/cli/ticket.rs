@@ -1,4 +1,4 @@
-//! `meshtf ticket`: what another machine needs to join this mesh, on one line.
+//! `meshtf ticket`: prints what another machine needs to join this mesh, on one line.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
 
 /// Print a ticket that lets another machine join this mesh
 ///
-/// The ticket holds the mesh key and the addresses of the nodes that are up. Whoever has it can join: hand it over as you
-/// would a password.
+/// The ticket contains the mesh key and the addresses of the nodes that are up. Anyone who has it can join, so treat it
+/// like a password.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ pub(super) async fn ticket(args: Args) -> Outcome {
     let name = &args.mesh.mesh;
     if args.mesh.open {
         return Err(Trouble::input(
-            "an open mesh has no key, and so no ticket: start nodes with --open and --peer instead",
+            "an open mesh has no key and needs no ticket: start nodes with --open and --peer instead",
         ));
     }
     let key = args.mesh.own_key()?;
@@ -39,17 +39,17 @@ pub(super) async fn ticket(args: Args) -> Outcome {
     addresses.dedup();
     if addresses.is_empty() {
         eprintln!(
-            "no node of mesh {name:?} with an address other machines can reach is up; on the same local network they find \
-             each other all the same, elsewhere give the other machine --peer"
+            "no node of mesh {name:?} with an address that other machines can reach is up; on the same local network \
+ they find each other nevertheless, elsewhere use --peer on the other machine"
         );
     }
     let ticket = Ticket { mesh: name.clone(), key, addresses };
     output::line(&ticket.to_string())?;
-    eprintln!("whoever has this line can join mesh {name:?}; on the other machine: meshtf join TICKET");
+    eprintln!("anyone who has this line can join mesh {name:?}; on the other machine: meshtf join TICKET");
     Ok(Exit::Ok)
 }
 
-/// Where the nodes that are up listen. A ticket without addresses is still a ticket, so nothing here fails.
+/// The addresses of the nodes that are up. A ticket without addresses is valid, so errors are ignored.
 async fn addresses_of_nodes(mesh: &MeshArgs) -> Vec<String> {
     let Ok(node) = Node::start(mesh.client()).await else { return Vec::new() };
     node.wait_for(&[], LOOK_FOR_NODES).await;

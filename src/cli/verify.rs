@@ -1,4 +1,4 @@
-//! `meshtf verify`: recorded TensorFlow sessions, replayed and compared. A line per case and a count.
+//! `meshtf verify`: replays recorded TensorFlow sessions and compares the results. One line per case, and a count.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::node::DEFAULT_MESH;
 use crate::protocol::SessionOptions;
 use crate::verify::{Case, replay};
 
-/// Replay recorded TensorFlow sessions and compare
+/// Replay recorded TensorFlow sessions and compare the results
 ///
-/// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. All tasks of its cluster are
-/// hosted in this process, so that device strings mean what they say; with --mesh it runs on the nodes that are up. A case
-/// that cannot be read, or whose tasks are not up, is not compared: where none differs, that ends with exit code 2 or 4.
+/// A case is a folder with graph.pb or graph.json (a GraphDef), case.json and the recorded arrays. All tasks of its
+/// cluster are hosted in this process; with --mesh it runs on the nodes that are up. A case that cannot be read, or
+/// whose tasks are not up, is not compared; if no case differs, the exit code is then 2 or 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,36 +30,36 @@ pub struct Args {
     /// Folders of recorded cases
     #[arg(required = true, value_name = "CASE_DIR")]
     cases: Vec<PathBuf>,
-    /// Run on the nodes that are up, of the mesh NAME [default: MESHTF_MESH, or meshtf]
+    /// Run on the nodes that are up in mesh NAME [default: MESHTF_MESH, or meshtf]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     mesh: Option<String>,
     /// Address of a node to dial, with --mesh
     #[arg(long, env = "MESHTF_PEERS", value_name = "ADDR", value_delimiter = ',')]
     peer: Vec<String>,
-    /// Run without the mesh key, with --mesh
+    /// Run without a mesh key, with --mesh
     #[arg(long, requires = "mesh")]
     open: bool,
-    /// What computes, in one process: auto takes the best there is; wgpu replays on the GPU whatever names no other device
+    /// Compute backend, in one process; auto picks the best one available, wgpu puts nodes without a device on the GPU
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
-    /// Print JSON: an object a case, then one with the counts
+    /// Print JSON: one object per case, then one with the counts
     #[arg(long)]
     json: bool,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 enum Verdict {
-    /// It ran as recorded: how many steps it has.
+    /// It ran as recorded, with this many steps.
     Same(usize),
     Differs(String),
-    /// Nothing was held against the record: why, and how that ends the command.
+    /// It was not compared: why, and the exit code for that.
     NotCompared(Trouble),
 }
 
 pub(super) async fn verify(args: Args) -> Outcome {
-    // A folder that holds no case is a slip of the hand, and said before anything runs.
+    // A folder without a case is a typo, reported before anything runs.
     if let Some(folder) = args.cases.iter().find(|folder| !folder.join("case.json").is_file()) {
-        return Err(Trouble::input(format!("{} is no recorded case: it has no case.json", folder.display())));
+        return Err(Trouble::input(format!("{} is not a recorded case: it has no case.json", folder.display())));
     }
     let mut passed = 0;
     let mut exit = Exit::Ok;
@@ -73,7 +73,7 @@ pub(super) async fn verify(args: Args) -> Outcome {
             }
             Err(failure) => Verdict::NotCompared(Trouble::input(failure.to_string())),
         };
-        // A difference is the answer that was asked for; else the first reason why there is none.
+        // A difference decides the exit code; otherwise the first case that could not be compared.
         match &verdict {
             Verdict::Same(_) => passed += 1,
             Verdict::Differs(_) => exit = Exit::Differs,
@@ -96,7 +96,7 @@ fn name_of(folder: &Path) -> String {
     whole.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Takes the / off fed file names: nodes keep files below folders of their own, wherever the case was recorded.
+/// Removes the leading / of fed file names: nodes keep files below folders of their own, wherever it was recorded.
 fn move_files(case: &mut Case) {
     let files = file_names(&case.graph);
     for (name, value) in case.steps.iter_mut().flat_map(|step| &mut step.feeds) {
@@ -110,7 +110,7 @@ fn move_files(case: &mut Case) {
     }
 }
 
-/// The tensors that become the names of checkpoints.
+/// The tensors that are used as names of checkpoints.
 fn file_names(graph: &Graph) -> BTreeSet<Output> {
     let is_saver = |op: &str| {
         let savers = ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
@@ -131,7 +131,7 @@ fn file_names(graph: &Graph) -> BTreeSet<Output> {
 }
 
 async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
-    // A case was recorded on servers of its own: what another case left on a node is none of its business.
+    // A case was recorded on servers of its own, so it must not see what another case left on a node.
     let options = SessionOptions {
         soft_placement: case.soft_placement,
         prefers_gpu,
@@ -145,7 +145,7 @@ async fn compare(case: &Case, reached: &Reached, prefers_gpu: bool) -> Verdict {
     }
 }
 
-/// The tasks of a case that nobody holds. One process holds them all.
+/// The tasks of a case that no node serves. In one process there are none.
 fn missing(case: &Case, reached: &Reached) -> Vec<String> {
     let Reached::Mesh { node, .. } = reached else { return Vec::new() };
     let cluster = node.cluster();
@@ -156,7 +156,7 @@ impl Args {
     /// Runs a case.
     ///
     /// # Errors
-    /// With `--mesh`, where the mesh cannot be reached; everything else is a verdict on the case.
+    /// With `--mesh`, if the mesh cannot be reached; anything else is a verdict on the case.
     async fn replay(&self, case: &Case) -> Result<Verdict, Trouble> {
         let scratch = Scratch::new();
         match self.host(case, &scratch).await {
@@ -165,7 +165,7 @@ impl Args {
                 let verdict = if missing.is_empty() {
                     compare(case, &reached, self.backend == BackendChoice::Wgpu).await
                 } else {
-                    Verdict::NotCompared(Trouble::mesh(format!("no node holds {}", missing.join(", "))))
+                    Verdict::NotCompared(Trouble::mesh(format!("no node serves {}", missing.join(", "))))
                 };
                 reached.close().await;
                 Ok(verdict)
@@ -175,7 +175,7 @@ impl Args {
         }
     }
 
-    /// Where the case runs; its master is the first task of its cluster, as it was when it was recorded.
+    /// Where the case runs; its master is the first task of its cluster, as in the recording.
     async fn host(&self, case: &Case, scratch: &Scratch) -> Result<Reached, Trouble> {
         let tasks: Vec<Task> = case.tasks();
         let master = tasks.first().cloned();
@@ -211,7 +211,7 @@ impl Args {
     }
 }
 
-/// A folder for the files of one case, which names them as they were called where it was recorded. Gone when dropped.
+/// A folder for the files of one case, named as where it was recorded. Removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -219,7 +219,7 @@ impl Scratch {
         Scratch(std::env::temp_dir().join(format!("meshtf-verify-{:016x}", crate::random::u64())))
     }
 
-    /// The folder, made now; `None` where that fails, and then a graph that saves is told so.
+    /// The folder, made now; `None` if that fails, which is reported to a graph that saves.
     fn data(&self) -> Option<DataDir> {
         std::fs::create_dir_all(&self.0).and_then(|()| DataDir::new(&self.0)).ok().map(DataDir::as_whole_world)
     }

@@ -70,7 +70,7 @@ fn graphs_that_are_wrong() {
     refused(
         nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 0.5]}"#),
         &[],
-        &["nodes.y.inputs[1]", "0.5 is no int32"],
+        &["nodes.y.inputs[1]", "0.5 is not an int32"],
     );
     refused(nodes(r#""y": 2"#), &["--fetch", "z"], &["z"]);
     refused(
@@ -208,7 +208,7 @@ fn feeds_as_they_are_typed() {
     run(&graph, &["--feed", r#"x={"value": 1, "shape": [2, 2]}"#]).prints("[[-1. -1.]\n [-1. -1.]]");
     run(&graph, &["--feed", r#"x={"value": 1, "dtype": "int64"}"#]).prints("-1.0");
     run(&graph, &["--fetch", "t", "--feed", r#"s="@x""#]).prints("@x");
-    refused(&graph, &["--feed", "x=1,2"], &["a list is written [1,2]"]);
+    refused(&graph, &["--feed", "x=1,2"], &["for a list use [1,2]"]);
     refused(&graph, &["--fetch", "t", "--feed", "s="], &[r#"s='""'"#]);
     refused(&graph, &["--feed", "x=1", "--feed", "x=2"], &["x is fed more than once"]);
     refused(&graph, &["--feed", "x=1", "--feed", "x:0=2"], &["x is fed more than once"]);

@@ -135,5 +135,5 @@ fn what_was_not_compared_does_not_differ() {
     step(json!({ "name": "y", "dtype": "int32", "shape": [], "data": 2 }));
     let _other = sandbox.node("other/0");
     let ended = sandbox.run(&["verify", "--mesh", &folder]).expect(4);
-    assert!(ended.stdout.contains("not compared  case  no node holds local/0"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("not compared  case  no node serves local/0"), "{}", ended.stdout);
 }
