@@ -1,9 +1,9 @@
 //! The allocator of the `meshtf` command.
 //!
-//! mimalloc, which keeps what large tensors leave for the next ones where the system's allocator would give it back and
-//! fault it in again page by page; and large tensors lie on large pages where the system has them to give. A matrix product
-//! jumps from row to row: on pages of 4 KiB each jump is another page, whose place the processor has to look up.
-//! It counts what it hands out, for the process's [memory budget](crate::memory).
+//! mimalloc, which keeps the memory of large tensors for the next ones, while the system's allocator would return it
+//! and fault it in again page by page. Large tensors are placed on large pages if the system has them: a matrix product
+//! jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are counted for the process's
+//! [memory budget](crate::memory).
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -11,19 +11,19 @@ use mimalloc::MiMalloc;
 
 use crate::memory;
 
-/// For a program's `#[global_allocator]`. A library decides nothing about its program's memory, so it is one only where
-/// a program says so; `meshtf`, the benches and nobody else do.
+/// For a program's `#[global_allocator]`. A library does not decide about its program's memory, so it is only used if a
+/// program says so, as `meshtf` and the benches do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
-/// From this size on, memory is asked to lie on large pages; smaller blocks would leave too much of one unused.
+/// From this size on, large pages are requested; smaller blocks would leave too much of one unused.
 const LARGE_BYTES: usize = 4 << 20;
 
-// SAFETY: all of it is mimalloc's own; advice about pages changes neither addresses nor contents.
+// SAFETY: everything is mimalloc's; advice about pages changes neither addresses nor contents.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's guarantees are passed on.
         let block = unsafe { again(|| MiMalloc.alloc(layout)) };
         took(block, layout.size());
         block
@@ -31,7 +31,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's guarantees are passed on.
         let block = unsafe { again(|| MiMalloc.alloc_zeroed(layout)) };
         took(block, layout.size());
         block
@@ -40,13 +40,13 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         memory::gave(layout.size());
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { MiMalloc.dealloc(block, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's guarantees are passed on.
         let block = unsafe { again(|| MiMalloc.realloc(block, layout, size)) };
         if !block.is_null() {
             memory::gave(layout.size());
@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// A block; where the system has none to give, what lies idle is given back to it, and then it is asked once more.
+/// A block; if the system has none, returns idle memory to it and tries once more.
 #[inline]
 fn again(mut ask: impl FnMut() -> *mut u8) -> *mut u8 {
     let block = ask();
@@ -70,14 +70,14 @@ fn again(mut ask: impl FnMut() -> *mut u8) -> *mut u8 {
 #[cold]
 fn give_back() {
     unsafe extern "C" {
-        /// mimalloc's own, which its crate declares only together with much else.
+        /// mimalloc's own function; its crate declares it only together with much else.
         fn mi_collect(force: bool);
     }
-    // SAFETY: it may be called at any time, by any thread.
+    // SAFETY: any thread may call it at any time.
     unsafe { mi_collect(true) };
 }
 
-/// Counts a block that was handed out, where it was.
+/// Counts a block if there is one.
 #[inline]
 fn took(block: *mut u8, size: usize) {
     if !block.is_null() {
@@ -86,8 +86,8 @@ fn took(block: *mut u8, size: usize) {
     advise(block, size);
 }
 
-/// Asks for large pages for a large block that has not been written to yet. The large pages at its ends may hold
-/// neighbours, which does them no harm. The system may refuse, or have none: then all is as it was.
+/// Requests large pages for a large block that has not been written to yet. The pages at its ends may hold neighbours,
+/// which is harmless, and the system may refuse.
 #[inline]
 fn advise(block: *mut u8, size: usize) {
     if size >= LARGE_BYTES && !block.is_null() {
@@ -101,7 +101,7 @@ fn advise_large(block: *mut u8, size: usize) {
     const PAGE: usize = 2 << 20;
     let start = block as usize & !(PAGE - 1);
     let end = (block as usize + size).next_multiple_of(PAGE);
-    // SAFETY: advice to the kernel about addresses; it reads and writes nothing, and refuses what is not mapped.
+    // SAFETY: advice to the kernel about addresses; it accesses no memory, and fails for unmapped addresses.
     unsafe {
         libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE);
     }
@@ -118,7 +118,7 @@ mod tests {
     fn blocks_of_all_sizes_are_zeroed_grown_and_given_back() {
         for size in [1, 4096, LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES + 5] {
             let layout = Layout::from_size_align(size, 64).unwrap();
-            // SAFETY: each block is of its layout, and written within its bounds alone.
+            // SAFETY: each block is used with its layout, and written within its bounds only.
             unsafe {
                 let block = Allocator.alloc_zeroed(layout);
                 assert!(!block.is_null() && (block as usize).is_multiple_of(64));

@@ -1,22 +1,22 @@
-//! Names: a task, a device of a task, and the partial device string that a node carries.
+//! Names: a task, a device of a task, and the partial device string of a node.
 //!
-//! Grammar, as TensorFlow's: `/job:NAME/replica:N/task:N/device:KIND:N`, every part optional in a request;
-//! `/cpu:0` and `/gpu:0` are the old spellings of `/device:CPU:0` and `/device:GPU:0`; `*` leaves a part open.
-//! meshtf has no replicas: `/replica:0` is read and means nothing.
+//! The grammar is TensorFlow's: `/job:NAME/replica:N/task:N/device:KIND:N`; every part is optional in a request.
+//! `/cpu:0` and `/gpu:0` are older spellings of `/device:CPU:0` and `/device:GPU:0`; `*` leaves a part open. meshtf has
+//! no replicas: `/replica:0` is accepted and has no meaning.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A task of a job: `/job:worker/task:1`, in short `worker/1`. Held by at most one live node at a time.
+/// A task of a job: `/job:worker/task:1`, in short `worker/1`. At most one live node serves it at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Task {
     pub job: String,
     pub index: u32,
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceKind {
     Cpu,
@@ -31,7 +31,7 @@ pub struct DeviceName {
     pub index: u32,
 }
 
-/// The device request of a node: what is `None` is left to the placer.
+/// The device request of a node: parts that are `None` are left to the placer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceSpec {
     pub job: Option<String>,
@@ -40,7 +40,7 @@ pub struct DeviceSpec {
     pub index: Option<u32>,
 }
 
-/// A name or device string that does not follow the grammar.
+/// A name or device string that violates the grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {what}: {why}; {right}")]
 pub struct NameError {
@@ -50,8 +50,8 @@ pub struct NameError {
     pub right: &'static str,
 }
 
-const TASK_EXAMPLE: &str = "a task is written local/0 or /job:local/task:0";
-const DEVICE_EXAMPLE: &str = "a device is written /job:local/task:0/device:GPU:0, any part of it left out, or /gpu:0";
+const TASK_EXAMPLE: &str = "expected local/0 or /job:local/task:0";
+const DEVICE_EXAMPLE: &str = "expected /job:local/task:0/device:GPU:0, from which any part may be omitted, or /gpu:0";
 
 impl DeviceKind {
     pub const fn name(self) -> &'static str {
@@ -75,7 +75,7 @@ impl Task {
         Task { job: job.into(), index }
     }
 
-    /// The short form, `worker/1`, as the command line writes it.
+    /// The short form, `worker/1`, as used on the command line.
     pub fn short(&self) -> String {
         format!("{}/{}", self.job, self.index)
     }
@@ -87,7 +87,7 @@ impl Task {
 }
 
 impl DeviceName {
-    /// Whether this device answers the request.
+    /// Whether this device satisfies the request.
     pub fn matches(&self, spec: &DeviceSpec) -> bool {
         spec.job.as_ref().is_none_or(|job| *job == self.task.job)
             && spec.task.is_none_or(|task| task == self.task.index)
@@ -102,7 +102,7 @@ impl DeviceSpec {
         *self == DeviceSpec::default()
     }
 
-    /// The request that holds both; `None` where they contradict.
+    /// The combination of both requests; `None` if they contradict each other.
     pub fn merge(&self, other: &DeviceSpec) -> Option<DeviceSpec> {
         fn one<T: Clone + PartialEq>(a: &Option<T>, b: &Option<T>) -> Option<Option<T>> {
             match (a, b) {
@@ -119,7 +119,7 @@ impl DeviceSpec {
         })
     }
 
-    /// The request without its kind and index of device: what soft placement falls back to.
+    /// The request without the kind and index of a device, to which soft placement falls back.
     pub fn task_only(&self) -> DeviceSpec {
         DeviceSpec { job: self.job.clone(), task: self.task, kind: None, index: None }
     }
@@ -136,10 +136,10 @@ impl From<&DeviceName> for DeviceSpec {
     }
 }
 
-/// Why text is no number of a task or device.
+/// Why text is not the number of a task or device.
 fn no_number(text: &str) -> String {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if is_number { format!("too large; the most is {}", u32::MAX) } else { "not a number".to_owned() }
+    if is_number { format!("too large; the maximum is {}", u32::MAX) } else { "not a number".to_owned() }
 }
 
 fn is_job(name: &str) -> bool {
@@ -174,7 +174,7 @@ impl FromStr for DeviceSpec {
                 "task" => spec.task = number(key, value)?,
                 "replica" => match number(key, value)? {
                     None | Some(0) => {}
-                    Some(n) => return Err(error(format!("there is no replica {n}, only replica 0"))),
+                    Some(n) => return Err(error(format!("replica {n} does not exist, only replica 0"))),
                 },
                 "device" => {
                     let (kind, index) = value.split_once(':').unwrap_or((value, "*"));
@@ -182,7 +182,7 @@ impl FromStr for DeviceSpec {
                         "*" => None,
                         _ => Some(
                             DeviceKind::parse(kind)
-                                .ok_or_else(|| error(format!("there are CPU and GPU devices, not {kind:?}")))?,
+                                .ok_or_else(|| error(format!("the device kind {kind:?} is neither CPU nor GPU")))?,
                         ),
                     };
                     spec.index = number(key, index)?;
@@ -192,7 +192,7 @@ impl FromStr for DeviceSpec {
                         spec.kind = Some(kind);
                         spec.index = number(key, value)?;
                     }
-                    None => return Err(error(format!("{key:?} is no part of one"))),
+                    None => return Err(error(format!("{key:?} is not job, replica, task or device"))),
                 },
             }
         }
@@ -208,7 +208,7 @@ impl FromStr for Task {
             |why: &str| NameError { text: text.to_owned(), what: "task name", why: why.into(), right: TASK_EXAMPLE };
         if !text.starts_with('/') {
             let (job, index) = text.split_once('/').ok_or_else(|| error("it has no /"))?;
-            let index = index.parse().map_err(|_| error(&format!("what follows the / is {}", no_number(index))))?;
+            let index = index.parse().map_err(|_| error(&format!("the part after / is {}", no_number(index))))?;
             return if is_job(job) {
                 Ok(Task::new(job, index))
             } else {

@@ -1,4 +1,4 @@
-//! The ways in for clients of other systems, side by side: each speaks another system's protocol to its clients and is
-//! itself one more client of this node's sessions.
+//! Servers for clients of other systems. Each speaks another system's protocol to its clients, and is itself a client
+//! of this node's sessions.
 
 pub mod tensorflow;

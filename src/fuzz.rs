@@ -1,22 +1,22 @@
-//! Everything that takes what a stranger sends, each as a function of bytes: for `fuzz/`, which feeds them what it
-//! breeds, and for a test that feeds them changed examples.
+//! Everything that takes input from strangers, each as a function of bytes: for `fuzz/`, which generates input, and for
+//! a test with modified examples.
 //!
-//! A function here never panics, never hangs and takes no memory by what a number claims, whatever the bytes are. Where
-//! they can be read, it also holds what was read against what it is when written and read again. It answers whether they
-//! could: an example of which nothing can be read any more is worth nothing.
+//! A function here never panics, never hangs and allocates no memory on the strength of an announced length, whatever
+//! the bytes are. If they can be read, it also checks that the result survives being written and read again. It returns
+//! whether they could: an example of which nothing can be read any more is worthless.
 
 use crate::graph::{Graph, graphdef};
 use crate::tensor::{DType, literal, npy};
 use crate::{device, graph};
 
-/// One way in.
+/// One kind of input.
 pub struct Target {
     pub name: &'static str,
     /// Whether the bytes could be read.
     pub run: fn(&[u8]) -> bool,
 }
 
-/// All ways in, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
+/// All kinds of input, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
 pub const TARGETS: &[Target] = &[
     Target { name: "checkpoint_index", run: crate::checkpoint::fuzz::index },
     Target { name: "checkpoint_part", run: crate::checkpoint::fuzz::part },
@@ -41,10 +41,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ticket", run: |bytes| text(bytes, crate::mesh::fuzz::ticket) },
 ];
 
-/// Runs the target of that name; whether it could read the bytes.
+/// Runs the target of this name; returns whether it could read the bytes.
 ///
 /// # Panics
-/// Where there is none, or where it breaks its promise.
+/// If there is none, or if it breaks its promise.
 pub fn run(name: &str, bytes: &[u8]) -> bool {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.unwrap_or_else(|| panic!("{name} is no target")).run)(bytes)
@@ -54,7 +54,7 @@ fn text(bytes: &[u8], read: fn(&str) -> bool) -> bool {
     std::str::from_utf8(bytes).is_ok_and(read)
 }
 
-/// A file that a user submits, in whichever form, and the graph that it states.
+/// A file that a user submits, in any format, and the graph in it.
 fn program(bytes: &[u8]) -> bool {
     match graph::read(bytes) {
         Ok(program) => Graph::new(program.nodes).is_ok(),
@@ -69,7 +69,7 @@ fn program(bytes: &[u8]) -> bool {
 fn graph_def(bytes: &[u8]) -> bool {
     let Ok(nodes) = graphdef::from_binary(bytes) else { return false };
     let again = graphdef::from_binary(&graphdef::to_binary(&nodes)).expect("what was read can be written and read");
-    // NaN is not equal to itself; written as text it is. Of a node that cannot run, what was wrong is not written.
+    // NaN is not equal to itself, but its text is. For a node that cannot run, the reason is not written.
     if nodes.iter().all(|node| node.refused.is_none()) {
         assert_eq!(format!("{nodes:?}"), format!("{again:?}"));
     }

@@ -1,8 +1,8 @@
-//! JSON text as a tree that remembers where every value stood, so that whoever finds fault with a value can point at it.
+//! JSON text as a tree that remembers the position of every value, so that errors can point at it.
 //!
-//! Numbers stay as they were written: whether one is whole, and which dtype it fits, is for the reader of the document.
-//! Stricter than the standard in two things: an object may not name a key twice, and nesting has a limit. So it is not
-//! serde_json, whose values forget where they stood, keep the last of two that have one key, and round numbers.
+//! Numbers stay as written: whether one is an integer, and which dtype it fits, is up to the reader of the document.
+//! Stricter than the standard in two ways: an object may not repeat a key, and nesting is limited. serde_json would not
+//! do: its values have no positions, keep the last of repeated keys, and round numbers.
 
 mod parse;
 
@@ -13,7 +13,7 @@ pub(crate) use parse::{parse, parse_relaxed};
 
 use crate::failure::Failure;
 
-/// A value and the byte of the text it begins at.
+/// A value and the byte at which it begins.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Value<'a> {
     pub at: usize,
@@ -28,14 +28,14 @@ pub(crate) enum Kind<'a> {
     Number(&'a str),
     String(Cow<'a, str>),
     List(Vec<Value<'a>>),
-    /// In the order written.
+    /// In the order of the text.
     Object(Vec<Member<'a>>),
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Member<'a> {
     pub key: Cow<'a, str>,
-    /// Where the key begins.
+    /// The byte at which the key begins.
     pub at: usize,
     pub value: Value<'a>,
 }
@@ -44,25 +44,25 @@ pub(crate) struct Member<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Fault {
     pub at: usize,
-    /// The way to the value whose content is wrong; `None` where the text is no JSON.
+    /// The path of the value whose content is wrong; `None` if the text is not JSON.
     pub path: Option<String>,
     pub why: String,
-    /// The content is right, but there is no memory for it.
+    /// The content is valid, but there is not enough memory for it.
     pub is_for_room: bool,
 }
 
 impl Fault {
-    /// The text is no JSON.
+    /// The text is not JSON.
     fn syntax(at: usize, why: impl Into<String>) -> Self {
         Fault { at, path: None, why: why.into(), is_for_room: false }
     }
 
-    /// The content of `value`, which stands at `path`, is wrong.
+    /// The content of `value`, whose path is `path`, is wrong.
     pub fn content(value: &Value, path: Path, why: impl Into<String>) -> Self {
         Fault::of_content(value.at, path, why)
     }
 
-    /// As [`Fault::content`], of what begins at a byte.
+    /// Like [`Fault::content`], for a value that begins at byte `at`.
     pub fn of_content(at: usize, path: Path, why: impl Into<String>) -> Self {
         Fault { at, path: Some(path.to_string()), why: why.into(), is_for_room: false }
     }
@@ -75,7 +75,7 @@ impl Fault {
 }
 
 impl<'a> Value<'a> {
-    /// The value of a key of an object; `None` where this is none, or has no such key.
+    /// The value of a key; `None` if this is not an object or lacks the key.
     pub fn get(&self, key: &str) -> Option<&Value<'a>> {
         match &self.kind {
             Kind::Object(members) => members.iter().find(|member| member.key == key).map(|member| &member.value),
@@ -91,7 +91,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The items of a list; `what` begins the sentence that refuses anything else.
+    /// The items of a list; `what` begins the message for anything else.
     pub fn list(&self, path: Path, what: &str) -> Result<&[Value<'a>], Fault> {
         match &self.kind {
             Kind::List(items) => Ok(items),
@@ -99,7 +99,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The members of an object; `what` begins the sentence that refuses anything else.
+    /// The members of an object; `what` begins the message for anything else.
     pub fn object(&self, path: Path, what: &str) -> Result<&[Member<'a>], Fault> {
         match &self.kind {
             Kind::Object(members) => Ok(members),
@@ -107,7 +107,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What the value is, for a message: `a number`, `null`.
+    /// The kind of value, for a message: `a number`, `null`.
     pub fn describe(&self) -> &'static str {
         match self.kind {
             Kind::Null => "null",
@@ -125,7 +125,7 @@ pub(crate) fn is_whole(number: &str) -> bool {
     number.strip_prefix('-').unwrap_or(number).bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Line and column, both from 1, of a byte of the text; columns count characters.
+/// Line and column of a byte of the text, both from 1; columns count characters.
 pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text.as_bytes()[..at.min(text.len())];
     let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
@@ -133,11 +133,11 @@ pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
     (line, 1 + String::from_utf8_lossy(&before[start..]).chars().count())
 }
 
-/// The way to a value from the document's root: `$.nodes.y.inputs[1]`.
+/// The path to a value from the document's root: `$.nodes.y.inputs[1]`.
 #[derive(Clone, Copy)]
 pub(crate) enum Path<'a> {
     Root,
-    /// One that was written down before.
+    /// A path in text form.
     Written(&'a str),
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_written_for_people() {
+    fn paths_are_readable() {
         let (nodes, name) = (Path::Root.key("nodes"), "a/b");
         assert_eq!(nodes.key(name).index(2).to_string(), "$.nodes[\"a/b\"][2]");
         assert_eq!(nodes.key("y").key("inputs").to_string(), "$.nodes.y.inputs");

@@ -1,4 +1,4 @@
-//! All the tasks of a cluster in this one process: the same masters, workers and plans, and no network.
+//! All tasks of a cluster in this process: the same masters, workers and plans, without a network.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,7 +15,7 @@ use crate::runtime::host::Host;
 use crate::runtime::router::Router;
 use crate::session::{Session, explain};
 
-/// A cluster in this process. Dropping it ends its devices.
+/// A cluster in this process. Dropping it shuts its devices down.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -36,11 +36,11 @@ use crate::session::{Session, explain};
 /// ```
 pub struct LocalCluster {
     bus: Arc<Bus>,
-    /// The bus only holds them weakly: a host holds its way to the bus.
+    /// The bus holds them weakly, since each host holds the bus.
     hosts: BTreeMap<Task, Arc<Host>>,
 }
 
-/// The way from each host to every other.
+/// Delivers messages between the hosts.
 struct Bus {
     hosts: OnceLock<BTreeMap<Peer, Weak<Host>>>,
     cluster: OnceLock<Arc<Cluster>>,
@@ -54,7 +54,7 @@ struct LocalRouter {
 impl Router for LocalRouter {
     fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
         let host = self.bus.hosts.get().and_then(|hosts| hosts.get(to)).and_then(Weak::upgrade);
-        let host = host.ok_or_else(|| Failure::new(Code::Unavailable, format!("{to} is not there")))?;
+        let host = host.ok_or_else(|| Failure::new(Code::Unavailable, format!("{to} is not in this cluster")))?;
         host.deliver(&self.me, envelope);
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Router for LocalRouter {
 }
 
 impl LocalCluster {
-    /// Starts the tasks, each with the devices that `backend` finds on this machine. Their graphs may touch no file.
+    /// Starts the tasks, each with the devices that `backend` finds on this machine. Graphs may not access files.
     ///
     /// # Errors
     /// InvalidArgument if there is no task or one is named twice; Unavailable if the backend has no device here.
@@ -73,13 +73,13 @@ impl LocalCluster {
         LocalCluster::start_with_data(tasks, backend, None)
     }
 
-    /// As [`LocalCluster::start`]; graphs may save to and restore from `data`, which the tasks share.
+    /// Like [`LocalCluster::start`]; graphs may save and restore files in `data`, which the tasks share.
     ///
     /// # Errors
     /// As [`LocalCluster::start`].
     pub fn start_with_data(tasks: &[Task], backend: BackendChoice, data: Option<DataDir>) -> Result<LocalCluster> {
         if tasks.is_empty() {
-            return Err(Failure::invalid("a cluster has at least one task"));
+            return Err(Failure::invalid("a cluster needs at least one task"));
         }
         let bus = Arc::new(Bus { hosts: OnceLock::new(), cluster: OnceLock::new() });
         let mut hosts = BTreeMap::new();
@@ -124,7 +124,7 @@ impl LocalCluster {
         Session::open(Arc::clone(&host.client), peer_of(target), &graph, options).await
     }
 
-    /// Plans a graph on the master `target` without running it.
+    /// Plans a graph on the master `target` without running it. Cancel-safe.
     ///
     /// # Errors
     /// As [`LocalCluster::session`] and [`plan`](crate::plan::plan).
@@ -141,7 +141,7 @@ impl LocalCluster {
     fn host(&self, task: &Task) -> Result<&Arc<Host>> {
         self.hosts.get(task).ok_or_else(|| {
             let known: Vec<String> = self.hosts.keys().map(Task::to_string).collect();
-            Failure::new(Code::NotFound, format!("there is no task {task}; there is {}", known.join(", ")))
+            Failure::new(Code::NotFound, format!("task {task} does not exist; the tasks are {}", known.join(", ")))
         })
     }
 }
@@ -150,7 +150,7 @@ fn peer_of(task: &Task) -> Peer {
     Peer::new(task.short())
 }
 
-/// Opens the devices that `backend` finds here and gives them to the host.
+/// Opens the devices that `backend` finds and adds them to the host.
 fn open_devices(task: &Task, backend: BackendChoice, host: &Host) -> Result<Vec<DeviceInfo>> {
     let offers = std::iter::once(cpu(backend)).chain(gpus(backend));
     offers.map(|offer| host.serve(task, offer)).collect()
@@ -165,13 +165,13 @@ mod tests {
     use crate::tensor::Tensor;
 
     #[tokio::test]
-    async fn a_watched_run_tells_how_far_it_is_and_ends_with_its_future() {
+    async fn a_watched_run_reports_progress_and_ends_with_its_future() {
         let mut graph = GraphBuilder::new();
         graph.constant("x", 2).unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
-        // More steps than anybody waits for, until it was told twice how many are through.
+        // More steps than anybody waits for, until progress was reported twice.
         let count = u64::MAX / 2;
         let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
         let steps = Steps { count, every: 0 };
@@ -187,13 +187,13 @@ mod tests {
         };
         let (first, second) = (through(first), through(second));
         assert!(0 < first && first < second && second < count, "{first}, {second}");
-        // The session goes on to other runs.
+        // The session can run again.
         assert_eq!(session.run(&[], &["x"], &[]).await.unwrap(), [Tensor::scalar(2i32)]);
     }
 
     #[tokio::test]
-    async fn more_sets_of_fetches_than_plans_are_kept_run_all_the_same() {
-        // Sums of subsets of 13 numbers: more sets than a master keeps plans of one session.
+    async fn there_may_be_more_sets_of_fetches_than_plans() {
+        // Sums of subsets of 13 numbers: more sets than a master keeps plans per session.
         let mut graph = GraphBuilder::new();
         let names: Vec<String> = (0..13).map(|n| format!("n{n}")).collect();
         for (n, name) in names.iter().enumerate() {
@@ -203,7 +203,7 @@ mod tests {
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
         let limit = crate::runtime::master::Limits::default().plans as i32;
-        // The first sets are asked for again at the end, when they have gone for others.
+        // The first sets are requested again at the end, when their plans have been evicted.
         for set in (1..limit + 100).chain(1..100) {
             let fetches: Vec<&str> = (0..13).filter(|n| set >> n & 1 == 1).map(|n| names[n].as_str()).collect();
             let sum: i32 = session
@@ -218,11 +218,11 @@ mod tests {
         let held = cluster.host(&task).unwrap().holds();
         assert!(held.contains(&format!("pieces: {limit},")), "{held}");
         session.close().await.unwrap();
-        // What the device is told is taken in by its own thread; asking it comes behind that.
+        // The device's own thread handles its messages; the query is behind them in the queue.
         assert_eq!(cluster.host(&task).unwrap().holds(), "");
     }
 
-    /// Waits until what a task holds is like that.
+    /// Waits until what a task holds satisfies the condition.
     async fn comes_to_hold(cluster: &LocalCluster, task: &Task, what: impl Fn(&str) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while let held = cluster.host(task).unwrap().holds()
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_opening_that_is_given_up_leaves_no_session() {
+    async fn a_cancelled_opening_leaves_no_session() {
         let mut graph = GraphBuilder::new();
         graph.constant("x", 2).unwrap();
         let graph = graph.finish().unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
-        // From no patience at all to plenty, often enough to meet the planner's thread at each point of its work.
+        // From no patience to plenty, often enough to meet the planner's thread at each point of its work.
         for patience in (0..40).cycle().take(2_000) {
             let given_up = async {
                 for _ in 0..patience {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_ends_while_a_session_runs_on_it() {
+    async fn a_cluster_can_be_dropped_while_a_session_runs() {
         for _ in 0..50 {
             let mut graph = GraphBuilder::new();
             graph.constant("x", 2).unwrap();
@@ -271,7 +271,7 @@ mod tests {
                 ran = run => panic!("{ran:?}"),
                 _begun = told.recv() => {}
             }
-            // On a thread of its own, since what would hang is the drop.
+            // In a thread of its own, since the drop might hang.
             let (ended, end) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 drop(cluster);
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_whose_steps_are_not_taken_is_given_up() {
+    async fn a_run_whose_steps_are_not_consumed_can_be_dropped() {
         let mut graph = GraphBuilder::new();
         graph.constant("x", 2).unwrap();
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
         let host = cluster.host(&task).unwrap();
-        // The first of endless fetches is held until there is no room for more.
+        // The first fetches of endless steps are held until the queue is full.
         let full = |_, _| {
             while host.client.waits() > 0 {
                 std::thread::yield_now();

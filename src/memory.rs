@@ -1,17 +1,18 @@
-//! The memory budget of this process: how much its heap holds, and whether more may be taken.
+//! The memory budget of this process: how much its heap holds, and whether more may be allocated.
 //!
-//! What is in use is measured: the command's allocator tells what it hands out and takes back, whoever asked for it.
-//! Before memory is taken for a result, a message or a value that is kept, one of those below is asked; over the
-//! budget they refuse, and a step fails where the process would be killed. A program that sets no budget has none.
+//! Memory in use is measured: the command's allocator counts what it hands out and takes back, whoever asked for it.
+//! Before memory is allocated for a result, a message or a value that is kept, one of the functions below is called. If
+//! the budget is exceeded, they refuse, and a step fails instead of the process being killed. By default there is no
+//! budget.
 //!
-//! | ask | for |
+//! | function | for |
 //! |---|---|
-//! | [`admit`] | what is about to be made at once: a result, a copy |
-//! | [`grow`] | what one value after the other is put into: a queue, a list, a tensor array |
-//! | [`reserve`] | what comes in bit by bit, and is known to come: a message, a feed, a file |
-//! | [`keep`] | what comes in bit by bit from those who may announce anything |
+//! | [`admit`] | memory that is allocated at once: a result, a copy |
+//! | [`grow`] | containers of values: a queue, a list, a tensor array |
+//! | [`reserve`] | data that arrives in parts, with a reliable length: a message, a feed, a file |
+//! | [`keep`] | data that arrives in parts from peers that may announce any length |
 //!
-//! Never takes memory itself, reads a file or waits.
+//! Nothing here allocates, reads a file or waits.
 
 use std::cell::Cell;
 use std::fmt;
@@ -21,24 +22,24 @@ use std::sync::{Mutex, Weak};
 use crate::failure::{Code, Failure, Held, Refusal, Result};
 use crate::lock::lock;
 
-/// So many bytes of one thread are counted by that thread alone.
+/// A thread counts this many bytes by itself before it updates the shared count.
 const BATCH: usize = 64 << 10;
 
-/// A result of fewer bytes is small: it is still made where the budget is used up, so that those who keep nothing go on.
+/// A smaller result is still made when the budget is exhausted, so that steps that keep nothing can go on.
 const SMALL: usize = 64 << 10;
 
-/// What grows ends one part in so many below the budget, and small results one above: whoever fills it up leaves room for
-/// the others.
+/// Containers stop growing at 1/32 below the budget, and small results at 1/32 above it: so a process whose containers
+/// fill the budget can still run steps.
 const SHARE: usize = 32;
 
 /// Most holders that are asked what they hold.
 const MAX_HOLDERS: usize = 4096;
 
-/// What a process holds and may hold. All numbers are bytes.
+/// What the process holds and may hold, in bytes.
 struct Budget {
-    /// May lag by one [`BATCH`] a thread, and so be negative at the start.
+    /// May lag by one [`BATCH`] per thread, and so be negative at first.
     in_use: AtomicIsize,
-    /// Admitted, and not in use yet.
+    /// Admitted, but not in use yet.
     reserved: AtomicUsize,
     limit: AtomicUsize,
 }
@@ -47,15 +48,15 @@ static BUDGET: Budget = Budget::of(usize::MAX);
 
 #[cfg(test)]
 thread_local! {
-    /// The limit of a test, for its own thread alone.
+    /// The limit of a test, for its own thread only.
     static LIMIT_HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 thread_local! {
-    // Neither has a destructor: the allocator is called before and after everything else of a thread.
-    /// What this thread took or gave back, and has not told yet.
+    // Neither has a destructor, since the allocator is called before and after everything else in a thread.
+    /// What this thread allocated or freed since it last updated the shared count.
     static UNTOLD: Cell<isize> = const { Cell::new(0) };
-    /// What is reserved for the op under way on this thread; `None` outside a [`Turn`].
+    /// What is reserved for the op that runs on this thread; `None` outside a [`Turn`].
     static PROMISED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -76,7 +77,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Whether so much fits now.
+    /// Whether this many bytes fit now.
     #[inline]
     fn has_room(&self, bytes: usize) -> bool {
         let (limit, in_use) = (self.limit(), self.in_use());
@@ -86,7 +87,7 @@ impl Budget {
         in_use.saturating_add(self.reserved.load(Ordering::Relaxed)).saturating_add(bytes) <= limit
     }
 
-    /// Whether a message goes on of which so much has come, and is in use.
+    /// Whether a message may continue to arrive, of which this many bytes are here and in use.
     fn may_keep(&self, bytes: usize) -> bool {
         let (limit, in_use) = (self.limit(), self.in_use());
         if bytes < SMALL {
@@ -95,7 +96,7 @@ impl Budget {
         in_use.saturating_add(self.reserved.load(Ordering::Relaxed)) <= limit - limit / SHARE
     }
 
-    /// Reserves, where there is room beside what others have reserved.
+    /// Reserves bytes if they fit beside what others have reserved.
     fn try_reserve(&self, bytes: usize) -> bool {
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let fits = self.in_use().saturating_add(reserved) <= self.limit();
@@ -105,7 +106,7 @@ impl Budget {
         fits
     }
 
-    /// Reserves a large result for the op under way on this thread, in place of what it asked for before.
+    /// Reserves a large result for the op that runs on this thread, in place of its previous reservation.
     fn promise(&self, bytes: usize) -> bool {
         if PROMISED.get().is_none() || self.limit() == usize::MAX {
             return self.has_room(bytes);
@@ -123,10 +124,10 @@ impl Budget {
         }
     }
 
-    /// Counts what a thread took, or gave back, since it last told.
+    /// Counts what a thread allocated or freed since its last update.
     fn tell(&self, change: isize) {
         self.in_use.fetch_add(change, Ordering::Relaxed);
-        // What was promised to this thread's op is there now, and counted.
+        // Memory promised to this thread's op is in use now, and counted.
         if let (Ok(taken), Some(promised @ 1..)) = (usize::try_from(change), PROMISED.get()) {
             let kept = promised.min(taken);
             PROMISED.set(Some(promised - kept));
@@ -141,7 +142,7 @@ impl Budget {
             _ => format!("this takes {}", Bytes(bytes)),
         };
         let why = format!(
-            "{what}, and the process has {} of its {} (--memory) in use",
+            "{what}, but the process has {} of its {} (--memory) in use",
             Bytes(self.in_use()),
             Bytes(self.limit())
         );
@@ -149,13 +150,13 @@ impl Budget {
     }
 }
 
-/// Sets how many bytes the heap of this process may hold. To be said once, before there is anything to refuse; it holds
-/// only in a program whose global allocator is [`Allocator`](crate::Allocator).
+/// Sets how many bytes the heap of this process may hold. Call it once, before memory is allocated. It takes effect
+/// only in programs whose global allocator is [`Allocator`](crate::Allocator).
 pub fn set_limit(bytes: usize) {
     BUDGET.limit.store(bytes, Ordering::Relaxed);
 }
 
-/// Runs something for which no more than so many bytes are left. Only this thread is told so: tests run side by side.
+/// Runs something with a budget of `bytes`, for this thread only, since tests run in parallel.
 #[cfg(test)]
 pub(crate) fn with_limit<T>(bytes: usize, run: impl FnOnce() -> T) -> T {
     struct Restore(Option<usize>);
@@ -168,7 +169,7 @@ pub(crate) fn with_limit<T>(bytes: usize, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// How many bytes the heap of this process may hold; `None` where no budget is set.
+/// How many bytes the heap of this process may hold; `None` without a budget.
 pub fn limit() -> Option<usize> {
     Some(BUDGET.limit()).filter(|&limit| limit < usize::MAX)
 }
@@ -178,13 +179,13 @@ pub fn in_use() -> usize {
     BUDGET.in_use()
 }
 
-/// The allocator handed out so many bytes.
+/// The allocator handed out this many bytes.
 #[inline]
 pub fn took(bytes: usize) {
     count(bytes as isize);
 }
 
-/// The allocator got so many bytes back.
+/// The allocator took this many bytes back.
 #[inline]
 pub fn gave(bytes: usize) {
     count(-(bytes as isize));
@@ -208,22 +209,22 @@ fn tell(change: isize) {
     BUDGET.tell(change);
 }
 
-/// To be called where a thread ends, so that what it has not told is not lost.
+/// Updates the shared count; called when a thread ends.
 pub fn tell_all() {
     BUDGET.in_use.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
 }
 
-/// Lets a result or a copy be made of so many bytes.
+/// Admits a result or a copy of this many bytes.
 ///
 /// # Errors
-/// ResourceExhausted if that passes the budget.
+/// ResourceExhausted if that exceeds the budget.
 #[inline]
 pub fn admit(bytes: usize) -> Result<()> {
     let may = if bytes < SMALL { BUDGET.has_room(bytes) } else { BUDGET.promise(bytes) };
     if may { Ok(()) } else { Err(BUDGET.refuse(bytes)) }
 }
 
-/// While this is there, what [`admit`] lets a kernel of this thread make is reserved until the kernel has taken it.
+/// While this exists, memory that [`admit`] grants a kernel of this thread is reserved until the kernel allocates it.
 pub(crate) struct Turn(());
 
 impl Turn {
@@ -240,16 +241,16 @@ impl Drop for Turn {
     }
 }
 
-/// Lets an op run, whatever it makes.
+/// Admits an op, whatever it makes.
 ///
 /// # Errors
-/// ResourceExhausted if the budget is used up, and what small results may take beyond it.
+/// ResourceExhausted if the budget is exhausted, including what small results may take beyond it.
 #[inline]
 pub fn go_on() -> Result<()> {
     admit(0)
 }
 
-/// Lets another value, which is there already, be put to those that something holds.
+/// Admits adding a value, which exists already, to a container.
 ///
 /// # Errors
 /// ResourceExhausted if nearly all of the budget is in use.
@@ -259,37 +260,37 @@ pub fn grow() -> Result<()> {
     if BUDGET.in_use() <= limit - limit / SHARE { Ok(()) } else { Err(BUDGET.refuse(0)) }
 }
 
-/// Lets more come of a message of which these bytes are here, and counted by themselves. A small one passes as small
-/// results do; a large one ends where what grows ends.
+/// Admits the next part of a message of which these bytes are here, and in use. Small messages are admitted like small
+/// results; large ones stop when containers stop growing.
 ///
 /// # Errors
-/// ResourceExhausted if too much of the budget is in use, or reserved; says who holds the most.
+/// ResourceExhausted if too much of the budget is in use or reserved; names the largest holder.
 pub fn keep(bytes: usize) -> Result<()> {
     if BUDGET.may_keep(bytes) { Ok(()) } else { Err(BUDGET.refuse(0).with_holder()) }
 }
 
-/// Whether the budget is used up, and these bytes, which only wait, are a part of it that counts.
+/// Whether the budget is exhausted, and these bytes, which only wait, are a significant part of it.
 #[inline]
 pub fn is_crowded_by(waiting: usize) -> bool {
     let share = BUDGET.limit() / SHARE;
     waiting > share && BUDGET.in_use() > BUDGET.limit() - share
 }
 
-/// What to say where nothing more can be kept.
+/// The error when nothing more can be kept.
 pub fn refusal() -> Failure {
     BUDGET.refuse(0)
 }
 
-/// Room for so many bytes that will come in bit by bit. Say with [`Reservation::taken`] how many of them have memory of
-/// their own by now; what is left is given back when this is dropped.
+/// Reserves memory for bytes that will arrive in parts. [`Reservation::taken`] tells how many of them have been
+/// allocated; the rest is released on drop.
 ///
 /// # Errors
-/// ResourceExhausted if that passes the budget; says who holds the most.
+/// ResourceExhausted if that exceeds the budget; names the largest holder.
 pub fn reserve(bytes: usize) -> Result<Reservation> {
     try_reserve(bytes).map_err(Failure::with_holder)
 }
 
-/// As [`reserve`], for those who find out themselves who holds the most.
+/// Like [`reserve`], for callers that find the largest holder themselves.
 pub fn try_reserve(bytes: usize) -> Result<Reservation> {
     if BUDGET.limit() == usize::MAX {
         return Ok(Reservation { bytes: 0 });
@@ -304,7 +305,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// So many of the bytes have memory of their own now, which is counted by itself.
+    /// This many of the bytes have been allocated now, and are counted as such.
     pub fn taken(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -318,15 +319,15 @@ impl Drop for Reservation {
     }
 }
 
-/// Somebody who holds memory for a long time.
+/// Something that holds memory for a long time.
 pub(crate) trait Holder: Send + Sync {
-    /// The one thing that takes the most of it. Must not wait for a lock: who asks may hold it.
+    /// The item that takes the most of it. Must not wait for a lock, which the caller may hold.
     fn most(&self) -> Option<Held>;
 }
 
 static HOLDERS: Mutex<Vec<Weak<dyn Holder>>> = Mutex::new(Vec::new());
 
-/// From now on the holder is asked when something is refused.
+/// Registers a holder, to be asked when the budget refuses.
 pub(crate) fn watch(holder: Weak<dyn Holder>) {
     let mut holders = lock(&HOLDERS);
     holders.retain(|holder| holder.strong_count() > 0);
@@ -335,7 +336,7 @@ pub(crate) fn watch(holder: Weak<dyn Holder>) {
     }
 }
 
-/// Who of the holders holds the most.
+/// The largest item of all holders.
 fn most() -> Option<Held> {
     let holders = lock(&HOLDERS).clone();
     let known = holders.iter().filter_map(Weak::upgrade).filter_map(|holder| holder.most());
@@ -343,7 +344,7 @@ fn most() -> Option<Held> {
 }
 
 impl Failure {
-    /// Where the budget was refused: what is being worked on here, that may be what holds the most.
+    /// If the budget refused: records the item being worked on, which may be the largest.
     pub(crate) fn held_by(mut self, held: impl FnOnce() -> Held) -> Failure {
         if let Some(refusal) = &mut self.refusal {
             let held = held();
@@ -354,8 +355,8 @@ impl Failure {
         self
     }
 
-    /// Where the budget was refused: says who holds the most. `others` answers what only the caller knows of; it is given
-    /// what is known from the place of the refusal.
+    /// If the budget refused: names the largest holder. `others` returns what only the caller knows; it is given what
+    /// was recorded when the budget refused.
     pub(crate) fn with_holder_among(mut self, others: impl FnOnce(Option<Held>) -> Option<Held>) -> Failure {
         if let Some(Refusal(worked_on)) = self.refusal.take()
             && let Some(held) = most().into_iter().chain(others(worked_on)).max_by_key(|held| held.bytes)
@@ -365,13 +366,13 @@ impl Failure {
         self
     }
 
-    /// As [`Failure::with_holder_among`], where the caller knows no more than everybody.
+    /// Like [`Failure::with_holder_among`], if the caller knows nothing else.
     pub fn with_holder(self) -> Failure {
         self.with_holder_among(|worked_on| worked_on)
     }
 }
 
-/// Bytes for a person: `4 B`, `1.5 MB`; decimal, three digits.
+/// Bytes for display: `4 B`, `1.5 MB`; decimal, three digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub usize);
 
@@ -400,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_counted_for_people() {
+    fn bytes_have_readable_units() {
         let check = |bytes: usize, text: &str| assert_eq!(Bytes(bytes).to_string(), text);
         check(0, "0 B");
         check(999, "999 B");
@@ -412,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn room_is_what_is_neither_in_use_nor_reserved() {
+    fn memory_neither_in_use_nor_reserved_is_available() {
         let budget = Budget::of(100 << 20);
         budget.in_use.store(60 << 20, Ordering::Relaxed);
         assert!(budget.try_reserve(30 << 20));
-        assert!(!budget.try_reserve(11 << 20), "30 of the 40 are another's");
-        assert!(budget.try_reserve(10 << 20), "and what was refused left nothing behind");
+        assert!(!budget.try_reserve(11 << 20), "30 of the 40 are reserved");
+        assert!(budget.try_reserve(10 << 20), "the refused reservation left nothing behind");
         assert!(!budget.try_reserve(1));
         budget.reserved.fetch_sub(40 << 20, Ordering::Relaxed);
         budget.in_use.fetch_add(40 << 20, Ordering::Relaxed);
@@ -437,7 +438,7 @@ mod tests {
             budget.reserved.store(reserved << 20, Ordering::Relaxed);
             assert_eq!((budget.may_keep(SMALL), budget.may_keep(SMALL - 1)), (large, small), "{in_use} and {reserved}");
         };
-        // One part in 32 of these 64 MiB is 2 MiB.
+        // 1/32 of these 64 MiB is 2 MiB.
         check(62, 0, true, true);
         check(40, 22, true, true);
         check(40, 23, false, true);
@@ -448,34 +449,34 @@ mod tests {
     }
 
     #[test]
-    fn what_an_op_was_promised_is_its_own_until_it_is_taken() {
+    fn memory_promised_to_an_op_is_reserved_until_allocated() {
         let budget = Budget::of(100 << 20);
         let reserved = || budget.reserved.load(Ordering::Relaxed) >> 20;
         PROMISED.set(Some(0));
         assert!(budget.promise(60 << 20) && reserved() == 60);
-        // The next that it asks for takes the place of the first; nobody else gets what is promised.
+        // The second request replaces the first; nobody else gets promised memory.
         assert!(budget.promise(70 << 20) && reserved() == 70);
         assert!(!budget.try_reserve(31 << 20));
-        // Half of it is taken, and so counted once.
+        // Part of it is allocated, and so counted once.
         budget.tell(40 << 20);
         assert_eq!((reserved(), budget.in_use() >> 20), (30, 40));
         budget.tell(-(10 << 20));
         assert_eq!((reserved(), budget.in_use() >> 20), (30, 30));
-        assert!(!budget.promise(71 << 20) && reserved() == 0, "what is refused reserves nothing");
+        assert!(!budget.promise(71 << 20) && reserved() == 0, "a refusal reserves nothing");
         assert!(budget.promise(70 << 20));
         budget.forget_promise();
         assert_eq!(reserved(), 0);
-        // Outside an op there is no promise, only a look.
+        // Outside an op nothing is promised, only checked.
         PROMISED.set(None);
         assert!(budget.promise(70 << 20) && reserved() == 0);
     }
 
     #[test]
-    fn a_refusal_says_what_was_wanted_and_what_there_is() {
+    fn a_refusal_states_the_request_and_the_budget() {
         let budget = Budget::of(4_000_000_000);
         budget.in_use.store(3_600_000_000, Ordering::Relaxed);
         let failure = budget.refuse(2_147_483_647);
         assert_eq!(failure.code, Code::ResourceExhausted);
-        assert_eq!(failure.message, "this takes 2.15 GB, and the process has 3.60 GB of its 4.00 GB (--memory) in use");
+        assert_eq!(failure.message, "this takes 2.15 GB, but the process has 3.60 GB of its 4.00 GB (--memory) in use");
     }
 }

@@ -1,9 +1,9 @@
 //! "Did you mean": the known names nearest to one that is unknown.
 
-/// Longest name that neighbours are looked for, in bytes.
+/// Longest name, in bytes, for which similar names are searched.
 const MAX_BYTES: usize = 256;
 
-/// Most pairs of letters that are compared for one name: whoever has a million names is told no neighbours of a long one.
+/// Most pairs of letters compared for one name: with a million known names, nothing is suggested for a long one.
 const MAX_COMPARED: usize = 64 << 20;
 
 /// The candidates that differ from `name` by at most a third of its letters (case aside), best first, at most three.
@@ -17,13 +17,13 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let mut left = MAX_COMPARED;
     let mut near: Vec<(usize, &str)> = Vec::new();
     for candidate in candidates {
-        // Each letter more or less is an edit, and a letter is at most four bytes.
+        // Each missing or extra letter is an edit, and a letter has at most four bytes.
         if candidate.len() > 4 * (letters + limit) || candidate.chars().count().abs_diff(letters) > limit {
             continue;
         }
         let Some(rest) = left.checked_sub(letters * candidate.len()) else { break };
         left = rest;
-        // Two neighbours swapped are one edit, as that is one slip of the hand.
+        // Swapped neighbours are one edit, since they are one typing error.
         let edits = strsim::osa_distance(&wanted, &candidate.to_lowercase());
         if edits <= limit {
             near.push((edits, candidate));
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_near_is_offered() {
+    fn only_similar_names_are_suggested() {
         let known = ["local/0", "local/1", "worker/0"];
         assert_eq!(nearest("locl/1", known), ["local/1", "local/0"]);
         assert!(nearest("ps/0", known).is_empty());

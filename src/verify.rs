@@ -1,4 +1,4 @@
-//! Recorded TensorFlow sessions: read, replayed and compared. Whatever runs the steps, the record says what is right.
+//! Recorded TensorFlow sessions: reads, replays and compares them. The recording decides what is right.
 
 mod case;
 mod compare;

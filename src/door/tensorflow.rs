@@ -1,8 +1,8 @@
-//! The front door for TensorFlow's own clients: `tf.Session("grpc://host:port")` works on the mesh.
+//! The server for TensorFlow's own clients: `tf.Session("grpc://host:port")` works on the mesh.
 //!
-//! Serves TensorFlow's `MasterService` over gRPC as one more client of the node's sessions: it plans nothing, places
-//! nothing and computes nothing. Whoever passes it can do what a member of the mesh can; so it stands open to this
-//! machine alone, and to others only with a token.
+//! Serves TensorFlow's `MasterService` over gRPC as one more client of the node's sessions: it plans, places and
+//! computes nothing. Its clients can do what a member of the mesh can, so it is open to this machine only, and to
+//! others only with a token.
 
 mod budget;
 mod connection;
@@ -36,51 +36,51 @@ use self::service::MasterService;
 use self::wire::Incoming;
 use crate::node::Node;
 
-/// Largest message that is taken where nothing else is said: protobuf's own limit.
+/// The default limit of a message's size: protobuf's own limit.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
-/// Bytes that a client may have on their way in one call, and on one connection.
+/// Bytes that a client may have in flight in one call, and on one connection.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
-/// Largest piece of a message.
+/// Largest HTTP/2 frame.
 const FRAME: u32 = 1 << 20;
-/// Most calls that one client has under way: each thread of a program that waits for a queue is one.
+/// Most calls that one client may have under way: each thread of a program that waits for a queue is one.
 const MAX_CALLS: u32 = 4096;
-/// Most calls of one connection that were taken back before they were looked at; with more the connection ends.
+/// Most calls of one connection that were reset before they were processed; with more the connection ends.
 const MAX_TAKEN_BACK_UNSEEN: usize = 20;
 /// Most bytes of a call's headers.
 const MAX_HEADERS: u32 = 8 << 10;
-/// How often a client is asked whether it is still there, and how long it may take to say so: what it runs ends with it.
+/// How often a client is pinged, and how long it may take to answer: whatever it runs ends with it.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 const ALIVE_WITHIN: Duration = Duration::from_secs(20);
-/// How often sessions and connections are looked for whose clients went away.
+/// How often sessions and connections of clients that went away are cleaned up.
 const SWEEPS: Duration = Duration::from_secs(10);
 
-/// Where the door is and who may pass.
+/// The address of the door, and who may pass.
 #[derive(Clone, Debug)]
 pub struct DoorConfig {
-    /// Port 0 takes a free one.
+    /// Port 0 picks a free one.
     pub address: SocketAddr,
-    /// What a client must show. Needed for an address that others than this machine reach.
+    /// The token that clients must show; required if the address can be reached from other machines.
     pub token: Option<String>,
-    /// Largest message that is taken.
+    /// Largest message accepted.
     pub max_message_bytes: usize,
 }
 
-/// Why a door does not open.
+/// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
     #[error(
-        "--grpc {0} can be reached from other machines, and who reaches it can run graphs on the mesh: give it a token with \
-         --grpc-token-file, or let it listen on 127.0.0.1 and reach it through a node of the mesh on the client's own machine, \
-         or an SSH tunnel"
+        "--grpc {0} can be reached from other machines, and whoever reaches it can run graphs on the mesh: set a token \
+         with --grpc-token-file, or listen on 127.0.0.1 and reach it through a mesh node on the client's own machine or \
+         an SSH tunnel"
     )]
     Unguarded(SocketAddr),
-    #[error("--grpc {address} cannot be listened on: {source}")]
+    #[error("cannot listen on --grpc {address}: {source}")]
     Address { address: SocketAddr, source: std::io::Error },
 }
 
-/// An open door. Dropping it closes it, and ends the sessions that came in through it.
+/// An open door. Dropping it closes it and ends the sessions opened through it.
 #[derive(Debug)]
 pub struct Door {
     address: SocketAddr,
@@ -88,10 +88,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens a door to a node.
+    /// Opens a door to a node. Cancel-safe: nothing stays open if the future is dropped.
     ///
     /// # Errors
-    /// Where the address is taken, or open to other machines without a token.
+    /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token, max_message_bytes } = config;
         if !address.ip().is_loopback() && token.is_none() {
@@ -106,7 +106,7 @@ impl Door {
         Ok(Door { address, serving })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -140,7 +140,7 @@ async fn serve(service: Arc<MasterService>, listener: TcpListener, connections: 
     tokio::select! {
         ended = server => {
             if let Err(error) = ended {
-                tracing::error!("the door for TensorFlow's clients is closed: {error}");
+                tracing::error!("the server for TensorFlow clients failed: {error}");
             }
         }
         () = sweep => {}

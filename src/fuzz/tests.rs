@@ -1,5 +1,5 @@
-//! Every target on changed examples: those of `fuzz/seeds/<target>/`, to which each input that once broke one is added.
-//! The changes are drawn with a fixed seed, so that a test that passes here passes everywhere.
+//! Every target with modified examples from `fuzz/seeds/<target>/`, to which each input that once broke one is added.
+//! The modifications are drawn from a fixed seed, so that a test that passes here passes everywhere.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ use super::*;
 #[cfg(feature = "exec")]
 use crate::exec::fuzz::Outcome;
 
-/// Changed examples for each target.
+/// Modified examples per target.
 const CASES: u32 = 4000;
-/// Cases of each op.
+/// Cases per op.
 const CASES_OF_AN_OP: u32 = 24;
-/// Fewer than one op of so many may be one that never answered.
+/// Fewer than one op in this many may never answer.
 #[cfg(feature = "exec")]
 const MOST_NEVER_ANSWERED: usize = 24;
-/// Most bytes that choose what an op is given.
+/// Most bytes that choose an op's arguments.
 const CHOICES: usize = 160;
 
 fn folder(name: &str) -> PathBuf {
@@ -47,7 +47,7 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]))
 }
 
-/// What may happen to a byte of an example, or to what follows it.
+/// A modification of a byte of an example, or of what follows it.
 #[derive(Clone, Debug)]
 enum Change {
     Set(u8),
@@ -65,7 +65,7 @@ fn change() -> impl Strategy<Value = (u16, Change)> {
         2 => any::<u8>().prop_map(Change::Remove),
         2 => any::<u8>().prop_map(Change::Repeat),
         2 => proptest::collection::vec(any::<u8>(), 1..12).prop_map(Change::Insert),
-        // Numbers that claim much, as protobuf and the others write them.
+        // Large numbers in the encodings of protobuf and others.
         1 => Just(Change::Insert(vec![0xff; 8])),
         1 => Just(Change::Insert(b"99999999999".to_vec())),
         1 => Just(Change::Cut),
@@ -94,7 +94,7 @@ fn changed(example: &[u8], changes: &[(u16, Change)]) -> Vec<u8> {
     bytes
 }
 
-/// Changes to what nothing is read of find nothing.
+/// Modifying examples that cannot be read finds nothing.
 #[test]
 fn every_target_reads_an_example() {
     for target in TARGETS {
@@ -105,10 +105,10 @@ fn every_target_reads_an_example() {
     }
 }
 
-/// What peers say has one form at a time, which changes with the version of the protocol; `MESHTF_WRITE_SEEDS=1` writes the
-/// examples anew.
+/// Messages between peers have one form per version of the protocol; `MESHTF_WRITE_SEEDS=1` writes the examples of the
+/// current one.
 #[test]
-fn examples_are_what_is_written_now() {
+fn examples_have_the_current_form() {
     let mut all: Vec<_> =
         crate::checkpoint::fuzz::examples().into_iter().map(|(name, bytes)| ("checkpoint_part", name, bytes)).collect();
     #[cfg(feature = "node")]
@@ -125,7 +125,7 @@ fn examples_are_what_is_written_now() {
     }
 }
 
-fn stand_changed_examples(target: &Target) {
+fn survives_modified_examples(target: &Target) {
     let seeds = seeds(target.name);
     let which = 0..seeds.len();
     let strategy = (which, proptest::collection::vec(change(), 1..5));
@@ -137,7 +137,7 @@ fn stand_changed_examples(target: &Target) {
 }
 
 #[test]
-fn every_decoder_stands_changed_examples() {
+fn every_decoder_survives_modified_examples() {
     for target in TARGETS.iter().filter(|target| target.name != "op") {
         let begun = Instant::now();
         stand_changed_examples(target);
@@ -147,7 +147,7 @@ fn every_decoder_stands_changed_examples() {
 
 #[cfg(feature = "exec")]
 #[test]
-fn every_op_answers_or_refuses_whatever_it_is_given() {
+fn every_op_answers_or_fails_whatever_its_arguments() {
     let strategy = proptest::collection::vec(any::<u8>(), 0..CHOICES);
     let mut never = Vec::new();
     let ops = crate::exec::fuzz::ops();
@@ -163,7 +163,7 @@ fn every_op_answers_or_refuses_whatever_it_is_given() {
             never.push(op.name);
         }
     }
-    // Lest everything be refused before a kernel sees it. Those that touch files have no folder here.
+    // In case everything is refused before a kernel runs. Ops that access files have no folder here.
     eprintln!("{} of {} ops never answered: {never:?}", never.len(), ops.len());
     assert!(never.len() * MOST_NEVER_ANSWERED < ops.len(), "{} of {} ops: {never:?}", never.len(), ops.len());
 }
@@ -177,7 +177,7 @@ fn the_fuzzer_has_these_targets_and_no_others() {
     let seeded = fs::read_dir(folder("seeds")).unwrap().map(|entry| entry.unwrap().file_name());
     let seeded: BTreeSet<String> = seeded.map(|name| name.into_string().unwrap()).collect();
     let seeded: BTreeSet<&str> = seeded.iter().map(String::as_str).collect();
-    // Without the mesh and the engines there are fewer here.
+    // Without the mesh and the engines there are fewer.
     if cfg!(feature = "node") {
         assert_eq!((&here, &here), (&there, &seeded));
     } else {

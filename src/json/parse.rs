@@ -1,21 +1,21 @@
-//! The parser: text in, [`Value`] out, or the first place where it is no JSON.
+//! The parser: text in, [`Value`] out, or the first position at which it is not JSON.
 
 use std::borrow::Cow;
 
 use super::{Fault, Kind, Member, Value};
 
-/// How deep lists and objects may nest.
+/// Maximum nesting of lists and objects.
 const MAX_DEPTH: usize = 128;
 
-/// Reads a JSON document. A byte order mark before it is skipped.
+/// Parses a JSON document. A byte order mark at its start is skipped.
 ///
 /// # Errors
-/// The first place where the text is no JSON, names a key twice, or nests deeper than [`MAX_DEPTH`].
+/// The first position at which the text is not JSON, repeats a key, or nests deeper than [`MAX_DEPTH`].
 pub(crate) fn parse(text: &str) -> Result<Value<'_>, Fault> {
     Parser { text, at: 0, relaxed: false }.document()
 }
 
-/// As [`parse`], for what a person types: NaN and infinities are numbers, `True` and `False` are taken too.
+/// Like [`parse`], for typed text: NaN and infinities are numbers, `True` and `False` are accepted, too.
 ///
 /// # Errors
 /// As [`parse`].
@@ -38,7 +38,7 @@ impl<'a> Parser<'a> {
         self.skip_space();
         match self.peek() {
             None => Ok(value),
-            Some(_) => Err(self.fault("there is more text after the document's end")),
+            Some(_) => Err(self.fault("more text follows after the end of the document")),
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
         if self.relaxed && self.peek().is_some_and(|b| b.is_ascii_alphabetic()) {
             return match self.letters() {
                 "Infinity" | "inf" => Ok(Kind::Number(&self.text[start..self.at])),
-                other => Err(Fault::syntax(start, format!("-{other} is no number"))),
+                other => Err(Fault::syntax(start, format!("-{other} is not a number"))),
             };
         }
         let whole = self.digits();
@@ -153,12 +153,12 @@ impl<'a> Parser<'a> {
             "False" if self.relaxed => Ok(Kind::Bool(false)),
             word @ ("NaN" | "nan" | "Infinity" | "inf") if self.relaxed => Ok(Kind::Number(word)),
             word @ ("NaN" | "Infinity") => {
-                let why = format!("JSON has no {word}; write \"{word}\", in quotes, in a value that has a float dtype");
+                let why = format!("JSON has no {word}; write \"{word}\", in quotes, in a value with a float dtype");
                 Err(Fault::syntax(at, why))
             }
-            "True" => Err(Fault::syntax(at, "JSON writes true in small letters")),
-            "False" => Err(Fault::syntax(at, "JSON writes false in small letters")),
-            word => Err(Fault::syntax(at, format!("{word} is no value; text stands in double quotes"))),
+            "True" => Err(Fault::syntax(at, "JSON requires lower case: true")),
+            "False" => Err(Fault::syntax(at, "JSON requires lower case: false")),
+            word => Err(Fault::syntax(at, format!("{word} is not a JSON value; text must be in double quotes"))),
         }
     }
 
@@ -166,11 +166,11 @@ impl<'a> Parser<'a> {
         let start = self.at + 1;
         self.at = start;
         let mut owned: Option<String> = None;
-        // Where the part that is not yet in `owned` begins.
+        // Start of the part that is not in `owned` yet.
         let mut from = start;
         loop {
             match self.peek() {
-                None => return Err(Fault::syntax(start - 1, "the string that begins here does not end")),
+                None => return Err(Fault::syntax(start - 1, "the string that begins here is not terminated")),
                 Some(b'"') => {
                     let rest = &self.text[from..self.at];
                     self.at += 1;
@@ -195,12 +195,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The character that an escape stands for; `at` is on its backslash.
+    /// The character that an escape denotes; `at` is at its backslash.
     fn escape(&mut self) -> Result<char, Fault> {
         let at = self.at;
         let bad = |why: &str| Fault::syntax(at, why);
         self.at += 1;
-        let letter = self.peek().ok_or_else(|| bad("an escape without its letter"))?;
+        let letter = self.peek().ok_or_else(|| bad("an escape is incomplete"))?;
         self.at += 1;
         let simple = match letter {
             b'"' | b'\\' | b'/' => char::from(letter),
@@ -210,20 +210,20 @@ impl<'a> Parser<'a> {
             b'r' => '\r',
             b't' => '\t',
             b'u' => {
-                let first = self.hex4().ok_or_else(|| bad("\\u takes four hexadecimal digits"))?;
+                let first = self.hex4().ok_or_else(|| bad("\\u must be followed by four hexadecimal digits"))?;
                 let code = match first {
                     0xd800..0xdc00 => {
                         let second = (self.take(b'\\') && self.take(b'u')).then(|| self.hex4()).flatten();
                         let low = second
                             .filter(|low| (0xdc00..0xe000).contains(low))
-                            .ok_or_else(|| bad("a \\ud800 to \\udbff is followed by a \\udc00 to \\udfff"))?;
+                            .ok_or_else(|| bad("\\ud800 to \\udbff must be followed by \\udc00 to \\udfff"))?;
                         0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00)
                     }
                     other => other,
                 };
-                char::from_u32(code).ok_or_else(|| bad("half a surrogate pair is no character"))?
+                char::from_u32(code).ok_or_else(|| bad("half a surrogate pair is not a character"))?
             }
-            _ => return Err(bad("no such escape; there are \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\uXXXX")),
+            _ => return Err(bad("invalid escape; expected \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\uXXXX")),
         };
         Ok(simple)
     }
@@ -275,7 +275,7 @@ impl<'a> Parser<'a> {
     fn unexpected(&self, wanted: &str) -> Fault {
         match self.text[self.at..].chars().next() {
             None => self.fault(format!("expected {wanted}, but the text ends")),
-            Some('\'') => self.fault(format!("expected {wanted}, found '; JSON quotes with \"")),
+            Some('\'') => self.fault(format!("expected {wanted}, found '; JSON strings have double quotes (\")")),
             Some(c) if self.text[..self.at].trim_end().ends_with(',') && matches!(c, ']' | '}') => {
                 self.fault(format!("expected {wanted} after ',', found {c:?}; JSON has no comma after the last item"))
             }
@@ -288,7 +288,7 @@ fn refuse_duplicates(members: &[Member]) -> Result<(), Fault> {
     let mut keys: Vec<(&str, usize)> = members.iter().map(|member| (&*member.key, member.at)).collect();
     keys.sort_unstable();
     match keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(Fault::syntax(pair[1].1, format!("the key {:?} stands here a second time", pair[1].0))),
+        Some(pair) => Err(Fault::syntax(pair[1].1, format!("the key {:?} is repeated here", pair[1].0))),
         None => Ok(()),
     }
 }
@@ -301,24 +301,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_name_their_place_and_what_would_be_right() {
+    fn faults_have_a_position_and_say_what_is_expected() {
         let check = |text: &str, place: (usize, usize), part: &str| {
             let fault = parse(text).expect_err(text);
             assert_eq!(position(text, fault.at), place, "{text}: {}", fault.why);
             assert!(fault.why.contains(part), "{text}: {}", fault.why);
         };
         check("", (1, 1), "the text ends");
-        check("{\n  \"a\": 1,\n  \"a\": 2}", (3, 3), "second time");
+        check("{\n  \"a\": 1,\n  \"a\": 2}", (3, 3), "repeated");
         check("[1, 2,]", (1, 7), "no comma after the last item");
         check("{\"a\" 1}", (1, 6), "':'");
-        check("{'a': 1}", (1, 2), "JSON quotes with \"");
+        check("{'a': 1}", (1, 2), "double quotes");
         check("[NaN]", (1, 2), "float dtype");
         check("[01]", (1, 2), "begin with 0");
         check("[1.]", (1, 4), "digit after '.'");
         check("\"é\n\"", (1, 3), "line break");
         check("\"\\ud800\"", (1, 2), "followed by");
         check("[1] 2", (1, 5), "more text");
-        check("True", (1, 1), "small letters");
+        check("True", (1, 1), "lower case");
         check(&"[".repeat(100_000), (1, 129), "128 levels");
     }
 
@@ -342,7 +342,7 @@ mod tests {
         assert!(parse_relaxed("-nan").is_err() && parse_relaxed("hello").is_err());
     }
 
-    /// The tree as another JSON library would have it; `None` for numbers that it cannot hold.
+    /// The tree as serde_json's value; `None` for numbers that it cannot hold.
     fn plain(value: &Value) -> Option<serde_json::Value> {
         Some(match &value.kind {
             Kind::Null => serde_json::Value::Null,
@@ -362,15 +362,15 @@ mod tests {
             let ours = parse(&text);
             match serde_json::from_str::<serde_json::Value>(&text) {
                 Ok(theirs) => {
-                    // serde_json keeps the last of two equal keys and knows no byte order mark.
+                    // serde_json keeps the last of repeated keys and does not skip a byte order mark.
                     if let Ok(ours) = ours {
                         prop_assert_eq!(plain(&ours), Some(theirs));
                     } else {
-                        prop_assert!(ours.unwrap_err().why.contains("second time"));
+                        prop_assert!(ours.unwrap_err().why.contains("repeated"));
                     }
                 }
                 Err(_) if text.starts_with('\u{feff}') => {}
-                // A number that no float holds is refused there and left to the reader here.
+                // A number beyond every float is an error there, and left to the reader here.
                 Err(_) => prop_assert!(ours.ok().as_ref().and_then(plain).is_none(), "{}", text),
             }
         }

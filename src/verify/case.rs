@@ -1,4 +1,4 @@
-//! A recorded session in its folder: `case.json`, the graph beside it, and arrays as .npy.
+//! A recorded session in a folder: `case.json`, the graph, and arrays as .npy.
 
 use std::path::{Component, Path as FilePath, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Case {
     pub name: String,
     pub description: String,
     pub graph: Graph,
-    /// The tasks of its cluster, in the order recorded; the first is the session's master. `localhost/0` alone where the
+    /// The tasks of its cluster, in the recorded order; the first is the session's master. Only `localhost/0` if the
     /// session had no cluster.
     tasks: Vec<Task>,
     /// Whether it was recorded with a cluster.
@@ -24,7 +24,7 @@ pub struct Case {
     pub soft_placement: bool,
     pub rtol: f64,
     pub atol: f64,
-    /// Run in order in one session.
+    /// Run in order, in one session.
     pub steps: Vec<RecordedStep>,
 }
 
@@ -42,18 +42,18 @@ pub struct RecordedStep {
 /// How fetched values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Floats by the case's tolerances, all else exactly.
+    /// Floats within the case's tolerances, everything else exactly.
     AllClose,
     Exact,
     /// Only dtype and shape.
     Shape,
     /// A serialised summary: dtype and shape, but not the bytes.
     SummaryProto,
-    /// The step must run; its values are free.
+    /// The step must run; its values are not compared.
     Skip,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// One value for each fetch.
@@ -69,10 +69,10 @@ pub struct Recorded {
 }
 
 impl Case {
-    /// Reads the case in `folder`: `case.json` and `graph.pb`, or `graph.json` where that is missing.
+    /// Reads the case in `folder`: `case.json` and `graph.pb`, or `graph.json` if that is missing.
     ///
     /// # Errors
-    /// NotFound if a file is missing, InvalidArgument where one is wrong; each names the file.
+    /// NotFound if a file is missing, InvalidArgument if one is invalid; the error names the file.
     pub fn read(folder: &FilePath) -> Result<Case> {
         let binary = folder.join("graph.pb");
         let path = if binary.exists() { binary } else { folder.join("graph.json") };
@@ -118,7 +118,7 @@ fn in_file(path: &FilePath, error: impl std::fmt::Display) -> Failure {
     Failure::invalid(format!("{}: {error}", path.display()))
 }
 
-/// The bytes of a file no larger than a tensor and its header.
+/// The bytes of a file no larger than a tensor with its header.
 fn load(path: &FilePath) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| {
         let code = match error.kind() {
@@ -130,7 +130,7 @@ fn load(path: &FilePath) -> Result<Vec<u8>> {
     let limit = MAX_TENSOR_BYTES as u64 + (1 << 20);
     let length = std::fs::metadata(path).map_err(failed)?.len();
     if length > limit {
-        let why = format!("{} is {length} bytes; the limit is {limit}", path.display());
+        let why = format!("{} has {length} bytes, which exceeds the limit of {limit}", path.display());
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
     std::fs::read(path).map_err(failed)
@@ -160,7 +160,7 @@ fn case(value: &Value, graph: Graph, folder: &FilePath) -> Result<Case, Trouble>
     })
 }
 
-/// `{"local": ["localhost:2222", …]}`: as many tasks as addresses.
+/// `{"local": ["localhost:2222", …]}`: one task per address.
 fn tasks(value: Option<&Value>, path: Path) -> Result<Vec<Task>, Fault> {
     let Some(value) = value.filter(|value| value.kind != Kind::Null) else { return Ok(Vec::new()) };
     let mut tasks = Vec::new();
@@ -186,7 +186,7 @@ fn soft_placement(value: Option<&Value>, path: Path) -> Result<bool, Fault> {
         Kind::Object(_) => Ok(allows(value)),
         Kind::String(text) => match json::parse(text) {
             Ok(config) => Ok(allows(&config)),
-            Err(fault) => Err(Fault::content(value, path, format!("the config is no JSON: {}", fault.why))),
+            Err(fault) => Err(Fault::content(value, path, format!("the config is not JSON: {}", fault.why))),
         },
         _ => Err(Fault::content(value, path, "a config is an object, its JSON in a string, or null")),
     }
@@ -202,7 +202,7 @@ fn step(value: &Value, path: Path, folder: &FilePath) -> Result<RecordedStep, Tr
         Some("summary_proto") => Check::SummaryProto,
         Some("skip") => Check::Skip,
         Some(other) => {
-            let why = format!("{other:?} is none of allclose, exact, shape, summary_proto and skip");
+            let why = format!("{other:?} is not allclose, exact, shape, summary_proto or skip");
             return Err(Fault::content(value.get("check").unwrap_or(value), path.key("check"), why).into());
         }
     };
@@ -212,7 +212,7 @@ fn step(value: &Value, path: Path, folder: &FilePath) -> Result<RecordedStep, Tr
         None => {
             let values = tensors(value, path, "expected", folder)?;
             if values.len() != fetches.len() && check != Check::Skip {
-                let why = format!("{} values are expected of {} fetches", values.len(), fetches.len());
+                let why = format!("there are {} expected values for {} fetches", values.len(), fetches.len());
                 return Err(Fault::content(value, path, why).into());
             }
             Expected::Values(values.into_iter().map(|(_, tensor)| tensor).collect())
@@ -226,7 +226,7 @@ fn recorded(value: &Value, path: Path) -> Result<Recorded, Fault> {
     let number = number(need(value, path, "code")?, path.key("code"))?;
     let code = Code::from_number(number as u8)
         .filter(|code| f64::from(code.number()) == number)
-        .ok_or_else(|| Fault::content(value, path.key("code"), format!("{number} is no canonical code")))?;
+        .ok_or_else(|| Fault::content(value, path.key("code"), format!("{number} is not a canonical code")))?;
     Ok(Recorded { code, message: optional_text(value, path, "message")?.unwrap_or_default() })
 }
 
@@ -249,7 +249,7 @@ fn tensors(step: &Value, path: Path, key: &str, folder: &FilePath) -> Result<Vec
 fn tensor(value: &Value, path: Path, folder: &FilePath) -> Result<Tensor, Trouble> {
     let stated = need(value, path, "dtype")?;
     let dtype = DType::from_name(stated.text(path.key("dtype"))?)
-        .ok_or_else(|| Fault::content(stated, path.key("dtype"), "this is no dtype"))?;
+        .ok_or_else(|| Fault::content(stated, path.key("dtype"), "this is not a dtype"))?;
     let sizes = need(value, path, "shape")?;
     let shape = Shape::from_i64s(&literal::from_json(sizes, Some(DType::I64), path.key("shape"))?.to_i64s()?)?;
     let fault = |at: &Value, key: &str, why: String| Trouble::from(Fault::content(at, path.key(key), why));
@@ -263,7 +263,7 @@ fn tensor(value: &Value, path: Path, folder: &FilePath) -> Result<Tensor, Troubl
         let file = folder.join(relative);
         let read = npy::read(&load(&file)?).map_err(|failure| in_file(&file, failure.message))?;
         if (read.dtype(), read.shape()) != (dtype, &shape) {
-            let why = format!("it holds {} of shape {}, not {dtype} of shape {shape}", read.dtype(), read.shape());
+            let why = format!("it contains {} of shape {}, not {dtype} of shape {shape}", read.dtype(), read.shape());
             return Err(in_file(&file, why).into());
         }
         return Ok(read);
@@ -285,7 +285,7 @@ fn tensor(value: &Value, path: Path, folder: &FilePath) -> Result<Tensor, Troubl
             .collect::<Result<Vec<_>, Fault>>()?;
         return Tensor::new(shape, Data::String(strings)).map_err(|failure| fault(encoded, "b64", failure.message));
     }
-    Err(Fault::content(value, path, "a tensor has an \"npy\", \"data\" or \"b64\"").into())
+    Err(Fault::content(value, path, "a tensor needs \"npy\", \"data\" or \"b64\"").into())
 }
 
 fn names(value: &Value, path: Path, key: &str) -> Result<Vec<String>, Fault> {

@@ -1,11 +1,11 @@
-//! Whether a value is the one that was recorded.
+//! Compares a value with the recorded one.
 
 use std::fmt;
 
 use super::Check;
 use crate::tensor::{DType, Numeric, Tensor, with_float, with_type};
 
-/// How a value differs from the one recorded.
+/// How a value differs from the recorded one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mismatch {
     DType {
@@ -16,7 +16,7 @@ pub enum Mismatch {
         expected: String,
         got: String,
     },
-    /// The first element that differs, its place, and how many differ in all.
+    /// The first element that differs, its index, and the number of elements that differ.
     Element {
         index: Vec<usize>,
         expected: String,
@@ -44,8 +44,8 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Holds `got` against `expected`: dtype and shape always but for [`Check::Skip`]; then integers, bools and strings
-/// exactly, and floats where `|got - expected| <= atol + rtol * |expected|`, NaN like NaN and infinities by their sign.
+/// Compares `got` with `expected`: dtype and shape always, except for [`Check::Skip`]; then integers, bools and strings
+/// exactly, and floats by `|got - expected| <= atol + rtol * |expected|`, with NaN equal to NaN and infinities by sign.
 ///
 /// # Errors
 /// The first difference.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_looks_at_no_more_than_it_says() {
+    fn each_check_compares_only_what_it_names() {
         let (one, two) = (Tensor::scalar(1f32), Tensor::scalar(2f32));
         for (check, is_same) in [(Check::Exact, false), (Check::Shape, true), (Check::SummaryProto, true)] {
             assert_eq!(compare(&one, &two, check, 10.0, 10.0).is_ok(), is_same, "{check:?}");

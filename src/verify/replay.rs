@@ -1,4 +1,4 @@
-//! Runs a recorded session's steps in a session and holds what comes back against the record.
+//! Runs the steps of a recorded session and compares the results with the recording.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 /// How long one step may take before it counts as stuck.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where a session first went otherwise than recorded.
+/// Where a session first differed from the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The step, counted from 1.
@@ -19,22 +19,22 @@ pub struct Difference {
     pub why: Why,
 }
 
-/// How a step went otherwise than recorded.
+/// How a step differed from the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
-    /// A fetched value is another.
+    /// A fetched value differs.
     Value { fetch: String, mismatch: Mismatch },
-    /// It failed, and was recorded to run.
+    /// It failed but should have run.
     Failed(Failure),
-    /// It ran, or failed with another code, and was recorded to fail.
+    /// It ran, or failed with another code, but should have failed with this one.
     NotThatError { expected: Code, message: String, got: Option<Failure> },
 }
 
-/// Runs every step in order; one recorded to fail must, with the recorded code, and the session goes on. Answers how many
-/// steps there were. A session that could not be opened is the outcome of its first step.
+/// Runs every step in order; a step recorded as failing must fail with that code, and the session continues. Returns
+/// the number of steps. If the session could not be opened, that is the outcome of the first step.
 ///
 /// # Errors
-/// The first step that went otherwise than recorded.
+/// The first step that differed from the recording.
 pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Difference> {
     let session = match (session, case.steps.first()) {
         (Ok(session), _) => session,

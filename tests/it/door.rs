@@ -1,5 +1,5 @@
-//! The door under fire: what strangers and clients send that is large, silent or without end takes neither its memory nor
-//! its time from those who work behind it.
+//! The door under fire: what strangers and clients send that is large, silent or without end takes neither its memory
+//! nor its time from those who work behind it.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,20 +168,16 @@ fn nothing_is_made_of_what_a_stranger_sends() {
             refused(stranger.call("RunStep", &behind[2..]), ABORTED, "nosuch");
         }
         for token in [None, Some(""), Some("0123456789abcde"), Some("0123456789abcdef0")] {
-            refused(
-                stranger.call("CreateSession", &create(&empty_nodes, token)),
-                UNAUTHENTICATED,
-                "asks for its token",
-            );
+            refused(stranger.call("CreateSession", &create(&empty_nodes, token)), UNAUTHENTICATED, "requires a token");
         }
         let names = [0x22, 0].repeat(4 << 20);
         for method in ["PartialRunSetup", "MakeCallable", "RunCallable", "ExtendSession", "CloseSession"] {
             refused(stranger.call(method, &[field(1, "nosuch"), names.clone()].concat()), ABORTED, "nosuch");
         }
-        refused(stranger.call("Reset", &names), UNAUTHENTICATED, "asks for its token");
-        refused(stranger.call("ListDevices", &names), UNAUTHENTICATED, "asks for its token");
+        refused(stranger.call("Reset", &names), UNAUTHENTICATED, "requires a token");
+        refused(stranger.call("ListDevices", &names), UNAUTHENTICATED, "requires a token");
         let wrong = Client::new(door).with_token("0123456789abcde");
-        refused(wrong.call("Reset", &[]), UNAUTHENTICATED, "asks for its token");
+        refused(wrong.call("Reset", &[]), UNAUTHENTICATED, "requires a token");
         let known = Client::new(door).with_token(TOKEN);
         known.call("ListDevices", &[]).expect("the token is right");
     });
@@ -204,10 +200,10 @@ fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
         let nodes = [0x0a, 0].repeat((1 << 20) + 1);
         refused(other.call("CreateSession", &create(&nodes, None)), EXHAUSTED, "more nodes than 1048576");
         let names = [field(1, &own), [0x1a, 0].repeat(5 << 20)].concat();
-        refused(other.call("PartialRunSetup", &names), EXHAUSTED, "names so much");
-        refused(other.call("RunStep", &names), EXHAUSTED, "names so much");
+        refused(other.call("PartialRunSetup", &names), EXHAUSTED, "the names in the request");
+        refused(other.call("RunStep", &names), EXHAUSTED, "the names in the request");
         let names = [field(1, &own), [0x22, 0].repeat(1 << 16)].concat();
-        refused(other.call("RunCallable", &names), EXHAUSTED, "names so much");
+        refused(other.call("RunCallable", &names), EXHAUSTED, "the names in the request");
         works(&other, &own, 4);
     });
 }
@@ -246,9 +242,10 @@ fn calls_over_the_limit_of_a_connection_are_refused_at_once() {
     under_attack(&node, &client, &handle, |door| {
         for (caller, most) in [(Client::new(door), 16), (Client::new(door).with_token(TOKEN), 256)] {
             const OVER: usize = 100;
-            let limit = format!("{most} calls of this connection have begun");
+            let limit = format!("{most} calls of this connection wait for their requests");
             let calls = (0..most + OVER).map(|_| caller.begin("RunStep").unwrap()).collect();
-            // Which of them come to be over the limit is for the door to say; these are told without waiting for others.
+            // Which of them come to be over the limit is for the door to say; these are told without waiting for
+            // others.
             let (over, mut within) = caller.first_answers(calls, OVER);
             over.into_iter().for_each(|answer| refused(answer, EXHAUSTED, &limit));
             refused(caller.answer(caller.begin("RunStep").unwrap()), EXHAUSTED, &limit);

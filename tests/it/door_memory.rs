@@ -1,5 +1,5 @@
-//! The door's room and the node's memory: what clients and strangers send is held against the budget as it comes, and who
-//! fills the room for strangers keeps nobody out.
+//! The door's room and the node's memory: what clients and strangers send is held against the budget as it comes, and
+//! who fills the room for strangers keeps nobody out.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
     let before = peak_kb(&node);
     let stranger = Client::new(node.said("grpc"));
     // A quarter of the budget is theirs.
-    refused(stranger.call("CreateSession", &vec![0; 50_000_001]), EXHAUSTED, "the limit is 50000000");
+    refused(stranger.call("CreateSession", &vec![0; 50_000_001]), EXHAUSTED, "the limit of 50000000");
     let mut waiting: Vec<Call> = Vec::new();
     for turn in 0..4 {
         let mut call = stranger.begin("CreateSession").unwrap();
@@ -61,7 +61,7 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
         works(&newcomer, &theirs, 1_000_000);
         works(&client, &handle, 1_000_000);
     }
-    refused(stranger.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "asks for its token");
+    refused(stranger.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "requires a token");
     // Each but the last had to go, at the latest for the next.
     waiting.pop();
     for call in waiting {
@@ -132,8 +132,8 @@ fn feeds_that_come_side_by_side_share_the_budget() {
     for answer in answers.into_iter().filter(Result::is_err) {
         refused(answer, EXHAUSTED, "of its 200 MB (--memory) in use");
     }
-    // The allocator keeps what one request leaves for the next, and may not have found a use yet for two of their blocks.
-    // Without a budget it grew by 390 MB.
+    // The allocator keeps what one request leaves for the next, and may not have found a use yet for two of their
+    // blocks. Without a budget it grew by 390 MB.
     stays_within(&node, before, 200_000 + 2 * 4 * ELEMENTS as u64 / 1000);
     works(&client, &handle, 1_000_000);
 }

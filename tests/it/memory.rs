@@ -1,6 +1,6 @@
 //! Nodes with little memory: whatever a graph does, its step fails with ResourceExhausted and the name of who holds the
-//! most; the node stays up, the memory comes back, and a session beside it goes on. Every budget here is small, so that a
-//! test takes little of its machine even where the budget does not hold.
+//! most; the node stays up, the memory comes back, and a session beside it goes on. Every budget here is small, so that
+//! a test takes little of its machine even where the budget does not hold.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -252,7 +252,7 @@ fn a_feed_that_does_not_fit_is_not_received() {
         .sandbox
         .run(&["submit", &graph, "--fetch", "most", "--feed", &feed, "--quiet"])
         .expect(4)
-        .complains(&["ResourceExhausted: this takes 120 MB, and the process has", "of its 100 MB (--memory) in use"]);
+        .complains(&["ResourceExhausted: this takes 120 MB, but the process has", "of its 100 MB (--memory) in use"]);
     crowded.goes_on("after");
     crowded.sandbox.run(&["submit", &graph, "--fetch", "most", "--feed", "x=[1,2,3]", "--quiet"]).prints("3.0");
 }

@@ -1,7 +1,7 @@
-//! How much may be under way at once: what has come of clients' messages, and what they become when they are read.
+//! Limits on requests under way: the bytes received from clients, and the memory they take when decoded.
 //!
-//! A message counts with the bytes that it has brought, not with those that it says it will bring. A client that has not
-//! shown the door's token yet shares a small [budget](super::unproven) with all others of its kind.
+//! A message counts with the bytes received, not with its announced length. Clients that have not shown the door's
+//! token yet share a small [budget](super::unproven).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,11 @@ use crate::graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
 use crate::memory;
 use crate::strangers::Origin;
 
-/// Most bytes of messages from clients that have not shown the door's token: of one, and of all together. A session's first
-/// message has its token in it, behind the graph. If the process has a budget of memory, it is one part in so many of that
-/// at most.
+/// Most bytes of messages from clients that have not shown the door's token, of one and of all together: the token is
+/// in a session's first message, after the graph. At most a quarter of the process's memory budget, if it has one.
 const MAX_UNPROVEN_BYTES: usize = 256 << 20;
-const BUDGET_A_ROOM: usize = 4;
-/// Permits count in so many bytes.
+const UNPROVEN_SHARE: usize = 4;
+/// Bytes per permit.
 const GRAIN: usize = 1 << 10;
 
 /// The bytes of messages under way that a door allows.
@@ -36,12 +35,12 @@ struct Limits {
 }
 
 impl MessageBudget {
-    /// MessageBudget for `count` messages of the longest kind at once, whose clients may be silent for so long.
+    /// A budget for `count` messages of the longest kind at once, whose clients may be silent for `silence`.
     pub fn new(longest: usize, count: usize, silence: Duration) -> MessageBudget {
         MessageBudget::with_unproven(longest, count, silence, unproven_bytes(memory::limit()))
     }
 
-    /// The same, with so much for clients that have not shown the token.
+    /// The same, with `unproven` bytes for clients that have not shown the token.
     pub(super) fn with_unproven(longest: usize, count: usize, silence: Duration, unproven: usize) -> MessageBudget {
         let grains = longest.div_ceil(GRAIN).saturating_mul(count).min(Semaphore::MAX_PERMITS);
         MessageBudget(Arc::new(Limits {
@@ -53,20 +52,20 @@ impl MessageBudget {
         }))
     }
 
-    /// The share of a message whose client may pass, as yet empty.
+    /// An empty share, for a message whose client may pass.
     pub fn known(&self) -> Share {
         Share { budget: self.clone(), held: Held::default(), came: 0, expanded: 0 }
     }
 
-    /// The share of a message from there whose client has not shown the token, as yet empty.
+    /// An empty share, for a message from a client that has not shown the token.
     pub fn unproven(&self, from: Option<Origin>) -> Share {
         Share { held: Held::Unproven(self.0.unproven.place(from)), ..self.known() }
     }
 
-    /// Decodes a message of that schema; what it takes as a message stays counted while the permit is held.
+    /// Decodes a message of this schema. What it takes as a message stays counted while the permit is held.
     ///
     /// # Errors
-    /// InvalidArgument if it is none; ResourceExhausted where it takes more than there may be, alone or with others.
+    /// InvalidArgument if it is malformed; ResourceExhausted if it exceeds the limit, alone or with others.
     pub fn decode<M: prost::Message + Default>(
         &self,
         message: Pieces,
@@ -74,23 +73,23 @@ impl MessageBudget {
     ) -> Result<(M, OwnedSemaphorePermit)> {
         let bytes = weigh(message.clone(), schema, MAX_GRAPH_BYTES)?;
         let permit = take(&self.0.decoding, bytes.div_ceil(GRAIN))?;
-        // Until it is decoded; then the process counts what it has become.
+        // Reserved until it is decoded; from then on the allocator counts it.
         let _reserved = memory::reserve(bytes)?;
         Ok((M::decode(message).map_err(|error| malformed(&error))?, permit))
     }
 }
 
-/// What one message takes of the budget, until it is dropped.
+/// One message's share of the budget, held until it is dropped.
 pub(super) struct Share {
     budget: MessageBudget,
     held: Held,
-    /// Bytes that came.
+    /// Bytes received.
     came: usize,
-    /// Bytes that it has become beyond those that came.
+    /// Bytes that it expanded to beyond those received.
     expanded: usize,
 }
 
-/// Where the share is.
+/// The budget that the share is taken from.
 enum Held {
     Unproven(Place),
     Known { permit: Option<OwnedSemaphorePermit>, bytes: usize },
@@ -103,20 +102,20 @@ impl Default for Held {
 }
 
 impl Share {
-    /// Whether a message of that length may come.
+    /// Whether a message of this length may be received.
     ///
     /// # Errors
-    /// ResourceExhausted if it is over the limit of one message.
+    /// ResourceExhausted if it exceeds the limit of one message.
     pub fn admit(&self, length: usize) -> Result<()> {
         let longest = self.budget.0.longest;
         if length > longest {
-            let why = format!("the request has {length} bytes, the limit is {longest} (--grpc-limit)");
+            let why = format!("the request has {length} bytes, which exceeds the limit of {longest} (--grpc-limit)");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let most = self.budget.0.unproven.most();
         if !self.is_known() && length > most {
             let why = format!(
-                "the request has {length} bytes, and the limit is {most} for a client that has not shown the \
+                "the request has {length} bytes, which exceeds the limit of {most} for a client that has not shown the \
                  door's token; show it as the header `authorization: Bearer TOKEN`, or feed large values instead"
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -124,7 +123,7 @@ impl Share {
         Ok(())
     }
 
-    /// How long the client may send nothing of a message that has begun.
+    /// How long the client may pause in the middle of a message.
     pub fn silence(&self) -> Duration {
         self.budget.0.silence
     }
@@ -134,41 +133,42 @@ impl Share {
         matches!(self.held, Held::Known { .. })
     }
 
-    /// Waits until the message is evicted for another, and says so.
-    pub async fn has_to_go(&self) -> Failure {
+    /// Waits until the message is evicted for another; returns the failure to answer with.
+    pub async fn evicted(&self) -> Failure {
         match &self.held {
-            Held::Unproven(place) => place.has_to_go().await,
+            Held::Unproven(place) => place.evicted().await,
             Held::Known { .. } => std::future::pending().await,
         }
     }
 
-    /// All of the message has come.
+    /// The whole message has been received.
     pub fn is_whole(&self) {
         if let Held::Unproven(place) = &self.held {
             place.is_whole();
         }
     }
 
-    /// Takes from the budget for all that has come so far, and is in memory by that.
+    /// Takes from the budget for the bytes received so far, which are in memory already.
     ///
     /// # Errors
-    /// ResourceExhausted if there is none, or the budget of memory is used up.
+    /// ResourceExhausted if the budget or the process's memory budget is exhausted.
     pub fn received(&mut self, bytes: usize) -> Result<()> {
         self.came = bytes;
         memory::keep(bytes)?;
         self.cover()
     }
 
-    /// Takes from the budget for what a few bytes become when they are read, as though all of it had been sent.
+    /// Takes from the budget for what a few bytes expand to when decoded, as if all of it had been sent.
     ///
     /// # Errors
-    /// ResourceExhausted if there is none, or it is more than one message may have.
+    /// ResourceExhausted if the budget is exhausted, or it exceeds the limit of one message.
     pub fn expand(&mut self, received: usize, bytes: usize) -> Result<()> {
         let longest = self.budget.0.longest;
         self.expanded = self.expanded.saturating_add(bytes);
         if self.expanded > longest {
             let why = format!(
-                "the feeds of the request take {} bytes or more once they are read, the limit is {longest} (--grpc-limit)",
+                "the feeds of the request take at least {} bytes when decoded, which exceeds the limit of \
+                 {longest} (--grpc-limit)",
                 self.expanded
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -180,7 +180,7 @@ impl Share {
     /// The client has shown that it may pass.
     ///
     /// # Errors
-    /// ResourceExhausted if the budget is used up by those who may.
+    /// ResourceExhausted if the budget of proven clients is exhausted.
     pub fn prove(&mut self) -> Result<()> {
         if self.is_known() {
             return Ok(());
@@ -209,15 +209,15 @@ impl Share {
     }
 }
 
-/// The budget for clients that have not shown the token, of a process with that budget.
+/// The budget for clients that have not shown the token, given the process's memory budget.
 fn unproven_bytes(budget: Option<usize>) -> usize {
-    budget.map_or(MAX_UNPROVEN_BYTES, |budget| MAX_UNPROVEN_BYTES.min(budget / BUDGET_A_ROOM))
+    budget.map_or(MAX_UNPROVEN_BYTES, |budget| MAX_UNPROVEN_BYTES.min(budget / UNPROVEN_SHARE))
 }
 
 fn take(from: &Arc<Semaphore>, grains: usize) -> Result<OwnedSemaphorePermit> {
     let taken = u32::try_from(grains).ok().and_then(|grains| Arc::clone(from).try_acquire_many_owned(grains).ok());
     taken.ok_or_else(|| {
-        let why = "so many large requests are under way that another cannot be taken; try again";
+        let why = "too many large requests are under way; try again";
         Failure::new(Code::ResourceExhausted, why)
     })
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_counts_and_what_is_claimed_does_not() {
+    fn received_bytes_count_and_announced_ones_do_not() {
         let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
         assert!(is_full(budget.known().admit(4 * GRAIN + 1)));
         let claims: Vec<Share> = (0..100).map(|_| budget.known()).collect();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expanded_counts_as_what_is_sent() {
+    fn expanded_bytes_count_like_sent_ones() {
         let budget = MessageBudget::new(4 * GRAIN, 2, Duration::MAX);
         let mut share = budget.known();
         share.expand(10, 3 * GRAIN).unwrap();
@@ -272,10 +272,10 @@ mod tests {
         stranger.is_whole();
         assert!(is_full(other.received(1)));
         budget.known().received(1).unwrap();
-        // Whoever shows it leaves it free for the next.
+        // A client that shows it frees its share for the next one.
         stranger.prove().unwrap();
         other.received(MAX_UNPROVEN_BYTES).unwrap();
-        // So does who has not sent all of it; who has shown the token meanwhile goes on.
+        // So does one that has not sent everything; one that has shown the token meanwhile continues.
         third.received(1).unwrap();
         other.prove().unwrap();
         other.received(MAX_UNPROVEN_BYTES + 1).unwrap();

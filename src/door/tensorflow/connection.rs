@@ -1,8 +1,8 @@
-//! The connections of clients: how many there may be, how many calls may wait on each, whether the one that a session came on
-//! is still there, and the end of those that say nothing, or nothing but noise.
+//! The connections of clients: limits on them and on the calls that wait on each, whether a session's connection is
+//! still open, and the end of connections that are idle or only send noise.
 //!
-//! A client that has not shown the door's token has its place among the door's [strangers](crate::strangers), and one that
-//! need not show any until it speaks HTTP/2.
+//! A client that has not shown the door's token counts as one of the door's [strangers](crate::strangers); if no token
+//! is required, it does until it speaks HTTP/2.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,57 +20,57 @@ use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
 use crate::strangers::{Origin, Progress, Stranger, Strangers};
 
-/// Most connections of a door, strangers and all; fewer if that many would take more than half of the descriptors.
+/// Most connections of a door, strangers included; fewer if they would take more than half of the descriptors.
 const MAX_CONNECTIONS: usize = 1024;
 const DESCRIPTORS_A_CONNECTION: usize = 2;
-/// How long a client that has not shown the token may stay without sending a request.
+/// How long a client that has not shown the token may stay connected without sending a request.
 const MAX_IDLE_UNPROVEN: Duration = Duration::from_secs(60);
-/// Most calls, from one look for idle connections to the next, that a client takes back before it has sent anything.
+/// Most calls, from one sweep to the next, that a client may reset before sending any of their bytes.
 const MAX_TAKEN_BACK: u32 = 1000;
-/// Most calls of one connection whose message is still to come.
+/// Most calls of one connection whose messages have not been received yet.
 const MAX_WAITING: u32 = 256;
 /// The same for a client that has not shown the token.
 const MAX_WAITING_UNPROVEN: u32 = 16;
-/// So many of each connection are let in even where the door has as many as it takes.
+/// This many calls of each connection are accepted even if the door has reached its limit.
 const RESERVED_WAITING: u32 = 16;
 /// Most such calls of the whole door.
 const MAX_WAITING_TOGETHER: u32 = 16 << 10;
 
-/// The connections that a door has.
+/// The connections of a door.
 #[derive(Clone)]
 pub(super) struct Connections(Arc<Door>);
 
 struct Door {
-    /// Whether no client has to show a token.
+    /// Whether no token is required.
     asks_nothing: bool,
     most: usize,
     strangers: Arc<Strangers>,
     all: Mutex<HashMap<u64, Weak<State>>>,
     next: AtomicU64,
-    /// Calls whose message is still to come.
+    /// Calls whose messages have not been received yet.
     waiting: AtomicU32,
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 struct State {
     door: Arc<Door>,
-    /// Where it comes from.
+    /// The peer's address.
     address: IpAddr,
-    /// While it is one.
+    /// Set while it is one.
     stranger: Mutex<Option<Stranger>>,
     is_proven: AtomicBool,
-    /// Calls whose message is still to come.
+    /// Calls whose messages have not been received yet.
     waiting: AtomicU32,
-    /// Calls that were taken back before anything of them came, since the last look.
+    /// Calls that were reset before any of their bytes were received, since the last sweep.
     taken_back: AtomicU32,
-    /// When its last request was there, or it began.
+    /// When its last request was received, or it was opened.
     idle_since: Mutex<Instant>,
     is_ended: AtomicBool,
     reader: AtomicWaker,
 }
 
 impl State {
-    /// Ends the connection, and with it its calls.
+    /// Ends the connection and its calls.
     fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
         self.reader.wake();
@@ -80,7 +80,7 @@ impl State {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// It is no stranger any more.
+    /// It no longer counts as a stranger.
     fn proved(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
         if let Some(stranger) = lock(&self.stranger).take() {
@@ -101,7 +101,7 @@ impl Connections {
         }))
     }
 
-    /// Lets a client in, if there is a place; another stranger may have to go for it.
+    /// Admits a client if there is a place; another stranger may be evicted for it.
     pub fn admit(&self, address: IpAddr) -> Option<Place> {
         let door = &self.0;
         if lock(&door.all).len() >= door.most {
@@ -125,12 +125,12 @@ impl Connections {
         Some(Place { id, state, told_to_go: Some(told_to_go) })
     }
 
-    /// A client could not be accepted.
+    /// Reports that a client could not be accepted.
     pub fn could_not_accept(&self, error: &io::Error) {
         self.0.strangers.could_not_accept(error);
     }
 
-    /// Ends the connections of clients that have not shown the token and do nothing.
+    /// Ends idle connections of clients that have not shown the token.
     pub fn sweep(&self) {
         let all: Vec<Arc<State>> = lock(&self.0.all).values().filter_map(Weak::upgrade).collect();
         for state in all {
@@ -143,11 +143,11 @@ impl Connections {
     }
 }
 
-/// The place of a connection, which is open as long as this lives.
+/// A connection's place; the connection is open as long as this lives.
 pub(super) struct Place {
     id: u64,
     state: Arc<State>,
-    /// Ready if it is evicted, while it is a stranger.
+    /// Ready when it is evicted, while it is a stranger.
     told_to_go: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -165,12 +165,12 @@ impl Place {
         }
     }
 
-    /// Has whoever reads told if the connection ends.
+    /// Wakes the reader when the connection ends.
     pub fn tell(&self, reader: &Waker) {
         self.state.reader.register(reader);
     }
 
-    /// Whether the connection goes on.
+    /// Checks that the connection is still open.
     ///
     /// # Errors
     /// ConnectionAborted if it was ended, or evicted for another.
@@ -193,12 +193,12 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         lock(&self.state.door.all).remove(&self.id);
-        // Calls that are under way may hold the state for a while.
+        // Calls under way may hold the state for a while.
         let _stranger = lock(&self.state.stranger).take();
     }
 }
 
-/// A connection, to those who ask whether it is open.
+/// A handle to a connection, to find out whether it is open.
 #[derive(Clone)]
 pub(super) struct Connection(Weak<State>);
 
@@ -211,7 +211,7 @@ impl Connection {
         self.0.ptr_eq(&other.0)
     }
 
-    /// Where it comes from, while it is open.
+    /// The peer's address, while the connection is open.
     pub fn origin(&self) -> Option<Origin> {
         Some(Origin::from(self.0.upgrade()?.address))
     }
@@ -228,10 +228,10 @@ impl Connection {
         }
     }
 
-    /// A call begins.
+    /// Begins a call.
     ///
     /// # Errors
-    /// ResourceExhausted if too many calls have begun of which nothing came yet.
+    /// ResourceExhausted if too many calls have begun whose messages have not been received.
     pub fn call(&self) -> Result<Option<Call>> {
         let Some(state) = self.0.upgrade() else { return Ok(None) };
         let most = if state.is_proven() { MAX_WAITING } else { MAX_WAITING_UNPROVEN };
@@ -239,9 +239,7 @@ impl Connection {
         let together = state.door.waiting.fetch_add(1, Ordering::Relaxed);
         let mut call = Call { state, waits: true, has_begun: true };
         let refuse = |count: u32, whose: &str| {
-            let why = format!(
-                "{count} calls of {whose} have begun whose requests did not come yet, and that is the limit; send these first"
-            );
+            let why = format!("{count} calls of {whose} wait for their requests, which is the limit; send these first");
             Err(Failure::new(Code::ResourceExhausted, why))
         };
         if waiting >= most {
@@ -263,12 +261,12 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Something of its message came.
+    /// Some of its message was received.
     pub fn has_begun(&mut self) {
         self.has_begun = true;
     }
 
-    /// Its message is there, or nobody waits for it.
+    /// Its message was received, or nobody waits for it.
     pub fn waits_no_more(&mut self) {
         if std::mem::replace(&mut self.waits, false) {
             self.state.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -308,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_strangers_costs_its_first_their_places() {
+    fn many_strangers_evict_the_first_of_them() {
         let connections = Connections::new(false);
         let mut places: Vec<Place> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
         places[1].connection().prove();
-        // Far more than an address has places; those that have to go do so.
+        // Many more than an address has places; evicted ones leave.
         for _ in 0..300 {
             places.push(connections.admit(NEAR).unwrap());
             places.retain_mut(|place| !is_ended(place));
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_connections_and_no_more() {
+    fn the_number_of_connections_is_limited() {
         let connections = Connections::new(false);
         let mut places = Vec::new();
         while let Some(place) = connections.admit(NEAR) {
@@ -338,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_calls_wait_for_their_message() {
+    fn the_number_of_waiting_calls_is_limited() {
         let connections = Connections::new(false);
         let place = connections.admit(NEAR).unwrap();
         let connection = place.connection();
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_back_too_much_is_ended() {
+    fn a_connection_that_resets_too_many_calls_is_ended() {
         let connections = Connections::new(true);
         let mut place = connections.admit(NEAR).unwrap();
         for turn in 0..=MAX_TAKEN_BACK {
@@ -367,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_has_proven_enough_where_no_token_is_asked_for() {
+    fn without_a_token_speaking_http2_is_proof_enough() {
         for asks_nothing in [true, false] {
             let connections = Connections::new(asks_nothing);
             let place = connections.admit(NEAR).unwrap();

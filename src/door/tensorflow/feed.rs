@@ -1,6 +1,6 @@
-//! Feeds in a client's messages: elements go from the network's bytes into their tensor without a copy in between.
+//! Feeds in a client's messages: elements are read from the network directly into their tensor.
 //!
-//! What a few bytes ask for is counted, and held against what the graph takes there, before it is made.
+//! What a few bytes would expand to is counted, and checked against the graph, before it is allocated.
 
 use bytes::BufMut;
 use prost::Message as _;
@@ -15,16 +15,16 @@ use crate::graph::graphdef::{TensorProto, TensorShapeProto, tensor_from_proto};
 use crate::memory;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
-/// What takes more bytes than that to read is read where it may take its time.
+/// Larger messages are decoded on threads that may block.
 const AT_ONCE: usize = 256 << 10;
-/// Most bytes of a feed beside its tensor: its name.
+/// Most bytes of a feed besides its tensor: its name.
 const MAX_NAME_BYTES: usize = 64 << 10;
-/// Most memory of a shape as a message; there are shapes of more dimensions nowhere.
+/// Most memory of a decoded shape; no shape has more dimensions.
 const MAX_HEAD_BYTES: usize = 1 << 20;
-/// So much memory a tensor gets for what its client says it will send; more when that has come.
+/// Most memory allocated for a tensor that is only announced; more when this much has been received.
 const CLAIMED: usize = 16 << 20;
 
-/// What a TensorProto says beside its elements.
+/// The fields of a TensorProto except its elements.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Head {
     #[prost(int32, tag = "1")]
@@ -33,11 +33,11 @@ struct Head {
     tensor_shape: Option<TensorShapeProto>,
 }
 
-/// What a [`Head`] costs.
+/// The memory that a [`Head`] takes when decoded.
 static HEAD: Schema = Schema(&[(2, Field::One(&SHAPE))]);
 
 impl Head {
-    /// Its dtype and shape, where it is one that meshtf has, and its dimensions are known.
+    /// Its dtype and shape, if meshtf supports the dtype and all dimensions are known.
     fn read(bytes: &[u8]) -> Result<Option<(DType, Shape)>> {
         weigh(bytes, &HEAD, MAX_HEAD_BYTES)?;
         let head = Head::decode(bytes).map_err(|error| malformed(&error))?;
@@ -48,10 +48,10 @@ impl Head {
     }
 }
 
-/// Where tensors are read: what is known of feeds beforehand, and who reads the large ones.
+/// How tensors are read: what is known about feeds in advance, and where large ones are decoded.
 pub(super) struct Reading<'a> {
     pub readers: &'a Readers,
-    /// Whether a value of that dtype and shape may be fed to the tensor of that name.
+    /// Whether a value of this dtype and shape may be fed to the tensor of this name.
     pub admits: &'a (dyn Fn(&str, DType, &Shape) -> Result<()> + Sync),
 }
 
@@ -63,33 +63,34 @@ impl Reading<'_> {
         let mut rest = Vec::new();
         while let Some(length) = rope.field(end, TENSOR, &mut rest, MAX_NAME_BYTES).await? {
             let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
-            // protobuf would have parts of one tensor joined; no client writes them, and each would be read by itself.
+            // protobuf would merge repeated tensors; no client writes them, and each would have to be decoded by
+            // itself.
             if tensor.is_some() {
-                return Err(Failure::invalid(format!("the feed {name:?} comes with two tensors")));
+                return Err(Failure::invalid(format!("the feed {name:?} has two tensors")));
             }
             tensor = Some(self.tensor(rope, length, &name).await?);
         }
         let Name { name } = Name::decode(&*rest).map_err(|error| malformed(&error))?;
         match tensor {
             Some(tensor) => Ok((name, tensor)),
-            None => Err(Failure::invalid(format!("the feed {name:?} comes without a tensor"))),
+            None => Err(Failure::invalid(format!("the feed {name:?} has no tensor"))),
         }
     }
 
-    /// Reads a TensorProto of `length` bytes, which is fed to `name`.
+    /// Reads a TensorProto of `length` bytes that is fed to `name`.
     pub async fn tensor(&self, rope: &mut Rope, length: usize, name: &str) -> Result<Tensor> {
         let end = rope.left().saturating_sub(length);
         let mut filled = None;
         let mut packed: Option<Vec<u8>> = None;
         let mut rest = Vec::new();
         while let Some(length) = rope.field(end, CONTENT, &mut rest, usize::MAX).await? {
-            // One each: what stands before is read again for each.
+            // Only one each, since the fields before it are decoded again for each.
             if filled.is_some() || packed.is_some() {
-                return Err(Failure::invalid(format!("the tensor fed to {name:?} has its content twice")));
+                return Err(Failure::invalid(format!("the tensor fed to {name:?} has two contents")));
             }
-            // TensorFlow writes fields by their number: dtype and shape stand before the content. Where a client does not,
-            // or for strings and bools, whose bytes are not their elements, the content is kept and read at the end; so it
-            // is where much else stands before it, which takes its time to read.
+            // TensorFlow writes fields by number: dtype and shape come before the content. If a client does not, if
+            // many fields come before it, which take long to decode, or for strings and bools, whose bytes are not
+            // their elements, the content is kept and decoded at the end.
             if rest.len() <= AT_ONCE {
                 filled = self.fill(rope, end, length, &rest, name).await?;
             }
@@ -104,8 +105,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The tensor of a message that states its elements one by one, or once what all of them are: a few bytes can ask for
-    /// any amount. What it takes is counted before it is made.
+    /// The tensor of a message that states its elements one by one, or one value for all of them: a few bytes can ask
+    /// for any amount of memory, which is counted before it is allocated.
     async fn stated(&self, rope: &mut Rope, stated: Vec<u8>, packed: Vec<u8>, name: &str) -> Result<Tensor> {
         let mut elements = 0;
         let is_long = stated.len() > AT_ONCE;
@@ -129,7 +130,7 @@ impl Reading<'_> {
         } else {
             decoded(&stated)?
         };
-        // The last string stands for all that are missing.
+        // The last string is repeated for all that are missing.
         let repeated = proto.string_val.last().map_or(0, Vec::len);
         elements = elements.saturating_add(repeated.saturating_mul(elements / size_of::<Vec<u8>>()));
         proto.tensor_content = packed;
@@ -140,8 +141,8 @@ impl Reading<'_> {
         self.readers.run_taking(elements, move || tensor_from_proto(proto)).await
     }
 
-    /// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` where its elements are not
-    /// simply its bytes.
+    /// The tensor that the fields `before` describe, filled with the next `length` bytes; `None` if its bytes are not
+    /// its elements.
     async fn fill(
         &self,
         rope: &mut Rope,
@@ -154,8 +155,10 @@ impl Reading<'_> {
         let Some(size) = dtype.size().filter(|_| dtype != DType::Bool) else { return Ok(None) };
         let count = shape.checked_elements(dtype)?;
         if count * size != length {
-            let why =
-                format!("a tensor of {dtype} and shape {shape} takes {} bytes, its content has {length}", count * size);
+            let why = format!(
+                "a tensor of dtype {dtype} and shape {shape} takes {} bytes, but its content has {length}",
+                count * size
+            );
             return Err(Failure::invalid(why));
         }
         if length > AT_ONCE {
@@ -169,7 +172,7 @@ impl Reading<'_> {
         };
         let first = fill_bytes(&mut data, 0, rope, end).await?;
         if first < length {
-            // So much came that the rest is believed.
+            // This much was received, so the rest is allocated.
             let begun = data;
             let grown = move || {
                 let mut data = Data::zeros(dtype, count);
@@ -185,7 +188,7 @@ impl Reading<'_> {
     }
 }
 
-/// Fills the bytes of `data` from the one at `from` on; where they end.
+/// Fills the bytes of `data` from index `from` on; returns the index reached.
 async fn fill_bytes(data: &mut Data, from: usize, rope: &mut Rope, end: usize) -> Result<usize> {
     let Some(bytes) = data.bytes_mut() else { return Ok(from) };
     let (length, mut rest) = (bytes.len(), &mut bytes[from..]);
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_feed_is_read_whatever_pieces_it_comes_in() {
+    async fn a_feed_may_arrive_in_any_pieces() {
         let readers = Readers::new(1);
         let reading = Reading { readers: &readers, admits: &anything };
         for tensor in tensors() {
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_feed_is_the_same_in_two_parts() {
+    async fn a_large_feed_is_read_in_two_parts() {
         let readers = Readers::new(1);
         let reading = Reading { readers: &readers, admits: &anything };
         let tensor = Tensor::vector((0..(CLAIMED / 4 + 1000) as u32).collect::<Vec<u32>>());
@@ -236,7 +239,7 @@ mod tests {
         assert!(read == tensor);
     }
 
-    /// A field that holds these bytes.
+    /// A field with these bytes.
     fn field(tag: u32, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         encode_key(tag, WireType::LengthDelimited, &mut out);
@@ -245,14 +248,14 @@ mod tests {
         out
     }
 
-    /// A TensorProto of that dtype and length whose elements are these, the last of them for all that follow.
+    /// A TensorProto of this dtype and length with these elements; the last one is repeated.
     fn splat(dtype: DType, length: i64, elements: TensorProto) -> Vec<u8> {
         let shape = TensorShapeProto { dim: vec![Dim { size: length }], unknown_rank: false };
         TensorProto { dtype: dtype.proto_number(), tensor_shape: Some(shape), ..elements }.encode_to_vec()
     }
 
     #[tokio::test]
-    async fn what_all_elements_are_is_counted_before_it_is_made() {
+    async fn repeated_elements_are_counted_before_they_are_made() {
         let readers = Readers::new(1);
         let ones = |length| splat(DType::F32, length, TensorProto { float_val: vec![1.0], ..Default::default() });
         let texts = |length| {
@@ -267,14 +270,14 @@ mod tests {
                 None => assert_eq!(answer.unwrap_err().code, Code::ResourceExhausted),
             }
         };
-        // The budget of these tests is 64 MiB a message.
+        // The budget of these tests is 64 MiB per message.
         check(ones(10), Some(10)).await;
         check(ones(1 << 20), Some(1 << 20)).await;
         check(ones(1 << 25), None).await;
         check(ones((1 << 29) - 1), None).await;
         check(texts(10), Some(10)).await;
         check(texts(100_000), None).await;
-        // Each may be, and both of one message may not.
+        // Each is admitted alone, but not both in one message.
         let two = ones(10 << 20);
         let both = [field(7, &two), field(7, &two)].concat();
         let mut message = rope(&both, both.len()).await;
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_feed_that_nobody_takes_is_refused_before_it_is_made() {
+    async fn a_large_feed_that_does_not_fit_is_refused_before_it_is_made() {
         let readers = Readers::new(1);
         let admits = |name: &str, dtype: DType, shape: &Shape| {
             assert_eq!((name, dtype), ("x:0", DType::F32));
@@ -307,16 +310,16 @@ mod tests {
         let content = |length| tensor_to_proto(&Tensor::zeros(DType::F32, vec![length]).unwrap()).encode_to_vec();
         check(content(1 << 20), true).await;
         check(content((1 << 20) - 1), false).await;
-        // What is small is left to the session, which says more.
+        // A small feed is left to the session, whose error says more.
         check(splat(DType::F32, 2, one()), true).await;
     }
 
-    /// What is read at all is read once: a message of many parts costs what its bytes cost.
+    /// Fields are decoded once: a message of many parts costs what its bytes cost.
     #[tokio::test]
-    async fn what_stands_before_many_parts_is_not_read_for_each() {
+    async fn fields_before_many_parts_are_not_decoded_for_each() {
         let readers = Readers::new(1);
         let reading = Reading { readers: &readers, admits: &anything };
-        // Fields that nobody knows, or dimensions.
+        // Unknown fields, or dimensions.
         let unknown =
             |bytes: usize| [0xc8, 0x01].iter().chain(&[0]).copied().cycle().take(bytes / 3 * 3).collect::<Vec<u8>>();
         let check = async |tensor: Vec<u8>, code: Code| {
@@ -334,7 +337,7 @@ mod tests {
         let one = field(TENSOR, &splat(DType::F32, 1, TensorProto { float_val: vec![1.0], ..Default::default() }));
         check([unknown(MAX_NAME_BYTES - 3), one.repeat(1 << 16)].concat(), Code::InvalidArgument).await;
         check([unknown(MAX_NAME_BYTES + 3), one.clone()].concat(), Code::ResourceExhausted).await;
-        // As much before the content as is let in does no harm.
+        // The allowed number of bytes before the content does no harm.
         let [mut a, content] = [DType::F32; 2].map(|_| tensor_to_proto(&Tensor::vector(vec![1f32, 2.0])));
         let bytes = std::mem::take(&mut a.tensor_content);
         assert_eq!(bytes, content.tensor_content);

@@ -1,4 +1,4 @@
-//! What a client of TensorFlow sends, as functions of bytes, for [`crate::fuzz`].
+//! Decoding the messages of a TensorFlow client, as functions of bytes, for [`crate::fuzz`].
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 const STEP_FEED: u32 = 2;
 const LONGEST: usize = 1 << 20;
 
-/// A message of each kind that is read as a whole.
+/// A message of each kind that is decoded as a whole.
 pub fn message(bytes: &[u8]) -> bool {
     fn read<M: Message + Default>(bytes: &[u8]) -> bool {
         M::decode(bytes).is_ok()
@@ -37,7 +37,7 @@ pub fn message(bytes: &[u8]) -> bool {
     readers.map(|read| read(bytes)).contains(&true)
 }
 
-/// A RunStep with its feeds, which come in pieces whose length the first byte says.
+/// A RunStep with its feeds, which arrives in pieces of the length given by the first byte.
 pub fn run_step(bytes: &[u8]) -> bool {
     let Some((&piece, bytes)) = bytes.split_first().filter(|(_, bytes)| bytes.len() <= LONGEST) else { return false };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

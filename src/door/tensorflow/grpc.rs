@@ -1,7 +1,8 @@
-//! gRPC's unary calls, as TensorFlow's clients make them: a request of one message, a response of one message and a status.
+//! gRPC's unary calls, as TensorFlow's clients make them: a request of one message, a response of one message and a
+//! status.
 //!
-//! tonic's own codecs hold a message in one piece on its way in and once more on its way out; here large tensors are read
-//! from the pieces they come in and sent from where they lie. Connections, streams and limits of HTTP/2 are tonic's.
+//! tonic's own codecs copy a message once on the way in and once on the way out; here large tensors are read from the
+//! pieces they arrive in and sent from their own memory. Connections, streams and HTTP/2's limits are tonic's.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,9 +26,9 @@ use crate::failure::{Code, Failure, Result};
 
 /// The flag and the length before each message.
 const HEADER: usize = 5;
-/// Most that a call is ended before its client would give it up.
+/// A call times out at most this long before its client's own limit.
 const EARLY: Duration = Duration::from_millis(50);
-/// Most bytes of an error's text in a header, escaped; clients take no more than some thousand bytes of headers.
+/// Most bytes of an error's text in a header, escaped; clients accept some thousand bytes of headers.
 const MAX_STATUS_TEXT: usize = 2048;
 
 /// Serves the calls of one connection's streams.
@@ -53,8 +54,8 @@ impl Service<Request<tonic::body::Body>> for Calls {
     }
 }
 
-/// A call of which nothing but its headers came. There may be many, so it is small: the headers are gone, and what works
-/// on the message is made when that begins to come.
+/// A call of which only the headers were received. There may be many, so it is small: the headers are dropped, and the
+/// state for reading the message is made when that begins to arrive.
 struct Begun {
     service: Arc<MasterService>,
     method: Method,
@@ -69,7 +70,10 @@ impl Begun {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         let method = path.strip_prefix("/tensorflow.MasterService/").and_then(Method::named).ok_or_else(|| {
-            Failure::new(Code::Unimplemented, format!("this is TensorFlow's MasterService and has no {path}"))
+            Failure::new(
+                Code::Unimplemented,
+                format!("this server is TensorFlow's MasterService, which has no method {path}"),
+            )
         })?;
         let connection = parts.extensions.get::<Connection>().cloned();
         let is_known = service.knows(bearer(&parts.headers));
@@ -85,7 +89,8 @@ impl Begun {
         let Begun { service, method, caller, mut call, limit, body } = self;
         let work = async {
             let share = match &caller.connection {
-                // What was shown once on a connection holds for its budget; whether the call may pass is another question.
+                // A connection that has shown the token uses the proven budget; whether the call may pass is checked
+                // separately.
                 Some(connection) if !caller.is_known && !connection.is_proven() => {
                     service.budget().unproven(connection.origin())
                 }
@@ -93,23 +98,22 @@ impl Begun {
                 _ => service.budget().known(),
             };
             let message = Rope::open(body, share).await;
-            // What is kept of a call that is taken back before this tells it from others.
+            // From here on a call that is reset no longer counts as noise.
             call.iter_mut().for_each(Call::has_begun);
             let message = message?.in_call(call);
             Box::pin(service.call(method, message, &caller)).await
         };
         let Some(limit) = limit else { return work.await };
-        // A little sooner than the client gives up by itself (or tonic, which calls that Cancelled): it is to learn why.
+        // A little before the client (or tonic, as Cancelled) gives up, so that it learns why.
         let limit = limit - (limit / 10).min(EARLY);
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            let why =
-                format!("the call was not done after {} ms, the client's limit, and was cancelled", limit.as_millis());
+            let why = format!("the call was cancelled at the client's limit of {} ms", limit.as_millis());
             Err(Failure::new(Code::DeadlineExceeded, why))
         })
     }
 }
 
-/// How long the client waits: up to eight digits and a unit, as gRPC writes it.
+/// How long the client waits: up to eight digits and a unit, in gRPC's form.
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -140,8 +144,8 @@ fn respond(result: Result<Outgoing>) -> Response<Answer> {
             Response::new(Answer { segments, has_trailers: true })
         }
         Err(failure) => {
-            // TensorFlow's client makes a call again, ten times, that was answered Unavailable, and each could wait for a
-            // task that is not there. To a program the two mean the same: open a new session.
+            // TensorFlow's client repeats a call that was answered Unavailable ten times, and each could wait for a
+            // missing task. To a program both codes mean the same: open a new session.
             let code = if failure.code == Code::Unavailable { Code::Aborted } else { failure.code };
             let mut response = Response::new(Answer::default());
             let headers = response.headers_mut();
@@ -154,8 +158,8 @@ fn respond(result: Result<Outgoing>) -> Response<Answer> {
     response
 }
 
-/// A text as gRPC writes it in a header: what is printable in ASCII as it is, but for the percent sign, and every other
-/// byte as `%0A`. Cut off where it is too long, between two characters.
+/// A text in gRPC's form for headers: printable ASCII except the percent sign as it is, any other byte as `%0A`.
+/// Truncated at a character boundary if it is too long.
 fn escaped(text: &str) -> HeaderValue {
     let mut out = String::new();
     for character in text.chars() {
@@ -245,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_header_cannot_hold_is_escaped() {
+    fn only_invalid_header_characters_are_escaped() {
         let check = |text: &str, header: &str| assert_eq!(escaped(text), header, "{text}");
         check("Incompatible shapes: [2,3] vs. [4,5]", "Incompatible shapes: [2,3] vs. [4,5]");
         check("no \"x\" in {{node Variable}} <~`#?>", "no \"x\" in {{node Variable}} <~`#?>");
         check("100%\n\t[[x]]\u{7f}\u{e9}", "100%25%0A%09[[x]]%7F%C3%A9");
         check("", "");
-        // Cut off before the character that does not fit.
+        // Truncated before the character that does not fit.
         check(&"x".repeat(MAX_STATUS_TEXT + 1), &"x".repeat(MAX_STATUS_TEXT));
         check(&("x".repeat(MAX_STATUS_TEXT - 5) + "\u{e9}"), &"x".repeat(MAX_STATUS_TEXT - 5));
     }

@@ -1,5 +1,5 @@
-//! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only what meshtf reads or answers is
-//! here; other fields are skipped.
+//! The methods and messages of TensorFlow's `MasterService`, with its field numbers. Only fields that meshtf reads or
+//! writes are here; others are skipped.
 
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ impl Method {
     }
 }
 
-/// The fields of a CreateSessionRequest that lead to the name of the session's metadata, where the token is.
+/// The path of fields in a CreateSessionRequest to the session metadata's name, which holds the token.
 pub const TOKEN_PATH: [u32; 4] = [2, 16, 11, 1];
 
-/// What the messages with graphs cost to decode.
+/// The memory that messages with graphs take when decoded.
 pub static CREATE_SESSION: Schema = Schema(&[(1, Field::One(&GRAPH)), (2, Field::One(&CONFIG))]);
 pub static EXTEND_SESSION: Schema = Schema(&[(1, Field::Text), (2, Field::One(&GRAPH))]);
 static CONFIG: Schema = Schema(&[(4, Field::Texts), (16, Field::One(&EXPERIMENTAL))]);
@@ -67,7 +67,7 @@ pub struct CreateSessionResponse {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ConfigProto {
-    /// Prefixes of device names; a session sees only the devices that begin with one.
+    /// Prefixes of device names; a session sees only devices that match one.
     #[prost(string, repeated, tag = "4")]
     pub device_filters: Vec<String>,
     #[prost(bool, tag = "7")]
@@ -111,7 +111,7 @@ pub struct ExtendSessionResponse {
     pub new_graph_version: i64,
 }
 
-/// A RunStep without its feeds (field 2), which are read apart.
+/// A RunStep without its feeds (field 2), which are read separately.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunStepRequest {
     #[prost(string, tag = "1")]
@@ -139,7 +139,7 @@ pub struct RunOptions {
     pub output_partition_graphs: bool,
 }
 
-/// A RunStepResponse without its tensors (field 1), which are written apart.
+/// A RunStepResponse without its tensors (field 1), which are written separately.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunStepResponse {
     #[prost(message, optional, tag = "2")]
@@ -173,7 +173,7 @@ pub struct DeviceStepStats {
     pub node_stats: Vec<NodeExecStats>,
 }
 
-/// Times are microseconds; the first counts from 1970, the others from the first.
+/// Times are in microseconds; the first counts from 1970, the others from the first.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeExecStats {
     #[prost(string, tag = "1")]
@@ -286,7 +286,7 @@ pub struct MakeCallableResponse {
     pub handle: i64,
 }
 
-/// A RunCallable without its feeds (field 3), which are read apart.
+/// A RunCallable without its feeds (field 3), which are read separately.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunCallableRequest {
     #[prost(string, tag = "1")]
@@ -295,7 +295,7 @@ pub struct RunCallableRequest {
     pub handle: i64,
 }
 
-/// A RunCallableResponse without its tensors (field 1), which are written apart.
+/// A RunCallableResponse without its tensors (field 1), which are written separately.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunCallableResponse {
     #[prost(message, optional, tag = "2")]
@@ -310,7 +310,7 @@ pub struct ReleaseCallableRequest {
     pub handle: i64,
 }
 
-/// What CloseSession, Reset and ReleaseCallable answer.
+/// The answer to CloseSession, Reset and ReleaseCallable.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
 

@@ -1,4 +1,4 @@
-//! Bytes in the pieces that they came in, the search for one field in them, and those that are kept.
+//! Bytes in the pieces in which they were received, and the search for one field in them.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 
-/// Pieces, read from the front; a piece is let go of as soon as it has been read. A clone shares the bytes.
+/// Pieces, read from the front; a piece is freed as soon as it has been read. Clones share the bytes.
 #[derive(Clone, Default)]
 pub(super) struct Pieces {
     pieces: VecDeque<Bytes>,
@@ -50,7 +50,7 @@ impl Buf for Pieces {
         self.pieces.front().map_or(&[], |piece| piece)
     }
 
-    /// As [`Buf`] has it, this panics past the end; who calls it has asked what remains.
+    /// As specified by [`Buf`], this panics past the end; callers have checked `remaining`.
     fn advance(&mut self, mut count: usize) {
         assert!(count <= self.length, "past what is here of the message");
         self.length -= count;
@@ -66,12 +66,12 @@ impl Buf for Pieces {
     }
 }
 
-/// The text at the end of a path of fields, each but the last a message: `[2, 16, 11, 1]` is field 1 of field 11 of field
-/// 16 of field 2. Of several the last counts, as in protobuf. Nothing else of the message is made. A text that is longer
-/// than `longest` is none.
+/// The text at the end of a path of fields, all but the last of which are messages: `[2, 16, 11, 1]` is field 1 of
+/// field 11 of field 16 of field 2. If it is repeated, the last one counts, as in protobuf. Nothing else is decoded.
+/// `None` if the text is longer than `longest`.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are no message.
+/// InvalidArgument if the bytes are malformed.
 pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<Option<Vec<u8>>> {
     let mut found = None;
     while message.has_remaining() {
@@ -105,10 +105,10 @@ pub(super) fn find(mut message: Pieces, path: &[u32], longest: usize) -> Result<
     Ok(found)
 }
 
-/// Adds bytes to those that are kept of a message.
+/// Appends bytes to those kept of a message.
 ///
 /// # Errors
-/// ResourceExhausted if the memory budget has not enough left for the memory that they then take.
+/// ResourceExhausted if the memory budget does not admit the larger buffer.
 pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     let length = kept.len() + bytes.len();
     if length > kept.capacity() {
@@ -120,25 +120,25 @@ pub(super) fn append(kept: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a request may have so many bytes beside its graph or its feeds, or a feed beside its tensor.
+/// Checks the size of a request without its graph or feeds, or of a feed without its tensor.
 pub(super) fn within_names(length: usize, most: usize) -> Result<()> {
     if length <= most {
         return Ok(());
     }
-    let why = format!("the request names so much that it takes {length} bytes or more, the limit is {most}");
+    let why = format!("the names in the request take at least {length} bytes, which exceeds the limit of {most}");
     Err(Failure::new(Code::ResourceExhausted, why))
 }
 
 pub(super) fn malformed(error: &prost::DecodeError) -> Failure {
-    Failure::invalid(format!("the request is no protobuf message of its kind: {error}"))
+    Failure::invalid(format!("the request is not a valid protobuf message: {error}"))
 }
 
 pub(super) fn cut_off() -> Failure {
-    Failure::invalid("the request is no protobuf message: a field reaches beyond its end")
+    Failure::invalid("the request is not a valid protobuf message: a field extends past its end")
 }
 
 pub(super) fn has_group() -> Failure {
-    Failure::invalid("the request is no protobuf message: it has a group")
+    Failure::invalid("the request is not a valid protobuf message: it has a group")
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_found_wherever_the_pieces_end() {
+    fn a_field_is_found_across_piece_boundaries() {
         // 1: varint 300, 2: { 3: "no", 1: "ab" }, 4: fixed32, 2: { 1: "cd", 5: fixed64 }
         let message = [
             0x08, 0xac, 2, 0x12, 8, 0x1a, 2, b'n', b'o', 0x0a, 2, b'a', b'b', 0x25, 1, 2, 3, 4, 0x12, 13, 0x0a, 2,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_refused() {
         for bytes in [&[0x0a][..], &[0x0a, 5, 1], &[0x08], &[0x25, 1], &[0x0b, 0x0c], &[0x12, 2, 0x0a, 9]] {
             assert!(find(pieces(bytes, 1), &[2, 1], 9).is_err(), "{bytes:?}");
         }

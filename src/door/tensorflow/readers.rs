@@ -1,6 +1,6 @@
-//! Where large messages are read: on threads that may take their time, a few at once.
+//! Decodes large messages on threads that may block, a few at once.
 //!
-//! What clients send never keeps the threads busy that carry everybody's messages.
+//! So clients cannot keep the threads busy that carry everybody's messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,44 +13,44 @@ use crate::memory;
 /// How long a message waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Turns for work that takes long.
+/// Turns for long work.
 pub(super) struct Readers(Arc<Semaphore>);
 
 impl Readers {
-    /// So many at once.
+    /// With `count` turns at once.
     pub fn new(count: usize) -> Readers {
         Readers(Arc::new(Semaphore::new(count)))
     }
 
-    /// Does the work when it is its turn.
+    /// Does the work in its turn.
     ///
     /// # Errors
-    /// What the work fails with; ResourceExhausted if its turn does not come; Internal where it panics.
+    /// What the work fails with; ResourceExhausted if no turn is free in time; Internal if it panics.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let turn = tokio::time::timeout(MAX_WAIT, Arc::clone(&self.0).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             let why = format!(
-                "so many large requests are being read that this one did not come to its turn within {} s; try again",
+                "too many large requests are being read: this one had no turn within {} s; try again",
                 MAX_WAIT.as_secs()
             );
             return Err(Failure::new(Code::ResourceExhausted, why));
         };
-        // The turn lasts as long as the work, also where nobody waits for it any more.
+        // The turn lasts as long as the work, even if nobody waits for it any more.
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()
         });
         done.await.unwrap_or_else(|error| {
-            Err(Failure::new(Code::Internal, format!("the request could not be worked on: {error}")))
+            Err(Failure::new(Code::Internal, format!("the request could not be processed: {error}")))
         })
     }
 }
 
 impl Readers {
-    /// Does work that takes so many bytes of memory when it is its turn; until it has taken them they are reserved.
+    /// Does work that takes `bytes` of memory in its turn; they are reserved until the work has allocated them.
     ///
     /// # Errors
-    /// As [`Readers::run`]; ResourceExhausted if that passes the budget.
+    /// As [`Readers::run`]; ResourceExhausted if that exceeds the budget.
     pub async fn run_taking<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -67,7 +67,7 @@ impl Readers {
 
 #[cfg(test)]
 impl Readers {
-    /// Takes a turn, as though something was read, until the answer is dropped.
+    /// Occupies a turn until the guard is dropped.
     pub fn occupy(&self) -> tokio::sync::OwnedSemaphorePermit {
         Arc::clone(&self.0).try_acquire_owned().expect("a turn is free")
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_at_once_and_a_panic_is_a_failure() {
+    async fn turns_are_limited_and_a_panic_is_a_failure() {
         let readers = Arc::new(Readers::new(1));
         let (go_on, waits) = mpsc::channel::<()>();
         let (began, begins) = tokio::sync::oneshot::channel();
@@ -96,7 +96,7 @@ mod tests {
             }
         });
         begins.await.unwrap();
-        // The one that runs is given up; its turn is not over before it has ended.
+        // The first call is aborted; its turn lasts until its work ends.
         first.abort();
         let mut second = std::pin::pin!(readers.run(|| Ok(2)));
         assert!(futures::poll!(second.as_mut()).is_pending());

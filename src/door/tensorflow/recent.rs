@@ -1,12 +1,12 @@
-//! A table with so many places: where it is full, what was used the longest ago goes first, and is remembered as gone.
+//! A table of limited size: if it is full, the least recently used entry is evicted, and remembered as evicted.
 //!
-//! Unlike the crate lru's, its entries have ranks, and some may not go at all.
+//! Unlike those of the crate lru, its entries have ranks, and some cannot be evicted at all.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Most keys of those that had to go, which are remembered.
+/// Most keys of evicted entries that are remembered.
 const MAX_REMEMBERED: usize = 4096;
 
 pub(super) struct Recent<K, V> {
@@ -22,7 +22,7 @@ struct Entry<V> {
     used: u64,
 }
 
-/// No entry may go.
+/// No entry can be evicted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -31,7 +31,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         Recent { most, entries: HashMap::new(), clock: 0, gone: VecDeque::new() }
     }
 
-    /// An entry, which is used by that.
+    /// An entry, which becomes the most recently used.
     pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -42,19 +42,19 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         Some(&entry.value)
     }
 
-    /// Whether an entry was evicted for another, and not so long ago that it is forgotten.
-    pub fn had_to_go<Q: Eq + ?Sized>(&self, key: &Q) -> bool
+    /// Whether an entry was evicted recently enough to be remembered.
+    pub fn was_evicted<Q: Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
         self.gone.iter().any(|gone| gone.borrow() == key)
     }
 
-    /// Takes entries out until there is a place, and answers them. Those of the lowest rank go first, of these the one used
-    /// the longest ago; those without a rank stay.
+    /// Evicts entries until there is a place, and returns them. Those with the lowest rank go first, among these the
+    /// least recently used; those without a rank stay.
     ///
     /// # Errors
-    /// Where too few may go.
+    /// If too few can be evicted.
     pub fn evict_for_one_more(&mut self, rank: impl Fn(&V) -> Option<u8>) -> Result<Vec<V>, Full> {
         let mut out = Vec::new();
         while self.entries.len() >= self.most {
@@ -70,7 +70,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         Ok(out)
     }
 
-    /// Puts an entry in; there must be a place.
+    /// Inserts an entry; there must be a place.
     pub fn insert(&mut self, key: K, value: V) {
         self.clock += 1;
         self.entries.insert(key, Entry { value, used: self.clock });
@@ -83,7 +83,7 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         self.entries.remove(key).map(|entry| entry.value)
     }
 
-    /// Takes out what is not to stay.
+    /// Removes and returns the entries that `stays` rejects.
     pub fn take_unless(&mut self, stays: impl Fn(&V) -> bool) -> Vec<V> {
         self.entries.extract_if(|_, entry| !stays(&entry.value)).map(|(_, entry)| entry.value).collect()
     }
@@ -103,7 +103,7 @@ mod tests {
         assert!(table.get("b").is_some());
         let mut next = |key: &'static str, rank: Option<u8>, gone: Option<&str>| {
             match (table.evict_for_one_more(|&rank| rank), gone) {
-                (Ok(out), Some(gone)) => assert!(out.len() == 1 && table.had_to_go(gone), "{key}"),
+                (Ok(out), Some(gone)) => assert!(out.len() == 1 && table.was_evicted(gone), "{key}"),
                 (out, gone) => assert!(out == Err(Full) && gone.is_none(), "{key}: {out:?}"),
             }
             if gone.is_some() {
@@ -115,17 +115,17 @@ mod tests {
         next("f", None, Some("a"));
         next("g", None, None);
         assert_eq!(table.remove("d"), Some(None));
-        assert!(!table.had_to_go("d") && table.get("d").is_none() && table.get("e").is_some());
+        assert!(!table.was_evicted("d") && table.get("d").is_none() && table.get("e").is_some());
         assert_eq!(table.take_unless(|_| false).len(), 2);
     }
 
     #[test]
-    fn what_had_to_go_is_forgotten_at_last() {
+    fn evicted_keys_are_forgotten_eventually() {
         let mut table = Recent::new(1);
         for key in 0..MAX_REMEMBERED as u32 + 2 {
             table.evict_for_one_more(|()| Some(0)).unwrap();
             table.insert(key, ());
         }
-        assert!(!table.had_to_go(&0) && table.had_to_go(&1) && table.had_to_go(&(MAX_REMEMBERED as u32)));
+        assert!(!table.was_evicted(&0) && table.was_evicted(&1) && table.was_evicted(&(MAX_REMEMBERED as u32)));
     }
 }

@@ -1,7 +1,7 @@
-//! The bytes of a message as they come from the network: pieces, each let go of as soon as it has been read.
+//! A message as it arrives from the network: pieces, each freed as soon as it has been read.
 //!
-//! A message of half a gigabyte is so never in memory as bytes: what it says is read while it comes in. It never waits long
-//! for a client that is silent, nor keeps a thread for long that others need.
+//! So a message of half a gigabyte is never in memory as bytes: it is decoded while it arrives. Reading never waits
+//! long for a silent client, nor blocks a thread that others need for long.
 
 use std::time::Duration;
 
@@ -17,32 +17,32 @@ use super::pieces::{Pieces, append, cut_off, find, has_group, malformed, within_
 use super::readers::Readers;
 use crate::failure::{Code, Failure, Result};
 
-/// The slowest that a message may come, after as long as a client may be silent, in bytes a second.
+/// The slowest rate at which a message may arrive, after the allowed silence, in bytes per second.
 const SLOWEST: u64 = 4 << 10;
-/// How long the message of a client that has not shown the token may take, after as long as it may be silent.
+/// How long the message of a client that has not shown the token may take, beyond the allowed silence.
 const LONGEST_UNPROVEN: Duration = Duration::from_secs(60);
 /// The flag and the length before each message.
 const HEADER: usize = 5;
 /// Most bytes of a varint, and so of a key or a length.
 const VARINT: usize = 10;
-/// Bytes at the start of a message in which the handle of its session is looked for; ours end at 34.
+/// Bytes at the start of a message in which the session's handle is searched; in ours it ends at 34.
 const START: usize = 64;
-/// A longer message is searched where it may take its time.
+/// Longer messages are searched on threads that may block.
 const SEARCHED_AT_ONCE: usize = 64 << 10;
-/// After so many fields, others get a turn on the thread.
+/// After this many fields, other tasks get a turn on the thread.
 const FIELDS_A_TURN: usize = 1024;
 
 /// The one message of a request.
 pub(super) struct Rope {
     body: Body,
     pieces: Pieces,
-    /// Bytes of the message that were not read yet, here or to come.
+    /// Bytes of the message not read yet, received or not.
     left: usize,
-    /// Bytes of it that came.
+    /// Bytes of it received.
     received: usize,
     began: Instant,
     share: Share,
-    /// The call it is of.
+    /// Its call.
     call: Option<Call>,
     fields: usize,
 }
@@ -51,70 +51,70 @@ impl Rope {
     /// Reads the head of a request's message.
     ///
     /// # Errors
-    /// InvalidArgument if the request ends before, Unimplemented where it is compressed, ResourceExhausted where the
-    /// message is longer than may be, DeadlineExceeded if the client is silent.
+    /// InvalidArgument if the request ends too early, Unimplemented if it is compressed, ResourceExhausted if the
+    /// message exceeds the limit, DeadlineExceeded if the client is silent.
     pub async fn open(body: Body, share: Share) -> Result<Rope> {
         let began = Instant::now();
         let pieces = Pieces::default();
         let mut rope = Rope { body, pieces, left: usize::MAX, received: 0, began, share, call: None, fields: 0 };
         rope.need(HEADER).await?;
         if rope.get_u8() != 0 {
-            return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not taken here"));
+            return Err(Failure::new(Code::Unimplemented, "the request is compressed, which is not supported"));
         }
         rope.left = rope.get_u32() as usize;
         rope.share.admit(rope.left)?;
         if rope.remaining() > rope.left { Err(more_than_one()) } else { Ok(rope) }
     }
 
-    /// The same, as the message of a call: as soon as it is there, the call waits for its answer alone.
+    /// Attaches the call: it stops counting as waiting as soon as the whole message has been received.
     pub fn in_call(mut self, call: Option<Call>) -> Rope {
         self.call = call;
         self.is_whole();
         self
     }
 
-    /// Bytes of the message that were not read yet.
+    /// Bytes of the message not read yet.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// What it takes of the door's budget.
+    /// Its share of the door's budget.
     pub fn share(&mut self) -> &mut Share {
         &mut self.share
     }
 
-    /// Takes from the budget for what some bytes of the message become when they are read.
+    /// Takes from the budget for what some bytes of the message expand to when decoded.
     ///
     /// # Errors
-    /// ResourceExhausted if there is none.
+    /// ResourceExhausted if the budget is exhausted.
     pub fn expand(&mut self, bytes: usize) -> Result<()> {
         self.share.expand(self.received, bytes)
     }
 
-    /// Waits for the whole message, and answers what was not read of it, which stays to be read.
+    /// Waits for the whole message, and returns what has not been read, without consuming it.
     ///
     /// # Errors
-    /// InvalidArgument if it is cut off.
+    /// InvalidArgument if it is truncated.
     pub async fn whole(&mut self) -> Result<Pieces> {
         self.need(self.left).await?;
         Ok(self.pieces.clone())
     }
 
-    /// The whole message, and what it takes of the door's budget.
+    /// The whole message, and its share of the door's budget.
     ///
     /// # Errors
-    /// InvalidArgument if it is cut off.
+    /// InvalidArgument if it is truncated.
     pub async fn into_whole(mut self) -> Result<(Pieces, Share)> {
         self.need(self.left).await?;
         Ok((self.pieces, self.share))
     }
 
-    /// The text in field 1, where requests name their session; nothing has been read by that. It stands first in what
-    /// TensorFlow's clients send, so that the rest need not have come; where it does not, a long message is searched by
-    /// `readers`. `None` where it is not there, or longer than a session's name is.
+    /// The text in field 1, where requests name their session, without consuming it. TensorFlow's clients write it
+    /// first, so that the rest need not have been received; otherwise `readers` search a long message. `None` if it is
+    /// missing or too long for a handle.
     ///
     /// # Errors
-    /// InvalidArgument if the bytes are no message; ResourceExhausted where its search does not come to its turn.
+    /// InvalidArgument if the bytes are malformed; ResourceExhausted if no turn for the search is free in time.
     pub async fn handle(&mut self, readers: &Readers) -> Result<Option<Vec<u8>>> {
         self.need(START.min(self.left)).await?;
         let mut start = self.pieces.clone();
@@ -132,12 +132,12 @@ impl Rope {
         readers.run(move || find(whole, &[1], START)).await
     }
 
-    /// Goes on in the message that ends where `end` bytes are left: to its next field `tag`, which must be a message or
-    /// bytes, and answers the length of that; `None` at the end. Other fields on the way are added to `others` as they are,
-    /// which may become `most` bytes.
+    /// Moves on to the next field `tag`, a message or bytes, of the message that ends when `end` bytes are left;
+    /// returns its length, or `None` at the end. Other fields on the way are appended to `others` unchanged, which may
+    /// grow to `most` bytes.
     ///
     /// # Errors
-    /// InvalidArgument if the bytes are no message; ResourceExhausted where there are more others.
+    /// InvalidArgument if the bytes are malformed; ResourceExhausted if the others exceed `most`.
     pub async fn field(&mut self, end: usize, tag: u32, others: &mut Vec<u8>, most: usize) -> Result<Option<usize>> {
         while self.left > end {
             self.fields += 1;
@@ -171,10 +171,10 @@ impl Rope {
         if self.left == end { Ok(None) } else { Err(cut_off()) }
     }
 
-    /// Hands `length` bytes on, as they come.
+    /// Passes `length` bytes to `to` as they arrive.
     ///
     /// # Errors
-    /// InvalidArgument if they would reach beyond the message that ends where `end` bytes are left; whatever `to` says.
+    /// InvalidArgument if they extend past the message, which ends when `end` bytes are left; any error of `to`.
     pub async fn copy(&mut self, length: usize, end: usize, mut to: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let after = self.left.checked_sub(length).filter(|&after| after >= end).ok_or_else(cut_off)?;
         while self.left > after {
@@ -186,7 +186,7 @@ impl Rope {
         Ok(())
     }
 
-    /// The length of a field, which ends before `end` bytes are left.
+    /// The length of a field in a message that ends when `end` bytes are left.
     async fn length(&mut self, end: usize) -> Result<usize> {
         let length = self.varint(end).await?;
         let most = self.left.checked_sub(end).ok_or_else(cut_off)?;
@@ -198,25 +198,25 @@ impl Rope {
         decode_varint(self).map_err(|error| malformed(&error))
     }
 
-    /// Waits until so many bytes are here.
+    /// Waits until this many bytes have been received.
     async fn need(&mut self, count: usize) -> Result<()> {
         while self.remaining() < count {
             let patience = self.patience();
             let frame = tokio::select! {
                 biased;
-                failure = self.share.has_to_go() => return Err(failure),
+                failure = self.share.evicted() => return Err(failure),
                 frame = tokio::time::timeout_at(patience, self.body.frame()) => frame,
             };
             let Ok(frame) = frame else {
                 let why = format!(
-                    "{} bytes of the request came in {} s, and no more; it is given up",
+                    "the client sent only {} bytes of the request in {} s",
                     self.received,
                     self.began.elapsed().as_secs()
                 );
                 return Err(Failure::new(Code::DeadlineExceeded, why));
             };
             let Some(frame) = frame else {
-                return Err(Failure::invalid("the request ends before its message does"));
+                return Err(Failure::invalid("the request ends before the end of its message"));
             };
             let frame = frame.map_err(|status| Failure::new(Code::Cancelled, status.message()))?;
             let Ok(piece) = frame.into_data() else { continue };
@@ -231,7 +231,7 @@ impl Rope {
         Ok(())
     }
 
-    /// Looks whether all of it is here.
+    /// Notes it if the whole message has been received.
     fn is_whole(&mut self) {
         if self.remaining() == self.left {
             self.share.is_whole();
@@ -239,7 +239,7 @@ impl Rope {
         }
     }
 
-    /// When the client must have sent more.
+    /// The time by which the client must have sent more.
     fn patience(&self) -> Instant {
         let silence = self.share.silence();
         let whole = silence + may_take(self.received, self.share.is_known());
@@ -247,13 +247,13 @@ impl Rope {
     }
 }
 
-/// How long a message may take of which so much has come, after as long as its client may be silent.
+/// How long a message may take of which this many bytes were received, beyond the allowed silence.
 fn may_take(received: usize, is_known: bool) -> Duration {
     let slowest = Duration::from_secs(received as u64 / SLOWEST);
     if is_known { slowest } else { slowest.min(LONGEST_UNPROVEN) }
 }
 
-/// What is here of the message.
+/// The part of the message received.
 impl Buf for Rope {
     fn remaining(&self) -> usize {
         self.pieces.remaining()
@@ -263,7 +263,7 @@ impl Buf for Rope {
         self.pieces.chunk()
     }
 
-    /// As [`Buf`] has it, this panics past the end; who calls it has asked what remains.
+    /// As specified by [`Buf`], this panics past the end; callers have checked `remaining`.
     fn advance(&mut self, count: usize) {
         self.pieces.advance(count);
         self.left -= count;
@@ -283,7 +283,7 @@ pub(super) mod tests {
     use super::super::budget::MessageBudget;
     use super::*;
 
-    /// The message as it comes in pieces of that length.
+    /// The message in pieces of this length.
     pub async fn rope(bytes: &[u8], piece: usize) -> Rope {
         let mut framed = vec![0];
         framed.extend((bytes.len() as u32).to_be_bytes());
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn fields_are_told_apart_wherever_the_pieces_end() {
+    async fn fields_are_found_across_piece_boundaries() {
         // 1: "ab", 2: bytes 7 8 9, 3: varint 300, 4: fixed32, 2: bytes 5
         let message = [0x0a, 2, b'a', b'b', 0x12, 3, 7, 8, 9, 0x18, 0xac, 2, 0x25, 1, 2, 3, 4, 0x12, 1, 5];
         for piece in 1..=message.len() {
@@ -311,7 +311,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn what_stands_beside_the_fields_that_are_looked_for_has_a_limit() {
+    async fn other_fields_are_limited() {
         let check = async |message: &[u8], most: usize, code: Option<Code>| {
             let mut others = Vec::new();
             let answer = rope(message, message.len()).await.field(0, 2, &mut others, most).await;
@@ -320,14 +320,14 @@ pub(super) mod tests {
         };
         check(&[0x0a, 4, 1, 2, 3, 4], 6, None).await;
         check(&[0x0a, 4, 1, 2, 3, 4], 5, Some(Code::ResourceExhausted)).await;
-        // What is too long is not kept, even before it has come.
+        // A field that is too long is refused before it is received.
         check(&[&[0x0a, 100][..], &[0; 100]].concat(), 50, Some(Code::ResourceExhausted)).await;
         check(&[0x18, 1, 0x18, 2], 4, None).await;
         check(&[0x18, 1, 0x18, 2], 3, Some(Code::ResourceExhausted)).await;
     }
 
     #[tokio::test]
-    async fn what_is_cut_off_or_lies_is_refused() {
+    async fn truncated_and_inconsistent_messages_are_refused() {
         let refused: [&[u8]; 6] = [&[0x0a], &[0x0a, 5, 1], &[0x12, 9, 1], &[0x18], &[0x25, 1], &[0x0b, 0x0c]];
         for bytes in refused {
             let answer = rope(bytes, 1).await.field(0, 2, &mut Vec::new(), ANY).await;
@@ -336,7 +336,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn the_handle_is_found_wherever_it_stands() {
+    async fn the_handle_is_found_anywhere_in_the_message() {
         let readers = Readers::new(1);
         let check = async |message: &[u8], handle: Option<&[u8]>| {
             for piece in [1, 7, 1000] {
@@ -355,7 +355,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_message_is_searched_for_its_handle_where_that_may_take_its_time() {
+    async fn a_long_message_is_searched_by_the_readers() {
         let readers = Readers::new(1);
         let turn = readers.occupy();
         let check = async |fields: usize, is_done: bool| {
@@ -372,7 +372,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_is_silent_is_given_up() {
+    async fn a_silent_client_times_out() {
         let check = async |sent: &'static [u8]| {
             let answer = async { Rope::open(Body::new(silent(sent)), impatient()).await?.whole().await };
             let given_up = answer.await.map(|_| ()).unwrap_err();
@@ -384,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_sends_a_little_now_and_then_is_given_up() {
+    async fn a_client_that_sends_too_slowly_times_out() {
         let drops = futures::stream::unfold(vec![0u8, 0, 0, 1, 0], |next| async move {
             tokio::time::sleep(SILENCE / 20).await;
             Some((Ok::<_, tonic::Status>(Frame::data(Bytes::from(next))), vec![1]))
@@ -395,7 +395,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_stranger_has_a_minute_however_much_it_sent() {
+    fn a_stranger_has_one_minute_however_much_it_sends() {
         let check = |received: usize, is_known: bool, seconds: u64| {
             assert_eq!(may_take(received, is_known), Duration::from_secs(seconds));
         };
@@ -407,7 +407,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_of_a_stranger_gives_way_while_it_waits() {
+    async fn a_stranger_s_message_can_be_evicted_while_it_waits() {
         let budget = MessageBudget::with_unproven(1 << 20, 1, Duration::from_secs(60), 12);
         let mut message = Rope::open(Body::new(silent(&[0, 0, 0, 0, 12, 1, 2])), budget.unproven(None)).await.unwrap();
         let mut waits = std::pin::pin!(message.whole());
@@ -430,7 +430,7 @@ pub(super) mod tests {
         MessageBudget::new(64 << 20, 1, Duration::from_secs(60)).known()
     }
 
-    /// A body that brings these bytes, and then neither more nor its end.
+    /// A body of these bytes, without more or an end.
     fn silent(
         bytes: &'static [u8],
     ) -> StreamBody<impl futures::Stream<Item = Result<Frame<Bytes>, tonic::Status>> + Send + 'static> {

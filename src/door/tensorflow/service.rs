@@ -1,4 +1,4 @@
-//! TensorFlow's `MasterService`: what each of its methods does with the node's sessions.
+//! TensorFlow's `MasterService`: maps its methods to the node's sessions.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -27,24 +27,24 @@ use crate::node::Node;
 use crate::protocol::{Cluster, Member, SessionOptions};
 use crate::tensor::Shape;
 
-/// How long a new session waits for the tasks that its graph names, where the client sets no limit.
+/// How long a new session waits for the tasks that its graph names, if the client sets no limit.
 const TASKS_WAIT: Duration = Duration::from_secs(10);
-/// How long it waits where none of the jobs is there: a graph that was written for another cluster.
+/// How long it waits if none of the jobs exists: then the graph was written for another cluster.
 const OTHER_CLUSTER_WAIT: Duration = Duration::from_millis(1500);
-/// How many of the largest messages may be under way at once, together.
+/// How many messages of the largest size may be under way at once.
 const MESSAGES_UNDER_WAY: usize = 4;
-/// How long a client may send nothing of a message that has begun.
+/// How long a client may pause in the middle of a message.
 const MAX_SILENCE: Duration = Duration::from_secs(20);
-/// Most bytes of a request beside its graph or its feeds: names.
+/// Most bytes of a request without its graph or feeds: names.
 const MAX_NAMES_BYTES: usize = 8 << 20;
-/// What such bytes take once they are read, at most: a name costs two bytes and becomes a string, in a list that doubles.
+/// Memory per such byte when decoded, at most: a name of two bytes becomes a string in a list that grows by doubling.
 const NAMES_GROW: usize = 24;
-/// A request with more of them is read where it may take its time.
+/// Requests with more of them are decoded on threads that may block.
 const NAMES_AT_ONCE: usize = 64 << 10;
-/// Longest token that is looked at.
+/// Longest token that is checked.
 const MAX_TOKEN: usize = 4096;
 
-/// The field of a RunStepRequest and of a RunCallableRequest that holds feeds, and of their responses that holds tensors.
+/// The field with the feeds in a RunStepRequest and in a RunCallableRequest, and with the tensors in their responses.
 const STEP_FEED: u32 = 2;
 const CALLABLE_FEED: u32 = 3;
 const FETCHED: u32 = 1;
@@ -54,16 +54,16 @@ pub(super) struct MasterService {
     budget: MessageBudget,
     /// The hash of the token.
     token: Option<blake3::Hash>,
-    /// The jobs that graphs named and that were there: one that is gone may come back.
+    /// The jobs that graphs named and that existed: one that is gone may come back.
     met: Mutex<HashSet<String>>,
     sessions: Sessions,
-    /// Who reads large feeds, graphs, and what clients send that have not shown the token: none of them waits for another.
+    /// Decode large feeds, graphs, and messages of clients that have not shown the token; independent of each other.
     feeds: Readers,
     graphs: Readers,
     unproven: Readers,
 }
 
-/// Which callable a RunCallableRequest runs, where it says so by then.
+/// The callable of a RunCallableRequest, if known before its feeds.
 #[derive(Clone, PartialEq, prost::Message)]
 struct WhichCallable {
     #[prost(int64, optional, tag = "2")]
@@ -77,12 +77,12 @@ struct Named {
 }
 
 impl Named {
-    /// Holds the request to the session it was let in for.
+    /// Checks that the request is for the session that authorized it.
     fn check(&self, handle: &str) -> Result<&DoorSession> {
         if handle == self.handle {
             return Ok(&self.session);
         }
-        Err(Failure::invalid("the request names two sessions"))
+        Err(Failure::invalid("the request names two different sessions"))
     }
 }
 
@@ -101,19 +101,19 @@ impl MasterService {
         }
     }
 
-    /// What messages that come in may take of the memory.
+    /// The memory budget of incoming messages.
     pub fn budget(&self) -> &MessageBudget {
         &self.budget
     }
 
     /// Whether a client that shows this token may pass.
     pub fn knows(&self, token: Option<&str>) -> bool {
-        // Compared by their hashes, so that the time it takes says nothing of how much was right.
+        // Compared by hash, so that the time does not depend on the number of correct characters.
         self.token.is_none_or(|own| token.is_some_and(|token| blake3::hash(token.as_bytes()) == own))
     }
 
-    /// Does what a method is asked; `message` is its request. Until it is known that the client may pass, by its token or by
-    /// the handle of a session, nothing is made of its bytes.
+    /// Executes a method; `message` is its request. Nothing is decoded until the client is known to be allowed, by its
+    /// token or by the handle of a session.
     pub async fn call(&self, method: Method, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         match method {
             Method::CreateSession => self.create_session(message, caller).await.map(|m| Outgoing::message(&m)),
@@ -171,15 +171,15 @@ impl MasterService {
         }
     }
 
-    /// Ends the sessions whose clients went away long ago.
+    /// Ends sessions whose clients went away long ago.
     pub fn sweep(&self) {
         self.sessions.sweep();
     }
 
-    /// The session that a request names, whose client may pass by that.
+    /// The session that a request names; knowing its handle authorizes the client.
     ///
     /// # Errors
-    /// Aborted if it names none that there is.
+    /// Aborted if there is no such session.
     async fn named(&self, message: &mut Rope, caller: &Caller) -> Result<Named> {
         let handle = message.handle(&self.unproven).await?.unwrap_or_default();
         let handle = String::from_utf8_lossy(&handle).into_owned();
@@ -188,7 +188,7 @@ impl MasterService {
         Ok(Named { handle, session })
     }
 
-    /// Reads a request that has neither graph nor feeds.
+    /// Decodes a request without graph or feeds.
     async fn decode<M: prost::Message + Default + 'static>(&self, message: Rope) -> Result<M> {
         let (pieces, mut share) = message.into_whole().await?;
         let length = pieces.remaining();
@@ -201,7 +201,7 @@ impl MasterService {
         self.graphs.run_taking(length * NAMES_GROW, decode).await
     }
 
-    /// As [`MasterService::decode`], for what a request with feeds has beside them.
+    /// Like [`MasterService::decode`], for the other fields of a request with feeds.
     async fn head<M: prost::Message + Default + 'static>(&self, head: Vec<u8>, message: &mut Rope) -> Result<M> {
         let length = head.len();
         let decode = move || M::decode(&*head).map_err(|error| malformed(&error));
@@ -214,7 +214,7 @@ impl MasterService {
 
     async fn create_session(&self, mut message: Rope, caller: &Caller) -> Result<msg::CreateSessionResponse> {
         if !caller.is_known {
-            // The token stands behind the graph. It alone is looked for, in the bytes as they came.
+            // The token comes after the graph. Only the token is searched, in the undecoded bytes.
             let whole = message.whole().await?;
             let look = move || find(whole, &msg::TOKEN_PATH, MAX_TOKEN);
             let shown = self.unproven.run(look).await?;
@@ -245,9 +245,9 @@ impl MasterService {
             log_placement: config.log_device_placement,
             isolated: config.isolate_session_state,
             device_filters: filters.clone(),
-            // As TensorFlow places what names no device.
+            // TensorFlow's placement of nodes without a device.
             prefers_gpu: true,
-            // Its clients restore what was lost, and are told by the session's end that they have to.
+            // TensorFlow's clients restore lost state, and learn from the session's end that they must.
             ends_with_its_tasks: true,
             ..SessionOptions::default()
         };
@@ -282,7 +282,7 @@ impl MasterService {
             feeds.push(reading.named(&mut message, length).await?);
         }
         let head: msg::RunStepRequest = self.head(head, &mut message).await?;
-        // The bytes are gone, and with them their place.
+        // Frees the bytes and their share of the budget.
         drop(message);
         let session = named.check(&head.session_handle)?;
         let in_body = head.store_errors_in_response_body;
@@ -309,7 +309,7 @@ impl MasterService {
     async fn run_callable(&self, mut message: Rope, caller: &Caller) -> Result<Outgoing> {
         let named = self.named(&mut message, caller).await?;
         let (mut feeds, mut head) = (Vec::new(), Vec::new());
-        // Which callable it is stands in front of its feeds; where a client writes it behind, the session looks later.
+        // The callable's handle comes before its feeds; if a client writes it after them, the session checks it later.
         let mut callable = None;
         while let Some(length) = message.field(0, CALLABLE_FEED, &mut head, NAMES_AT_ONCE).await? {
             let place = feeds.len();
@@ -334,10 +334,10 @@ impl MasterService {
         Ok(out)
     }
 
-    /// Waits until the tasks that a graph names are there, but for those that the session's filters hide.
+    /// Waits until the tasks that a graph names are up, except those that the session's filters exclude.
     ///
     /// # Errors
-    /// Unavailable if some are still missing, with their names; InvalidArgument where the mesh has none of the jobs.
+    /// Unavailable if some are still missing, with their names; InvalidArgument if the mesh has none of the jobs.
     async fn await_tasks(&self, graph: &Graph, filters: &[DeviceSpec], timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(TASKS_WAIT);
         let tasks: Vec<Task> = graph.tasks().into_iter().filter(|task| passes(filters, task)).collect();
@@ -361,7 +361,7 @@ impl MasterService {
             tasks.iter().filter(|task| cluster.member(task).is_none()).map(Task::to_string).collect();
         let there: Vec<String> = cluster.tasks().map(Task::to_string).collect();
         let why = format!(
-            "the graph names {}, which did not come up within {} s; the tasks there are: {}",
+            "the graph names {}, which did not come up within {} s; the tasks that are up: {}",
             missing.join(", "),
             limit.as_secs_f64(),
             there.join(", ")
@@ -382,7 +382,7 @@ impl MasterService {
         response
     }
 
-    /// Ends every session that came in here, and empties containers on the tasks that the filters leave.
+    /// Ends every session opened through this door, and clears containers on the tasks that the filters select.
     async fn reset(&self, request: &msg::ResetRequest) -> Result<()> {
         let filters = parsed(&request.device_filters)?;
         let mut containers = request.container.clone();
@@ -397,7 +397,7 @@ impl MasterService {
     }
 }
 
-/// The client of a message may pass.
+/// Marks the client of a message as allowed.
 fn passed(message: &mut Rope, caller: &Caller) -> Result<()> {
     message.share().prove()?;
     if let Some(connection) = &caller.connection {
@@ -407,8 +407,8 @@ fn passed(message: &mut Rope, caller: &Caller) -> Result<()> {
 }
 
 fn unauthenticated() -> Failure {
-    let why = "this door asks for its token: as the header `authorization: Bearer TOKEN`, or in a session's configuration \
-               as experimental.session_metadata.name";
+    let why = "this server requires a token: in the header `authorization: Bearer TOKEN`, or in a session's \
+               configuration as experimental.session_metadata.name";
     Failure::new(Code::Unauthenticated, why)
 }
 
@@ -431,7 +431,7 @@ fn passes(filters: &[DeviceSpec], task: &Task) -> bool {
     filters.is_empty() || filters.iter().any(|filter| device.matches(&filter.task_only()))
 }
 
-/// What TensorFlow says of a graph whose jobs are not the cluster's.
+/// TensorFlow's error for a graph whose jobs are not in the cluster.
 fn other_cluster(graph: &Graph, cluster: &Cluster) -> Failure {
     let devices: Vec<String> = cluster.devices().iter().map(full_name).collect();
     let names = |device: &str| device.parse::<DeviceSpec>().is_ok_and(|spec| spec.job.is_some());
@@ -446,7 +446,7 @@ fn other_cluster(graph: &Graph, cluster: &Cluster) -> Failure {
     if let Some(node) = node { failure.at_node(name, node.op.name) } else { failure }
 }
 
-/// A device as TensorFlow's clients know devices.
+/// A device in the form of TensorFlow's clients.
 fn attributes(member: &Member, name: &DeviceName, description: &str) -> msg::DeviceAttributes {
     msg::DeviceAttributes {
         name: full_name(name),

@@ -1,4 +1,4 @@
-//! A client's session: the node's own session, and what TensorFlow's protocol keeps beside it.
+//! A client's session: the node's session, and the state that TensorFlow's protocol adds.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,7 +21,7 @@ use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most callables of one session.
 const MAX_CALLABLES: usize = 4096;
-/// Most partial runs of one session: fewer than there are lanes, so that one may begin before another goes.
+/// Most partial runs of one session: fewer than there are lanes, so that one may begin before another ends.
 const MAX_PARTIAL_RUNS: usize = 250;
 
 pub(super) struct DoorSession {
@@ -29,9 +29,9 @@ pub(super) struct DoorSession {
     /// Held while the graph grows.
     graph: tokio::sync::Mutex<Growing>,
     placeholders: Mutex<Placeholders>,
-    /// Most that an operation may take.
+    /// Time limit of an operation.
     timeout: Option<Duration>,
-    /// The devices it may use; all, where it is empty.
+    /// The devices it may use; all if empty.
     filters: Vec<DeviceSpec>,
     callables: Mutex<Recent<i64, Arc<Callable>>>,
     next_callable: AtomicI64,
@@ -39,13 +39,13 @@ pub(super) struct DoorSession {
     seen: Mutex<Seen>,
 }
 
-/// The functions that the graph has so far, and how often it was extended.
+/// The functions of the graph so far, and how often it was extended.
 struct Growing {
     library: Arc<Library>,
     version: i64,
 }
 
-/// What placeholders take.
+/// The dtypes and shapes that placeholders accept.
 #[derive(Default)]
 pub(super) struct Placeholders(HashMap<String, (DType, PartialShape)>);
 
@@ -65,19 +65,19 @@ impl Placeholders {
             return Err(Failure::invalid(format!("feed {name} is {own}, got {dtype}")));
         }
         if !stated.admits(shape) {
-            let why = format!("cannot feed a value of shape {shape} for {name}, which has shape {stated}");
+            let why = format!("cannot feed a value of shape {shape} to {name}, which has shape {stated}");
             return Err(Failure::invalid(why));
         }
         Ok(())
     }
 }
 
-/// The ops that read and write checkpoints.
+/// The ops that access checkpoints.
 const FILE_OPS: [&str; 7] =
     ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
 
-/// The nodes that a GraphDef states, as a client of TensorFlow's means them: a relative name of a file is one to the program
-/// as well, which looks for its checkpoints by itself.
+/// The nodes of a GraphDef as a TensorFlow client means them: relative file names are relative to the program's folder,
+/// since the program looks for its checkpoints itself.
 pub(super) fn stated(library: &mut Library, graph_def: GraphDef) -> Result<Vec<NodeDef>> {
     let mut nodes = library.expand(graph_def)?;
     for node in nodes.iter_mut().filter(|node| FILE_OPS.contains(&&*node.op)) {
@@ -86,13 +86,13 @@ pub(super) fn stated(library: &mut Library, graph_def: GraphDef) -> Result<Vec<N
     Ok(nodes)
 }
 
-/// When a session was last used, and over what.
+/// When a session was last used, and over which connection.
 struct Seen {
     at: Instant,
     connection: Option<Connection>,
 }
 
-/// Feeds, fetches and targets under a number.
+/// The feeds, fetches and targets of a handle.
 pub(super) struct Callable {
     pub feed: Vec<String>,
     pub fetch: Vec<String>,
@@ -100,7 +100,7 @@ pub(super) struct Callable {
     pub options: RunOptions,
 }
 
-/// What a step gave.
+/// The result of a step.
 pub(super) struct StepAnswer {
     pub fetched: Vec<(String, Tensor)>,
     pub metadata: Option<RunMetadata>,
@@ -132,7 +132,7 @@ impl DoorSession {
         &self.filters
     }
 
-    /// Notes that the session is used.
+    /// Notes that the session was used.
     pub fn seen(&self, connection: Option<&Connection>) {
         let mut seen = lock(&self.seen);
         seen.at = Instant::now();
@@ -141,7 +141,7 @@ impl DoorSession {
         }
     }
 
-    /// Whether its client is there.
+    /// Whether its client is connected.
     pub fn has_client(&self) -> bool {
         lock(&self.seen).connection.as_ref().is_some_and(Connection::is_open)
     }
@@ -151,12 +151,12 @@ impl DoorSession {
         lock(&self.seen).connection.as_ref().is_some_and(|own| own.is_same(connection))
     }
 
-    /// How long ago its last call was made.
+    /// The time since its last call.
     pub fn idle(&self) -> Duration {
         lock(&self.seen).at.elapsed()
     }
 
-    /// Whether a value of that dtype and shape may be fed to a tensor, as far as the graph says.
+    /// Checks that a value of this dtype and shape may be fed to a tensor, as far as the graph says.
     ///
     /// # Errors
     /// InvalidArgument if it may not.
@@ -164,7 +164,7 @@ impl DoorSession {
         lock(&self.placeholders).admits(name, dtype, shape)
     }
 
-    /// Whether the callable takes a value of that dtype and shape as its feed at that place.
+    /// Checks that the callable's feed number `place` accepts a value of this dtype and shape.
     ///
     /// # Errors
     /// As [`DoorSession::admits`].
@@ -173,10 +173,10 @@ impl DoorSession {
         callable.feed.get(place).map_or(Ok(()), |name| self.admits(name, dtype, shape))
     }
 
-    /// Adds nodes; the graph's new version.
+    /// Adds nodes; returns the graph's new version.
     ///
     /// # Errors
-    /// Aborted if `version` is not the graph's: somebody else has extended it in between.
+    /// Aborted if `version` is not the graph's: another call has extended it in between.
     pub async fn extend(&self, version: i64, graph_def: GraphDef, readers: &Readers) -> Result<i64> {
         let mut graph = self.graph.lock().await;
         if graph.version != version {
@@ -196,7 +196,7 @@ impl DoorSession {
         Ok(graph.version)
     }
 
-    /// Runs a step as a RunStep asks for it.
+    /// Runs a step as requested by a RunStep.
     pub async fn run(&self, request: RunStepRequest, feeds: Vec<(String, Tensor)>) -> Result<StepAnswer> {
         let options = request.options.unwrap_or_default();
         if !request.partial_run_handle.is_empty() {
@@ -222,20 +222,20 @@ impl DoorSession {
         Ok(StepAnswer { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
 
-    /// `work`, which is given up when its time is over.
+    /// `work`, cancelled when its time is over.
     async fn within<T>(&self, options: &RunOptions, work: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = milliseconds(options.timeout_in_ms).into_iter().chain(self.timeout).min();
         let Some(limit) = limit else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            let why = format!("the step was not done after {} ms, its limit, and was cancelled", limit.as_millis());
+            let why = format!("the step was cancelled at its limit of {} ms", limit.as_millis());
             Err(Failure::new(Code::DeadlineExceeded, why))
         })
     }
 
-    /// Keeps a callable; where there are many, the one that was used the longest ago goes.
+    /// Stores a callable; if there are too many, the least recently used one is dropped.
     pub fn make_callable(&self, callable: Callable) -> i64 {
         let mut callables = lock(&self.callables);
-        // Whoever runs one holds it, so that any may go.
+        // Calls under way hold theirs, so any may be dropped.
         let _gone = callables.evict_for_one_more(|_| Some(0));
         let handle = self.next_callable.fetch_add(1, Ordering::Relaxed);
         callables.insert(handle, Arc::new(callable));
@@ -247,21 +247,21 @@ impl DoorSession {
         if let Some(callable) = callables.get(&handle) {
             return Ok(Arc::clone(callable));
         }
-        if callables.had_to_go(&handle) {
+        if callables.was_evicted(&handle) {
             let why = format!(
-                "callable {handle} was released: the session had {MAX_CALLABLES} of them, and this one had not been used for \
-                 the longest; make it again"
+                "callable {handle} was released: the session reached its limit of {MAX_CALLABLES} and released the \
+                 least recently used one; make it again"
             );
             return Err(Failure::new(Code::Aborted, why));
         }
         Err(no_callable(handle))
     }
 
-    /// Runs a callable; `feeds` stand in the order in which it names them.
+    /// Runs a callable; `feeds` are in the callable's order.
     pub async fn run_callable(&self, handle: i64, feeds: Vec<Tensor>) -> Result<StepAnswer> {
         let callable = self.callable(handle)?;
         if callable.feed.len() != feeds.len() {
-            let why = format!("the callable takes {} feeds, and {} came", callable.feed.len(), feeds.len());
+            let why = format!("the callable takes {} feeds, got {}", callable.feed.len(), feeds.len());
             return Err(Failure::invalid(why));
         }
         let Callable { feed, fetch, target, options } = &*callable;
@@ -272,9 +272,9 @@ impl DoorSession {
         lock(&self.callables).remove(&handle).map(|_| ()).ok_or_else(|| no_callable(handle))
     }
 
-    /// Begins a partial run; its handle.
+    /// Begins a partial run; returns its handle.
     pub async fn partial_setup(&self, feed: Vec<String>, fetch: Vec<String>, target: Vec<String>) -> Result<String> {
-        // Its lane is needed before it begins, so that two may go for two that begin at once.
+        // It needs a lane before it begins, so two may be evicted if two begin at once.
         self.evict_for_a_partial_run()?;
         let run = self.within(&RunOptions::default(), self.session.begin(feed, fetch, target)).await?;
         let handle = format!("{:016x}", crate::random::u64());
@@ -283,12 +283,14 @@ impl DoorSession {
         Ok(handle)
     }
 
-    /// Cancels the partial run that was continued the longest ago, if one more would be too many.
+    /// Cancels the least recently continued partial run if there is no place for one more.
     fn evict_for_a_partial_run(&self) -> Result<()> {
         let is_idle = |run: &Arc<PartialRun>| (Arc::strong_count(run) == 1).then_some(0);
         let cancelled = lock(&self.partial).evict_for_one_more(is_idle);
         cancelled.map(drop).map_err(|Full| {
-            let why = format!("{MAX_PARTIAL_RUNS} partial runs are under way already, and all are waited for");
+            let why = format!(
+                "the session has reached its limit of {MAX_PARTIAL_RUNS} partial runs, all of which are in use"
+            );
             Failure::new(Code::ResourceExhausted, why)
         })
     }
@@ -298,14 +300,14 @@ impl DoorSession {
         if let Some(run) = runs.get(handle) {
             return Ok(Arc::clone(run));
         }
-        if runs.had_to_go(handle) {
+        if runs.was_evicted(handle) {
             let why = format!(
-                "the partial run was cancelled: {MAX_PARTIAL_RUNS} were under way, another needed a place, and this one had \
-                 not been gone on with for the longest; set it up again"
+                "the partial run was cancelled: the session reached its limit of {MAX_PARTIAL_RUNS} and cancelled the \
+                 least recently continued one; set it up again"
             );
             return Err(Failure::new(Code::Aborted, why));
         }
-        let why = "Must run 'setup' before performing partial runs: there is no such partial run, or it is over";
+        let why = "Must run 'setup' before performing partial runs: this partial run does not exist or has ended";
         Err(Failure::invalid(why))
     }
 
@@ -320,7 +322,7 @@ impl DoorSession {
         let result = self.within(options, run.go_on(feeds, &fetch)).await;
         let is_over = match &result {
             Ok(_) => run.is_over().await,
-            // A feed or fetch that was not announced leaves the run as it was.
+            // A feed or fetch that was not declared leaves the run unchanged.
             Err(failure) => failure.is_in_step() || failure.code != Code::InvalidArgument,
         };
         if is_over {
@@ -329,7 +331,7 @@ impl DoorSession {
         Ok(StepAnswer { fetched: fetch.into_iter().zip(result?).collect(), metadata: None })
     }
 
-    /// Ends the session; what still runs in it ends with Cancelled.
+    /// Ends the session; its running steps end with Cancelled. Cancel-safe: the session ends even if this is dropped.
     pub async fn end(&self) -> Result<()> {
         self.session.end().await
     }

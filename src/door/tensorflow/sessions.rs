@@ -1,5 +1,5 @@
-//! The sessions of a door: so many, found by their handles. Where another needs a place, the one that was used the longest
-//! ago goes first, of clients that went before those that are there.
+//! The sessions of a door, by handle, limited in number. If there are too many, sessions of clients that went away are
+//! evicted first, then those of connected clients; among these the least recently used.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::lock::lock;
 
 /// Most sessions that are open at once.
 const MAX_SESSIONS: usize = 1024;
-/// How long a session stays after its client's last connection has ended and its last call was made, where there is a place
-/// for it: clients close idle connections, and come back.
+/// How long a session stays after its client's last connection ended and its last call was made, if its place is not
+/// needed: clients close idle connections and come back.
 const ORPHAN_KEPT: Duration = Duration::from_secs(2 * 60 * 60);
-/// How long a session of a client that is there is unused before another client may have its place.
+/// How long a connected client's session must be unused before another client may get its place.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(super) struct Sessions(Mutex<Recent<String, Arc<DoorSession>>>);
@@ -25,20 +25,20 @@ impl Sessions {
         Sessions(Mutex::new(Recent::new(MAX_SESSIONS)))
     }
 
-    /// The session of that handle, which is used by that, over this connection.
+    /// The session with this handle, which counts as used over this connection.
     ///
     /// # Errors
-    /// Aborted if there is none, or none any more.
+    /// Aborted if there is none, or it has ended.
     pub fn get(&self, handle: &str, connection: Option<&Connection>) -> Result<Arc<DoorSession>> {
         let mut sessions = lock(&self.0);
         if let Some(session) = sessions.get(handle) {
             session.seen(connection);
             return Ok(Arc::clone(session));
         }
-        let why = if sessions.had_to_go(handle) {
+        let why = if sessions.was_evicted(handle) {
             format!(
-                "the session {handle} was ended: {MAX_SESSIONS} sessions were open at this door, another needed a place, and \
-                 this one had not been used for the longest; open a new one"
+                "the session {handle} was ended: this server reached its limit of {MAX_SESSIONS} sessions and ended \
+                 the least recently used one; open a new one"
             )
         } else {
             format!("Session handle {handle:?} is not found; it was closed or reset, or the node was restarted")
@@ -46,18 +46,18 @@ impl Sessions {
         Err(Failure::new(Code::Aborted, why))
     }
 
-    /// Evicts what may be evicted, so that there can be one more, that comes over this connection.
+    /// Evicts sessions, so that there is a place for one more over this connection.
     ///
     /// # Errors
-    /// ResourceExhausted if no session may go.
+    /// ResourceExhausted if no session can be evicted.
     pub fn evict_for_one_more(&self, connection: Option<&Connection>) -> Result<()> {
         let ended = evict_for_one_more(&mut lock(&self.0), connection)?;
-        // Ending them sends messages, and nobody is to wait for these.
+        // Ending them sends messages, which should not happen under the lock.
         drop(ended);
         Ok(())
     }
 
-    /// Takes a session in.
+    /// Adds a session.
     ///
     /// # Errors
     /// As [`Sessions::evict_for_one_more`].
@@ -74,12 +74,12 @@ impl Sessions {
         lock(&self.0).remove(handle)
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all sessions.
     pub fn take_all(&self) -> Vec<Arc<DoorSession>> {
         lock(&self.0).take_unless(|_| false)
     }
 
-    /// Ends the sessions whose clients went away long ago.
+    /// Ends sessions whose clients went away long ago.
     pub fn sweep(&self) {
         let gone = lock(&self.0).take_unless(|session| session.has_client() || session.idle() < ORPHAN_KEPT);
         drop(gone);
@@ -91,7 +91,7 @@ fn evict_for_one_more(
     connection: Option<&Connection>,
 ) -> Result<Vec<Arc<DoorSession>>> {
     let rank = |session: &Arc<DoorSession>| match session {
-        // The table holds one, every call under way another.
+        // The table holds one reference, and every call under way another.
         session if Arc::strong_count(session) > 1 => None,
         session if !session.has_client() => Some(0),
         session if connection.is_some_and(|connection| session.is_of(connection)) => Some(1),
@@ -99,8 +99,9 @@ fn evict_for_one_more(
         _ => None,
     };
     sessions.evict_for_one_more(rank).map_err(|Full| {
-        let why =
-            format!("{MAX_SESSIONS} sessions are open already, and all are in use; close some with Session.close()");
+        let why = format!(
+            "the limit of {MAX_SESSIONS} sessions is reached, and all are in use; close some with Session.close()"
+        );
         Failure::new(Code::ResourceExhausted, why)
     })
 }

@@ -1,4 +1,4 @@
-//! Tensors in the messages to a client: elements go from their tensor into the network's bytes without a copy in between.
+//! Tensors in the messages to a client: elements are sent from their tensor without a copy.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -12,19 +12,19 @@ use crate::tensor::{DType, Tensor};
 pub(super) const CONTENT: u32 = 4;
 /// `tensor` of a NamedTensorProto.
 pub(super) const TENSOR: u32 = 2;
-/// A tensor of at least so many bytes travels from where it lies; a smaller one is copied to what is around it.
+/// A tensor of at least this many bytes is sent from its own memory; a smaller one is copied to the message.
 const APART: usize = 16 << 10;
 /// protobuf's own limit for a message.
 const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
-/// What a NamedTensorProto says beside its tensor.
+/// The fields of a NamedTensorProto except its tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Name {
     #[prost(string, tag = "1")]
     pub name: String,
 }
 
-/// A message under way: what is small in one buffer, large tensors where they lie.
+/// An outgoing message: small parts in one buffer, large tensors in their own memory.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     segments: Vec<Bytes>,
@@ -32,7 +32,7 @@ pub(super) struct Outgoing {
     length: usize,
 }
 
-/// A tensor that the network sends from.
+/// A tensor whose memory the network sends from.
 struct Lent(Tensor);
 
 impl AsRef<[u8]> for Lent {
@@ -49,13 +49,13 @@ impl Outgoing {
         out
     }
 
-    /// Writes the fields of a message after what stands already.
+    /// Appends the fields of a message.
     pub fn append(&mut self, message: &impl prost::Message) {
         self.length += message.encoded_len();
         self.open.put_slice(&message.encode_to_vec());
     }
 
-    /// Writes a tensor as field `tag`: a NamedTensorProto where it has a name, a TensorProto where it has none.
+    /// Writes a tensor as field `tag`: as a NamedTensorProto if it has a name, otherwise as a TensorProto.
     pub fn tensor(&mut self, tag: u32, name: Option<&str>, tensor: Tensor) {
         let has_content = tensor.dtype() != DType::String && !tensor.is_empty();
         let head = if has_content { head_of(&tensor) } else { tensor_to_proto(&tensor) }.encode_to_vec();
@@ -84,7 +84,7 @@ impl Outgoing {
         }
     }
 
-    /// Its bytes, as many as [`Outgoing::check`] said.
+    /// Its bytes, as many as [`Outgoing::check`] returned.
     pub fn into_segments(mut self) -> Vec<Bytes> {
         if !self.open.is_empty() {
             self.segments.push(self.open.freeze());
@@ -92,14 +92,14 @@ impl Outgoing {
         self.segments
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     ///
     /// # Errors
-    /// ResourceExhausted if they are more than a protobuf message may have: no client could read it.
+    /// ResourceExhausted if it exceeds the limit of a protobuf message, which no client could read.
     pub fn check(&self) -> Result<u32> {
         if self.length > MAX_MESSAGE_BYTES {
             let why = format!(
-                "what is fetched takes {} bytes together, and a protobuf message ends at {MAX_MESSAGE_BYTES}; fetch it in \
+                "the fetched values take {} bytes, which exceeds protobuf's limit of {MAX_MESSAGE_BYTES}; fetch them in \
                  several runs",
                 self.length
             );
@@ -123,7 +123,7 @@ fn head_of(tensor: &Tensor) -> TensorProto {
     }
 }
 
-/// Bytes of a field that holds `length` bytes.
+/// Size of a field that holds `length` bytes.
 fn field_len(tag: u32, length: usize) -> usize {
     key_len(tag) + encoded_len_varint(length as u64) + length
 }
@@ -167,7 +167,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_protobuf_reads() {
+    fn written_messages_are_valid_protobuf() {
         let mut out = Outgoing::default();
         for (i, tensor) in tensors().into_iter().enumerate() {
             out.tensor(1, Some(&format!("t{i}:0")), tensor);

@@ -1,4 +1,4 @@
-//! The service without a network in front of it: requests as their bytes.
+//! The service without a network: requests as bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -38,14 +38,14 @@ struct Fetched {
     status_error_message: String,
 }
 
-/// A node that holds local/0, and its service.
-struct House {
+/// A node with task local/0, and its service.
+struct TestDoor {
     calls: Calls,
     _home: temp_dir::TempDir,
 }
 
-impl House {
-    async fn new(token: Option<&str>) -> House {
+impl TestDoor {
+    async fn new(token: Option<&str>) -> TestDoor {
         let home = temp_dir::TempDir::new().unwrap();
         let config = NodeConfig {
             task: Some(Task::new("local", 0)),
@@ -57,10 +57,10 @@ impl House {
         };
         let node = Arc::new(Node::start(config).await.unwrap());
         let service = Arc::new(MasterService::new(node, LIMIT, token));
-        House { calls: Calls { service }, _home: home }
+        TestDoor { calls: Calls { service }, _home: home }
     }
 
-    /// Calls a method; its response, or the code and text of its status.
+    /// Calls a method; returns its response, or the code and text of its status.
     async fn ask<M: Message + Default>(&self, method: &str, message: &[u8]) -> Result<M, (Code, String)> {
         let mut framed = BytesMut::new();
         framed.put_u8(0);
@@ -108,33 +108,33 @@ impl House {
 
 #[tokio::test]
 async fn a_session_runs_and_ends() {
-    let house = House::new(None).await;
-    let handle = house.session().await;
+    let door = TestDoor::new(None).await;
+    let handle = door.session().await;
     let step =
         RunStepRequest { session_handle: handle.clone(), fetch: vec!["y:0".into()], ..RunStepRequest::default() };
     let feeds = [("x:0", Tensor::vector(vec![1f32, 2.0]))];
-    let ran = house.run(&step, &feeds).await.unwrap();
+    let ran = door.run(&step, &feeds).await.unwrap();
     assert_eq!(ran.tensor[0].name, "y:0");
     let y = crate::graph::graphdef::tensor_from_proto(ran.tensor[0].tensor.clone().unwrap()).unwrap();
     assert_eq!(y, Tensor::vector(vec![2f32, 3.0]));
 
-    // What fails is told in the status, or in the body where the client asks for that.
-    assert_eq!(house.run(&step, &[]).await.unwrap_err().0, Code::InvalidArgument);
+    // Errors are in the status, or in the body if the client asks for that.
+    assert_eq!(door.run(&step, &[]).await.unwrap_err().0, Code::InvalidArgument);
     let in_body = RunStepRequest { store_errors_in_response_body: true, ..step.clone() };
-    let told = house.run(&in_body, &[]).await.unwrap();
+    let told = door.run(&in_body, &[]).await.unwrap();
     assert_eq!(told.status_code, i32::from(Code::InvalidArgument.number()));
     assert!(told.status_error_message.contains("feed"), "{}", told.status_error_message);
 
     let close = CloseSessionRequest { session_handle: handle }.encode_to_vec();
-    house.ask::<Empty>("CloseSession", &close).await.unwrap();
-    assert_eq!(house.run(&step, &feeds).await.unwrap_err().0, Code::Aborted);
+    door.ask::<Empty>("CloseSession", &close).await.unwrap();
+    assert_eq!(door.run(&step, &feeds).await.unwrap_err().0, Code::Aborted);
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused() {
-    let house = House::new(None).await;
+async fn invalid_requests_are_refused() {
+    let door = TestDoor::new(None).await;
     let check = async |method: &str, body: &[u8], code: Code| {
-        let refused = house.raw::<Empty>(method, Bytes::copy_from_slice(body)).await.unwrap_err();
+        let refused = door.raw::<Empty>(method, Bytes::copy_from_slice(body)).await.unwrap_err();
         assert_eq!(refused.0, code, "{method} {body:?}: {}", refused.1);
     };
     check("CreateSession", &[], Code::InvalidArgument).await;
@@ -145,15 +145,15 @@ async fn what_is_no_request_is_refused() {
     check("RunStep", &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Code::InvalidArgument).await;
     check("CreateSession", &[1, 0, 0, 0, 0], Code::Unimplemented).await;
     check("RunGraph", &[0, 0, 0, 0, 0], Code::Unimplemented).await;
-    // It is refused by what it says of itself, before it has come.
+    // Refused by its announced length, before it is received.
     check("RunStep", &[0, 0x7f, 0, 0, 0], Code::ResourceExhausted).await;
     check("ListDevices", &[0, 0, 0, 0, 3, 0x0a, 1, b'x'], Code::Aborted).await;
-    assert!(house.ask::<ListDevicesResponse>("ListDevices", &[]).await.unwrap().local_device.len() == 1);
+    assert!(door.ask::<ListDevicesResponse>("ListDevices", &[]).await.unwrap().local_device.len() == 1);
 }
 
 #[tokio::test]
-async fn a_door_with_a_token_asks_for_it() {
-    let house = House::new(Some("0123456789abcdef")).await;
+async fn a_door_with_a_token_requires_it() {
+    let door = TestDoor::new(Some("0123456789abcdef")).await;
     let create = |name: &str| {
         let meta = SessionMetadata { name: name.into() };
         let experimental = Some(Experimental { session_metadata: Some(meta) });
@@ -161,12 +161,12 @@ async fn a_door_with_a_token_asks_for_it() {
         CreateSessionRequest { graph_def: None, config }.encode_to_vec()
     };
     for wrong in ["", "0123456789abcde", "0123456789abcdef0"] {
-        let refused = house.ask::<CreateSessionResponse>("CreateSession", &create(wrong)).await.unwrap_err();
+        let refused = door.ask::<CreateSessionResponse>("CreateSession", &create(wrong)).await.unwrap_err();
         assert_eq!(refused.0, Code::Unauthenticated);
     }
-    let created = house.ask::<CreateSessionResponse>("CreateSession", &create("0123456789abcdef")).await;
+    let created = door.ask::<CreateSessionResponse>("CreateSession", &create("0123456789abcdef")).await;
     assert_eq!(created.unwrap().session_handle.len(), 32);
-    assert_eq!(house.ask::<Empty>("Reset", &[]).await.unwrap_err().0, Code::Unauthenticated);
+    assert_eq!(door.ask::<Empty>("Reset", &[]).await.unwrap_err().0, Code::Unauthenticated);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the devices ran, as the step stats that TensorFlow's `timeline` draws.
+//! What the devices ran, as the step stats that TensorFlow's `timeline` displays.
 
 use std::collections::HashSet;
 
@@ -26,13 +26,13 @@ pub(super) fn metadata(traces: Vec<DeviceTrace>, options: &RunOptions) -> RunMet
     RunMetadata { step_stats, partition_graphs }
 }
 
-/// A device as TensorFlow names devices.
+/// A device's name in TensorFlow's form.
 pub(super) fn full_name(device: &DeviceName) -> String {
     let DeviceName { task, kind, index } = device;
     format!("/job:{}/replica:0/task:{}/device:{}:{index}", task.job, task.index, kind.name())
 }
 
-/// The nodes that a device ran, each once.
+/// The nodes that a device ran, without repetitions.
 fn nodes(trace: &DeviceTrace) -> Vec<NodeDef> {
     let mut seen = HashSet::new();
     let device = full_name(&trace.device);
@@ -50,7 +50,7 @@ fn nodes(trace: &DeviceTrace) -> Vec<NodeDef> {
 
 fn stats(run: NodeTrace) -> NodeExecStats {
     let start = run.start_us as i64;
-    // What took no whole microsecond is still to be seen.
+    // Rounded up, so that short ops stay visible.
     let took = run.took_ns.div_ceil(1000) as i64;
     NodeExecStats {
         timeline_label: format!("{} = {}({})", run.name, run.op, run.inputs.join(", ")),

@@ -1,7 +1,9 @@
-//! The budget for messages of clients that have not shown the door's token: which of them gives way if it is used up.
+//! The budget for messages of clients that have not shown the door's token: which of them is evicted when it is
+//! exhausted.
 //!
-//! Of the address that holds the most, the message that holds the most; and if that is the one that asks, it is refused. So
-//! whoever uses it up keeps out nobody from elsewhere, and nobody at the same address whose message is small.
+//! It is the largest message of the address that holds the most; if that is the message that asks for more, it is
+//! refused. So a client that exhausts the budget excludes nobody elsewhere, and nobody at its address with a small
+//! message.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,9 +22,9 @@ pub(super) struct Unproven {
 
 #[derive(Default)]
 struct Table {
-    /// Bytes of all.
+    /// Bytes of all messages.
     used: usize,
-    /// How many have been there.
+    /// How many messages there have been.
     count: u64,
     here: BTreeMap<u64, Held>,
 }
@@ -30,12 +32,12 @@ struct Table {
 struct Held {
     from: Option<Origin>,
     bytes: usize,
-    /// All of it has come: it is being worked on, and ends soon by itself.
+    /// It has been received completely: it is being processed and ends soon by itself.
     is_whole: bool,
     go: Arc<Notify>,
 }
 
-/// What one message holds of the budget, until it is dropped.
+/// One message's share of the budget, until it is dropped.
 pub(super) struct Place {
     budget: Arc<Unproven>,
     number: u64,
@@ -52,7 +54,7 @@ impl Unproven {
         self.most
     }
 
-    /// A place for a message from there, as yet empty.
+    /// An empty place for a message from this address.
     pub fn place(self: &Arc<Self>, from: Option<Origin>) -> Place {
         let go = Arc::new(Notify::new());
         let mut table = lock(&self.table);
@@ -64,15 +66,15 @@ impl Unproven {
 }
 
 impl Table {
-    /// Who gives way for `more` bytes of that message; `None` if it is that message.
-    fn first_to_go(&self, number: u64, more: usize) -> Option<u64> {
+    /// The message to evict for `more` bytes of message `number`; `None` if it is that message.
+    fn first_to_evict(&self, number: u64, more: usize) -> Option<u64> {
         let asks = |other: u64| if other == number { more } else { 0 };
         let mut together: BTreeMap<Option<Origin>, usize> = BTreeMap::new();
         for (&other, held) in &self.here {
             *together.entry(held.from).or_default() += held.bytes + asks(other);
         }
         let can_go = self.here.iter().filter(|(other, held)| **other == number || !held.is_whole);
-        // Of equals the one that asks.
+        // Among equals the one that asks.
         let most = can_go.max_by_key(|&(&other, held)| (together[&held.from], held.bytes + asks(other), asks(other)));
         most.map(|(&other, _)| other).filter(|&other| other != number)
     }
@@ -85,18 +87,18 @@ impl Table {
 }
 
 impl Place {
-    /// Makes it hold so many bytes, if it holds fewer; others may have to go for that.
+    /// Makes it hold at least `bytes`; others may be evicted for that.
     ///
     /// # Errors
-    /// ResourceExhausted if it is this one that has to go.
+    /// ResourceExhausted if this one is evicted.
     pub fn cover(&self, bytes: usize) -> Result<()> {
         let mut table = lock(&self.budget.table);
         let Some(more) = table.here.get(&self.number).map(|held| bytes.saturating_sub(held.bytes)) else {
-            return Err(gives_way());
+            return Err(eviction());
         };
         while table.used.saturating_add(more) > self.budget.most {
-            let Some(held) = table.first_to_go(self.number, more).and_then(|other| table.remove(other)) else {
-                return Err(gives_way());
+            let Some(held) = table.first_to_evict(self.number, more).and_then(|other| table.remove(other)) else {
+                return Err(eviction());
             };
             held.go.notify_one();
         }
@@ -112,17 +114,17 @@ impl Place {
         lock(&self.budget.table).here.get(&self.number).map_or(0, |held| held.bytes)
     }
 
-    /// All of the message has come.
+    /// The whole message has been received.
     pub fn is_whole(&self) {
         if let Some(held) = lock(&self.budget.table).here.get_mut(&self.number) {
             held.is_whole = true;
         }
     }
 
-    /// Waits until it is evicted for another.
-    pub async fn has_to_go(&self) -> Failure {
+    /// Waits until it is evicted; returns the failure to answer with.
+    pub async fn evicted(&self) -> Failure {
         self.go.notified().await;
-        gives_way()
+        eviction()
     }
 }
 
@@ -132,9 +134,9 @@ impl Drop for Place {
     }
 }
 
-fn gives_way() -> Failure {
-    let why = "so many large requests of clients that have not shown the door's token are under way that there is no budget left for \
-               this one; try again, or show the token as the header `authorization: Bearer TOKEN`";
+fn eviction() -> Failure {
+    let why = "too many large requests of clients that have not shown the token are under way, and this one exceeds \
+               their budget; try again, or show the token in the header `authorization: Bearer TOKEN`";
     Failure::new(Code::ResourceExhausted, why)
 }
 
@@ -149,22 +151,22 @@ mod tests {
     }
 
     fn was_told_to_go(place: &Place) -> bool {
-        futures::FutureExt::now_or_never(place.has_to_go()).is_some()
+        futures::FutureExt::now_or_never(place.evicted()).is_some()
     }
 
     #[test]
-    fn who_holds_the_most_gives_way() {
+    fn the_largest_holder_is_evicted() {
         let budget = Unproven::new(100);
         let large = budget.place(from(1));
         large.cover(100).unwrap();
         let other = budget.place(from(2));
         other.cover(30).unwrap();
         assert!(was_told_to_go(&large) && large.cover(1).is_err());
-        // Its place was free at once.
+        // Its place is free at once.
         other.cover(60).unwrap();
         let third = budget.place(from(3));
         third.cover(40).unwrap();
-        // The address that has the most is the one that asks.
+        // The address that holds the most is the one that asks.
         assert!(other.cover(61).is_err() && !was_told_to_go(&other) && !was_told_to_go(&third));
         drop(other);
         third.cover(100).unwrap();
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn many_of_one_address_count_together() {
+    fn messages_of_one_address_count_together() {
         let budget = Unproven::new(100);
         let crowd: Vec<Place> = (0..10).map(|_| budget.place(from(1))).collect();
         crowd.iter().for_each(|place| place.cover(10).unwrap());
@@ -181,13 +183,13 @@ mod tests {
         assert_eq!(crowd.iter().filter(|place| was_told_to_go(place)).count(), 5);
         // Half each.
         assert!(client.cover(51).is_err());
-        // One of the crowd that asks for more goes itself, if none is larger.
+        // One of the crowd that asks for more is evicted itself if none is larger.
         let last = crowd.iter().find(|place| place.bytes() > 0).unwrap();
         assert!(last.cover(16).is_err());
     }
 
     #[test]
-    fn a_small_one_passes_beside_a_large_one_of_its_address() {
+    fn a_small_message_is_admitted_beside_a_large_one_of_its_address() {
         let budget = Unproven::new(100);
         let [large, small] = [(); 2].map(|()| budget.place(from(1)));
         large.cover(100).unwrap();
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_stays() {
+    fn complete_messages_stay() {
         let budget = Unproven::new(100);
         let large = budget.place(from(1));
         large.cover(100).unwrap();

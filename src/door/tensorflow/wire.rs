@@ -1,4 +1,4 @@
-//! The sockets of clients: how they are accepted, and how long they may take to speak.
+//! The sockets of clients: how they are accepted, and how long they may take to send their greeting.
 
 use std::io;
 use std::pin::Pin;
@@ -13,20 +13,20 @@ use tonic::transport::server::Connected;
 
 use super::connection::{Connection, Connections, Place};
 
-/// How long a client may take to begin to speak HTTP/2.
+/// How long a client may take to begin HTTP/2.
 const MAX_GREETING: Duration = Duration::from_secs(10);
-/// What it begins with: the preface and an empty frame of settings.
+/// The beginning: the preface and an empty SETTINGS frame.
 const GREETING: usize = 24 + 9;
-/// How long bytes that were sent may stay without an answer, before the connection is given up.
+/// How long sent bytes may stay unacknowledged before the connection is closed.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
-/// How long nothing is accepted after that has failed: descriptors are short, say.
+/// How long accepting pauses after an error, such as a lack of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// The connections that come in.
+/// The incoming connections.
 pub(super) struct Incoming {
     listener: TcpListener,
     connections: Connections,
-    /// Until when nothing is accepted.
+    /// The end of a pause in accepting.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -46,7 +46,7 @@ impl Stream for Incoming {
                 self.pause = None;
             }
             match ready!(self.listener.poll_accept(context)) {
-                // One who finds no place is hung up on.
+                // A client for which there is no place is disconnected.
                 Ok((stream, from)) => {
                     if prepare(&stream).is_ok()
                         && let Some(place) = self.connections.admit(from.ip())
@@ -55,7 +55,7 @@ impl Stream for Incoming {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!("a client of the door cannot be accepted: {error}");
+                    tracing::debug!("cannot accept a client: {error}");
                     self.connections.could_not_accept(&error);
                     self.pause = Some(Box::pin(tokio::time::sleep(AFTER_FAILURE)));
                 }
@@ -65,21 +65,21 @@ impl Stream for Incoming {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // A step is one small message each way.
+    // A step is one small message in each direction.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(MAX_UNANSWERED))?;
     Ok(())
 }
 
-/// The stream of a connection.
+/// A connection's stream.
 pub(super) struct Wire {
     stream: TcpStream,
     greeting: Option<Greeting>,
     place: Place,
 }
 
-/// The first bytes of a client, which must come in time.
+/// The first bytes of a client, which must arrive in time.
 struct Greeting {
     left: usize,
     limit: Pin<Box<Sleep>>,
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// The two ends of a connection to a door.
+    /// Both ends of a connection to a door.
     async fn ends(connections: &Connections) -> (TcpStream, Wire) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_evicted_reads_and_writes_no_more() {
+    async fn an_evicted_connection_neither_reads_nor_writes() {
         let connections = Connections::new(false);
         let (_near, mut wire) = ends(&connections).await;
         // More than an address has places.

@@ -187,7 +187,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(
         r#""y": {"op": "Add", "inputs": [1.5, {"value": 1, "dtype": "int32"}]}"#,
         "$.nodes.y.inputs[0]",
-        "1.5 is no int32",
+        "1.5 is not an int32",
     );
     check(r#""y": {"op": "Add", "inputs": [{"dtype": "int32"}]}"#, "$.nodes.y.inputs[0]", "has a \"value\"");
     check(r#""y": {"op": "Add", "transpose_a": true}"#, "$.nodes.y.transpose_a", "no key");
@@ -229,7 +229,7 @@ fn faults_of_syntax_have_line_and_column() {
         "{\n  \"version\": 1,\n}",
         "line 3, column 1: expected a key in double quotes after ',', found '}'; JSON has no comma after the last item",
     );
-    check("{\"a\": 1, \"a\": 2}", "line 1, column 10: the key \"a\" stands here a second time");
+    check("{\"a\": 1, \"a\": 2}", "line 1, column 10: the key \"a\" is repeated here");
     let deep = format!("{{\"version\": 1, \"nodes\": {{\"x\": {}", "[".repeat(200_000));
     check(&deep, "line 1, column 157: lists and objects nest deeper than 128 levels");
 }

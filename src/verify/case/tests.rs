@@ -1,4 +1,4 @@
-//! Cases that are right, and folders that are not.
+//! Valid cases, and invalid folders.
 
 use std::fs;
 
@@ -60,7 +60,7 @@ fn a_case_says_what_its_json_says() {
 }
 
 #[test]
-fn values_stand_in_the_file_too() {
+fn values_may_be_in_the_file() {
     let folder = folder(&with_step(
         r#"{"feeds": [{"name": "x:0", "dtype": "float32", "shape": [2, 1], "data": [NaN, -Infinity]}],
             "fetches": ["y:0"], "check": "exact",
@@ -74,7 +74,7 @@ fn values_stand_in_the_file_too() {
 }
 
 #[test]
-fn a_case_that_is_wrong_is_refused_with_its_place() {
+fn an_invalid_case_is_refused_with_the_position() {
     let check = |case: &str, part: &str| {
         let folder = folder(case);
         fs::write(folder.path().join("lying.npy"), npy::write(&Tensor::scalar(2i32)).unwrap()).unwrap();
@@ -86,20 +86,20 @@ fn a_case_that_is_wrong_is_refused_with_its_place() {
     check("[]", "case.json is an object");
     check("{}", "\"steps\" is missing");
     check(&with_step("1"), "$.steps[0] (line 1");
-    check(&with_step(r#"{"check": "close"}"#), "none of allclose");
-    check(&with_step(r#"{"fetches": ["y"]}"#), "0 values are expected of 1 fetches");
-    check(&with_step(r#"{"error": {"code": 99}}"#), "99 is no canonical code");
+    check(&with_step(r#"{"check": "close"}"#), "not allclose");
+    check(&with_step(r#"{"fetches": ["y"]}"#), "there are 0 expected values for 1 fetches");
+    check(&with_step(r#"{"error": {"code": 99}}"#), "99 is not a canonical code");
     let fed = |tensor: &str| with_step(&format!(r#"{{"feeds": [{{"name": "x", "dtype": "int32", {tensor}}}]}}"#));
-    check(&fed(r#""shape": []"#), "an \"npy\", \"data\" or \"b64\"");
+    check(&fed(r#""shape": []"#), "\"npy\", \"data\" or \"b64\"");
     check(&fed(r#""shape": [-1], "data": [1]"#), "dimension -1 is negative");
     check(&fed(r#""shape": [2], "data": [1]"#), "$.steps[0].feeds[0].data");
     check(&fed(r#""shape": [], "npy": "none.npy""#), "none.npy");
     check(&fed(r#""shape": [], "npy": "../case.json""#), "leads out of the case's folder");
     check(&fed(r#""shape": [], "npy": "/etc/passwd""#), "leads out of the case's folder");
-    check(&fed(r#""shape": [2], "npy": "lying.npy""#), "it holds int32 of shape [], not int32 of shape [2]");
+    check(&fed(r#""shape": [2], "npy": "lying.npy""#), "it contains int32 of shape [], not int32 of shape [2]");
     check(&fed(r#""shape": [], "npy": "cut.npy""#), "cut off");
     check(r#"{"cluster": {"a-b": ["x"]}, "steps": []}"#, "task name");
-    check(r#"{"config": "{", "steps": []}"#, "the config is no JSON");
+    check(r#"{"config": "{", "steps": []}"#, "the config is not JSON");
     let empty = temp_dir::TempDir::new().unwrap();
     assert_eq!(Case::read(empty.path()).unwrap_err().code, Code::NotFound);
 }
