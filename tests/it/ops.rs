@@ -19,30 +19,30 @@ const PATH: &str = "docs/ops.md";
 const HEAD: &str = "\
 # What runs where
 
-One line for each op type. Written by a test from the kernels themselves (`MESHTF_WRITE_DOCS=1 cargo test --release --test it
-ops`), never by hand; the test fails where it is out of date.
+One line per op type. A test generates this file from the kernels (`MESHTF_WRITE_DOCS=1 cargo test --release --test it ops`)
+and fails if it is out of date; do not edit it by hand.
 
 - **host**: plain Rust on the CPU, for every dtype that TensorFlow's CPU kernels take.
-- **flex**, **ndarray**: the two CPU backends of burn. A device asks its engine first, and takes the host kernel where the
-  engine has none, where no input has more than 1024 elements (but for products and windows: the host is done sooner), or
-  where the engine declines: tensors without elements or of more dimensions than it holds, shapes that do not fit (the host
-  says so in TensorFlow's words), windows that it would compute otherwise than TensorFlow.
-- **wgpu**: a GPU, in float32; in float16 too where the adapter has it, and never in float64. What it has no kernel for is
-  computed on the host beside it.
+- **flex**, **ndarray**: the two CPU backends of burn. A device asks its engine first, and uses the host kernel if the
+  engine has none, if no input has more than 1024 elements (except for matrix products and windows), since the host is faster
+  then, or if the engine declines: for empty tensors, more dimensions than it supports, shapes that do not match (the host
+  reports that in TensorFlow's words), and windows that it would compute differently from TensorFlow.
+- **wgpu**: a GPU, in float32, also in float16 if the adapter supports it, never in float64. Ops without a kernel are
+  computed on its host.
 
-*floats* are float16, bfloat16, float32 and float64, *ints* the whole numbers, each as far as the op takes them at all; *yes*
-stands where the op has no dtype to choose, *as OP* where it is an older name that runs as that op. *runtime* ops have no
-kernel: state, queues, control flow and what a step begins and ends with. They take every dtype, and values of an engine
-stay where they are. The dtype is that of the elements where an op has inputs of several.
+*floats* are float16, bfloat16, float32 and float64, *ints* the integer dtypes, as far as the op supports them; *yes*
+means that the op has no choice of dtype, *as OP* that it is an older name of that op. *runtime* ops have no
+kernel: state, queues, control flow, and the beginning and end of a step. They take every dtype, and values of an engine
+are not moved. If an op has inputs of several dtypes, the dtype is that of the elements.
 
-NaN, the infinities and both zeros are answered as by TensorFlow's CPU kernels, on every backend: a GPU's kernels tell them by
-their bits, since shading languages promise nothing about them. What sums (products of matrices, convolutions, softmax and its
-losses, means of pools) relies on the hardware for that, and so on IEEE 754, which GPUs follow there. Which of a NaN and a
-number a MaxPool answers is open, as it is in TensorFlow. Denormal floats count as zero on CPUs, as in TensorFlow; a GPU does
-with them as it likes. Which denormals some functions see as zero and which not depends, in TensorFlow, on where an element
-stands in its tensor (Atan2, Expm1, Log); here all are zero. So it is with casts of floats to whole numbers narrower than int32
-that they do not fit: the host answers what TensorFlow does for one element (NaN and the infinities are 0, 300 is 44 as uint8),
-and a backend of burn what its processor does.
+NaN, the infinities and both zeros are handled like in TensorFlow's CPU kernels, on every backend: a GPU's kernels recognize them
+by their bits, since shading languages guarantee nothing about them. Sums (matrix products, convolutions, softmax and its
+losses, means of pools) rely on the hardware, and so on IEEE 754, which GPUs follow there. Whether a MaxPool over NaN and
+numbers answers NaN is unspecified, as in TensorFlow. Denormal floats count as zero on CPUs, as in TensorFlow; on a GPU that
+depends on the hardware. In TensorFlow, some functions (Atan2, Expm1, Log) treat a denormal as zero or not depending on the
+element's position in its tensor; here all are zero. Similarly for casts of floats to integers narrower than int32 that they
+do not fit: the host answers like TensorFlow does for a single element (NaN and the infinities are 0, 300 is 44 as uint8), a
+burn backend like its processor does.
 
 ";
 
