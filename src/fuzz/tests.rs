@@ -140,7 +140,7 @@ fn survives_modified_examples(target: &Target) {
 fn every_decoder_survives_modified_examples() {
     for target in TARGETS.iter().filter(|target| target.name != "op") {
         let begun = Instant::now();
-        stand_changed_examples(target);
+        survives_modified_examples(target);
         eprintln!("{}: {:.1?}", target.name, begun.elapsed());
     }
 }
