@@ -1,4 +1,4 @@
-//! What numpy takes for the same, where there is a Python with it.
+//! What NumPy takes for the same computations, if there is a Python with it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ impl Numpy {
         Numpy(run(seconds))
     }
 
-    /// For a report where nothing of numpy's is wanted.
+    /// For a report without NumPy.
     pub fn unasked() -> Numpy {
         Numpy(Err("not asked for".to_owned()))
     }

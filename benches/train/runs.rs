@@ -12,7 +12,7 @@ use crate::peer::{Peer, cluster};
 use crate::program::{Batch, Numbers, Program};
 use crate::report::Report;
 
-/// Each figure is the best of so many rounds of so long: what else runs on the machine only ever takes away.
+/// Each figure is the best of this many rounds of this length: other load on the machine can only slow it down.
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(1500);
 /// Steps after which single and parallel training are held against each other.
@@ -67,7 +67,7 @@ async fn train(session: &Session, program: &Program) -> (f32, f32) {
     (before, loss(session, program).await)
 }
 
-/// What the loss is after so many steps in one process, to hold the others against.
+/// The loss after this many steps in one process, to compare the others with.
 pub async fn loss_after_training(program: &Program) -> f32 {
     let task = &program.tasks[0];
     let alone = LocalCluster::start(std::slice::from_ref(task), BackendChoice::Flex).expect("a cluster");

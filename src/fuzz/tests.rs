@@ -121,7 +121,7 @@ fn examples_have_the_current_form() {
             fs::write(&file, &bytes).unwrap();
         }
         let found = fs::read(&file).unwrap_or_default();
-        assert_eq!(found, bytes, "{} is not what is said now: MESHTF_WRITE_SEEDS=1 writes it", file.display());
+        assert_eq!(found, bytes, "{} is out of date: MESHTF_WRITE_SEEDS=1 writes it", file.display());
     }
 }
 

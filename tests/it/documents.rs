@@ -1,5 +1,5 @@
-//! The first programs of the documents, as TensorFlow ran them (`tests/cases`) and as a person would write them
-//! (`examples`): in one process, and over nodes that are processes.
+//! The first programs of the documents, as TensorFlow ran them (`tests/cases`) and as people would write them
+//! (`examples`): in one process, and on several nodes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +10,11 @@ use serde_json::Value;
 use crate::means::{Means, missing, recorded_sessions as cases};
 use crate::sandbox::{NodeProcess, Sandbox, project};
 
-/// How long Mesa's driver in software may take for half of the programs: it compiles each kernel, and the machine may be busy.
+/// How long Mesa's software driver may take for half of the programs: it compiles each kernel on a machine that may be
+/// busy.
 const SOFTWARE_GPU_LIMIT: Duration = Duration::from_secs(400);
 
-/// The tasks of a case's cluster; none where it ran in one process.
+/// The tasks of a case's cluster; none if it ran in one process.
 fn tasks(case: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(case.join("case.json")).expect("a case has a case.json");
     let case: Value = serde_json::from_str(&text).expect("case.json is JSON");
@@ -44,7 +45,7 @@ fn recorded_programs_replay_on_a_gpu() {
     if gpus(BackendChoice::Wgpu).is_empty() {
         return missing(Means::Gpu, "recorded programs on a GPU");
     }
-    // Those that were recorded to fail for want of a GPU have one here.
+    // Cases recorded to fail because there was no GPU have one here.
     let cases: Vec<PathBuf> = cases().into_iter().filter(|case| !fails_without_a_gpu(case)).collect();
     std::thread::scope(|scope| {
         for half in cases.chunks(cases.len().div_ceil(2)) {
@@ -61,7 +62,7 @@ fn recorded_programs_replay_on_a_gpu() {
     });
 }
 
-/// Whether a case's record says that there is no GPU.
+/// Whether a case was recorded to fail without a GPU.
 fn fails_without_a_gpu(case: &Path) -> bool {
     let text = std::fs::read_to_string(case.join("case.json")).expect("a case has a case.json");
     let case: Value = serde_json::from_str(&text).expect("case.json is JSON");
@@ -103,7 +104,7 @@ fn a_difference_is_found_and_has_its_exit_code() {
     sandbox.run(&["verify", &sandbox.path("nothing").display().to_string()]).expect(2).complains(&["nothing"]);
 }
 
-/// The programs as a person writes them, the tasks they name, and what they print.
+/// The programs as people write them, the tasks they name, and their output.
 const EXAMPLES: [(&str, &[&str], &str); 8] = [
     ("238.json", &["local/0"], "238"),
     ("graph.json", &["local/0", "local/1"], "238"),
@@ -145,7 +146,7 @@ fn the_training_example_learns_in_one_process_and_over_nodes() {
         assert_eq!(losses.len(), 3);
         assert!(losses[2] < losses[1] && losses[1] < losses[0] && losses[2] < 0.2, "{losses:?}");
     }
-    // Without the file's own init, training goes on where it was.
+    // Without the file's init, training continues where it was.
     let on = sandbox.run(&["submit", &graph, "--fetch", "loss", "--run", "train"]).expect(0);
     assert!(on.stdout.trim().parse::<f32>().expect("a loss") < 0.2, "{}", on.stdout);
 }

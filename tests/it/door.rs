@@ -1,5 +1,5 @@
-//! The door under fire: what strangers and clients send that is large, silent or without end takes neither its memory
-//! nor its time from those who work behind it.
+//! The door under load: large, silent or endless requests of strangers and clients take neither its memory nor the time
+//! of other clients.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +22,12 @@ pub const EXHAUSTED: u16 = 8;
 const ABORTED: u16 = 10;
 pub const UNAUTHENTICATED: u16 = 16;
 
-/// Most memory that a node may take more at any time than it had before it was attacked.
+/// Most memory that a node may grow by while it is attacked.
 const GROWTH_KB: u64 = 160 << 10;
-/// The same for calls without a message, and how many of these are made.
+/// The same for calls without a message, and the number of these calls.
 const FLOOD_GROWTH_KB: u64 = 64 << 10;
 const FLOOD: usize = 100_000;
-/// What a step takes at most while the door is attacked. A busy machine alone makes it a good part of a second.
+/// What a step may take while the door is attacked. On a busy machine it may take a good part of a second anyway.
 const STEP_WITHIN: Duration = Duration::from_secs(10);
 
 fn node(name: &str, op: &str, inputs: &[&str], attrs: Attrs) -> NodeDef {
@@ -58,13 +58,13 @@ pub fn graph() -> Vec<u8> {
     ])
 }
 
-/// A CreateSessionRequest, with a token in its configuration where one is given.
+/// A CreateSessionRequest, with a token in its configuration if one is given.
 pub fn create(graph: &[u8], token: Option<&str>) -> Vec<u8> {
     let config = |token: &str| field(2, field(16, field(11, field(1, token))));
     [field(1, graph), token.map(config).unwrap_or_default()].concat()
 }
 
-/// A float tensor of one dimension: as its bytes, or as the one number that all its elements are.
+/// A float tensor of one dimension: as its bytes, or as one number for all its elements.
 pub fn tensor(length: u64, content: Option<&[f32]>) -> Vec<u8> {
     let elements = match content {
         Some(values) => field(4, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()),
@@ -79,7 +79,7 @@ pub fn step(handle: &str, feeds: &[(&str, Vec<u8>)], fetch: &str) -> Vec<u8> {
     [vec![field(1, handle)], feeds.collect(), vec![field(3, fetch)]].concat().concat()
 }
 
-/// A RunStepRequest up to the first of the elements of its feed, of which there are so many; and how long the whole is.
+/// A RunStepRequest up to the first element of its feed, which has `count` elements; and the length of the whole.
 pub fn begun_step(handle: &str, elements: usize) -> (Vec<u8>, usize) {
     let content = 4 * elements;
     let tensor = [number(1, 1), field(2, field(2, number(1, elements as u64))), head(4, content)].concat();
@@ -94,7 +94,7 @@ pub fn session(client: &Client, request: &[u8]) -> String {
     String::from_utf8(first(&created, 1).expect("a handle").to_vec()).unwrap()
 }
 
-/// x + 1 of some numbers, through the door; how long it took.
+/// Fetches x + 1 of some numbers through the door; returns how long it took.
 pub fn works(client: &Client, handle: &str, length: usize) -> Duration {
     let began = Instant::now();
     let values = vec![41f32; length];
@@ -110,7 +110,7 @@ pub fn refused(answer: Result<Vec<u8>, Refused>, code: u16, says: &str) {
     assert!(refused.code == code && refused.message.contains(says), "not {code} {says:?}: {refused:?}");
 }
 
-/// A node with a door that asks for a token, and a client of it that has shown it.
+/// A node with a door that requires a token, and a client that has shown it.
 fn guarded(sandbox: &Sandbox) -> (NodeProcess, Client, String) {
     let token = sandbox.file("token", TOKEN);
     let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-token-file", &token]);
@@ -120,13 +120,13 @@ fn guarded(sandbox: &Sandbox) -> (NodeProcess, Client, String) {
     (node, client, handle)
 }
 
-/// The most memory that a node ever had, in kB; `None` where the system does not say.
+/// The peak memory of a node, in kB; `None` if the system does not report it.
 pub fn peak_kb(node: &NodeProcess) -> Option<u64> {
     let status = node.proc("status", "how much memory a node takes for its door")?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Attacks while a client works: its steps go on, and the node takes no more memory than it may.
+/// Attacks while a client works: its steps continue, and the node's memory stays within the limit.
 fn under_attack(node: &NodeProcess, client: &Client, handle: &str, attack: impl FnOnce(&str) + Send) {
     let before = peak_kb(node);
     let door = node.said("grpc");
@@ -149,13 +149,13 @@ fn under_attack(node: &NodeProcess, client: &Client, handle: &str, attack: impl 
     }
 }
 
-/// So many feeds that say that all of their half a billion elements are 1.
+/// Feeds that state half a billion elements, all of them 1.
 fn splats(handle: &str, count: usize) -> Vec<u8> {
     step(handle, &vec![("x:0", tensor((1 << 29) - 1, None)); count], "y:0")
 }
 
 #[test]
-fn nothing_is_made_of_what_a_stranger_sends() {
+fn a_stranger_s_requests_are_not_decoded() {
     let sandbox = Sandbox::new();
     let (node, client, handle) = guarded(&sandbox);
     let empty_nodes = field(1, [0x0a, 0].repeat(4 << 20));
@@ -163,7 +163,7 @@ fn nothing_is_made_of_what_a_stranger_sends() {
         let stranger = Client::new(door);
         for _ in 0..12 {
             refused(stranger.call("RunStep", &splats("nosuch", 8)), ABORTED, "Session handle \"nosuch\" is not found");
-            // The handle behind the feeds, where it may stand, too.
+            // The handle may also come after the feeds.
             let behind = [splats("", 8), field(1, "nosuch")].concat();
             refused(stranger.call("RunStep", &behind[2..]), ABORTED, "nosuch");
         }
@@ -184,7 +184,7 @@ fn nothing_is_made_of_what_a_stranger_sends() {
 }
 
 #[test]
-fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
+fn memory_that_a_few_bytes_ask_for_is_counted_first() {
     let sandbox = Sandbox::new();
     let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0", "--grpc-limit", "67108864"]);
     let client = Client::new(node.said("grpc"));
@@ -209,7 +209,7 @@ fn what_a_few_bytes_of_a_client_ask_for_is_counted_first() {
 }
 
 #[test]
-fn who_claims_much_and_sends_nothing_holds_up_nobody() {
+fn announced_but_unsent_messages_block_nobody() {
     let sandbox = Sandbox::new();
     let (node, client, handle) = guarded(&sandbox);
     under_attack(&node, &client, &handle, |door| {
@@ -244,12 +244,11 @@ fn calls_over_the_limit_of_a_connection_are_refused_at_once() {
             const OVER: usize = 100;
             let limit = format!("{most} calls of this connection wait for their requests");
             let calls = (0..most + OVER).map(|_| caller.begin("RunStep").unwrap()).collect();
-            // Which of them come to be over the limit is for the door to say; these are told without waiting for
-            // others.
+            // Which of them exceed the limit is up to the door; these are answered without waiting for others.
             let (over, mut within) = caller.first_answers(calls, OVER);
             over.into_iter().for_each(|answer| refused(answer, EXHAUSTED, &limit));
             refused(caller.answer(caller.begin("RunStep").unwrap()), EXHAUSTED, &limit);
-            // Once their messages come, the others are served, and there is room again.
+            // Once their messages arrive, the others are served, and new calls are accepted.
             let message = field(1, "nosuch");
             within.iter_mut().for_each(|call| call.send(message.len(), &message, true));
             for call in within {
@@ -268,7 +267,7 @@ fn a_flood_of_calls_without_a_message_takes_no_memory() {
     under_attack(&node, &client, &handle, |door| {
         for token in [None, Some(TOKEN)] {
             let caller = || token.iter().fold(Client::new(door), |client, token| client.with_token(token));
-            // Requests that end: each is told what is wrong with it.
+            // Requests that end: each gets an error.
             for (count, at_once) in [(FLOOD, FLOOD), (FLOOD / 10, 1)] {
                 let codes = caller().flood("RunStep", count, at_once, true);
                 assert_eq!(codes.get(&INVALID), Some(&count), "{token:?}, {at_once} at once: {codes:?}");
@@ -284,7 +283,7 @@ fn a_flood_of_calls_without_a_message_takes_no_memory() {
 }
 
 #[test]
-fn one_who_does_not_speak_is_hung_up_on() {
+fn a_silent_connection_is_closed() {
     use std::io::{Read, Write};
     let sandbox = Sandbox::new();
     let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
@@ -293,19 +292,19 @@ fn one_who_does_not_speak_is_hung_up_on() {
         stream.write_all(said).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut rest = Vec::new();
-        // The door may greet first; then it hangs up.
+        // The door may send its greeting first; then it closes the connection.
         let ended = stream.read_to_end(&mut rest);
         assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it is still open");
     }
 }
 
 #[test]
-fn a_crowd_at_the_door_keeps_nobody_out() {
+fn many_strangers_do_not_keep_clients_out() {
     let sandbox = Sandbox::new();
     let (node, client, handle) = guarded(&sandbox);
     for manner in [Manner::HalfOpen, Manner::Slow, Manner::Garbage] {
         during(node.said("grpc").parse().unwrap(), manner, || {
-            // From the very address that the crowd comes from.
+            // From the same address as the crowd.
             for _ in 0..3 {
                 let newcomer = Client::new(node.said("grpc"));
                 let theirs = session(&newcomer, &create(&graph(), Some(TOKEN)));
@@ -317,25 +316,25 @@ fn a_crowd_at_the_door_keeps_nobody_out() {
 }
 
 #[test]
-fn the_session_that_rests_the_longest_makes_room() {
+fn the_least_recently_used_session_is_evicted() {
     let sandbox = Sandbox::new();
     let node = sandbox.node_with("local/0", &["--grpc", "127.0.0.1:0"]);
     let [client, other] = [(); 2].map(|()| Client::new(node.said("grpc")));
     let first = session(&client, &create(&graph(), None));
     let second = session(&client, &create(&graph(), None));
-    // In the middle of a step, a session stays.
+    // A session with a running step stays.
     let busy = session(&client, &create(&graph(), None));
     let mut waits = client.begin("RunStep").unwrap();
     let message = step(&busy, &[], "next:0");
     waits.send(message.len(), &message, true);
     let kept: Vec<String> = (3..1024).map(|_| session(&other, &create(&[], None))).collect();
-    // The door is full. The others were used just now, and their client is there: of its own the least recent go.
+    // The door is full. The others were just used, and their client is connected: its own least recent one is evicted.
     works(&client, &first, 4);
     let next = session(&client, &create(&graph(), None));
     refused(client.call("RunStep", &step(&second, &[], "y:0")), ABORTED, "1024 sessions were open at this door");
     works(&client, &first, 4);
     works(&client, &next, 4);
-    // A client that has gone makes room first.
+    // Sessions of a client that has gone are evicted first.
     drop(other);
     let freed = wait_until(Duration::from_secs(60), || {
         works(&client, &first, 4);
@@ -371,7 +370,7 @@ fn a_client_behind_a_cut_cable_leaves_nothing_running() {
     let is_open = || sees_it().lines().any(|line| line.contains(" 02004D0A:") && line.contains(" 01 "));
     assert!(is_open());
     assert!(wait_until(Duration::from_secs(60), || !is_open()), "the connection is held for open");
-    // Nobody takes what is put into the queue now.
+    // Nobody dequeues what is enqueued now.
     works(&near, &handle, 4);
     near.call("RunStep", &[field(1, &handle), field(4, "put")].concat()).expect("put");
     let size = near.call("RunStep", &step(&handle, &[], "size:0")).expect("a size");
@@ -385,7 +384,7 @@ fn connect_from(namespace: &str, door: &str) -> TcpStream {
     let (path, door) = (format!("/run/netns/{namespace}"), door.to_owned());
     let connected = thread::spawn(move || {
         let file = std::fs::File::open(path).expect("the namespace is there");
-        // SAFETY: it takes a descriptor that is open and a constant; it moves this thread alone, which ends here.
+        // SAFETY: it takes an open descriptor and a constant; it moves this thread only, which ends here.
         let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
         assert_eq!(entered, 0, "the namespace can be entered");
         TcpStream::connect(door).expect("the door is open")

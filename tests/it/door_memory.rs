@@ -1,5 +1,5 @@
-//! The door's room and the node's memory: what clients and strangers send is held against the budget as it comes, and
-//! who fills the room for strangers keeps nobody out.
+//! The door's limits and the node's memory budget: bytes from clients and strangers count as they arrive, and strangers
+//! that exhaust their budget keep nobody out.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::grpc::{Call, Client, field};
 use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a process may have beside what is counted: threads, and what the allocator keeps.
+/// What a process may use beside what is counted: threads, and what the allocator keeps.
 const BESIDE_KB: u64 = 32 << 10;
 
-/// A node with a door and a budget, and whether it asks for the token.
+/// A node with a door and a budget; `asks` says whether the door requires the token.
 fn node(sandbox: &Sandbox, budget: &str, asks: bool) -> NodeProcess {
     let token = sandbox.file("token", TOKEN);
     let mut arguments = vec!["--memory", budget, "--grpc", "127.0.0.1:0"];
@@ -21,14 +21,14 @@ fn node(sandbox: &Sandbox, budget: &str, asks: bool) -> NodeProcess {
     sandbox.node_with("local/0", &arguments)
 }
 
-/// Waits until a node has, or had, so much more memory.
+/// Waits until a node uses, or has used, this much more memory.
 fn has_grown(node: &NodeProcess, before: Option<u64>, kb: u64) {
     if let Some(before) = before {
         assert!(wait_until(PATIENCE, || peak_kb(node) >= Some(before + kb)), "nothing came");
     }
 }
 
-/// The node never had more memory than before, so much, and what is beside it.
+/// The node never used more memory than before, plus this much and the uncounted rest.
 fn stays_within(node: &NodeProcess, before: Option<u64>, kb: u64) {
     if let (Some(before), Some(peak)) = (before, peak_kb(node)) {
         assert!(peak <= before + kb + BESIDE_KB, "it grew from {before} kB to {peak} kB, by more than {kb} kB");
@@ -36,7 +36,7 @@ fn stays_within(node: &NodeProcess, before: Option<u64>, kb: u64) {
 }
 
 #[test]
-fn strangers_that_fill_their_room_keep_out_nobody() {
+fn strangers_that_exhaust_their_budget_keep_nobody_out() {
     let sandbox = Sandbox::new();
     let node = node(&sandbox, "200MB", true);
     let client = Client::new(node.said("grpc"));
@@ -54,7 +54,7 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
             has_grown(&node, before, 45_000);
         }
         waiting.push(call);
-        // One who has no session yet, and so nothing to show but the token in the message; and a session beside.
+        // One without a session, which has only the token in the message; and one with a session.
         let newcomer = Client::new(node.said("grpc"));
         let theirs = session(&newcomer, &create(&graph(), Some(TOKEN)));
         works(&newcomer, &theirs, 4);
@@ -62,7 +62,7 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
         works(&client, &handle, 1_000_000);
     }
     refused(stranger.call("CreateSession", &create(&graph(), None)), UNAUTHENTICATED, "requires a token");
-    // Each but the last had to go, at the latest for the next.
+    // Each but the last is evicted, at the latest for the next one.
     waiting.pop();
     for call in waiting {
         refused(stranger.answer(call), EXHAUSTED, "have not shown the door's token");
@@ -71,7 +71,7 @@ fn strangers_that_fill_their_room_keep_out_nobody() {
 }
 
 #[test]
-fn requests_that_pass_the_budget_are_refused_as_they_come() {
+fn requests_over_the_budget_are_refused_as_they_arrive() {
     let sandbox = Sandbox::new();
     let node = node(&sandbox, "100MB", false);
     let client = Client::new(node.said("grpc"));
@@ -96,9 +96,9 @@ fn requests_that_pass_the_budget_are_refused_as_they_come() {
 }
 
 #[test]
-fn feeds_that_come_side_by_side_share_the_budget() {
+fn concurrent_feeds_share_the_budget() {
     const ELEMENTS: usize = 15_000_000;
-    /// Bytes of them that come first.
+    /// How many of their bytes are sent first.
     const FIRST: usize = 16;
     let sandbox = Sandbox::new();
     let node = node(&sandbox, "200MB", false);
@@ -108,14 +108,14 @@ fn feeds_that_come_side_by_side_share_the_budget() {
     let before = peak_kb(&node);
     let others: Vec<Client> = (0..6).map(|_| Client::new(node.said("grpc"))).collect();
     let fetch = field(3, "y:0");
-    // Each of these six would fit alone, and has begun before much has come: 60 MB, and as much for its result.
+    // Each of these six would fit alone, and starts before much has arrived: 60 MB, and as much for its result.
     let begun: Vec<(&Client, Call)> = others
         .iter()
         .map(|other| {
             let mut call = other.begin("RunStep").unwrap();
             let (message, length) = begun_step(&handle, ELEMENTS);
             call.send(length + fetch.len(), &[message, vec![0; FIRST]].concat(), false);
-            // What came before on its connection has been looked at by then.
+            // By then, what came before on its connection has been checked.
             works(other, &handle, 4);
             (other, call)
         })

@@ -1,4 +1,5 @@
-//! A client of the door that speaks HTTP/2 and gRPC and nothing above: it can send what no client of TensorFlow's would.
+//! A client of the door that implements HTTP/2 and gRPC only, so that it can send what TensorFlow's clients never
+//! would.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +13,7 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use tokio::runtime::Runtime;
 
-/// A call that is not answered by then has failed. Far above what it takes: the machine may be busy.
+/// A call without an answer by then has failed. Far above what it takes, since the machine may be busy.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
 
 /// A connection to a door.
@@ -22,7 +23,7 @@ pub struct Client {
     token: Option<String>,
 }
 
-/// What a call that is refused says: gRPC's code, and the message as it stands in the header.
+/// The error of a refused call: gRPC's code, and the message as in the header.
 #[derive(Debug, PartialEq)]
 pub struct Refused {
     pub code: u16,
@@ -41,7 +42,7 @@ impl Client {
         Client::over(TcpStream::connect(address).expect("the door is open"))
     }
 
-    /// Over a socket that is connected already.
+    /// Over a connected socket.
     pub fn over(stream: TcpStream) -> Client {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let sender = runtime.block_on(async {
@@ -83,7 +84,7 @@ impl Client {
         request.body(()).unwrap()
     }
 
-    /// Makes a call; its answer.
+    /// Makes a call; returns its answer.
     pub fn call(&self, method: &str, message: &[u8]) -> Result<Vec<u8>, Refused> {
         let mut call = self.begin(method).expect("the connection is open");
         call.send(message.len(), message, true);
@@ -96,7 +97,7 @@ impl Client {
         self.runtime.block_on(answer).expect("the call is answered")
     }
 
-    /// The answers that come first of these calls, so many of them; and the calls that still wait.
+    /// The first `count` answers of these calls, and the calls that still wait.
     pub fn first_answers(&self, mut calls: Vec<Call>, count: usize) -> (Vec<Result<Vec<u8>, Refused>>, Vec<Call>) {
         let mut answers = Vec::new();
         while answers.len() < count {
@@ -109,8 +110,8 @@ impl Client {
         (answers, calls)
     }
 
-    /// Makes `count` calls without a message, `at_once` of them at any time, and ends their requests or leaves them open.
-    /// Answers how often each code came; 0 is for calls that were lost with the connection.
+    /// Makes `count` calls without a message, at most `at_once` at a time, and ends their requests or leaves them open.
+    /// Returns how often each code occurred; 0 stands for calls that were lost with the connection.
     pub fn flood(&self, method: &str, count: usize, at_once: usize, ends: bool) -> BTreeMap<u16, usize> {
         let code = |answer: Result<Vec<u8>, Refused>| answer.expect_err("a call without a message fails").code;
         self.runtime.block_on(async {
@@ -144,7 +145,7 @@ async fn answer_to(call: Call) -> Result<Vec<u8>, Refused> {
     read(answer.await, body).await
 }
 
-/// Reads the answer whose head is there; the request stays as it is meanwhile.
+/// Reads the answer whose head was received; the request stays open meanwhile.
 async fn read(head: Result<Response<RecvStream>, h2::Error>, _request: SendStream<Bytes>) -> Result<Vec<u8>, Refused> {
     let lost = |error: h2::Error| Refused { code: 0, message: format!("the connection: {error}") };
     let (head, mut body) = head.map(Response::into_parts).map_err(lost)?;
@@ -169,13 +170,13 @@ fn status(headers: &HeaderMap) -> Result<(), Refused> {
 }
 
 impl Call {
-    /// Sends the head of a message that claims `claimed` bytes, and these of it.
+    /// Sends the head of a message that announces `claimed` bytes, and these bytes of it.
     pub fn send(&mut self, claimed: usize, message: &[u8], is_last: bool) {
         let mut framed = BytesMut::new();
         framed.put_u8(0);
         framed.put_u32(claimed as u32);
         framed.put_slice(message);
-        // A door that has refused the call already has closed the stream.
+        // A door that has refused the call has closed the stream.
         let _closed = self.body.send_data(framed.freeze(), is_last);
     }
 }
@@ -185,7 +186,7 @@ pub fn field(tag: u32, content: impl AsRef<[u8]>) -> Vec<u8> {
     [&head(tag, content.as_ref().len()), content.as_ref()].concat()
 }
 
-/// What stands in front of such a field's content.
+/// The bytes before such a field's content.
 pub fn head(tag: u32, length: usize) -> Vec<u8> {
     [varint(u64::from(tag << 3 | 2)), varint(length as u64)].concat()
 }
@@ -205,7 +206,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     out
 }
 
-/// The first field `tag` of a message that is bytes, where fields in front of it are bytes, too.
+/// The first field `tag` of a message, which must be bytes, after other fields of bytes.
 pub fn first(mut message: &[u8], tag: u32) -> Option<&[u8]> {
     let number = |message: &mut &[u8]| {
         let (mut value, mut shift) = (0u64, 0);

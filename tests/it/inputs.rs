@@ -1,4 +1,5 @@
-//! Bad input: one clear message that says what, where and what would be right, exit code 2, and nothing left behind.
+//! Bad input: one clear message that says what is wrong, where, and what is expected; exit code 2, and nothing left
+//! behind.
 
 use crate::sandbox::{Ended, Sandbox};
 
@@ -83,7 +84,7 @@ fn graphs_that_are_wrong() {
         &[],
         &["/job:local/task:one"],
     );
-    // 2 GiB of zeros, asked for in a few bytes.
+    // 2 GiB of zeros, requested in a few bytes.
     refused(
         nodes(
             r#""y": {"op": "Const", "attrs": {"dtype": "float32", "value": {"dtype": "float32", "shape": [536870912], "fill": 0}}}"#,
@@ -101,7 +102,7 @@ fn shapes_that_do_not_fit() {
     let ended = run(nodes(r#""a": [[1, 2, 3]], "y": {"op": "MatMul", "inputs": ["a", "a"]}"#), &[]);
     let ended = ended.complains(&["[1,3]", "y"]);
     assert!([2, 3].contains(&ended.code()), "{}", ended.code());
-    // What only running can tell is the graph's failure.
+    // Errors that only a run can find are the graph's failure.
     run(nodes(r#""a": 7, "b": 0, "y": {"op": "FloorDiv", "inputs": ["a", "b"]}"#), &[])
         .expect(3)
         .complains(&["division by zero", "node y"]);
@@ -188,14 +189,14 @@ fn names_that_nobody_has() {
         .complains(&["/job:local/task:2", "those that are: local/0, local/1"]);
     sandbox.run(&["submit", &right, "--target", "local"]).expect(2).complains(&["local/0"]);
     sandbox.run(&["submit", &right, "--peer", "nonsense::"]).expect(2).complains(&["nonsense"]);
-    // A device that is not there, and the same with soft placement.
+    // A missing device, and the same with soft placement.
     let gpu = sandbox.file(
         "gpu.json",
         r#"{"version": 1, "nodes": {"x": 2, "y": {"op": "Neg", "inputs": ["x"], "device": "/job:local/task:1/gpu:7"}}, "fetch": ["y"]}"#,
     );
     sandbox.run(&["submit", &gpu]).expect(2).complains(&["GPU:7", "/job:local/task:1/device:CPU:0"]);
     sandbox.run(&["submit", &gpu, "--soft-placement"]).prints("-2");
-    // The mesh is none the worse for it.
+    // The mesh still works.
     sandbox.run(&["submit", &right]).prints("2");
 }
 
@@ -229,7 +230,7 @@ fn names_that_are_asked_for() {
         &["is bool, which is none of", "that of its input b", "$.nodes.y (line "],
     );
     run(nodes(r#""y": {"base64": "aGk="}"#), &[]).prints("hi");
-    // The constant that stands for the 66 has the same device, and nobody wrote it.
+    // The constant node for the literal 66 has the same device, though the file does not list it.
     refused(
         nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 66], "device": "/gpu:9"}"#),
         &[],

@@ -1,8 +1,8 @@
-//! Wires that are cut and connections that are reset under a training: no value is lost, none comes twice, and where a
-//! link stays down, everybody is told which.
+//! Cables that are cut and connections that are reset during training: no value is lost or duplicated, and if a link
+//! stays down, errors name it.
 //!
-//! Three nodes on a switch: ps/0 counts, worker/1 mixes each count into a state that tells every other history apart, and
-//! chief/0 is the master, so that the values' way is not the master's.
+//! Three nodes on a switch: ps/0 counts, worker/1 mixes each count into a state that depends on the whole history, and
+//! chief/0 is the master, so that values do not travel through the master.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::means::{Means, missing};
 use crate::network::{Namespaces, host_address};
 use crate::sandbox::{NodeProcess, Running, Sandbox, wait_until};
 
-/// The places at the switch; the client's is that of the master's machine.
+/// The hosts at the switch; the client runs on the master's.
 const PS: usize = 0;
 const WORKER: usize = 1;
 const CHIEF: usize = 2;
 
-/// What a step takes under load, and a node to find the others anew.
+/// What a step may take under load, and a node to find the others again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The count of a step goes to worker/1, and `times` of them in a tensor where that is more than 1; what it makes of it
+/// The count of a step is sent to worker/1, `times` times in a tensor if that is more than 1; its result
 /// comes back.
 fn training(times: usize) -> String {
     let nodes = r#"{ "version": 1, "nodes": {
@@ -41,7 +41,7 @@ fn training(times: usize) -> String {
     nodes.replace("TIMES", &times.to_string())
 }
 
-/// Three machines at a switch, each with a node.
+/// Three hosts at a switch, each with a node.
 struct Field {
     namespaces: Namespaces,
     sandbox: Sandbox,
@@ -63,7 +63,7 @@ impl Field {
         Some(field)
     }
 
-    /// A training from its beginning, in the middle.
+    /// A training that has just begun.
     fn train(&self) -> Training {
         self.sandbox.run(&["submit", &self.graph, "--run", "zero", "--target", "chief/0"]).expect(0);
         let steps = ["--fetch", "count,state", "--run", "h_keep", "--steps", "1000000000", "--every", "7", "--json"];
@@ -73,7 +73,7 @@ impl Field {
         training
     }
 
-    /// Cuts the wire between two machines, in both directions, for a while.
+    /// Cuts the cable between two hosts, in both directions, for a while.
     fn cut(&self, one: usize, other: usize, time: Duration) {
         self.namespaces.silence(one, other);
         self.namespaces.silence(other, one);
@@ -83,7 +83,7 @@ impl Field {
     }
 }
 
-/// A client that trains, and what it should have shown by now.
+/// A client that trains, and what it should have printed so far.
 struct Training {
     client: Running,
     step: u64,
@@ -91,7 +91,7 @@ struct Training {
 }
 
 impl Training {
-    /// The next line that the client shows, which must be right; whether there was one.
+    /// Checks the next line that the client prints; returns whether there was one.
     fn next(&mut self) -> bool {
         let line = self.client.next_line(PATIENCE);
         line.as_ref().map(|line| self.check(line)).is_some()
@@ -109,9 +109,9 @@ impl Training {
         assert_eq!(shown("state"), self.state, "a value was lost, came twice or was overtaken by step {count}");
     }
 
-    /// Steps that begin from now on come through.
+    /// Checks that steps that begin from now on succeed.
     fn goes_on(&mut self) {
-        // What was shown before waits to be read; the window of steps under way is 32.
+        // Earlier output waits to be read; the window of steps under way is 32.
         while let Some(line) = self.client.waiting_line() {
             self.check(&line);
         }
@@ -120,7 +120,7 @@ impl Training {
         }
     }
 
-    /// Reads on until the client ends, or it has gone on for a while.
+    /// Reads until the client ends, or has continued for a while.
     fn goes_on_or_fails(mut self, parts: &[&str]) {
         let start = Instant::now();
         while self.next() {
@@ -133,14 +133,14 @@ impl Training {
 }
 
 #[test]
-fn cuts_under_three_seconds_are_not_noticed() {
+fn cuts_under_three_seconds_fail_no_step() {
     let Some(field) = Field::new("a wire cut for less than 3 s", 1) else { return };
     let mut training = field.train();
     for (one, other, milliseconds) in [(PS, WORKER, 200), (CHIEF, PS, 1000), (PS, WORKER, 2500), (WORKER, PS, 2900)] {
         field.cut(one, other, Duration::from_millis(milliseconds));
         training.goes_on();
     }
-    // In one direction alone.
+    // In one direction only.
     for (from, to) in [(PS, WORKER), (WORKER, PS)] {
         field.namespaces.silence(from, to);
         thread::sleep(Duration::from_millis(1500));
@@ -166,7 +166,7 @@ fn resets_are_not_noticed() {
             scope.spawn(move || {
                 let Some(field) = Field::new("connections that are reset", times) else { return };
                 let mut training = field.train();
-                // Drawn once and for all, so that a failure can be repeated as far as machines repeat anything.
+                // A fixed seed, so that a failure can be reproduced as far as possible.
                 let mut draw = 7u64;
                 let mut resets = 0;
                 for _ in 0..40 {
@@ -188,7 +188,7 @@ fn resets_are_not_noticed() {
 }
 
 #[test]
-fn a_longer_cut_ends_in_the_truth_or_by_name() {
+fn a_longer_cut_gives_right_values_or_a_named_failure() {
     thread::scope(|scope| {
         for seconds in [4, 6, 10] {
             scope.spawn(move || {
@@ -196,7 +196,7 @@ fn a_longer_cut_ends_in_the_truth_or_by_name() {
                 let training = field.train();
                 field.cut(PS, WORKER, Duration::from_secs(seconds));
                 training.goes_on_or_fails(&["cannot reach", "worker/1", "ps/0"]);
-                // And it is whole again.
+                // And the link is whole again.
                 let whole = wait_until(PATIENCE, || {
                     field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]).code() == 0
                 });
@@ -236,7 +236,7 @@ fn a_link_that_stays_down_is_named() {
     let submit = || field.sandbox.run(&["submit", &field.graph, "--fetch", "state", "--target", "chief/0"]);
     let refused = submit().expect(4).complains(&said);
     assert!(refused.took < Duration::from_secs(5), "{:?}", refused.took);
-    // What does not need that link runs.
+    // Steps that do not need the link run.
     field.sandbox.run(&["submit", &field.graph, "--fetch", "count", "--target", "chief/0"]).expect(0);
 
     field.namespaces.restore(PS, WORKER);

@@ -1,4 +1,4 @@
-//! Many at once: everybody gets the right answer, nobody waits for ever, and the nodes keep nothing.
+//! Many clients at once: all get the right answer in time, and the nodes keep nothing.
 
 use std::thread;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::sandbox::{NodeProcess, Sandbox, wait_until};
 
 const CLIENTS: usize = 8;
 const SUBMITS: usize = 100;
-/// What a node may have kept after the load, beyond what it had after a first round of it.
+/// Memory that a node may keep after the load, beyond what it had after a first round.
 const GROWTH_LIMIT_KB: u64 = 24 * 1024;
 
-/// A split graph whose answer tells the submits apart: (x + 300) on task 0 and (x - 66) on task 1.
+/// A split graph whose answer identifies the submit: (x + 300) on task 0 and (x - 66) on task 1.
 fn graph(x: usize) -> (String, String) {
     let text = crate::sandbox::SPLIT_238.replace(r#""x":  2"#, &format!(r#""x":  {x}"#));
     (text, (2 * x + 234).to_string())
@@ -41,7 +41,7 @@ fn a_hundred_submits_from_eight_clients() {
     let before = resident_kb(nodes);
     load(&sandbox);
     let Some(before) = before else { return };
-    // Sessions close behind their clients; the memory follows.
+    // Sessions close asynchronously; the memory follows.
     let mut after = u64::MAX;
     let settled = wait_until(Duration::from_secs(10), || {
         after = resident_kb(nodes).unwrap_or(0);
@@ -50,7 +50,7 @@ fn a_hundred_submits_from_eight_clients() {
     assert!(settled, "the nodes grew from {before} kB to {after} kB");
 }
 
-/// Resident memory of both, in kB; `None` where the system does not say.
+/// Resident memory of both, in kB; `None` if the system does not report it.
 fn resident_kb(nodes: [&NodeProcess; 2]) -> Option<u64> {
     nodes
         .iter()

@@ -1,6 +1,6 @@
-//! Nodes with little memory: whatever a graph does, its step fails with ResourceExhausted and the name of who holds the
-//! most; the node stays up, the memory comes back, and a session beside it goes on. Every budget here is small, so that
-//! a test takes little of its machine even where the budget does not hold.
+//! Nodes with little memory: whatever a graph does, its step fails with ResourceExhausted and the name of the largest
+//! holder; the node stays up, the memory is freed, and another session continues. Every budget here is small, so that a
+//! test takes little memory of its machine even if the budget fails.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::sandbox::{NodeProcess, Running, Sandbox};
 
-/// What a node of these tests may hold.
+/// The budget of a node in these tests.
 const BUDGET: &str = "100MB";
 /// Elements of a tensor of 20 MB.
 const TWENTY_MB: usize = 5_000_000;
@@ -34,7 +34,7 @@ impl Crowded {
         Crowded { sandbox, _node: node, beside }
     }
 
-    /// The graph's step fails for memory, and says that `holder` holds the most; and then all is as it was before.
+    /// The graph's step fails with `holder` as the largest holder; afterwards everything is as before.
     #[track_caller]
     fn refuses(&self, graph: &str, arguments: &[&str], holder: &str) {
         self.goes_on("before");
@@ -45,7 +45,7 @@ impl Crowded {
         self.goes_on("after");
     }
 
-    /// More than half of the budget is free: as much can be made, and is gone with its step.
+    /// More than half of the budget is free: it can be allocated, and is freed with its step.
     #[track_caller]
     fn has_room(&self) {
         for _ in 0..2 {
@@ -54,16 +54,16 @@ impl Crowded {
         }
     }
 
-    /// The session beside takes further steps.
+    /// The other session takes further steps.
     #[track_caller]
     fn goes_on(&self, when: &str) {
-        // What it has printed so far is no sign of life; one line more than that is.
+        // What it has printed so far does not count, only a new line.
         while self.beside.next_line(Duration::ZERO).is_some() {}
         assert!(self.beside.next_line(PATIENCE).is_some(), "{when}: {}", self.beside.stderr());
     }
 }
 
-/// A graph that holds a tensor of so many elements for each of some ops at once, and fetches the greatest of their sum.
+/// A graph in which some ops each hold a tensor of this many elements at once; fetches the greatest of their sum.
 fn fills(ops: &[&str], elements: usize) -> String {
     let mut nodes = String::new();
     let mut names = Vec::new();
@@ -82,7 +82,7 @@ fn fills(ops: &[&str], elements: usize) -> String {
 }
 
 #[test]
-fn results_over_the_budget_are_refused_and_given_back() {
+fn results_over_the_budget_are_refused_and_freed() {
     let crowded = Crowded::new();
     crowded.has_room();
     let values = "the values of its nodes";
@@ -120,7 +120,7 @@ fn variables_fill_the_budget_and_stay() {
         crowded.sandbox.run(&["submit", &file, "--run", &format!("init{i}"), "--quiet"]).expect(0);
     }
     crowded.refuses(&graph, &["--run", "init3,init4,init5,init6,init7"], "variable 'v");
-    // Those that were there are, and can be read and written in place.
+    // Existing elements are still there, and can be read and overwritten.
     crowded.sandbox.run(&["submit", &file, "--fetch", "most1", "--quiet"]).prints("1.5");
 }
 
@@ -143,7 +143,7 @@ fn a_queue_that_grows_is_stopped_and_can_be_emptied() {
         crowded.refuses(&graph, &["--run", "put", "--steps", steps], &format!("queue '{name}'"));
         let file = crowded.sandbox.file("queue.json", &graph);
         crowded.sandbox.run(&["submit", &file, "--fetch", "first", "--quiet"]).prints("1.5");
-        // A full queue leaves little; emptied a few elements at a time, it makes room for the next one.
+        // A full queue leaves little memory; emptied a few elements at a time, it frees memory for the next one.
         let size = crowded.sandbox.run(&["submit", &file, "--fetch", "size", "--quiet"]).expect(0).stdout;
         let tens = (size.trim().parse::<usize>().expect("a number") / 10).to_string();
         crowded.sandbox.run(&["submit", &file, "--run", "ten", "--steps", &tens, "--quiet"]).expect(0);
@@ -151,7 +151,7 @@ fn a_queue_that_grows_is_stopped_and_can_be_emptied() {
     crowded.has_room();
 }
 
-/// A loop of a thousand iterations around `body`, which makes `state` of `flow` and the tensor `block` of 400 kB.
+/// A loop of a thousand iterations around `body`, which computes `state` from `flow` and the 400 kB tensor `block`.
 fn looped(before: &str, start: &str, body: &str) -> String {
     format!(
         r#"{{ "version": 1, "nodes": {{ {before}
@@ -180,7 +180,7 @@ fn looped(before: &str, start: &str, body: &str) -> String {
 }
 
 #[test]
-fn what_a_loop_gathers_is_stopped_and_given_back() {
+fn values_gathered_by_a_loop_are_stopped_and_freed() {
     let crowded = Crowded::new();
     let array = looped(
         r#""array": { "op": "TensorArrayV3", "inputs": [0],
@@ -214,7 +214,7 @@ fn values_that_wait_for_a_later_step_are_stopped() {
         sandbox.node_with("local/0", &["--backend", "flex"]),
         sandbox.node_with("local/1", &["--memory", BUDGET, "--backend", "flex"]),
     ];
-    // Task 0 runs ahead; task 1 waits in its first step for an element that nobody ever gives.
+    // Task 0 runs ahead; task 1 waits in its first step for an element that is never enqueued.
     let graph = sandbox.file(
         "parks.json",
         r#"{ "version": 1, "nodes": {
@@ -261,7 +261,7 @@ fn a_feed_that_does_not_fit_is_not_received() {
 fn a_graph_that_does_not_fit_is_not_received() {
     let sandbox = Sandbox::new();
     let _node = sandbox.node_with("local/0", &["--memory", "34MB", "--backend", "flex"]);
-    // 24 MB of constants, whose message is decoded to as much again.
+    // 24 MB of constants, whose message takes as much again when decoded.
     let zeros = "0,".repeat(6_000_000);
     let graph = format!(
         r#"{{ "version": 1, "nodes": {{ "x": [{}0], "most": {{ "op": "Max", "inputs": ["x", 0] }} }} }}"#,
@@ -277,7 +277,7 @@ fn a_graph_that_does_not_fit_is_not_received() {
 }
 
 #[test]
-fn a_process_of_its_own_has_a_budget_too() {
+fn meshtf_run_has_a_budget_too() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file("graph.json", fills(&["Fill"; 3], 2 * TWENTY_MB));
     sandbox.run(&["run", &graph, "--fetch", "most", "--memory", BUDGET]).expect(3).complains(&["(--memory)"]);
@@ -289,7 +289,7 @@ fn a_process_of_its_own_has_a_budget_too() {
 }
 
 #[test]
-fn a_node_under_ulimit_keeps_to_what_it_can_map() {
+fn a_node_under_ulimit_stays_within_its_address_space() {
     let sandbox = Sandbox::new();
     let limited = |kilobytes: usize| {
         let node = sandbox.command(&["node", "--name", "local/0", "--listen", "127.0.0.1:0", "--backend", "flex"]);
@@ -302,7 +302,7 @@ fn a_node_under_ulimit_keeps_to_what_it_can_map() {
         NodeProcess::start(Running::start(shell, "a node under ulimit -v".to_owned()), "local/0")
     };
     let node = limited(2_000_000);
-    // A variable that the machine has memory for, and the process no addresses.
+    // A variable for which the machine has memory, but the process no address space.
     let large = r#"{ "version": 1, "nodes": {
         "v": { "op": "VarHandleOp", "attrs": { "dtype": "float32", "shape": [500000000] } },
         "zeros": { "op": "Fill", "inputs": [[500000000], 0.0] },
@@ -318,7 +318,7 @@ fn a_node_under_ulimit_keeps_to_what_it_can_map() {
 }
 
 #[test]
-fn a_node_that_is_killed_is_told_of_in_plain_words() {
+fn a_killed_node_is_reported_clearly() {
     let sandbox = Sandbox::new();
     let node = sandbox.node("local/0");
     let graph = sandbox.file("x.json", r#"{ "version": 1, "nodes": { "x": 7 }, "fetch": ["x"] }"#);
@@ -330,7 +330,7 @@ fn a_node_that_is_killed_is_told_of_in_plain_words() {
 }
 
 #[test]
-fn constants_that_do_not_fit_are_no_bad_input() {
+fn constants_that_do_not_fit_are_not_bad_input() {
     use meshtf::graph::{Attr, Attrs, NodeDef, graphdef};
     use meshtf::tensor::{DType, Tensor};
     let sandbox = Sandbox::new();
@@ -343,7 +343,7 @@ fn constants_that_do_not_fit_are_no_bad_input() {
         ..NodeDef::default()
     });
     let graph = sandbox.file("constants.pb", graphdef::to_binary(&nodes));
-    // The file alone takes more than that, and each constant as much again.
+    // The file alone exceeds the budget, and each constant takes as much again.
     sandbox
         .run(&["run", &graph, "--fetch", "a", "--memory", "150MB"])
         .expect(4)
@@ -352,9 +352,9 @@ fn constants_that_do_not_fit_are_no_bad_input() {
 }
 
 #[test]
-fn what_is_no_larger_than_its_input_is_asked_for_too() {
+fn results_no_larger_than_their_input_count_too() {
     let crowded = Crowded::new();
-    // Each keeps its input, 40 MB, and makes as much twice over.
+    // Each keeps its input, 40 MB, and makes twice as much.
     let twice = |op: &str, rest: &str, size: &str| {
         format!(
             r#"{{ "version": 1, "nodes": {{

@@ -1,4 +1,4 @@
-//! Networks that a test makes for itself: namespaces, cables between them, and what can befall a cable.
+//! Networks made by a test: namespaces, cables between them, and their faults.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +62,7 @@ impl Namespaces {
         }
     }
 
-    /// From now on nothing that `from` sends to `to` arrives, and nobody is told: it goes to a hardware address that no
+    /// From now on nothing that `from` sends to `to` arrives, without an error: it goes to a hardware address that no
     /// port of the switch has.
     pub fn silence(&self, from: usize, to: usize) {
         let nowhere = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];
@@ -71,16 +71,16 @@ impl Namespaces {
         ));
     }
 
-    /// Ends that.
+    /// Undoes [`Self::silence`].
     pub fn restore(&self, from: usize, to: usize) {
         assert!(ip(&["-n", &self.names[from], "neigh", "del", &host_address(to), "dev", "mtf0"]));
     }
 
-    /// Resets every connection that `from` has with `to`; how many there were that this machine has the means to reset.
+    /// Resets every connection from `from` to `to`; returns how many this machine was able to reset.
     pub fn reset(&self, from: usize, to: usize) -> usize {
         let arguments =
             ["netns", "exec", &self.names[from], "ss", "--kill", "--tcp", "--no-header", "dst", &host_address(to)];
-        // It shows what it reset, and succeeds where the kernel resets nothing.
+        // It prints what it reset, and succeeds even if the kernel cannot reset connections.
         let shown = Command::new("ip").args(arguments).output();
         shown.map_or(0, |shown| shown.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
     }

@@ -1,4 +1,4 @@
-//! What goes where: results, messages, files; and what happens where one of them cannot be written.
+//! Output: results, messages, files; and what happens if one of them cannot be written.
 
 use std::fs::OpenOptions;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::sandbox::{SPLIT_238, Sandbox, project};
 
 #[test]
-fn a_standard_error_that_cannot_be_written_is_no_failure() {
+fn an_unwritable_standard_error_is_not_a_failure() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file("graph.json", SPLIT_238);
     let full = || Stdio::from(OpenOptions::new().write(true).open("/dev/full").expect("there is a full device"));
@@ -22,7 +22,7 @@ fn a_standard_error_that_cannot_be_written_is_no_failure() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure() {
+fn an_unwritable_result_is_a_failure() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file("graph.json", SPLIT_238);
     let full = OpenOptions::new().write(true).open("/dev/full").expect("there is a full device");
@@ -41,7 +41,7 @@ fn looking_for_gpus_says_nothing() {
     let graph = project("examples/gpu.json");
     let mut command = sandbox.command(&["run", &graph, "--backend", "wgpu", "--quiet"]);
     let ended = command.env_remove("XDG_RUNTIME_DIR").output().expect("it starts");
-    // Where there is no adapter, that is said, and nothing else.
+    // If there is no adapter, the message says only that.
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!said.contains("XDG_RUNTIME_DIR"), "{said}");
 }
@@ -67,7 +67,7 @@ fn files_are_named_in_json_and_written_all_or_not_at_all() {
 }
 
 #[test]
-fn many_lines_of_a_step_stand_below_its_number() {
+fn several_lines_of_a_step_are_printed_below_its_number() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file("graph.json", r#"{"version": 1, "nodes": {"y": [[1, 2], [3, 4]], "z": 5}}"#);
     sandbox
@@ -76,7 +76,7 @@ fn many_lines_of_a_step_stand_below_its_number() {
 }
 
 #[test]
-fn a_plan_knows_the_shapes_that_are_fed() {
+fn a_plan_knows_the_fed_shapes() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file(
         "graph.json",
@@ -88,7 +88,7 @@ fn a_plan_knows_the_shapes_that_are_fed() {
     );
     let plan = sandbox.run(&["plan", &graph, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     assert_eq!(plan["transfers"][0]["bytes"], 12, "{plan}");
-    // Whatever is fed: here the constant x of 238, which goes to both tasks, and y2, which comes back.
+    // Feeds the constant x of 238, which goes to both tasks, and y2, which comes back.
     let split = sandbox.file("split.json", SPLIT_238);
     let plan = sandbox.run(&["plan", &split, "--local", "--feed", "x=[1, 2, 3]", "--json"]).expect(0).json();
     let bytes: Vec<_> = plan["transfers"].as_array().unwrap().iter().map(|transfer| &transfer["bytes"]).collect();
@@ -103,7 +103,7 @@ fn a_run_tells_where_it_ran() {
     let says = [
         format!("{zero}: y1/y, y1, y"),
         format!("{one}: y2/y, y2"),
-        // With the bytes of what is fed: three of 4 bytes.
+        // With the sizes of the feeds: three of 4 bytes.
         format!("{one} -> {zero}: y2, 12 B"),
     ];
     let arguments = ["--feed", "x=[1, 2, 3]"];
@@ -115,7 +115,7 @@ fn a_run_tells_where_it_ran() {
 }
 
 #[test]
-fn what_was_not_compared_does_not_differ() {
+fn cases_that_were_not_compared_do_not_differ() {
     let sandbox = Sandbox::new();
     let case = sandbox.path("case");
     std::fs::create_dir_all(&case).unwrap();

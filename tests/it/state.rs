@@ -1,5 +1,5 @@
-//! What outlives a step: variables that many clients count in, checkpoints that a node is killed over, graphs too large
-//! for a person.
+//! State that outlives a step: variables that many clients count in, checkpoints of a node that is killed, very large
+//! graphs.
 
 use std::fmt::Write;
 use std::thread;
@@ -71,28 +71,28 @@ fn eight_clients_lose_no_update() {
 }
 
 #[test]
-fn what_is_trained_is_not_initialised_again() {
+fn trained_variables_are_not_initialised_again() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("ps/0");
     let one = sandbox.node("ps/1");
     let graph = sandbox.file("counting.json", counting());
     let submit = |arguments: &[&str]| sandbox.run(&[&["submit", graph.as_str(), "--steps", "10"], arguments].concat());
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
-    // The same again goes on, and says so.
+    // Run again, it continues and says so.
     submit(&[]).complains(&["go on from them", "--init starts over"]).prints("seen_a: 20\nseen_b: 40");
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
-    // A client that dies in the middle of its steps costs none of them.
+    // A client that dies in the middle of its steps loses none of them.
     let client = sandbox.start(&["submit", &graph, "--steps", "1000000000", "--every", "10"]);
     client.next_line(Duration::from_secs(60)).expect("a step");
     client.signal("KILL");
     drop(client);
-    // It might have come back over another connection, so its steps go on for a moment.
+    // It might have reconnected, so its steps continue for a moment.
     let read = || sandbox.run(&["submit", &graph, "--fetch", "read_a"]).expect(0).stdout;
     assert!(crate::sandbox::wait_until(Duration::from_secs(20), || read() == read()), "its steps go on");
     let ended = submit(&["--json"]).expect(0);
     assert!(ended.json()["values"]["seen_a"]["value"].as_i64().is_some_and(|seen| seen >= 30), "{}", ended.stdout);
 
-    // One half of the model is lost: nothing is overwritten, and what is missing is named.
+    // One half of the model is lost: nothing is overwritten, and the missing variables are named.
     submit(&["--init"]).prints("seen_a: 10\nseen_b: 20");
     one.process.signal("KILL");
     drop(one);
@@ -107,7 +107,7 @@ fn what_is_trained_is_not_initialised_again() {
     }
     let _nodes = [sandbox.node("ps/0"), sandbox.node("ps/1")];
     submit(&[]).prints("seen_a: 10\nseen_b: 20");
-    // Nothing is fed to it here, and nothing left of another run.
+    // Nothing is fed here, and nothing is left of another run.
     sandbox.run(&["run", &graph, "--steps", "3"]).prints("seen_a: 3\nseen_b: 6");
     sandbox.run(&["run", &graph, "--init", "--fetch", "read_a"]).prints("0");
     let without = sandbox.file("without.json", r#"{ "version": 1, "nodes": { "y": 2 }, "fetch": ["y"] }"#);

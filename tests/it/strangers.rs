@@ -1,5 +1,5 @@
-//! Strangers at a node's ports: crowds that say nothing, say it slowly, or say it in TLS. Whoever has the key is served all
-//! the same, and a stranger hears nothing and does not stay.
+//! Strangers at a node's ports: crowds that are silent, slow, or speak TLS. Holders of the key are still served, and a
+//! stranger learns nothing and does not stay.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,11 +13,11 @@ use rustls::ClientConnection;
 
 use crate::sandbox::{NodeProcess, Running, SPLIT_238, Sandbox, wait_until};
 
-/// As many as were seen to lock others out of a node that counted them all together.
+/// As many as once locked others out, when a node counted all of them together.
 const CROWD: usize = 300;
-/// Most connections that one crowd makes: those that are hung up on come again.
+/// Most connections that one crowd makes: those that are closed come again.
 const MOST_VISITS: usize = 6_000;
-/// How long a node leaves to one that says nothing, and to one that goes on and proves nothing, with room for a busy machine.
+/// How long a silent connection may stay, and one that proves nothing, with a margin for a busy machine.
 const SILENCE_ENDS_WITHIN: Duration = Duration::from_secs(2 + 4);
 const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(5 + 4);
 
@@ -30,13 +30,13 @@ pub enum Manner {
     Secured,
     /// It sends the beginning of TLS a byte at a time.
     Slow,
-    /// It sends what is no TLS.
+    /// It sends something other than TLS.
     Garbage,
 }
 
 impl Manner {
-    /// How many of a crowd come at the same time. TLS costs a client as much as the node: if they came one after the other,
-    /// the node would be idle half of the time.
+    /// How many of a crowd connect at the same time. TLS costs a client as much as the node: if they connected one
+    /// after another, the node would be idle half of the time.
     fn at_once(self) -> usize {
         if let Manner::Secured = self { 6 } else { 1 }
     }
@@ -56,7 +56,7 @@ fn tls() -> ClientConnection {
 }
 
 impl Visitor {
-    /// Comes to the port; `None` where it was hung up on meanwhile.
+    /// Connects to the port; `None` if the connection was closed meanwhile.
     fn come(address: SocketAddr, manner: Manner) -> Option<Visitor> {
         let mut socket = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
         socket.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -81,7 +81,7 @@ impl Visitor {
         Some(Visitor { socket, rest: rest.into_iter() })
     }
 
-    /// Goes on as it does; whether it is still connected.
+    /// Continues; returns whether it is still connected.
     fn stays(&mut self) -> bool {
         if let Some(byte) = self.rest.next()
             && self.socket.write_all(&[byte]).is_err()
@@ -92,7 +92,7 @@ impl Visitor {
     }
 }
 
-/// Does `work` while a crowd is at the port; whoever is hung up on comes again. Answers how many came.
+/// Does `work` while a crowd is at the port; closed connections come again. Returns how many connected.
 pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize {
     let (over, visits) = (AtomicBool::new(false), AtomicUsize::new(0));
     let part_of_crowd = || {
@@ -115,7 +115,7 @@ pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize
     thread::scope(|scope| {
         (0..manner.at_once()).for_each(|_| drop(scope.spawn(part_of_crowd)));
         let all_came = wait_until(Duration::from_secs(30), || visits.load(Ordering::Relaxed) >= CROWD);
-        // Whatever becomes of it, the crowd ends.
+        // Whatever the outcome, the crowd ends.
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         over.store(true, Ordering::Relaxed);
         assert!(all_came, "{manner:?}: only {} came", visits.load(Ordering::Relaxed));
@@ -125,14 +125,14 @@ pub fn during(address: SocketAddr, manner: Manner, work: impl FnOnce()) -> usize
 }
 
 #[test]
-fn a_crowd_of_strangers_keeps_nobody_out() {
+fn many_strangers_keep_nobody_out() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let _one = sandbox.node("local/1");
     let graph = sandbox.file("graph.json", SPLIT_238);
     for manner in [Manner::HalfOpen, Manner::Secured, Manner::Slow, Manner::Garbage] {
         let came = during(zero.socket_address(), manner, || {
-            // From the very address that the crowd comes from.
+            // From the same address as the crowd.
             for _ in 0..3 {
                 let listed = sandbox.run(&["ps", "--json", "--no-mdns"]).expect(0).json();
                 assert_eq!(listed.as_array().map(Vec::len), Some(2), "{manner:?}: {listed}");
@@ -145,7 +145,7 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
 }
 
 #[test]
-fn a_stranger_hears_nothing_and_does_not_stay() {
+fn a_stranger_learns_nothing_and_does_not_stay() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let address = zero.socket_address();
@@ -159,7 +159,7 @@ fn a_stranger_hears_nothing_and_does_not_stay() {
         scope.spawn(|| check(Manner::Slow, HANDSHAKE_ENDS_WITHIN));
         scope.spawn(|| check(Manner::Garbage, SILENCE_ENDS_WITHIN));
     });
-    // What a node of another mesh would say, and what the node answers: nothing but the end of TLS.
+    // What a node of another mesh would send; the node answers only with the end of TLS.
     let mut stream = rustls::StreamOwned::new(tls(), TcpStream::connect(address).unwrap());
     stream.sock.set_read_timeout(Some(HANDSHAKE_ENDS_WITHIN)).unwrap();
     stream.write_all(&[7; 32]).unwrap();
@@ -169,7 +169,7 @@ fn a_stranger_hears_nothing_and_does_not_stay() {
     assert!(heard.is_empty(), "{heard:?}");
 }
 
-/// A node whose processes may have so many descriptors: as the soft limit, or for good.
+/// A node with a limit of descriptors, soft or hard.
 fn limited_node(sandbox: &Sandbox, name: &str, limit: &str) -> NodeProcess {
     let node = sandbox.command(&["node", "--name", name, "--listen", "127.0.0.1:0", "--no-mdns"]);
     let mut command = Command::new("sh");
@@ -222,7 +222,7 @@ fn a_wrong_key_is_told_at_once() {
         let arguments = [command, &["--peer", zero.address()]].concat();
         let ended =
             stranger.run(&arguments).expect(4).complains(&["not let into mesh", "another mesh key", "meshtf join"]);
-        // It is known in milliseconds; the search for others, which would take eight seconds, is not begun.
+        // Detected in milliseconds; the search for others, which would take eight seconds, does not begin.
         assert!(ended.took < Duration::from_secs(4), "{:?}", ended.took);
     }
 }
@@ -235,7 +235,7 @@ fn a_client_makes_no_key() {
         sandbox.run(command).expect(4).complains(&["no key of mesh", "keys/", "meshtf node --name", "meshtf join"]);
     }
     assert!(!sandbox.path("keys").exists());
-    // One that is made while a client looks for it is found: `meshtf node … & meshtf submit …`.
+    // A key that is made while a client looks for it is found: `meshtf node … & meshtf submit …`.
     let client = sandbox.start(&["ps", "--json", "--no-mdns"]);
     let node = sandbox.node("local/0");
     let told = sandbox.mesh.as_str();
@@ -250,7 +250,7 @@ fn a_client_makes_no_key() {
 
 #[cfg(unix)]
 #[test]
-fn a_secret_that_others_can_read_is_refused() {
+fn a_secret_readable_by_others_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let sandbox = Sandbox::new();
     sandbox.run(&["ticket", "--no-mdns"]).expect(0);
@@ -277,7 +277,7 @@ fn a_graph_runs_as_soon_as_its_tasks_are_up() {
     let text =
         SPLIT_238.replace("/job:local/task:0", "/job:ps/task:0").replace("/job:local/task:1", "/job:worker/task:2");
     for _ in 0..3 {
-        // Nothing is shared but the key, and nobody asks the network: everybody knows worker/1 and no other.
+        // Only the key is shared and nobody uses mDNS: everybody knows worker/1 and no other.
         let first = Sandbox::new();
         let middle = first.node_with("worker/1", &["--no-mdns"]);
         let ticket = first.run(&["ticket", "--no-mdns"]).expect(0).stdout;
@@ -295,7 +295,7 @@ fn a_graph_runs_as_soon_as_its_tasks_are_up() {
 }
 
 #[test]
-fn a_task_that_is_nowhere_is_told_soon() {
+fn a_missing_task_is_reported_soon() {
     let sandbox = Sandbox::new();
     let _zero = sandbox.node("local/0");
     let graph = sandbox.file("graph.json", SPLIT_238);

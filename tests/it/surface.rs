@@ -1,4 +1,4 @@
-//! What a user sees of a mesh that works: the node's line, `submit`, `ps`, `plan`, tickets, exit codes.
+//! What a user sees of a working mesh: the node's line, `submit`, `ps`, `plan`, tickets, exit codes.
 
 use std::time::Duration;
 
@@ -109,14 +109,14 @@ fn a_name_is_held_once() {
 }
 
 #[test]
-fn a_node_that_is_told_to_stop_does_so_at_once() {
+fn a_node_stops_at_once_on_a_signal() {
     let sandbox = Sandbox::new();
     for signal in ["INT", "TERM"] {
         let node = sandbox.node("local/0");
         let told = std::time::Instant::now();
         node.process.signal(signal);
         node.process.end_within(Duration::from_secs(10)).expect(0);
-        // A second is the promise; a busy machine gets another.
+        // One second is promised; a busy machine gets another.
         assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
     }
 }
@@ -133,7 +133,7 @@ fn a_ticket_brings_another_machine_in() {
     let address = _zero.address().to_owned();
     let listed = other.run(&["ps", "--json", "--peer", &address]).expect(0).json();
     assert_eq!(listed[0]["task"], "/job:local/task:0");
-    // A key that nobody was met with stands in nobody's way; one that is in use is not just replaced.
+    // A key that was never used to meet a node may be replaced; one in use is not replaced without --replace.
     let third = sandbox.elsewhere();
     third.run(&["ticket", "--no-mdns"]).expect(0);
     third.run(&["ps", "--no-mdns", "--peer", &address]).expect(4);
@@ -150,7 +150,7 @@ fn without_a_mesh_the_exit_code_says_so() {
     let sandbox = Sandbox::new();
     let graph = sandbox.file("graph.json", SPLIT_238);
     sandbox.run(&["submit", &graph]).expect(4).complains(&["meshtf node --name"]);
-    // A machine that has the key, and a mesh of which nobody is up.
+    // A machine with the key, and a mesh without nodes.
     sandbox.run(&["ticket", "--no-mdns"]).expect(0);
     sandbox.run(&["submit", &graph, "--timeout", "0.2"]).expect(4).complains(&["no node", "0.2 s"]);
     // And no network is needed for this.
@@ -158,7 +158,7 @@ fn without_a_mesh_the_exit_code_says_so() {
 }
 
 #[test]
-fn a_task_that_is_down_is_no_fault_of_the_graph() {
+fn a_task_that_is_down_is_a_mesh_error() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("local/0");
     let graph = sandbox.file("graph.json", SPLIT_238);
@@ -167,7 +167,7 @@ fn a_task_that_is_down_is_no_fault_of_the_graph() {
     // A port that another node listens on is refused, not shared with it.
     let address = zero.address().to_owned();
     sandbox.run(&["node", "--name", "local/1", "--listen", &address]).expect(4).complains(&["cannot listen on"]);
-    // A name that is none leaves nothing behind, inside the home folder or out of it.
+    // An invalid name leaves nothing behind, inside the home folder or elsewhere.
     let outside = format!("meshtf-outside-{}", std::process::id());
     sandbox.run(&["node", "--name", "local/1", "--mesh", &format!("../../{outside}")]).expect(2);
     assert!(!sandbox.path(&format!("../{outside}")).exists());
@@ -184,10 +184,10 @@ fn the_first_task_by_name_is_the_master() {
 }
 
 #[test]
-fn out_of_time_has_an_exit_code_of_its_own() {
+fn a_timeout_has_its_own_exit_code() {
     let sandbox = Sandbox::new();
     let _zero = sandbox.node("local/0");
-    // A queue that nobody puts anything into.
+    // A queue into which nothing is enqueued.
     let graph = sandbox.file(
         "waits.json",
         r#"{ "version": 1, "nodes": {

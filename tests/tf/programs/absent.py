@@ -1,4 +1,4 @@
-"""Tasks that are not there: who does not name them does not wait, who names them learns which ones within ten seconds."""
+"""Missing tasks: clients that do not name them do not wait; those that do get their names within ten seconds."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A client that is killed while it waits takes nothing and leaves nothing behind; other clients do not notice."""
+"""A client that is killed while it waits takes nothing and leaves nothing behind; other clients are not affected."""
 
 import os
 import signal

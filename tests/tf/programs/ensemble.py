@@ -1,4 +1,4 @@
-"""Two models, each learned on a task of its own from a half of the digits; a third task averages what they say."""
+"""Two models, each trained on its own task with half of the digits; a third task averages their predictions."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What goes wrong arrives as TensorFlow's own exception class, with its code, the op, and where it was."""
+"""Errors arrive as TensorFlow's own exception classes, with code, op and location."""
 
 import numpy as np
 

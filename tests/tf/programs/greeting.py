@@ -1,4 +1,4 @@
-"""A greeting that is no ASCII, from a cluster of one."""
+"""A greeting that is not ASCII, from a cluster of one task."""
 
 from client import check, target, tf
 

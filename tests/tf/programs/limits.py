@@ -1,4 +1,4 @@
-"""What is too large or no protobuf at all is refused with a code, and the node goes on."""
+"""Requests that are too large or not protobuf are refused with a code, and the node continues."""
 
 import sys
 

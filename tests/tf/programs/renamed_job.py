@@ -1,4 +1,4 @@
-"""A cluster whose job has another name: the old device strings are an error that says what there is, the new ones work."""
+"""A cluster with a renamed job: the old device strings are errors that list the devices, the new ones work."""
 
 from client import check, on_tensorflow, raises, target, tf
 

@@ -1,4 +1,4 @@
-"""Two and two sums of it make 238: in this process, on one server, and over two."""
+"""Two sums of 2 make 238: in this process, on one server, and on two."""
 
 from client import check, same, target, tf
 
