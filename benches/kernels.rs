@@ -1,7 +1,7 @@
-//! What meshtf costs over burn, and what both are beside numpy: kernels, graphs of tiny ops, and what they allocate.
+//! meshtf compared with burn and NumPy: kernels, graphs of tiny ops, and allocations.
 //!
 //! Prints tables; needs no harness. `cargo bench --bench kernels`, or with a word to run only what has it in its name.
-//! All that is compared runs in turns and the best of each is taken, so that what else the machine does falls on all alike.
+//! What is compared runs alternately, and the best of each counts, so that other load on the machine affects all alike.
 
 #![allow(deprecated)] // burn-ndarray is measured beside its successor.
 
@@ -26,7 +26,7 @@ use meshtf::tensor::Tensor;
 #[global_allocator]
 static ALLOCATOR: counted::Counting = counted::Counting;
 
-/// Seconds that are given to what is compared in one row, and to numpy for each of its own.
+/// Seconds for the comparison in one row, and for NumPy for each of its own.
 const SECONDS: f64 = 2.0;
 
 fn main() {
@@ -48,13 +48,13 @@ fn main() {
     }
 }
 
-/// Numbers that are neither all alike nor random.
+/// Numbers that are neither equal nor random.
 fn numbers(dims: &[usize]) -> Tensor {
     let count: usize = dims.iter().product();
     Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect::<Vec<f32>>())
 }
 
-/// Seconds that two calls take at best, in turns of one call each, for [`SECONDS`] and at least five turns.
+/// The best times of two calls in seconds, run alternately for [`SECONDS`] and at least five times.
 fn best_of_turns(mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
     one();
     other();

@@ -1,7 +1,7 @@
-//! What a mesh costs, as ratios within one run: a table, never a timed test.
+//! The costs of a mesh, as ratios within one run: a table, never a timed test.
 //!
-//! `cargo bench --bench mesh`. Each figure stands beside its baseline, measured in the same run on the same machine: a step
-//! beside a round trip on raw TCP, a tensor from task to task beside TLS on a bare socket, a tiny op beside burn called
+//! `cargo bench --bench mesh`. Each figure is next to its baseline, measured in the same run on the same machine: a
+//! step and a round trip on raw TCP, a tensor from task to task and TLS on a plain socket, a tiny op and burn called
 //! directly. Peers are processes of their own: this program starts `meshtf node`s and copies of itself.
 
 #[path = "mesh/baseline.rs"]
@@ -17,7 +17,7 @@ mod steps;
 
 use report::Report;
 
-/// The allocator of the `meshtf` command, so that both sides of a ratio and the command itself are on the same.
+/// The allocator of the `meshtf` command, so that both sides of a ratio use the same one as the command.
 #[global_allocator]
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 

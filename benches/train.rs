@@ -1,7 +1,8 @@
-//! What a training step costs: the documents' y = e^x program, whole, cut into layers, and with its data spread.
+//! The cost of a training step: the documents' y = e^x program, whole, cut into layers, and data-parallel.
 //!
 //! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `memory`) to run only what has it in its
-//! name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the master's.
+//! name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the
+//! master's.
 
 #[path = "mesh/measure.rs"]
 #[allow(dead_code)] // Shared with the bench `mesh`, which uses more of it.
@@ -19,7 +20,7 @@ mod runs;
 use program::Program;
 use report::Report;
 
-/// The allocator of the `meshtf` command, so that this process computes as its nodes do.
+/// The allocator of the `meshtf` command, so that this process computes like its nodes.
 #[global_allocator]
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 

@@ -1,5 +1,5 @@
-//! The mean of a hundred numbers, half of it on each of two tasks: each batch's mean where its slice lies, then the
-//! mean of the two.
+//! The mean of a hundred numbers, half of them on each of two tasks: each task computes the mean of its slice, then the
+//! master the mean of the two.
 
 use std::error::Error;
 

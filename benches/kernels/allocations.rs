@@ -1,4 +1,4 @@
-//! What an op asks of the allocator, in a step that has run before: its output, and what a value costs beside its elements.
+//! The allocations of an op in a step that has run before: its output, and what a value costs besides its elements.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use crate::graphs::{Stepper, chain, training};
 use crate::numbers;
 use crate::ops::{compile, float, keep, run};
 
-/// Ops, or steps, that are counted at once.
+/// Ops or steps counted at once.
 const TIMES: u64 = 1000;
 
 pub fn report() {
@@ -65,7 +65,7 @@ fn matmul(choice: BackendChoice) -> Count {
     counted(|| (0..TIMES).for_each(|_| call(kept.clone())))
 }
 
-/// The same op on one tensor again and again, by burn.
+/// The same op on one tensor repeatedly, by burn.
 fn direct_chain<B: Backend>(start: &Tensor) -> Count {
     let mut x = Some(float::<B>(start));
     let mut step = || x = x.take().map(B::float_neg);
@@ -73,8 +73,7 @@ fn direct_chain<B: Backend>(start: &Tensor) -> Count {
     counted(|| (0..TIMES).for_each(|_| step()))
 }
 
-/// A step over a chain of an op, by a device; less what a step of one op takes, so that what a step costs whatever its
-/// length does not count.
+/// A step over a chain of an op, by a device, minus a step of one op, so that the fixed cost of a step does not count.
 fn steps(choice: BackendChoice, op: &str, inputs: usize, elements: usize) -> Count {
     let stepper = Stepper::open(choice);
     let count = |length: u64| {
@@ -88,10 +87,10 @@ fn steps(choice: BackendChoice, op: &str, inputs: usize, elements: usize) -> Cou
     Count { calls: long.calls.saturating_sub(short.calls), bytes: long.bytes.saturating_sub(short.bytes) }
 }
 
-/// Rows, inputs and outputs of what is trained.
+/// Rows, inputs and outputs of the training.
 const TRAINED: [usize; 3] = [32, 16, 8];
 
-/// What [`training`] computes, by burn: its values come in, and its loss goes out, each step.
+/// The computation of [`training`], by burn: its values come in, and its loss goes out, each step.
 fn direct_train<B: Backend>() -> Count {
     let [rows, inputs, outputs] = TRAINED;
     let (feed, target) = (numbers(&[rows, inputs]), numbers(&[rows, outputs]));
@@ -112,7 +111,7 @@ fn direct_train<B: Backend>() -> Count {
     counted(|| (0..TIMES).for_each(|_| step()))
 }
 
-/// Steps of training, with what the device does around them.
+/// Steps of training, including what the device does around them.
 fn train(choice: BackendChoice) -> Count {
     let stepper = Stepper::open(choice);
     let [rows, inputs, outputs] = TRAINED;

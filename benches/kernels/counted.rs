@@ -1,25 +1,25 @@
-//! An allocator that counts, around the one of the `meshtf` command.
+//! An allocator that counts, on top of the one of the `meshtf` command.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use meshtf::Allocator;
 
-/// Counts what all threads ask for while [`counted`] runs; elsewhere it costs a look at a flag.
+/// Counts the requests of all threads while [`counted`] runs; otherwise it only checks a flag.
 pub struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What was asked of the allocator.
+/// The requests to the allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
     pub calls: u64,
     pub bytes: u64,
 }
 
-/// What a call asks of the allocator, on whatever thread.
+/// The requests of a call to the allocator, on any thread.
 pub fn counted(call: impl FnOnce()) -> Count {
     let before = (CALLS.load(Relaxed), BYTES.load(Relaxed));
     IS_COUNTING.store(true, Relaxed);

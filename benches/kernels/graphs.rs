@@ -1,4 +1,4 @@
-//! Graphs on a device, without a mesh: what the executor adds to its kernels.
+//! Graphs on a device, without a mesh: the overhead of the executor.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,7 +23,7 @@ pub fn placeholder(name: &str, dtype: DType) -> NodeDef {
     node(name, "Placeholder", &[], [("dtype", Attr::Type(dtype))])
 }
 
-/// `y = op(op(x, x), x) …`; of an op with one input, `y = op(op(x)) …`
+/// `y = op(op(x, x), x) …`; for an op with one input, `y = op(op(x)) …`
 pub fn chain(op: &str, inputs: usize, length: usize) -> Graph {
     let mut defs = vec![placeholder("x", DType::F32)];
     for i in 0..length {
@@ -34,7 +34,7 @@ pub fn chain(op: &str, inputs: usize, length: usize) -> Graph {
     Graph::new(defs).expect("the chain is right")
 }
 
-/// A step of learning `target = x · w`: forward, the gradient by hand, and the descent. `start` begins it.
+/// A step of learning `target = x · w`: forward, a hand-written gradient, and the descent. `start` begins it.
 pub fn training(rows: usize, inputs: usize, outputs: usize) -> Graph {
     let shape = PartialShape::from([inputs, outputs]);
     let zeros = Tensor::zeros(DType::F32, [inputs, outputs]).expect("small");
@@ -110,7 +110,7 @@ impl Stepper {
         self.steps(piece, 1, feeds).remove(0)
     }
 
-    /// Steps one after the other, each with these feeds.
+    /// Consecutive steps, each with these feeds.
     pub fn steps(&self, piece: PieceId, count: u64, feeds: Vec<Tensor>) -> Vec<Vec<Tensor>> {
         let first = self.steps.get() + 1;
         self.steps.set(self.steps.get() + count);

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Seconds by what was measured; or why there are none.
+/// Seconds by measurement; or why there are none.
 pub struct Numpy(Result<HashMap<String, f64>, String>);
 
 impl Numpy {
-    /// Runs everything once, in a Python process of its own that has as many threads as this one's kernels.
+    /// Runs everything once, in a Python process with as many threads as this one's kernels.
     pub fn measure(seconds: f64) -> Numpy {
         Numpy(run(seconds))
     }

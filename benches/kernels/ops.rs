@@ -1,4 +1,4 @@
-//! Kernels beside burn called directly, and beside numpy; and the executor beside a loop over burn.
+//! Kernels compared with burn called directly and with NumPy; and the executor compared with a loop over burn.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use crate::numpy::Numpy;
 use crate::{best_of_turns, numbers};
 
 pub struct Table {
-    /// Only rows that have this in their names.
+    /// Only rows with this in their names.
     pub wanted: String,
     pub numpy: Numpy,
 }
@@ -103,7 +103,7 @@ impl Table {
         self.compare::<B, 1>(choice, name, case, |[x]| B::float_sum(x));
     }
 
-    /// An op on inputs that others hold too, so that it makes a new output.
+    /// An op on shared inputs, so that it makes a new output.
     fn compare<'a, B: Backend, const N: usize>(
         &self,
         choice: BackendChoice,
@@ -124,7 +124,7 @@ impl Table {
         self.row(case.name, choice, burn, ours);
     }
 
-    /// An addition whose left input nobody else holds: written over it.
+    /// An addition that overwrites its left input, which nobody else holds.
     fn add_in_place<B: Backend>(&self, choice: BackendChoice, name: &str, dims: &[usize]) {
         if !name.contains(&self.wanted) {
             return;
@@ -150,7 +150,7 @@ impl Table {
         self.row(name, choice, burn, ours);
     }
 
-    /// A chain of tiny additions, run by a device, beside the same by a loop over burn.
+    /// A chain of tiny additions, run by a device, compared with a loop over burn.
     pub fn executor(&self) {
         const OPS: usize = 10_000;
         let name = format!("{OPS} adds of 8 floats in a graph");
@@ -193,7 +193,7 @@ pub fn run(kernel: &mut EngineKernel, inputs: Values) -> Values {
     }
 }
 
-/// The kernel that the engine has for an op on such inputs.
+/// The engine's kernel for an op on such inputs.
 pub fn compile(engine: &dyn Engine, op: &str, attrs: Attrs, inputs: &[Tensor]) -> EngineKernel {
     let mut defs: Vec<NodeDef> =
         inputs.iter().enumerate().map(|(i, input)| placeholder(&format!("input{i}"), input.dtype())).collect();

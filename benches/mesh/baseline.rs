@@ -1,4 +1,4 @@
-//! The other ends that meshtf is held against: an echo on raw TCP, and a sink behind TLS with AES-GCM.
+//! The baselines: an echo on raw TCP, and a sink behind TLS with AES-GCM.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::measure::{Spread, time_each};
 const ECHO: &str = "--serve-echo";
 const SINK: &str = "--serve-sink";
 
-/// Plays a role in a child process; whether `role` is one.
+/// Plays a role in a child process; returns whether `role` is one.
 pub fn serve(role: &str, _rest: &[String]) -> bool {
     match role {
         ECHO => echo(),
@@ -26,7 +26,7 @@ pub fn serve(role: &str, _rest: &[String]) -> bool {
     true
 }
 
-/// A copy of this program in `role`, and the port it listens on. It ends when its connection does.
+/// A copy of this program in `role`, and its port. It ends with its connection.
 fn spawn(role: &str) -> (Child, u16) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut child =
@@ -65,7 +65,7 @@ pub fn tcp_round_trip(rounds: usize) -> Spread {
     spread
 }
 
-/// Takes chunks of a length that stands before each, and answers each with one byte.
+/// Reads chunks that are preceded by their length, and answers each with one byte.
 fn sink() {
     let mut stream = accept();
     let mut tls = ServerConnection::new(Arc::new(server_config())).expect("a TLS server");
@@ -80,7 +80,7 @@ fn sink() {
     }
 }
 
-/// TLS with AES-GCM over a bare TcpStream to another process.
+/// TLS with AES-GCM on a plain TcpStream to another process.
 pub struct BareTls {
     child: Child,
     socket: TcpStream,
@@ -104,7 +104,7 @@ impl BareTls {
         self.child.id()
     }
 
-    /// Moves the payload, and waits until the other side has it.
+    /// Sends the payload, and waits until the other side has received it.
     pub fn move_once(&mut self) {
         let mut stream = rustls::Stream::new(&mut self.connection, &mut self.socket);
         stream.write_all(&(self.payload.len() as u64).to_le_bytes()).expect("the sink reads");
@@ -147,7 +147,7 @@ fn client_config() -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// A baseline on loopback authenticates nobody; that costs nothing once the connection stands.
+/// A baseline on loopback authenticates nobody, which makes no difference once the connection is open.
 #[derive(Debug)]
 struct Anybody;
 

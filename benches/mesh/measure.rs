@@ -1,4 +1,4 @@
-//! Timers and what the kernel says of a process.
+//! Timers, and figures of the operating system about a process.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub fn spread(mut times: Vec<Duration>) -> Spread {
     Spread { p50: times[times.len() / 2], p99: times[times.len() * 99 / 100] }
 }
 
-/// Times `rounds` calls one by one, after a tenth as many that do not count.
+/// Times `rounds` calls one by one, after a tenth as many for warming up.
 pub fn time_each(rounds: usize, mut call: impl FnMut()) -> Spread {
     for _ in 0..rounds / 10 {
         call();

@@ -91,7 +91,7 @@ pub async fn split_step(report: &mut Report) {
     node.close().await;
 }
 
-/// 64 MB from task 1 to task 0, beside TLS on a bare socket.
+/// 64 MB from task 1 to task 0, compared with TLS on a plain socket.
 pub async fn transfer(report: &mut Report) {
     let mut graph = GraphBuilder::new();
     let elements = TENSOR_BYTES / 4;
@@ -136,7 +136,7 @@ pub async fn transfer(report: &mut Report) {
     node.close().await;
 }
 
-/// A chain of adds that goes to and fro between two tasks: from the graph to the end of its first step.
+/// A chain of adds that alternates between two tasks: from the graph to the end of its first step.
 pub async fn large_graph(report: &mut Report) {
     let (peer, node, session) = two_tasks("large", GraphBuilder::new().finish().expect("a graph")).await;
     drop(session);
@@ -169,7 +169,7 @@ pub async fn large_graph(report: &mut Report) {
     node.close().await;
 }
 
-/// A chain of tiny adds in one process, beside calling burn directly.
+/// A chain of tiny adds in one process, compared with calling burn directly.
 pub async fn tiny_ops(report: &mut Report) {
     use burn_backend::TensorData;
     use burn_backend::ops::FloatTensorOps;

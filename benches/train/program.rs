@@ -1,32 +1,32 @@
 //! The documents' program: a network of 1, 16, 32 and 1 units with leaky ReLUs learns y = e^x with Adam, in batches of
 //! 100.
 //!
-//! The graphs are those that TensorFlow 2.21 exported of it, gradients and all, as they stand; for more than two workers,
-//! the first worker's part is there once for each.
+//! The graphs are TensorFlow 2.21's exports, including gradients; for more than two workers, the first worker's part is
+//! repeated.
 
 use meshtf::device::Task;
 use meshtf::graph::{self, Attr, Graph, NodeDef};
 use meshtf::tensor::Tensor;
 
-/// Rows of a batch, whoever computes them.
+/// Rows of a batch, over all workers.
 const BATCH: usize = 100;
 
-/// What a worker's nodes are called in TensorFlow's graph for two workers: what its names begin with.
+/// The prefix of a worker's nodes in TensorFlow's graph for two workers.
 const TOWER: &str = "ps_1/";
 const OTHER_TOWER: &str = "ps_2/";
 
-/// A graph, and what it calls its parts.
+/// A graph, and the names of its parts.
 pub struct Program {
     pub title: String,
     pub graph: Graph,
     /// The master first.
     pub tasks: Vec<Task>,
-    /// Trains one step.
+    /// The node that trains one step.
     pub train: &'static str,
-    /// What `loss` is computed of: a whole batch.
+    /// The placeholders of `loss`: a whole batch.
     evaluated: (&'static str, &'static str),
     pub loss: &'static str,
-    /// The placeholders of x and y that a step is fed through, worker by worker.
+    /// The placeholders of x and y for a step, worker by worker.
     fed: Vec<(String, String)>,
 }
 
@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// What the weights begin with: the values that the random initialisers are fed in place of their own.
+    /// The initial weights: values that are fed in place of the random initialisers' own.
     pub fn initial(&self) -> Vec<(&'static str, Tensor)> {
         let mut numbers = Numbers::new(1);
         [("W1", [1, 16]), ("W2", [16, 32]), ("W3", [32, 1])]
@@ -90,7 +90,7 @@ impl Program {
             .collect()
     }
 
-    /// The feeds that train on `batch`, each worker on its share.
+    /// The feeds for training on `batch`, each worker on its share.
     pub fn feeds<'a>(&'a self, batch: &Batch) -> Vec<(&'a str, Tensor)> {
         let share = |i: usize| i * BATCH / self.fed.len();
         let parts = self.fed.iter().enumerate().flat_map(|(i, (x, y))| {
@@ -100,7 +100,7 @@ impl Program {
         parts.collect()
     }
 
-    /// The feeds that evaluate the loss on `batch`.
+    /// The feeds for evaluating the loss on `batch`.
     pub fn evaluation(&self, batch: &Batch) -> Vec<(&'static str, Tensor)> {
         vec![(self.evaluated.0, column(&batch.x)), (self.evaluated.1, column(&batch.y))]
     }
@@ -119,7 +119,7 @@ impl Batch {
     }
 }
 
-/// The same numbers of [0, 1) each time, from a seed.
+/// The same numbers in [0, 1) each time, from a seed.
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -145,7 +145,7 @@ fn nodes(graph: &[u8]) -> Vec<NodeDef> {
     graph::read(graph).expect("a GraphDef of TensorFlow's").nodes
 }
 
-/// The graph for two workers, with a copy of the first worker's part for each of `towers`: worker i has the i-th.
+/// The graph for two workers, with a copy of the first worker's part for each of `towers`: the i-th for worker i.
 fn spread(nodes: Vec<NodeDef>, towers: &[String]) -> Vec<NodeDef> {
     let mut spread = Vec::new();
     for node in nodes {
@@ -179,7 +179,7 @@ fn spread(nodes: Vec<NodeDef>, towers: &[String]) -> Vec<NodeDef> {
     spread
 }
 
-/// A node whose own name, and those of the inputs it has of the first worker, are those of another worker's.
+/// A node whose name, and its inputs' names, are changed from the first worker's to another worker's.
 fn renamed(node: &NodeDef, tower: &str) -> NodeDef {
     let name = |name: &str| match name.strip_prefix('^') {
         Some(name) => format!("^{}", name.replacen(TOWER, tower, 1)),

@@ -1,4 +1,4 @@
-//! How fast the program trains, whether it learns, and what it holds meanwhile.
+//! How fast the program trains, whether it learns, and how much memory it uses.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::report::Report;
 /// Each figure is the best of this many rounds of this length: other load on the machine can only slow it down.
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(1500);
-/// Steps after which single and parallel training are held against each other.
+/// Steps after which single and parallel training are compared.
 const COMPARED_STEPS: usize = 200;
 
 /// A program on its tasks, initialised.
@@ -56,7 +56,7 @@ async fn loss(session: &Session, program: &Program) -> f32 {
     fetched[0].item().expect("a float32")
 }
 
-/// Trains on batches that are the same for every program; the losses before and after.
+/// Trains on batches that are the same for every program; returns the losses before and after.
 async fn train(session: &Session, program: &Program) -> (f32, f32) {
     let before = loss(session, program).await;
     let mut numbers = Numbers::new(3);
@@ -76,7 +76,7 @@ pub async fn loss_after_training(program: &Program) -> f32 {
     train(&session, program).await.1
 }
 
-/// Steps a second, with a `run` a step on fresh batches, and with the workers running ahead on one.
+/// Steps per second, with a `run` per step on fresh batches, and with the workers running ahead on one.
 pub async fn speed(report: &mut Report, program: &Program, single_loss: f32, recorded: u32, aim: &str) {
     let up = Up::start(program).await;
     let (before, after) = train(&up.session, program).await;
@@ -115,7 +115,7 @@ pub async fn speed(report: &mut Report, program: &Program, single_loss: f32, rec
     up.stop().await;
 }
 
-/// The best of several rounds: steps a second, and CPU seconds a step.
+/// The best of several rounds: steps per second, and CPU seconds per step.
 struct Best {
     rate: f64,
     cpu: f64,
@@ -134,7 +134,7 @@ impl Best {
     }
 }
 
-/// Resident memory of each process as a run goes on.
+/// Resident memory of each process during a run.
 pub async fn memory(report: &mut Report, program: &Program) {
     let up = Up::start(program).await;
     let feeds = program.feeds(&Batch::next(&mut Numbers::new(5)));
