@@ -43,12 +43,12 @@ impl Filled {
     pub const LEAST_ELEMENTS: usize = 64 << 10;
 
     /// # Errors
-    /// ResourceExhausted where the whole passes the limit of one tensor.
+    /// ResourceExhausted where the whole exceeds the limit of one tensor.
     pub fn new(element: Tensor, shape: Shape) -> Result<Filled> {
         let n = shape.limited_elements(element.dtype())?;
         let each = element.byte_len() + if element.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
         if n.saturating_mul(each) > MAX_TENSOR_BYTES {
-            let why = format!("a constant of shape {shape} passes the limit of {MAX_TENSOR_BYTES} bytes");
+            let why = format!("a constant of shape {shape} exceeds the limit of {MAX_TENSOR_BYTES} bytes");
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         Ok(Filled { element, shape })
@@ -65,7 +65,7 @@ impl Filled {
     /// The tensor itself.
     ///
     /// # Errors
-    /// ResourceExhausted where it passes the limit of one tensor, as one from elsewhere may.
+    /// ResourceExhausted where it exceeds the limit of one tensor, as one from elsewhere may.
     pub fn tensor(&self) -> Result<Tensor> {
         let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
         let n = shape.checked_elements(element.dtype())?;

@@ -75,13 +75,13 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(r#"{"dtype": "DT_INT32", "tensorContent": "AAAA"}"#, "takes 4 bytes, got 3");
     check(r#"{"dtype": "DT_INT32", "tensorContent": "A*AA"}"#, "no base64");
     check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"unknownRank": true}}"#, "not fully known");
-    check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "passes the limit");
-    check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "passes the limit");
+    check(r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "exceeds the limit");
+    check(r#"{"dtype": "DT_STRING", "tensorShape": {"dim": [{"size": 1000000000}]}}"#, "exceeds the limit");
     let wide = format!(
         r#"{{"dtype": "DT_STRING", "tensorShape": {{"dim": [{{"size": 1000000}}]}}, "stringVal": ["{}"]}}"#,
         "AAAA".repeat(1000)
     );
-    check(&wide, "passes the limit of 2147483647 bytes");
+    check(&wide, "exceeds the limit of 2147483647 bytes");
     // What a list of values leaves open is written out, and so has a limit of its own.
     let long = r#"{"dtype": "DT_FLOAT", "tensorShape": {"dim": [{"size": 100000000}]}, "floatVal": [1, 2]}"#;
     check(long, "past 268435456 bytes together");

@@ -212,11 +212,11 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": {"value": 1, "dtype": "resource"}"#, "$.nodes.y.dtype", "bool, string");
     check(r#""y": {"value": [1, 2], "shape": [3]}"#, "$.nodes.y.value", "2 values do not fill shape [3]");
     check(r#""y": {"value": 1, "shape": [2.5]}"#, "$.nodes.y.shape[0]", "whole number");
-    check(r#""y": {"value": 0, "dtype": "float64", "shape": [300000000]}"#, "$.nodes.y.value", "passes the limit");
+    check(r#""y": {"value": 0, "dtype": "float64", "shape": [300000000]}"#, "$.nodes.y.value", "exceeds the limit");
     check(
         r#""x": {"value": 0, "shape": [500000000]}, "y": {"value": 0, "shape": [600000000]}"#,
         "$.nodes.y.value",
-        "passes the limit",
+        "exceeds the limit",
     );
     check(r#""b/c": {"op": "Add", "attrs": 1}"#, "$.nodes[\"b/c\"].attrs", "an object of attributes");
     check(r#""a b": 1"#, "$.nodes[\"a b\"]", "begins with a letter, a digit, '.' or '_'");
