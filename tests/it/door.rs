@@ -229,8 +229,8 @@ fn announced_but_unsent_messages_block_nobody() {
         let theirs = session(&third, &create(&graph(), None));
         works(&third, &theirs, 1_000_000);
         for (stranger, claim) in waiting {
-            refused(silent.answer(stranger), DEADLINE, "of the request came");
-            refused(known.answer(claim), DEADLINE, "of the request came");
+            refused(silent.answer(stranger), DEADLINE, "of the request in");
+            refused(known.answer(claim), DEADLINE, "of the request in");
         }
     });
 }

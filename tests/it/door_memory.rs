@@ -65,7 +65,7 @@ fn strangers_that_exhaust_their_budget_keep_nobody_out() {
     // Each but the last is evicted, at the latest for the next one.
     waiting.pop();
     for call in waiting {
-        refused(stranger.answer(call), EXHAUSTED, "have not shown the door's token");
+        refused(stranger.answer(call), EXHAUSTED, "have not shown the token");
     }
     stays_within(&node, before, 100_000);
 }

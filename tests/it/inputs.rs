@@ -221,7 +221,7 @@ fn feeds_as_they_are_typed() {
 fn names_that_are_asked_for() {
     let graph = nodes(r#""y": 2, "n": {"op": "NoOp"}"#);
     refused(&graph, &["--fetch", "z"], &["fetch z: The operation, 'z', does not exist in the graph"]);
-    refused(&graph, &["--run", "y:0"], &["run y:0: ", "a node, whose name has no :PORT"]);
+    refused(&graph, &["--run", "y:0"], &["run y:0: ", "the name of a node, without :PORT"]);
     refused(&graph, &["--fetch", "n"], &["fetch n: ", "--run"]);
     refused(nodes(r#""y": {"op": "Neg", "inputs": [2], "control": ["zz"]}"#), &[], &[r#"control input "zz" names"#]);
     refused(
@@ -238,5 +238,5 @@ fn names_that_are_asked_for() {
     );
     let variable = nodes(r#""y": {"op": "VariableV2", "attrs": {"dtype": "float32", "shape": []}}"#);
     run(variable, &[]).expect(3).complains(&["uninitialized value y (node y, on /job:"]);
-    refused(nodes(r#""y": 2"#), &["--target", "local/99999999999"], &["too large; the most is 4294967295"]);
+    refused(nodes(r#""y": 2"#), &["--target", "local/99999999999"], &["too large; the maximum is 4294967295"]);
 }

@@ -221,7 +221,7 @@ fn a_wrong_key_is_told_at_once() {
     for command in [&["ps"][..], &["submit", &sandbox.file("graph.json", SPLIT_238)]] {
         let arguments = [command, &["--peer", zero.address()]].concat();
         let ended =
-            stranger.run(&arguments).expect(4).complains(&["not let into mesh", "another mesh key", "meshtf join"]);
+            stranger.run(&arguments).expect(4).complains(&["not admitted to mesh", "another mesh key", "meshtf join"]);
         // Detected in milliseconds; the search for others, which would take eight seconds, does not begin.
         assert!(ended.took < Duration::from_secs(4), "{:?}", ended.took);
     }
