@@ -41,25 +41,27 @@ type Outcome = Result<Exit, Trouble>;
 
 const EXAMPLES: &str = "\
 Examples:
-  meshtf node --name local/0                  serve a task; on the next machine or terminal: local/1
-  meshtf submit graph.json                    run a graph on the nodes that are up, print its fetches
+  meshtf node --name local/0     serve a task; elsewhere: --name local/1
+  meshtf submit graph.json       run a graph on the nodes that are up
   meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
-  meshtf run graph.json                       the same in this process, without a network
-  meshtf plan graph.json                      show placement and transfers without running
-  meshtf ps                                   list the tasks that are up
-  meshtf ticket                               then, on another machine: meshtf join TICKET
+  meshtf run graph.json          the same in this process, without a network
+  meshtf plan graph.json         show placement and transfers without running
+  meshtf ps                      list the tasks that are up
+  meshtf ticket                  then, on another machine: meshtf join TICKET
 
 Exit codes:
   0  success
   1  verify: a case differs
-  2  bad input: the command line, a file, the graph, a feed, a fetch, a name, or output that cannot be written
+  2  bad input: the command line, a file, the graph, a feed, a fetch, a name;
+     or output that cannot be written
   3  the graph failed while running, or some of its variables are uninitialized
-  4  the mesh: no node up, a task down or lost, a full node, a rejected key, a name already taken
+  4  the mesh: no node up, a task down or lost, a full node, a rejected key,
+     a name already taken
   5  timed out
   130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps
 
 Environment:
-  MESHTF_HOME    folder with the mesh key and the registry of this machine's nodes
+  MESHTF_HOME    folder with the mesh key and this machine's node registry
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
@@ -70,7 +72,7 @@ Environment:
 #[derive(Debug, Parser)]
 #[command(name = "meshtf", version, max_term_width = 110, after_help = EXAMPLES, propagate_version = true)]
 pub struct Cli {
-    /// Say more on stderr; twice for even more
+    /// Log more on stderr; repeat for even more
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
@@ -87,7 +89,7 @@ enum Command {
     Run(run::Args),
     /// List the tasks that are up
     Ps(ps::Args),
-    /// Show where each node of a graph would run and what would be transferred
+    /// Show placement and transfers of a graph without running it
     Plan(plan::Args),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),

@@ -30,8 +30,11 @@ Examples:
   meshtf node --name local/0
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
-  meshtf node --name local/0 --grpc 127.0.0.1:2222       for tf.Session(\"grpc://127.0.0.1:2222\")
-  meshtf node --name worker/0 --cluster cluster.json     {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
+  meshtf node --name local/0 --grpc 127.0.0.1:2222
+  meshtf node --name worker/0 --cluster cluster.json
+
+Clients of --grpc 127.0.0.1:2222 use tf.Session(\"grpc://127.0.0.1:2222\").
+A cluster.json: {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
 pub struct Args {
     /// Task to serve, local/0 or /job:local/task:0
     #[arg(long, value_name = "TASK")]

@@ -12,12 +12,12 @@ use crate::memory::Bytes;
 use crate::plan::{Plan, Why};
 use crate::protocol::SessionOptions;
 
-/// Show where each node of a graph would run and what would be transferred
+/// Show placement and transfers of a graph without running it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf plan graph.json
-  meshtf plan graph.json --local                 as `meshtf run` would, without a mesh
+  meshtf plan graph.json --local          like `meshtf run`, without a mesh
   meshtf plan graph.json --fetch y --json | jq '.transfers[].bytes'")]
 pub struct Args {
     #[command(flatten)]

@@ -21,7 +21,8 @@ Examples:
   meshtf ps --json | jq -r '.[].task'
   meshtf ps --peer 10.0.0.7:4001
 
-Under the list stands which tasks cannot reach each other, where there are such: steps that need both fail.")]
+Below the list are tasks that cannot reach each other, if there are any: steps
+that need both fail.")]
 pub struct Args {
     /// Print a list of objects: task, peer, incarnation, addresses, devices, since, cannot_reach
     #[arg(long)]

@@ -27,11 +27,11 @@ use crate::{RunOutput, Session, StepEvent, Steps};
 Examples:
   meshtf submit graph.json
   meshtf submit graph.json --fetch y --feed x=2.5
-  meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out results
+  meshtf submit graph.json --feed 'x=[[1,2],[3,4]]' --feed w=@w.npy --out out
   meshtf submit train.json --run init
-  meshtf submit train.json --init --steps 1000           start over, whatever the variables hold
+  meshtf submit train.json --init --steps 1000    start over
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
-  meshtf submit graph.json --target local/1 --soft-placement --json | jq .values.y.value")]
+  meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
     #[command(flatten)]
     graph: GraphArgs,

@@ -17,8 +17,8 @@ const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  meshtf ticket                                     then, on the other machine: meshtf join TICKET
-  meshtf ticket | ssh other-machine meshtf join -   without the ticket ever showing")]
+  meshtf ticket                           then, on the host: meshtf join TICKET
+  meshtf ticket | ssh host meshtf join -  without showing the ticket")]
 pub struct Args {
     #[command(flatten)]
     mesh: MeshArgs,

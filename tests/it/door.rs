@@ -331,7 +331,7 @@ fn the_least_recently_used_session_is_evicted() {
     // The door is full. The others were just used, and their client is connected: its own least recent one is evicted.
     works(&client, &first, 4);
     let next = session(&client, &create(&graph(), None));
-    refused(client.call("RunStep", &step(&second, &[], "y:0")), ABORTED, "1024 sessions were open at this door");
+    refused(client.call("RunStep", &step(&second, &[], "y:0")), ABORTED, "its limit of 1024 sessions");
     works(&client, &first, 4);
     works(&client, &next, 4);
     // Sessions of a client that has gone are evicted first.

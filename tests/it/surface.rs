@@ -195,8 +195,8 @@ fn a_timeout_has_its_own_exit_code() {
             "next": { "op": "QueueDequeueV2", "inputs": ["queue"], "attrs": { "component_types": ["float32"] } } },
           "fetch": ["next"] }"#,
     );
-    sandbox.run(&["submit", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
-    sandbox.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["not done after 0.5 s"]);
+    sandbox.run(&["submit", &graph, "--timeout", "0.5"]).expect(5).complains(&["timed out after 0.5 s"]);
+    sandbox.run(&["run", &graph, "--timeout", "0.5"]).expect(5).complains(&["timed out after 0.5 s"]);
 }
 
 #[test]
