@@ -173,7 +173,8 @@ fn paths(dir: &DataDir, name: &[u8]) -> Result<Vec<PathBuf>> {
 
 /// The tensors that a file lists.
 fn listed(table: &mut Table) -> Result<Vec<proto::Tensor>> {
-    let value = table.get(META_KEY)?.ok_or_else(|| data_loss("it has no list of tensors, so it is no checkpoint"))?;
+    let value =
+        table.get(META_KEY)?.ok_or_else(|| data_loss("it has no list of tensors, so it is not a checkpoint"))?;
     let value = value.as_ref();
     if value.len() > MAX_META_BYTES {
         let why = format!("its list of tensors exceeds the limit of {MAX_META_BYTES} bytes");
