@@ -1,7 +1,11 @@
 //! How a message lies on a wire: a prefix of fixed length, a postcard header, then the tensors' elements as they are.
+//! docs/protocol.md defines it byte by byte.
 //!
-//! Pure. The same frame travels on the control stream and on a bulk socket. Nothing here trusts a length: what a frame
-//! claims is held against the limits before anything is allocated for it.
+//! Pure. The same frame travels on the control stream and on a bulk stream. Nothing here trusts a length: what a frame
+//! claims is compared with the limits before anything is allocated for it.
+
+#[cfg(test)]
+mod layout;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +70,7 @@ pub struct Taken {
 /// What is said first on a control stream: with which link the two may go on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// The number of the link that begins where none goes on. It is drawn at random.
+    /// The number of the new link, if none goes on. It is drawn at random.
     pub fresh: u64,
     /// The link that the sayer has with the peer.
     pub link: Option<LinkNumbers>,
@@ -83,7 +87,7 @@ pub struct LinkNumbers {
 }
 
 impl Standing {
-    /// The link that goes on where one end said this and the other `theirs`: the one that both have.
+    /// The link that goes on if one end said this and the other `theirs`: the one that both have.
     pub fn goes_on(&self, theirs: &Standing) -> Option<LinkNumbers> {
         self.link.filter(|link| theirs.link == Some(LinkNumbers { own: link.theirs, theirs: link.own }))
     }
@@ -222,7 +226,7 @@ pub fn encode_head(envelope: &Envelope) -> Result<(Prefix, Vec<u8>), MeshError> 
 /// A frame of `kind` around a value, for the control stream.
 ///
 /// # Errors
-/// Where the value cannot be encoded.
+/// If the value cannot be encoded.
 pub fn encode_value(kind: Kind, value: &impl Serialize) -> Result<Vec<u8>, MeshError> {
     let mut frame = postcard::to_extend(value, vec![0; PREFIX_BYTES])
         .map_err(|error| MeshError::Encode { why: error.to_string() })?;
@@ -252,7 +256,7 @@ pub fn payload_bytes(envelope: &Envelope) -> usize {
 /// The header of a message.
 ///
 /// # Errors
-/// Where it is not one, where a tensor has no such shape or dtype, and where the tensors do not take exactly
+/// If it is not one, if a tensor cannot have such a shape or dtype, or if the tensors do not take exactly
 /// `payload_bytes`.
 pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failure> {
     let header: Header = postcard::from_bytes(bytes)
@@ -270,10 +274,10 @@ pub fn decode_header(bytes: &[u8], payload_bytes: usize) -> Result<Header, Failu
     Ok(header)
 }
 
-/// So many bytes of a header tell who is to be told that it could not be taken.
+/// So many bytes of a header are enough to find out who has to be told that the message could not be taken.
 pub const TELLING_BYTES: usize = 1024;
 
-/// A message that stands for a large one that could not be taken, so that whoever waits for it is told: made from the first
+/// A message that stands for a large one that could not be taken, so that those who wait for it are told: made from the first
 /// bytes of its header, it says which request, step or pieces that is about. `None` if those bytes do not say.
 pub fn stand_in(header: &[u8]) -> Option<Message> {
     let ((reader, kind), rest) = postcard::take_from_bytes::<(u32, u32)>(header).ok()?;

@@ -1,0 +1,98 @@
+//! One frame of each kind, byte by byte, as docs/protocol.md defines them.
+
+use super::*;
+use crate::protocol::{ToClient, ToMaster};
+
+/// The fields of a prefix, as they lie in it.
+#[rustfmt::skip]
+fn prefix(kind: u8, header: u8, payload: u8) -> Vec<u8> {
+    vec![
+        kind,
+        header, 0, 0, 0,
+        payload, 0, 0, 0, 0, 0, 0, 0,
+        5, 0, 0, 0, 0, 0, 0, 0,             // number
+        0, 0, 0, 0, 0, 0, 0, 0,             // after
+        0, 0, 0, 0, 0, 0, 0, 0,             // behind
+        4, 3, 0, 0, 0, 0, 0, 0,             // frames taken: 0x304
+        0, 0, 0, 0, 0, 1, 0, 0,             // bulk taken: 1 << 40
+    ]
+}
+
+fn stamped(mut frame: Vec<u8>) -> Vec<u8> {
+    stamp(&mut frame, 5, Taken { frames: 0x304, bulk: 1 << 40 });
+    frame
+}
+
+#[test]
+fn every_kind_of_frame_has_its_bytes() {
+    let check = |frame: Vec<u8>, prefix: Vec<u8>, header: &[u8], payload: &[u8]| {
+        assert_eq!(stamped(frame), [&prefix, header, payload].concat());
+    };
+
+    let (session, id) = (SessionId(1), RequestId(7));
+    let done = ToMaster::Done { piece: PieceId { session, number: 4 }, step: 300 };
+    // To a master, variant 3: session, number of the piece, step; then no tensors.
+    check(tests::whole(&done.into()), prefix(0, 7, 0), &[3, 3, 1, 4, 0xac, 2, 0], &[]);
+
+    let tensors =
+        vec![Tensor::vector(vec![1.5f32, -2.0]), Tensor::vector(vec![b"a".to_vec(), vec![]]), Tensor::scalar(true)];
+    let fetched = Envelope::new(ToClient::Fetched { id, step: 3 }, tensors);
+    #[rustfmt::skip]
+    let header = [
+        2, 1, 7, 3,                         // to a client, variant 1: id, step
+        3,                                  // tensors
+        2, 1, 2, 0,                         // float32, shape [2], no strings
+        13, 1, 2, 1, 2, 1, b'a', 0,         // string, shape [2], two strings: "a" and ""
+        12, 0, 0,                           // bool, shape [], no strings
+    ];
+    let payload = [0, 0, 0xc0, 0x3f, 0, 0, 0, 0xc0, 1];
+    check(tests::whole(&fetched), prefix(0, 20, 9), &header, &payload);
+
+    check(empty_frame(Kind::Ping).to_vec(), prefix(1, 0, 0), &[], &[]);
+
+    let refusal = |refusal| encode_value(Kind::Refused, &refusal).unwrap();
+    let holder = Holder { peer: crate::protocol::Peer::new("p"), addresses: vec!["/x".to_owned()], since_unix_ms: 128 };
+    let taken = Refusal::TaskTaken { task: Task::new("ps", 2), holder };
+    // Variant 0: job, index; peer, one address, 128.
+    check(refusal(taken), prefix(2, 13, 0), &[0, 2, b'p', b's', 2, 1, b'p', 1, 2, b'/', b'x', 0x80, 1], &[]);
+    check(refusal(Refusal::OtherMesh { mesh: "den".into() }), prefix(2, 5, 0), &[1, 3, b'd', b'e', b'n'], &[]);
+    check(refusal(Refusal::OtherVersion { version: 2 }), prefix(2, 2, 0), &[2, 2], &[]);
+    check(refusal(Refusal::Crowded { limit: 1024 }), prefix(2, 3, 0), &[3, 0x80, 8], &[]);
+
+    check(empty_frame(Kind::Call).to_vec(), prefix(3, 0, 0), &[], &[]);
+
+    let standing = Standing {
+        fresh: 9,
+        link: Some(LinkNumbers { own: 1, theirs: 2 }),
+        taken: Taken { frames: 300, bulk: 2 },
+        bulk_beyond: vec![4, 5],
+    };
+    // The fresh number; the link; what was taken of it; two numbers beyond.
+    let header = [9, 1, 1, 2, 0xac, 2, 2, 2, 4, 5];
+    check(encode_value(Kind::Standing, &standing).unwrap(), prefix(4, 10, 0), &header, &[]);
+}
+
+#[test]
+fn the_order_that_a_message_asks_for_stands_in_its_prefix() {
+    let prefix = Prefix {
+        kind: Kind::Message,
+        header_bytes: 0x0102_0304,
+        payload_bytes: 0x0a_0000_000b,
+        number: 1,
+        after: 0x0203,
+        behind: u64::MAX,
+        taken: Taken::default(),
+    };
+    #[rustfmt::skip]
+    let bytes = [
+        0,
+        4, 3, 2, 1,
+        0x0b, 0, 0, 0, 0x0a, 0, 0, 0,
+        1, 0, 0, 0, 0, 0, 0, 0,
+        3, 2, 0, 0, 0, 0, 0, 0,
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(prefix.encode(), bytes);
+}
