@@ -4,16 +4,16 @@
 
 use std::io;
 
-/// What a process asks for where the system lets it: nine sockets for each of a thousand peers are far below, and what some
-/// systems refuse is far above.
+/// What a process asks for, if the system allows it: far more than nine sockets for each of a thousand peers, and far less than
+/// what some systems refuse.
 const WANTED: u64 = 65_536;
-/// What is assumed where the system does not say.
+/// What is assumed if the system does not say.
 const ASSUMED: u64 = 1024;
 
-/// Raises this process's soft limit towards its hard one, and answers what it is then.
+/// Raises this process's soft limit towards its hard one, and returns the new soft limit.
 ///
 /// # Errors
-/// Where the system does not let it; the limit is as it was.
+/// If the system does not allow it; the limit stays as it was.
 #[cfg(unix)]
 pub(crate) fn raise() -> io::Result<usize> {
     let mut limits = limits()?;

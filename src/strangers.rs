@@ -1,10 +1,11 @@
-//! Sockets whose other side has proven nothing yet: how many there may be, from where, and which goes when one more comes.
+//! Sockets whose other side has proven nothing yet: how many there may be, from which addresses, and which one is closed when
+//! one more comes.
 //!
-//! A port keeps one table of them. A newcomer gets a place, and if there is none left another stranger has to go for it: of
-//! the address that holds the most places, and of those who have come as far as most of its strangers have, who has stood
-//! there the longest. So a crowd from one address costs that address its own places, and wherever the crowd stops, one that
-//! comes after it and goes on gets through. Some places are kept for addresses that somebody has proven himself from. What a proof is, is for
-//! the port to say; nothing here reads a byte.
+//! A port keeps one table of them. A newcomer gets a place. If none is left, another stranger loses its place: one from the
+//! address that holds the most places; among those, one that has progressed as far as most strangers of that address; among
+//! those, the one that has been at that stage the longest. So a crowd from one address costs that address its own places, and
+//! at whatever stage the crowd stops, a newcomer that goes on gets through. Some places are kept for addresses from which the
+//! key was proven before. The port decides what a proof is; nothing here reads a byte.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,14 +19,14 @@ use tokio::sync::Notify;
 use crate::descriptors;
 use crate::lock::lock;
 
-/// Fewest and most strangers of one port. Between them it is the part of all descriptors that one in so many stands for:
-/// whatever strangers do, the rest is left for those who have proven themselves, and for files.
+/// Fewest and most strangers of one port. Between them it is one place for so many descriptors: the others are left for peers
+/// that have proven the key, and for files.
 const FEWEST_PLACES: usize = 16;
 const MOST_PLACES: usize = 256;
 const DESCRIPTORS_A_PLACE: usize = 8;
 /// Fewest places that one address may hold; otherwise it is a quarter of them.
 const FEWEST_OF_ONE: usize = 8;
-/// Most addresses that are remembered as those of somebody who has proven himself.
+/// Most addresses that are remembered because the key was proven from there.
 const MAX_KNOWN: usize = 1024;
 /// How often a lack of descriptors is logged.
 const COMPLAINTS: Duration = Duration::from_secs(60);
@@ -38,15 +39,15 @@ pub(crate) struct Strangers {
 
 #[derive(Default)]
 struct Table {
-    /// Who is here, in the order they came.
+    /// The strangers that have a place, in the order they came.
     here: BTreeMap<u64, Place>,
     /// How many were told to go and have not gone yet.
     leaving: usize,
-    /// Counts who came.
+    /// Counts the strangers that came.
     came: u64,
-    /// Counts each step that one of them came further, the first of which is to come at all.
+    /// Counts each step of progress of any of them; the first step is to connect.
     steps: u64,
-    /// Where somebody has proven himself, and at which count that was last.
+    /// The addresses from which the key was proven, and the count of arrivals when that was last.
     known: BTreeMap<Origin, u64>,
     complained: Option<Instant>,
 }
@@ -54,7 +55,7 @@ struct Table {
 struct Place {
     from: Origin,
     progress: Progress,
-    /// Which step it was that brought it so far.
+    /// The number of the step that brought it to this stage.
     since: u64,
     go: Arc<Notify>,
 }
@@ -70,7 +71,8 @@ pub(crate) enum Progress {
     Secured,
 }
 
-/// Where a stranger comes from: an IPv4 address, or the /64 of an IPv6 address, since whoever has one has all of it.
+/// The origin of a stranger: an IPv4 address, or the /64 of an IPv6 address, since a machine that has one address of a /64 can
+/// have all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin(IpAddr);
 
@@ -130,8 +132,8 @@ impl Strangers {
         Some(Stranger { strangers: Arc::clone(self), number, go })
     }
 
-    /// A socket could not be accepted. Where that was for a lack of descriptors, half of the strangers have to give theirs
-    /// back, and the log says so once a minute at most. Whoever accepts is to pause before the next try.
+    /// A socket could not be accepted. If there was no descriptor left, half of the strangers have to give theirs back, and the
+    /// log says so once a minute at most. The caller has to pause before the next try.
     pub fn could_not_accept(&self, error: &io::Error) {
         if !descriptors::are_exhausted(error) {
             return;
@@ -158,7 +160,7 @@ impl Strangers {
 }
 
 impl Table {
-    /// Who of those from `among` goes first.
+    /// Which one of those from `among` goes first.
     fn first_to_go(&self, among: impl Fn(&Origin) -> bool) -> Option<u64> {
         let mut held: BTreeMap<Origin, usize> = BTreeMap::new();
         let mut alike: BTreeMap<(Origin, Progress), usize> = BTreeMap::new();
@@ -204,7 +206,7 @@ impl Stranger {
         }
     }
 
-    /// It has proven itself, and is none any more: its address is known from now on.
+    /// It has proven the key and is no stranger any more: its address is known from now on.
     pub fn proved(self) {
         let mut table = self.strangers.table();
         if let Some(from) = table.here.get(&self.number).map(|place| place.from) {
@@ -212,7 +214,7 @@ impl Stranger {
         }
     }
 
-    /// Ready once it is to go, to make room.
+    /// Ready once it has to go, so that another gets its place.
     pub fn told_to_go(&self) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.go).notified_owned()
     }
@@ -273,7 +275,7 @@ mod tests {
         crowd.come("10.0.0.1", 3);
         crowd.come("10.0.0.66", 300);
         assert_eq!((crowd.count("10.0.0.66"), crowd.count("10.0.0.1")), (16, 3));
-        // Who came last, of that very address, has a place.
+        // The last one, of that same address, has a place.
         assert_eq!(crowd.here.last().map(|(_, last)| last.number), Some(303));
     }
 
@@ -309,7 +311,7 @@ mod tests {
     fn who_stands_with_the_crowd_goes_first() {
         let numbers = |crowd: &Crowd| crowd.here.iter().map(|(_, stranger)| stranger.number).collect::<Vec<_>>();
         let stages = [Progress::Silent, Progress::Spoke, Progress::Secured];
-        // One after the other is at each stage, and the crowd, of which sixteen have room, is at one of them.
+        // The first three are at one stage each, and the crowd, which has sixteen places, is at one of them.
         for stops in stages {
             let mut crowd = Crowd::new(64);
             crowd.come("10.0.0.1", 3);
@@ -323,7 +325,7 @@ mod tests {
             let mut left: Vec<u64> = (1..=3).filter(|number| stages[*number as usize - 1] != stops).collect();
             left.extend(90..=103);
             assert_eq!(numbers(&crowd), left, "{stops:?}");
-            // One that goes on passes the crowd, whatever it does.
+            // One that goes on passes the crowd, at whatever stage the crowd stops.
             crowd.come("10.0.0.1", 1);
             for at in stages {
                 crowd.here.iter().find(|(_, stranger)| stranger.number == 104).unwrap().1.is_at(at);
