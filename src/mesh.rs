@@ -3,17 +3,15 @@
 //! [`Mesh::join`] makes this process a participant; from then on [`Mesh::send`] carries messages to peers and an
 //! [`Inbox`] takes what they send. Small messages go over one stream per peer ([`control`]), large ones over sockets of
 //! their own ([`transfer`]), all of it after the proof of the mesh key ([`admission`]). Connections may break; the [`link`]
-//! between two participants goes on over the next. What a message means is nobody's business here.
+//! between two participants goes on over the next. The mesh does not look at what a message means.
 
 mod address;
 mod admission;
 mod bulk_queue;
 mod cause;
-mod certificate;
 mod control;
 mod discovery;
 mod driver;
-mod entry;
 mod error;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -25,9 +23,11 @@ mod key;
 mod link;
 mod links;
 mod order;
+mod port;
 mod registry;
 mod roster;
 mod sent;
+mod single;
 mod ticket;
 mod transfer;
 mod transport;
@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use address::is_loopback;
+pub use address::{Multiaddr, parse_address};
 pub use discovery::Attempt;
 use discovery::Search;
 pub use error::{Holder, KeyError, MeshError};
@@ -53,18 +54,24 @@ pub use libp2p::identity::Keypair;
 pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::admission::Gate;
 use self::driver::{Command, Driver};
 use self::link::Link;
+use self::port::Port;
 use self::roster::Roster;
+use self::transport::Transport;
+use self::transport::tcp::Tcp;
 use crate::device::Task;
 use crate::lock::lock;
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
 
+/// Most requests to the driver that wait.
+const MAX_COMMANDS: usize = 16;
 /// Most messages to this participant itself that wait.
 const MAX_LOCAL: usize = 16 << 10;
 
-/// What takes the messages and hears who is there. Called on the connection's own task, so nothing here may block; a
-/// value that takes time is put into a queue. [`Mesh::send`] may be called from here, [`Mesh::leave`] may not.
+/// What takes the messages and hears who is there. It is called on the connection's own task, so it must not block: what
+/// takes time goes into a queue. [`Mesh::send`] may be called from here, [`Mesh::leave`] may not.
 pub trait Inbox: Send + Sync {
     /// The handle to answer with; called once, before the first message is delivered.
     fn joined(&self, _mesh: &Mesh) {}
@@ -83,8 +90,8 @@ pub trait Inbox: Send + Sync {
     /// A connection that breaks is not that: what was on it comes over the next.
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str);
 
-    /// A while after `down` of a peer that held a task: whoever else lost it has noticed by now. Whoever did not can reach
-    /// it, though this participant could not; it may be up here again, too.
+    /// Called a while after `down` of a peer that held a task. Others that lost the peer have noticed by now; those that have
+    /// not can reach it, though this participant could not. It may be up here again, too.
     fn parted(&self, _peer: &Peer, _task: &Task, _why: &str) {}
 }
 
@@ -93,7 +100,7 @@ pub trait Inbox: Send + Sync {
 pub enum Admission {
     /// Those who can prove that they have the key.
     Key(MeshKey),
-    /// Everybody who can reach the port and is open too.
+    /// Anybody who can reach the port and is open too.
     Open,
 }
 
@@ -103,20 +110,20 @@ pub struct MeshConfig {
     /// Name of the mesh; participants of others are strangers.
     pub mesh: String,
     pub admission: Admission,
-    /// Drawn anew for every start, unless told otherwise.
+    /// A new one for every start, unless told otherwise.
     pub identity: Keypair,
     /// The task to hold; `None` for a client, which hosts nothing and need not be reachable.
     pub task: Option<Task>,
     /// What the task has. GPUs that are found later are told with [`Mesh::set_devices`].
     pub devices: Vec<DeviceInfo>,
-    /// Where to listen, `host:port` or multiaddrs. Empty: a node on a free port of every interface, a client nowhere.
-    pub listen: Vec<String>,
-    /// Peers to dial whatever discovery finds, `host:port` or multiaddrs; names are resolved anew at every try.
-    pub peers: Vec<String>,
-    /// As `peers`, but brought by a ticket some time ago: who is there now may be somebody else.
-    pub remembered: Vec<String>,
+    /// Where to listen. Empty: a node on a free port of every interface, a client nowhere.
+    pub listen: Vec<Multiaddr>,
+    /// Peers to dial whatever discovery finds; names are resolved again at every try.
+    pub peers: Vec<Multiaddr>,
+    /// As `peers`, but brought by a ticket some time ago: another node may be there now.
+    pub remembered: Vec<Multiaddr>,
     /// Fixed addresses, of a cluster file: a node listens on its own and dials the others.
-    pub fixed: BTreeMap<Task, String>,
+    pub fixed: BTreeMap<Task, Multiaddr>,
     /// Folder where the processes of one machine find each other.
     pub registry: Option<PathBuf>,
     /// Look for peers on the LAN.
@@ -150,7 +157,7 @@ impl MeshConfig {
     /// registry folder and mDNS. `open` runs without the key.
     ///
     /// # Errors
-    /// [`MeshError::Key`] where the name is none, there is no key, or the user's folder cannot be used.
+    /// [`MeshError::Key`] if the name is not valid, there is no key, or the user's folder cannot be used.
     pub fn of_user(mesh: &str, open: bool) -> Result<Self, MeshError> {
         MeshConfig::at_home(&home()?, mesh, open)
     }
@@ -188,9 +195,19 @@ impl Mesh {
     /// A client that knows of nobody is back at once, with an empty cluster to [`watch`](Mesh::watch).
     ///
     /// # Errors
-    /// [`MeshError::TaskTaken`] where a live node holds the task; otherwise what is wrong with the configuration, or what
+    /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise what is wrong with the configuration, or what
     /// the operating system refused.
     pub async fn join(config: MeshConfig, inbox: Arc<dyn Inbox>) -> Result<Mesh, MeshError> {
+        let tcp = Tcp::new(&config.identity)?;
+        Mesh::join_over(vec![Arc::new(tcp)], config, inbox).await
+    }
+
+    /// As [`Mesh::join`], over these transports. Of several that handle an address, the first is used.
+    async fn join_over(
+        transports: Vec<Arc<dyn Transport>>,
+        config: MeshConfig,
+        inbox: Arc<dyn Inbox>,
+    ) -> Result<Mesh, MeshError> {
         check_mesh_name(&config.mesh)?;
         let hello = Hello {
             version: VERSION,
@@ -199,18 +216,18 @@ impl Mesh {
             incarnation: Incarnation(crate::random::u64()),
             devices: config.devices.clone(),
             addresses: Vec::new(),
-            bulk_addresses: Vec::new(),
             since_unix_ms: unix_ms(),
             claims_since_unix_ms: unix_ms(),
             settled: false,
             peers: Vec::new(),
             out_of_reach: Vec::new(),
         };
-        let gate = Arc::new(admission::Gate::new(&config.identity, &config.mesh, config.admission.clone())?);
-        let me = Peer::new(config.identity.public().to_peer_id().to_string());
-        let roster = Arc::new(Roster::new(hello, me, inbox, gate));
+        let id = config.identity.public().to_peer_id();
+        let gate = Gate::new(id, &config.mesh, config.admission.clone());
+        let port = Arc::new(Port::new(transports, gate));
+        let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
         let search = Arc::new(Mutex::new(Search::default()));
-        let (commands, received) = mpsc::channel(16);
+        let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let driver = Driver::start(config, roster.clone(), received, search.clone()).await?;
         let (met, everybody) = oneshot::channel();
         tokio::spawn(driver.run(met));
@@ -250,7 +267,7 @@ impl Mesh {
         self.roster.incarnation
     }
 
-    /// The nodes that are up, this one among them where it holds a task.
+    /// The nodes that are up, this one among them if it holds a task.
     pub fn cluster(&self) -> Arc<Cluster> {
         self.roster.cluster().borrow().clone()
     }
@@ -260,7 +277,7 @@ impl Mesh {
         self.roster.cluster()
     }
 
-    /// Whether every node that one of the connected peers tells of, and where to reach it, is connected too.
+    /// Whether every node that a connected peer names, with an address, is connected too.
     pub fn has_met_all(&self) -> bool {
         self.roster.has_met_all()
     }
@@ -270,20 +287,20 @@ impl Mesh {
         self.roster.is_met_by(task, peer)
     }
 
-    /// Whether one of the connected peers tells of a node that holds `task`, be it reachable from here or not.
+    /// Whether a connected peer names a node that holds `task`, reachable from here or not.
     pub fn is_told_of(&self, task: &Task) -> bool {
         self.roster.is_told_of(task)
     }
 
-    /// Whether there is no use in waiting: everybody who is known of turns this participant away, and among them is
-    /// somebody whose address was given.
+    /// Whether waiting is useless: every known peer turns this participant away, and the address of at least one of them was
+    /// given.
     pub fn is_turned_away(&self) -> bool {
         lock(&self.search).turned_away
     }
 
-    /// Sends a message; it is on its way or queued when this returns, comes once, and is lost only together with the link to
-    /// the peer, of which [`Inbox::down`] tells: connections that break on the way are replaced. Never blocks, and
-    /// may be called from any thread. To this participant itself, it comes to the inbox on a task of its own.
+    /// Sends a message. It is on its way or queued when this returns, and arrives once. It is lost only if the link to the
+    /// peer ends, which [`Inbox::down`] reports: connections that break on the way are replaced. Never blocks, and
+    /// may be called from any thread. A message to this participant itself reaches the inbox on a task of its own.
     ///
     /// # Errors
     /// [`MeshError::NotConnected`], [`MeshError::QueueFull`], [`MeshError::TooLarge`]: nothing was sent.
@@ -308,7 +325,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Queues a message; answers the link that is to be flushed, but for one to this participant itself.
+    /// Queues a message. Returns the link to flush; `None` for a message to this participant itself.
     fn queue(&self, to: &Peer, envelope: Envelope) -> Result<Option<Arc<Link>>, MeshError> {
         if *to == self.roster.me {
             return self.local.try_send(envelope).map(|()| None).map_err(|_| MeshError::QueueFull {
@@ -322,13 +339,13 @@ impl Mesh {
         Ok(Some(link))
     }
 
-    /// Sends what waits for it.
+    /// Sends what [`Mesh::send_soon`] queued.
     pub fn flush(&self) {
         let links = std::mem::take(&mut *lock(&self.unflushed));
         links.iter().for_each(|link| link.flush());
     }
 
-    /// Changes this node's devices and tells everybody.
+    /// Changes this node's devices and tells every peer.
     pub fn set_devices(&self, devices: Vec<DeviceInfo>) {
         self.roster.change(|hello| hello.devices = devices);
     }

@@ -1,6 +1,6 @@
-//! A participant of a mesh: joins it, hosts a worker and a master where it holds a task, opens sessions, leaves.
+//! A participant of a mesh: joins it, hosts a worker and a master if it holds a task, opens sessions, leaves.
 //!
-//! The face of the library for programs that run on a mesh; `meshtf node` and `meshtf submit` are thin around it.
+//! This is what programs that run on a mesh use; `meshtf node` and `meshtf submit` are thin layers over it.
 
 mod spec;
 
@@ -16,7 +16,7 @@ use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::lock::lock;
-use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey};
+use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::plan::{Plan, Signature, meant};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions, ToWorker};
 use crate::runtime::host::Host;
@@ -26,7 +26,7 @@ use crate::session::{Session, explain};
 /// How often [`Node::wait_until`] looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Name of the mesh where none is given.
+/// Name of the mesh if none is given.
 pub const DEFAULT_MESH: &str = "meshtf";
 
 /// How a participant joins, and what it hosts.
@@ -36,11 +36,11 @@ pub struct NodeConfig {
     pub task: Option<Task>,
     /// Name of the mesh.
     pub mesh: String,
-    /// What computes, where a task is held.
+    /// What computes, if a task is held.
     pub backend: BackendChoice,
-    /// Addresses to listen on, `host:port` or multiaddrs; empty: every interface, a free port.
+    /// Addresses to listen on, multiaddrs or `host:port`; empty: every interface, a free port.
     pub listen: Vec<String>,
-    /// Addresses to dial, beside what is discovered.
+    /// Addresses to dial, besides those that are discovered; multiaddrs or `host:port`.
     pub peers: Vec<String>,
     /// Without a mesh key: admit and dial everybody who is without one too.
     pub open: bool,
@@ -92,7 +92,7 @@ pub struct Node {
     router: Arc<dyn Router>,
 }
 
-/// The way from this node to every participant, itself included.
+/// Sends from this node to every participant, itself included.
 struct MeshRouter {
     mesh: OnceLock<Mesh>,
     host: OnceLock<Weak<Host>>,
@@ -177,11 +177,11 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Joins the mesh; with a task, serves it from then on. GPUs are looked for beside, and advertised when found.
+    /// Joins the mesh; with a task, serves it from then on. GPUs are looked for meanwhile, and advertised when found.
     ///
     /// # Errors
-    /// Where the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client's key
-    /// is not made: a node or a ticket brings it.
+    /// If the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client does not make
+    /// a key: a node or a ticket does.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
@@ -211,7 +211,7 @@ impl Node {
         self.task.as_ref()
     }
 
-    /// Who it is on the mesh.
+    /// Its PeerId.
     pub fn peer(&self) -> &Peer {
         self.mesh.peer()
     }
@@ -227,7 +227,7 @@ impl Node {
         self.task.as_ref().and_then(|task| cluster.member(task)).map(|own| own.devices.clone()).unwrap_or_default()
     }
 
-    /// Who is there now.
+    /// The nodes that are up now.
     pub fn cluster(&self) -> Arc<Cluster> {
         self.mesh.cluster()
     }
@@ -237,7 +237,7 @@ impl Node {
         &self.mesh
     }
 
-    /// Waits until all of `tasks` are there, or one at least where `tasks` is empty; whether they came within `limit`.
+    /// Waits until all of `tasks` are up, or at least one if `tasks` is empty. Returns whether they came up within `limit`.
     pub async fn wait_for(&self, tasks: &[Task], limit: Duration) -> bool {
         let mut watch = self.mesh.watch();
         let complete =
@@ -245,12 +245,12 @@ impl Node {
         matches!(tokio::time::timeout(limit, complete).await, Ok(Ok(_)))
     }
 
-    /// Whether a node holds `task`: one that is here, or one that somebody who is here tells of.
+    /// Whether a node holds `task`: one that is connected, or one that a connected peer names.
     pub fn is_up(&self, task: &Task) -> bool {
         self.mesh.cluster().member(task).is_some() || self.mesh.is_told_of(task)
     }
 
-    /// Waits until `holds`; whether it came to hold within `limit`.
+    /// Waits until `holds` returns true. Returns whether it did within `limit`.
     pub async fn wait_until(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         let looked = async {
             while !holds() {
@@ -260,19 +260,20 @@ impl Node {
         tokio::time::timeout(limit, looked).await.is_ok()
     }
 
-    /// Waits until all the nodes are there that those who are there tell of, `limit` at most. What is the first task then
-    /// is no accident of who answered first.
+    /// Waits until every node that a connected one names is connected too, `limit` at most. Then the first task by name does
+    /// not depend on which node answered first.
     pub async fn wait_for_all(&self, limit: Duration) {
         let mut watch = self.mesh.watch();
         let everybody = watch.wait_for(|_| self.mesh.has_met_all());
-        // Some may be out of reach from here; the mesh does without them.
+        // Some may be out of reach from here; the mesh works without them.
         let _unreached = tokio::time::timeout(limit, everybody).await.is_err();
     }
 
-    /// Opens a session whose master is `target`, or this node itself, or the first task there is by name.
+    /// Opens a session whose master is `target`; without one this node itself, or for a client the first task by name.
     ///
     /// # Errors
-    /// Unavailable where `target` is not there, with what is, or NotFound where its name is a slip of the pen; InvalidArgument where the graph is wrong.
+    /// Unavailable if `target` is not up, with the tasks that are; NotFound if its name looks like a typing error;
+    /// InvalidArgument if the graph is wrong.
     pub async fn session(&self, graph: Graph, target: Option<&Task>, options: SessionOptions) -> Result<Session> {
         let master = self.master(target)?;
         Session::open(Arc::clone(&self.host.client), master, &graph, options).await
@@ -295,7 +296,7 @@ impl Node {
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.
     ///
     /// # Errors
-    /// Unavailable where a task is not there; the others have forgotten theirs.
+    /// Unavailable if a task is not up; the others have forgotten theirs.
     pub fn clear_containers(&self, containers: &[String], tasks: &[Task]) -> Result<()> {
         let cluster = self.mesh.cluster();
         let clear = |task: &Task| {
@@ -310,10 +311,10 @@ impl Node {
         self.mesh.clone().leave().await;
     }
 
-    /// Who drives the sessions that are opened for `target`, or for no task.
+    /// The master of sessions that are opened for `target`, or for no task.
     ///
     /// # Errors
-    /// Unavailable where it is not there, with what is.
+    /// Unavailable if it is not up, with the tasks that are.
     pub fn master(&self, target: Option<&Task>) -> Result<Peer> {
         let cluster = self.mesh.cluster();
         let wanted = target.or(self.task.as_ref());
@@ -322,13 +323,13 @@ impl Node {
             None => cluster.members().next(),
         };
         member.map(|member| member.peer.clone()).ok_or_else(|| match wanted {
-            None => Failure::new(Code::Unavailable, "no node of the mesh is there"),
+            None => Failure::new(Code::Unavailable, "no node of the mesh is up"),
             Some(task) => no_task(task, &cluster),
         })
     }
 }
 
-/// `No node is up as /job:local/task:7; those that are: local/0.` NotFound where the name is a slip of the pen.
+/// `No node is up as /job:local/task:7; those that are: local/0.` NotFound if the name looks like a typing error.
 fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     let meant = meant(&DeviceSpec::from(&task.device(DeviceKind::Cpu, 0)).task_only(), cluster.tasks());
     if !meant.is_empty() {
@@ -341,7 +342,7 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
     Failure::new(Code::Unavailable, why).because(Reason::TaskDown)
 }
 
-/// What the task's graphs keep, and the folder they may touch: made where it is not there.
+/// What the task's graphs keep, and the folder they may touch, which is made if it does not exist.
 fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     let Some(task) = &config.task else { return Ok(Resources::new()) };
     let own = || home.join("data").join(&config.mesh).join(format!("{}-{}", task.job, task.index));
@@ -349,7 +350,7 @@ fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     DataDir::new(&folder).map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
 }
 
-/// Only a node makes the key of a mesh: a client that made one would look for others with it, and none have it.
+/// Only a node makes the key of a mesh: no other participant would have one that a client made.
 fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Result<MeshConfig, MeshError> {
     if config.task.is_some() && !config.open {
         MeshKey::load_or_create(home, &config.mesh)?;
@@ -357,14 +358,20 @@ fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Re
     let mut mesh = MeshConfig::at_home(home, &config.mesh, config.open)?;
     mesh.task = config.task.clone();
     mesh.devices = devices;
-    mesh.listen = config.listen.clone();
-    mesh.peers.extend(config.peers.iter().cloned());
-    mesh.fixed = config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default();
+    mesh.listen = parse_all(&config.listen)?;
+    mesh.peers = parse_all(&config.peers)?;
+    let fixed = config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default();
+    mesh.fixed =
+        fixed.into_iter().map(|(task, text)| Ok((task, parse_address(&text)?))).collect::<Result<_, MeshError>>()?;
     mesh.mdns = config.mdns;
     Ok(mesh)
 }
 
-/// The first look for adapters takes half a second: a node serves before it is over.
+fn parse_all(addresses: &[String]) -> Result<Vec<Multiaddr>, MeshError> {
+    addresses.iter().map(|text| parse_address(text)).collect()
+}
+
+/// Looking for adapters takes half a second the first time: a node serves before that is done.
 fn look_for_gpus(task: Task, backend: BackendChoice, mut devices: Vec<DeviceInfo>, host: &Arc<Host>, mesh: &Mesh) {
     let (host, mesh) = (Arc::downgrade(host), mesh.clone());
     tokio::task::spawn_blocking(move || {

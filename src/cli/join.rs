@@ -47,6 +47,7 @@ pub(super) async fn join(args: Args) -> Outcome {
         Accepted::Replaced => "replaced the key of",
     };
     let addresses = match ticket.addresses.len() {
+        0 => "no address".to_owned(),
         1 => "1 address".to_owned(),
         count => format!("{count} addresses"),
     };

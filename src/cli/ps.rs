@@ -113,6 +113,7 @@ fn table(members: &[&Member]) -> String {
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
 /// how the node was found, and the list should not vary with that.
 fn addresses(member: &Member) -> Vec<&str> {
+    let is_loopback = |address: &str| address.parse().is_ok_and(|address| is_loopback(&address));
     let (loopback, others): (Vec<&str>, Vec<&str>) =
         member.addresses.iter().map(String::as_str).partition(|address| is_loopback(address));
     if others.is_empty() { loopback } else { others }

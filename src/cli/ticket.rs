@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::reach::MeshArgs;
 use super::{Exit, Outcome, Trouble, output};
-use crate::mesh::Ticket;
-use crate::node::Node;
+use crate::mesh::{Multiaddr, Ticket, is_loopback, parse_address};
+use crate::node::{Node, NodeError};
 
 /// How long to look for nodes of this machine, whose addresses go into the ticket.
 const LOOK_FOR_NODES: Duration = Duration::from_millis(700);
@@ -32,9 +32,10 @@ pub(super) async fn ticket(args: Args) -> Outcome {
         ));
     }
     let key = args.mesh.own_key()?;
-    let mut addresses = args.mesh.peer.clone();
+    let given = args.mesh.peer.iter().filter(|peer| !peer.is_empty()).map(|text| parse_address(text));
+    let mut addresses = given.collect::<Result<Vec<Multiaddr>, _>>().map_err(NodeError::from)?;
     addresses.extend(addresses_of_nodes(&args.mesh).await);
-    addresses.retain(|address| !address.contains("/127.0.0.1/") && !address.contains("/::1/"));
+    addresses.retain(|address| !is_loopback(address));
     addresses.sort();
     addresses.dedup();
     if addresses.is_empty() {
@@ -50,10 +51,12 @@ pub(super) async fn ticket(args: Args) -> Outcome {
 }
 
 /// The addresses of the nodes that are up. A ticket without addresses is valid, so errors are ignored.
-async fn addresses_of_nodes(mesh: &MeshArgs) -> Vec<String> {
+async fn addresses_of_nodes(mesh: &MeshArgs) -> Vec<Multiaddr> {
     let Ok(node) = Node::start(mesh.client()).await else { return Vec::new() };
     node.wait_for(&[], LOOK_FOR_NODES).await;
-    let addresses = node.cluster().members().flat_map(|member| member.addresses.clone()).collect();
+    let cluster = node.cluster();
+    let told = cluster.members().flat_map(|member| &member.addresses);
+    let addresses = told.filter_map(|text| text.parse().ok()).collect();
     node.close().await;
     addresses
 }

@@ -1,9 +1,10 @@
-//! Who gets in: TLS between two PeerIds, then the proof of the mesh key, before a single byte of anything else.
+//! Who gets in: the proof of the mesh key, on a stream that a [transport](super::transport) has secured, before a single byte
+//! of anything else.
 //!
-//! The dialler proves first, and until it has, the listener says nothing, whatever it is sent: it answers a proof or closes
-//! the connection. So a stranger learns that a libp2p node is there and nothing of its mesh, not even which version of the
-//! protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret that TLS exports from this one
-//! session, to which both sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
+//! The dialler proves first. Until it has, the listener says nothing, whatever it is sent: it answers a proof or closes the
+//! connection. So a stranger learns that a libp2p node is there and nothing of its mesh, not even which version of the
+//! protocol it speaks. A proof is keyed BLAKE3 over the role, both PeerIds and a secret of this one connection, to which both
+//! sides gave fresh randomness; it is worth nothing on any other connection. The key is never sent.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzz;
@@ -13,43 +14,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::PeerId;
-use libp2p::identity::Keypair;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::Admission;
-use super::certificate::{self, peer_of};
-use super::error::MeshError;
 use super::handshakes::Handshakes;
+use super::transport::{Arrival, PeerStream, Secured};
 use crate::protocol::VERSION;
 use crate::strangers::{Progress, Stranger};
 
-/// How long TLS and the proof may take together.
+/// How long connecting, securing the connection and the proof may take together.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// How long whoever connects may take to its first byte, which comes at once from one that means to speak.
+/// How long the side that connected may take to send its first byte. A real dialler sends it at once.
 const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
-const EXPORTER_LABEL: &[u8] = b"meshtf mesh proof 2";
 const PROOF_BYTES: usize = 32;
 /// What either side says of itself once the other has proven the key: its version of the protocol, and a hash of the
 /// mesh's name.
 const CARD_BYTES: usize = 2 + 32;
-/// What the listener answers to a proof: its own, and its card.
+/// The listener's answer to a proof: its own proof, and its card.
 const ANSWER_BYTES: usize = PROOF_BYTES + CARD_BYTES;
-/// What the dialler says then: its card, and what the socket is for.
+/// What the dialler says then: its card, and what the stream is for.
 const ERRAND_BYTES: usize = CARD_BYTES + 1;
 
-/// An admitted socket.
-pub type Secured = TlsStream<TcpStream>;
+/// What the proofs go over: a [`PeerStream`], or bytes of the fuzzer.
+trait ProofStream: AsyncRead + AsyncWrite + Unpin {}
 
-/// What the proofs go over, which is TLS but where the fuzzer stands at the other end.
-trait Socket: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> ProofStream for S {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Socket for S {}
+/// A stream on which both sides have proven the mesh key.
+pub struct Admitted {
+    pub peer: PeerId,
+    pub purpose: Purpose,
+    pub stream: PeerStream,
+}
 
-/// What a socket is for; the dialler says.
+/// What a stream is for; the dialler says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -61,7 +60,7 @@ pub enum Purpose {
     Receive = 2,
 }
 
-/// Why a socket was not admitted, on either side of it.
+/// Why a connection was not admitted, on either side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("it is no node of a mesh")]
@@ -91,7 +90,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// Whether the next try is bound to end the same way.
+    /// Whether the next try will end the same way.
     pub fn is_final(self) -> bool {
         !matches!(self, Denied::Slow | Denied::Silent | Denied::Crowded)
     }
@@ -103,88 +102,56 @@ impl From<Denied> for io::Error {
     }
 }
 
-/// Admits sockets to one mesh, in this participant's name.
+/// Admits streams to one mesh, in this participant's name.
 pub struct Gate {
     me: PeerId,
     admission: Admission,
     version: u16,
     mesh_id: [u8; 32],
-    client: TlsConnector,
-    server: TlsAcceptor,
     handshakes: Handshakes,
 }
 
-/// What the two proofs on one connection are made of.
-struct Ground {
+/// The input of the two proofs on one connection, besides the key.
+struct ProofInput {
     dialler: PeerId,
     listener: PeerId,
-    exported: [u8; 32],
+    binding: [u8; 32],
 }
 
 impl Gate {
-    /// # Errors
-    /// [`MeshError::Certificate`] where no certificate can be made for the identity.
-    pub fn new(identity: &Keypair, mesh: &str, admission: Admission) -> Result<Self, MeshError> {
-        let (client, server) = certificate::ends(identity)?;
+    pub fn new(me: PeerId, mesh: &str, admission: Admission) -> Self {
         let mesh_id = blake3::derive_key("meshtf 2026 mesh name", mesh.as_bytes());
-        let (me, handshakes) = (identity.public().to_peer_id(), Handshakes::default());
-        Ok(Gate { me, admission, version: VERSION, mesh_id, client, server, handshakes })
+        Gate { me, admission, version: VERSION, mesh_id, handshakes: Handshakes::default() }
     }
 
-    /// TLS alone, to measure against.
-    #[cfg(test)]
-    pub fn bare(&self) -> (&TlsConnector, &TlsAcceptor) {
-        (&self.client, &self.server)
-    }
-
-    /// Secures a socket that this side dialled, and proves the key on it.
+    /// Proves the key on a stream that this side dialled.
     ///
     /// # Errors
-    /// [`Denied`] inside, where the two are not of one mesh.
-    pub async fn dialled(
-        &self,
-        socket: TcpStream,
-        purpose: Purpose,
-        expected: Option<PeerId>,
-    ) -> io::Result<(PeerId, Secured)> {
-        let handshake = async {
-            // No name is sent; the certificate is judged by its PeerId alone.
-            let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-            let mut stream = TlsStream::from(self.client.connect(name, socket).await?);
-            let peer = peer_of(&stream)?;
-            if expected.is_some_and(|expected| expected != peer) {
-                return Err(Denied::OtherPeer.into());
-            }
-            let ground = Ground::of(&stream, self.me, peer)?;
-            self.prove_first(&mut stream, &ground, purpose).await?;
-            Ok((peer, stream))
-        };
-        timeout(HANDSHAKE_LIMIT, handshake).await.unwrap_or_else(|_| Err(Denied::Slow.into()))
+    /// [`Denied`] inside, if the two are not of one mesh.
+    pub async fn prove(&self, secured: Secured, purpose: Purpose) -> io::Result<Admitted> {
+        let Secured { peer, binding, mut stream } = secured;
+        let input = ProofInput { dialler: self.me, listener: peer, binding };
+        self.prove_first(&mut stream, &input, purpose).await?;
+        Ok(Admitted { peer, purpose, stream })
     }
 
-    /// Secures a socket that was accepted, has the other side prove the key, and proves it in turn. Until something comes,
-    /// the socket costs its place among the strangers and no more; what it costs then is done by the thread for that.
+    /// Secures a connection that came in, has the other side prove the key, and proves it in turn. Until something comes,
+    /// the connection costs its place among the strangers and no more; what it costs then is done by the thread for that.
     ///
     /// # Errors
-    /// [`Denied`] inside, where the two are not of one mesh, or the stranger had to make room for another.
-    pub async fn accepted(
-        self: &Arc<Self>,
-        socket: TcpStream,
-        stranger: Stranger,
-    ) -> io::Result<(PeerId, Secured, Purpose)> {
+    /// [`Denied`] inside, if the two are not of one mesh, or the stranger had to make room for another.
+    pub async fn admit(self: &Arc<Self>, mut arrival: Box<dyn Arrival>, stranger: Stranger) -> io::Result<Admitted> {
         let (gate, told_to_go) = (Arc::clone(self), stranger.told_to_go());
         let handshake = async move {
-            // Looked at and left there: that a socket is readable may be a false alarm.
-            timeout(FIRST_BYTE_LIMIT, socket.peek(&mut [0])).await.unwrap_or_else(|_| Err(Denied::Silent.into()))?;
+            timeout(FIRST_BYTE_LIMIT, arrival.first_byte()).await.unwrap_or_else(|_| Err(Denied::Silent.into()))?;
             stranger.is_at(Progress::Spoke);
             let proof = async move {
-                let mut stream = TlsStream::from(gate.server.accept(socket).await?);
+                let Secured { peer, binding, mut stream } = arrival.secure().await?;
                 stranger.is_at(Progress::Secured);
-                let peer = peer_of(&stream)?;
-                let ground = Ground::of(&stream, peer, gate.me)?;
-                let purpose = gate.prove_second(&mut stream, &ground).await?;
+                let input = ProofInput { dialler: peer, listener: gate.me, binding };
+                let purpose = gate.prove_second(&mut stream, &input).await?;
                 stranger.proved();
-                Ok((peer, stream, purpose))
+                Ok(Admitted { peer, purpose, stream })
             };
             self.handshakes.run(proof).await
         };
@@ -195,9 +162,9 @@ impl Gate {
         }
     }
 
-    async fn prove_first(&self, stream: &mut impl Socket, ground: &Ground, purpose: Purpose) -> io::Result<()> {
+    async fn prove_first(&self, stream: &mut impl ProofStream, input: &ProofInput, purpose: Purpose) -> io::Result<()> {
         let key = self.key();
-        stream.write_all(&ground.proof(&key, DIALLER)).await?;
+        stream.write_all(&input.proof(&key, DIALLER)).await?;
         stream.flush().await?;
         let mut answer = [0; ANSWER_BYTES];
         if !read_whole(stream, &mut answer).await? {
@@ -207,8 +174,8 @@ impl Gate {
             });
         }
         let (proof, card) = answer.split_at(PROOF_BYTES);
-        if !same(proof, &ground.proof(&key, LISTENER)) {
-            let runs_open = same(proof, &ground.proof(&open_key(), LISTENER));
+        if !same(proof, &input.proof(&key, LISTENER)) {
+            let runs_open = same(proof, &input.proof(&open_key(), LISTENER));
             return Err(if runs_open { Denied::Open } else { Denied::Stranger }.into());
         }
         stream.write_all(&self.card()).await?;
@@ -217,25 +184,25 @@ impl Gate {
         self.is_of_mine(card)
     }
 
-    async fn prove_second(&self, stream: &mut impl Socket, ground: &Ground) -> io::Result<Purpose> {
+    async fn prove_second(&self, stream: &mut impl ProofStream, input: &ProofInput) -> io::Result<Purpose> {
         let key = self.key();
         let mut proof = [0; PROOF_BYTES];
         if !read_whole(stream, &mut proof).await? {
             return Err(Denied::Stranger.into());
         }
-        let admitted = same(&proof, &ground.proof(&key, DIALLER));
-        // An open mesh keeps no secret: whoever has a key is told that none is wanted here.
+        let admitted = same(&proof, &input.proof(&key, DIALLER));
+        // An open mesh keeps no secret: a dialler with a key is told that none is wanted here.
         if admitted || matches!(self.admission, Admission::Open) {
-            stream.write_all(&ground.proof(&key, LISTENER)).await?;
+            stream.write_all(&input.proof(&key, LISTENER)).await?;
             stream.write_all(&self.card()).await?;
             stream.flush().await?;
         }
         if !admitted {
-            // An orderly end is the answer: a connection that breaks is none, and is tried again.
+            // An orderly end tells the dialler that it is denied: after a connection that breaks it would try again.
             let _ = stream.shutdown().await;
             let denied = match self.admission {
                 Admission::Open => Denied::KeyWanted,
-                Admission::Key(_) if same(&proof, &ground.proof(&open_key(), DIALLER)) => Denied::Open,
+                Admission::Key(_) if same(&proof, &input.proof(&open_key(), DIALLER)) => Denied::Open,
                 Admission::Key(_) => Denied::WrongKey,
             };
             return Err(denied.into());
@@ -271,7 +238,7 @@ impl Gate {
         if *mesh_id == self.mesh_id { Ok(()) } else { Err(Denied::OtherMesh.into()) }
     }
 
-    /// What is proven: the mesh's key, or, of an open mesh, a key that everybody knows: one handshake for both.
+    /// The key to prove: the mesh's, or a key that everybody knows if the mesh is open. So there is one handshake for both.
     fn key(&self) -> [u8; 32] {
         match &self.admission {
             Admission::Key(key) => *key.bytes(),
@@ -287,31 +254,23 @@ fn open_key() -> [u8; 32] {
     blake3::derive_key("meshtf 2026 open mesh", &[])
 }
 
-impl Ground {
-    fn of(stream: &Secured, dialler: PeerId, listener: PeerId) -> io::Result<Self> {
-        let exported = match stream {
-            TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
-            TlsStream::Server(stream) => stream.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
-        };
-        Ok(Ground { dialler, listener, exported: exported.map_err(io::Error::other)? })
-    }
-
+impl ProofInput {
     fn proof(&self, key: &[u8; 32], role: &[u8]) -> [u8; PROOF_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(key);
-        for part in [role, &self.dialler.to_bytes(), &self.listener.to_bytes(), &self.exported] {
+        for part in [role, &self.dialler.to_bytes(), &self.listener.to_bytes(), &self.binding] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
         }
         *hasher.finalize().as_bytes()
     }
 }
 
-/// Compares in a time that does not tell where two proofs differ.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8; PROOF_BYTES]) -> bool {
     <[u8; PROOF_BYTES]>::try_from(a).is_ok_and(|a| blake3::Hash::from_bytes(a) == blake3::Hash::from_bytes(*b))
 }
 
-/// Fills `bytes`; false where the other side ended the connection in order before that. One that breaks is an error.
-async fn read_whole(stream: &mut impl Socket, bytes: &mut [u8]) -> io::Result<bool> {
+/// Fills `bytes`; false if the other side closed the connection in order before that. One that breaks is an error.
+async fn read_whole(stream: &mut impl ProofStream, bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {
         match stream.read(&mut bytes[filled..]).await? {
@@ -322,20 +281,17 @@ async fn read_whole(stream: &mut impl Socket, bytes: &mut [u8]) -> io::Result<bo
     Ok(true)
 }
 
-/// How many bytes TLS encrypts before it writes them to the socket.
-pub fn write_in_steps_of(stream: &mut Secured, bytes: usize) {
-    match stream {
-        TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
-        TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
     use rustls::pki_types::ServerName;
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::mesh::cause::find_cause;
+    use crate::mesh::transport::tcp::{Tcp, socket_address};
+    use crate::mesh::transport::tls::Tls;
+    use crate::mesh::transport::{ListenEvent, Transport};
     use crate::mesh::{Keypair, MeshKey};
     use crate::strangers::Strangers;
 
@@ -343,16 +299,35 @@ mod tests {
         Admission::Key(MeshKey::from_bytes([byte; 32]))
     }
 
-    fn gate(admission: Admission, version: u16) -> Gate {
-        Gate { version, ..Gate::new(&Keypair::generate_ed25519(), "lab", admission).unwrap() }
+    /// A participant on TCP, with one stream that comes in from another.
+    struct Side {
+        gate: Arc<Gate>,
+        tcp: Tcp,
     }
 
-    /// Two ends of a socket, the second with its place among the strangers.
-    async fn sockets() -> (TcpStream, TcpStream, Stranger) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (here, there) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (there, from) = there.unwrap();
-        (here.unwrap(), there, Strangers::new().admit(from.ip()).unwrap())
+    impl Side {
+        fn new(mesh: &str, admission: Admission, version: u16) -> Side {
+            let identity = Keypair::generate_ed25519();
+            let gate = Gate { version, ..Gate::new(identity.public().to_peer_id(), mesh, admission) };
+            Side { gate: Arc::new(gate), tcp: Tcp::new(&identity).unwrap() }
+        }
+
+        /// Where it listens from now on, and the first connection that it takes.
+        async fn listen(&self) -> (libp2p::Multiaddr, impl Future<Output = Box<dyn Arrival>> + use<>) {
+            let mut events = self.tcp.listen(&"/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+            let Some(ListenEvent::Opened(address)) = events.next().await else { panic!("it does not listen") };
+            let arrival = async move {
+                match events.next().await {
+                    Some(ListenEvent::Arrived { arrival, .. }) => arrival,
+                    _ => panic!("nobody came"),
+                }
+            };
+            (address, arrival)
+        }
+    }
+
+    fn place() -> Stranger {
+        Strangers::new().admit("127.0.0.1".parse().unwrap()).unwrap()
     }
 
     fn denied<T>(result: &io::Result<T>) -> Option<Denied> {
@@ -361,16 +336,17 @@ mod tests {
 
     #[tokio::test]
     async fn two_of_one_mesh_are_let_in_and_others_hear_why() {
-        let check = async |dialler: Gate, listener: Gate, hears: Option<Denied>, logs: Option<Denied>| {
-            let (here, there, stranger) = sockets().await;
-            let listener = Arc::new(listener);
-            let (dialled, accepted) =
-                tokio::join!(dialler.dialled(here, Purpose::Send, None), listener.accepted(there, stranger));
+        let check = async |dialler: Side, listener: Side, hears: Option<Denied>, logs: Option<Denied>| {
+            let (address, arrival) = listener.listen().await;
+            let dial = async { dialler.gate.prove(dialler.tcp.dial(&address).await?, Purpose::Send).await };
+            let (dialled, accepted) = tokio::join!(dial, async { listener.gate.admit(arrival.await, place()).await });
             assert_eq!((denied(&dialled), denied(&accepted)), (hears, logs));
-            if let (Ok((listened, _)), Ok((came, _, purpose))) = (dialled, accepted) {
-                assert_eq!((listened, came, purpose), (listener.me, dialler.me, Purpose::Send));
+            if let (Ok(dialled), Ok(accepted)) = (dialled, accepted) {
+                let who = (dialled.peer, accepted.peer, accepted.purpose);
+                assert_eq!(who, (listener.gate.me, dialler.gate.me, Purpose::Send));
             }
         };
+        let gate = |admission, version| Side::new("lab", admission, version);
         let of = |admission| gate(admission, VERSION);
         check(of(key(1)), of(key(1)), None, None).await;
         check(of(Admission::Open), of(Admission::Open), None, None).await;
@@ -379,20 +355,22 @@ mod tests {
         check(of(Admission::Open), of(key(1)), Some(Denied::KeyWanted), Some(Denied::Open)).await;
         let other = |theirs, ours| Some(Denied::OtherVersion { theirs, ours });
         check(gate(key(1), 7), gate(key(1), 8), other(8, 7), other(7, 8)).await;
-        let of_den = || Gate::new(&Keypair::generate_ed25519(), "den", key(1)).unwrap();
+        let of_den = || Side::new("den", key(1), VERSION);
         check(of_den(), of(key(1)), Some(Denied::OtherMesh), Some(Denied::OtherMesh)).await;
         // Without the key, nobody hears of versions.
         check(gate(key(1), 7), gate(key(2), 8), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
     }
 
     #[tokio::test]
-    async fn whoever_has_no_proof_hears_nothing() {
+    async fn a_stranger_without_a_proof_hears_nothing() {
         let check = async |sent: &[u8]| {
-            let (listener, (here, there, stranger)) = (Arc::new(gate(key(1), VERSION)), sockets().await);
+            let listener = Side::new("lab", key(1), VERSION);
+            let (address, arrival) = listener.listen().await;
             let scan = async {
-                let tls = gate(key(2), VERSION).client;
-                let mut stream =
-                    tls.connect(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()), here).await.unwrap();
+                let tls = Tls::new(&Keypair::generate_ed25519()).unwrap().bare().0;
+                let socket = TcpStream::connect(socket_address(&address).unwrap()).await.unwrap();
+                let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+                let mut stream = tls.connect(name, socket).await.unwrap();
                 assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"libp2p"[..]));
                 stream.write_all(sent).await.unwrap();
                 stream.shutdown().await.unwrap();
@@ -400,7 +378,7 @@ mod tests {
                 let _broken = stream.read_to_end(&mut heard).await;
                 heard
             };
-            let (heard, accepted) = tokio::join!(scan, listener.accepted(there, stranger));
+            let (heard, accepted) = tokio::join!(scan, async { listener.gate.admit(arrival.await, place()).await });
             assert!(heard.is_empty(), "{} bytes sent, heard {heard:?}", sent.len());
             assert!(denied(&accepted).is_some());
         };
@@ -414,25 +392,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_proof_is_worth_nothing_on_another_connection() {
-        let (dialler, listener) = (gate(key(1), VERSION), gate(key(1), VERSION));
+        let [dialler, listener] = [(); 2].map(|()| Side::new("lab", key(1), VERSION));
         let proof = async || {
-            let (here, there, _place) = sockets().await;
-            let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-            let (here, there) = tokio::join!(dialler.client.connect(name, here), listener.server.accept(there));
-            let (here, there) = (TlsStream::from(here.unwrap()), TlsStream::from(there.unwrap()));
-            let grounds = [&here, &there].map(|stream| Ground::of(stream, dialler.me, listener.me).unwrap());
-            let [mine, theirs] = grounds.map(|ground| ground.proof(&dialler.key(), DIALLER));
-            assert_eq!(mine, theirs);
-            mine
+            let (address, arrival) = listener.listen().await;
+            let (here, there) = tokio::join!(dialler.tcp.dial(&address), async { arrival.await.secure().await });
+            let proofs = [here, there].map(|end| {
+                let binding = end.unwrap().binding;
+                let input = ProofInput { dialler: dialler.gate.me, listener: listener.gate.me, binding };
+                input.proof(&dialler.gate.key(), DIALLER)
+            });
+            assert_eq!(proofs[0], proofs[1]);
+            proofs[0]
         };
         assert_ne!(proof().await, proof().await);
-        let ground =
-            |dialler: &Gate, listener: &Gate| Ground { dialler: dialler.me, listener: listener.me, exported: [3; 32] };
+        let input = |dialler: &Side, listener: &Side| ProofInput {
+            dialler: dialler.gate.me,
+            listener: listener.gate.me,
+            binding: [3; 32],
+        };
         let all = [
-            ground(&dialler, &listener).proof(&[1; 32], DIALLER),
-            ground(&dialler, &listener).proof(&[1; 32], LISTENER),
-            ground(&dialler, &listener).proof(&[2; 32], DIALLER),
-            ground(&listener, &dialler).proof(&[1; 32], DIALLER),
+            input(&dialler, &listener).proof(&[1; 32], DIALLER),
+            input(&dialler, &listener).proof(&[1; 32], LISTENER),
+            input(&dialler, &listener).proof(&[2; 32], DIALLER),
+            input(&listener, &dialler).proof(&[1; 32], DIALLER),
         ];
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len());
@@ -440,11 +422,13 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_has_to_make_room_goes_and_may_try_again() {
-        let (mut here, there, _place) = sockets().await;
+        let listener = Side::new("lab", key(1), VERSION);
+        let (address, arrival) = listener.listen().await;
+        let mut here = TcpStream::connect(socket_address(&address).unwrap()).await.unwrap();
+        let there = arrival.await;
         let strangers = Strangers::new();
-        let from = there.peer_addr().unwrap().ip();
+        let from = "127.0.0.1".parse().unwrap();
         let first = strangers.admit(from).unwrap();
-        let listener = Arc::new(gate(key(1), VERSION));
         let crowd = async {
             // As many as it takes until the first has to go; no address has a thousand places.
             let others: Vec<_> = std::iter::from_fn(|| strangers.admit(from)).take(1000).collect();
@@ -453,7 +437,7 @@ mod tests {
             drop(others);
             nothing
         };
-        let (accepted, heard) = tokio::join!(listener.accepted(there, first), crowd);
+        let (accepted, heard) = tokio::join!(listener.gate.admit(there, first), crowd);
         assert_eq!(denied(&accepted), Some(Denied::Crowded));
         assert!(!Denied::Crowded.is_final() && heard.is_empty());
     }

@@ -76,7 +76,7 @@ impl<T> BulkQueue<T> {
     /// The socket that these were written to broke: those that are not acknowledged wait again.
     ///
     /// # Errors
-    /// The limit, where one was sent that often.
+    /// The limit, if one was sent that often.
     pub fn broke(&mut self, written: &[u64]) -> Result<(), u32> {
         for &number in written.iter().rev() {
             if let Some(kept) = self.kept.get(&number) {
@@ -97,7 +97,7 @@ impl<T> BulkQueue<T> {
     /// The peer has all of them up to `floor`, and those `beyond` it.
     ///
     /// # Errors
-    /// The number of the last, where it cannot have that many.
+    /// The number of the last, if it cannot have that many.
     pub fn acknowledge(&mut self, floor: u64, beyond: &[u64]) -> Result<(), u64> {
         if floor > self.last {
             return Err(self.last);

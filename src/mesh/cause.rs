@@ -1,4 +1,4 @@
-//! Why a connection did not come about, dug out of the errors that were wrapped around it on the way.
+//! Why a connection could not be made: the causes inside the errors that wrap them.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -6,8 +6,9 @@ use std::io;
 
 use libp2p::swarm::DialError;
 
+use super::address::without_peer;
 use super::admission::Denied;
-use super::discovery::{Miss, without_peer};
+use super::discovery::Miss;
 
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
@@ -24,7 +25,7 @@ pub fn miss(error: &DialError) -> Miss {
                 1 => causes.into_iter().collect(),
                 _ => failures
                     .iter()
-                    .map(|(address, error)| format!("{}: {}", without_peer(&address.to_string()), innermost(error)))
+                    .map(|(address, error)| format!("{}: {}", without_peer(address.clone()), innermost(error)))
                     .collect(),
             };
             Miss::Silent(texts.join(", "))
@@ -33,8 +34,8 @@ pub fn miss(error: &DialError) -> Miss {
     }
 }
 
-/// What became of a connection or socket that was up, in words of our own where the other end is gone: TLS says that with
-/// a web address.
+/// Why a connection or stream that was up ended. If the other end is gone, this says so plainly: TLS would say it with a web
+/// address.
 pub fn broken(what: &str, error: &io::Error) -> String {
     if is_end(error) {
         format!("{what} ended without a goodbye; its process may have been killed, or the network was cut")
@@ -51,7 +52,7 @@ fn is_end(error: &io::Error) -> bool {
     while let Some(error) = next {
         next = match error.downcast_ref::<io::Error>() {
             Some(io) if is_end(io.kind()) => return true,
-            // An error that is wrapped is no source of what it is wrapped in.
+            // `source` skips the error that an io::Error wraps.
             Some(io) => io.get_ref().map(|inner| inner as _),
             None => error.source(),
         };

@@ -1,9 +1,9 @@
 //! The control stream: one per peer, long-lived, for everything small.
 //!
-//! A sender pushes to the connection's [`Wire`](super::wire::Wire), which writes at once where it can; the connection's own
-//! task writes what could not, reads what has come, and calls the inbox, with no other task in between. The participant with
-//! the lower PeerId opens the stream, on one connection of those there are, so both always speak on the same one. Both say
-//! first how they stand with each other and who they are; then their [`Link`] goes on over this connection, or begins.
+//! A sender pushes to the connection's [`Wire`](super::wire::Wire), which writes at once if it can. The connection's own
+//! task writes the rest, reads what has come, and calls the inbox, with no other task in between. The participant with the
+//! lower PeerId opens the stream, on one of the connections that exist, so both always speak on the same one. Both say first
+//! how they stand with each other and who they are; then their [`Link`] goes on over this connection, or begins.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,8 @@ use super::roster::{Roster, Said, Unmet, encode_small};
 use crate::protocol::{Envelope, Message, Peer};
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/meshtf/control/1");
-/// How often a sign of life is sent where nothing else is. The kernel answers for a stopped process, so only this counts.
+/// How often a sign of life is sent if nothing else is. The kernel acknowledges TCP for a stopped process, so only this shows
+/// that a peer lives.
 pub const PING_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a peer may take to say Hello, and a stream to drain before it closes.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -40,7 +41,7 @@ const READ_BYTES: usize = 16 << 10;
 pub enum End {
     /// The peer said goodbye.
     Left(String),
-    /// The connection broke: the other side of it hung up, or nothing came through any more.
+    /// The connection broke: the other side closed it, or nothing came through any more.
     Broken { why: String, hung_up: bool },
     /// The peer broke the protocol.
     Peer(String),
@@ -68,7 +69,7 @@ pub struct Control {
     connection: Arc<Connection>,
     channel: Option<Channel>,
     events: VecDeque<Event>,
-    /// A stream was there once; a connection has one in its life.
+    /// The stream was opened: a connection has only one.
     used: bool,
 }
 
@@ -177,7 +178,7 @@ impl ConnectionHandler for Control {
     }
 }
 
-/// What a connection's task knows of its stream, and what is half read of it.
+/// The state of a connection's stream, and the frame that is half read.
 struct Channel {
     peer: Peer,
     id: PeerId,
@@ -224,7 +225,7 @@ impl Channel {
         if let Poll::Ready(end) = self.read(cx, roster) {
             return Poll::Ready(end);
         }
-        if let Some(link) = self.link.as_ref().filter(|link| link.owes_word(0)) {
+        if let Some(link) = self.link.as_ref().filter(|link| link.owes_acknowledgement(0)) {
             let _closing = self.connection.wire.push_soon(&link.ping());
         }
         // Written after reading, so that what the inbox answered at once goes out in this turn.
@@ -261,7 +262,7 @@ impl Channel {
                 Ok(Err(wanted)) => wanted,
                 Err(why) => return Poll::Ready(End::Peer(why)),
             };
-            self.make_room(wanted);
+            self.grow_input(wanted);
             match self.connection.wire.poll_read(cx, &mut self.input[self.end..]) {
                 Poll::Ready(Ok(0)) => {
                     return Poll::Ready(broken(&io::ErrorKind::UnexpectedEof.into()));
@@ -276,8 +277,8 @@ impl Channel {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        // Nothing more is taken in, but the peer hangs up first: a connection that closes right behind its last words
-        // takes them with it.
+        // Nothing more is taken, but the peer closes first: closing with unread bytes would reset the connection, and the
+        // peer would lose the last frames.
         while let Poll::Ready(read) = self.connection.wire.poll_read(cx, &mut self.input) {
             if !matches!(read, Ok(1..)) {
                 return Poll::Ready(End::Closed);
@@ -286,7 +287,7 @@ impl Channel {
         Poll::Pending
     }
 
-    /// The prefix of the frame at `start` where all of it is here, or the bytes it takes in all.
+    /// The prefix of the frame at `start` if all of it is here; otherwise how many bytes it has.
     fn whole_frame(&self) -> Result<Result<Prefix, usize>, String> {
         let input = &self.input[self.start..self.end];
         let Some(prefix) = input.first_chunk::<PREFIX_BYTES>() else { return Ok(Err(PREFIX_BYTES)) };
@@ -295,8 +296,8 @@ impl Channel {
         Ok(if input.len() < whole { Err(whole) } else { Ok(prefix) })
     }
 
-    /// Has room for at least one more byte, and for `wanted` bytes from `start`.
-    fn make_room(&mut self, wanted: usize) {
+    /// Makes `input` long enough for at least one more byte, and for `wanted` bytes from `start`.
+    fn grow_input(&mut self, wanted: usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if self.input.len() > READ_BYTES && wanted <= READ_BYTES {
@@ -339,7 +340,7 @@ impl Channel {
                 let envelope = frame::decode(header, payload).map_err(|failure| End::Peer(failure.message))?;
                 match (envelope.message, &self.link) {
                     (Message::Goodbye { reason }, _) => return Err(End::Left(reason)),
-                    // What comes late on a connection that was replaced is older than what was said on the next.
+                    // A late Hello on a connection that was replaced is older than the one on the next.
                     (Message::Hello(_), Some(link)) if !Arc::ptr_eq(&link.connection(), &self.connection) => {}
                     (Message::Hello(hello), Some(link)) => roster.update(link, *hello),
                     (Message::Hello(hello), None) => {
@@ -360,7 +361,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the peer why it is not met, and closes the connection.
+    /// Tells the peer why it gets no link, and closes the connection.
     fn turn_away(&mut self, unmet: &Unmet) {
         match unmet {
             Unmet::Refused(refusal) => {
@@ -369,19 +370,19 @@ impl Channel {
                     let _closing = self.connection.wire.push(&frame);
                 }
             }
-            Unmet::Again(why) => tracing::debug!(peer = %self.peer, why, "another connection is to decide"),
+            Unmet::Again(why) => tracing::debug!(peer = %self.peer, why, "another connection has to decide"),
         }
         self.connection.wire.close();
         self.closing = Some(Instant::now() + DRAIN_LIMIT);
     }
 
-    /// Sends a sign of life where it is time. That none came is the driver's to notice.
+    /// Sends a sign of life when it is time. The driver notices that none came from the peer.
     fn watch(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if self.connection.wire.is_closed() {
             let limit = *self.closing.get_or_insert_with(|| Instant::now() + DRAIN_LIMIT);
             if self.tick.deadline() != limit {
                 self.tick.as_mut().reset(limit);
-                // Read on in the new manner.
+                // So that what still comes is read and dropped.
                 cx.waker().wake_by_ref();
             }
         }

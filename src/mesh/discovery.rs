@@ -1,7 +1,7 @@
-//! Whom to dial, when, and what came of it.
+//! Which targets to dial, when, and the outcome.
 //!
-//! Pure: time comes in as an argument. Every way of finding peers ends here as a target; a target that does not answer is
-//! tried again, ever more slowly, for as long as whoever named it stands by it.
+//! Pure: time comes in as an argument. Every way of finding peers adds targets here. A target that does not answer is tried
+//! again, ever more slowly, as long as its source names it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
 
+use super::address::{Multiaddr, without_peer};
+
 /// Most targets at once.
 pub const MAX_TARGETS: usize = 4096;
 /// Most addresses of one target.
 const MAX_ADDRESSES: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long one that denied us, or is us, is left alone.
+/// How long a target that denied us, or is this participant, is left alone.
 const DENIED_PAUSE: Duration = Duration::from_secs(30);
-/// After so many failures a peer that nobody stands by is forgotten.
+/// After so many failures a peer that only hearsay names is forgotten.
 const HEARSAY_ATTEMPTS: u32 = 12;
 
 /// How a target became known.
@@ -50,22 +52,22 @@ impl fmt::Display for Source {
     }
 }
 
-/// Who or what is dialled.
+/// What is dialled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// `host:port` or a multiaddr, as it was configured.
-    Address(String),
+    /// As it was configured; it may begin with a host name.
+    Address(Multiaddr),
     Peer(PeerId),
 }
 
-/// What finding peers has tried, and what came of it: one line for a person.
+/// What finding peers has tried, and the outcome: one line for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// How the place became known, or a way of finding that is not a place.
     pub how: String,
-    /// Where.
+    /// The address, folder or network.
     pub place: String,
-    /// What came of it last.
+    /// The last outcome.
     pub outcome: String,
 }
 
@@ -75,11 +77,11 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// How finding peers stands.
+/// The state of finding peers.
 #[derive(Default)]
 pub struct Search {
     pub attempts: Vec<Attempt>,
-    /// There is no use in waiting: all who are known of deny us, and they were named.
+    /// Waiting is useless: all known peers deny us, and at least one was named.
     pub turned_away: bool,
 }
 
@@ -95,11 +97,11 @@ pub enum Miss {
 #[derive(Clone, Debug)]
 struct Entry {
     source: Source,
-    addresses: Vec<String>,
+    addresses: Vec<Multiaddr>,
     failures: u32,
     due: Instant,
     dialling: bool,
-    /// Whoever is there denied us the last time.
+    /// The peer there denied us the last time.
     denied: bool,
     /// Who was met there.
     peer: Option<PeerId>,
@@ -113,8 +115,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A target is there; new addresses are tried at once, before those that were known.
-    pub fn learn(&mut self, target: Target, mut addresses: Vec<String>, source: Source, now: Instant) {
+    /// Adds a target, or addresses of one. New addresses are tried at once, before those that were known.
+    pub fn learn(&mut self, target: Target, mut addresses: Vec<Multiaddr>, source: Source, now: Instant) {
         if let Some(entry) = self.targets.get_mut(&target) {
             entry.source = entry.source.min(source);
             addresses.retain(|address| !entry.addresses.contains(address));
@@ -130,6 +132,7 @@ impl Discovery {
         if self.targets.len() >= MAX_TARGETS {
             return;
         }
+        addresses.truncate(MAX_ADDRESSES);
         let entry = Entry {
             source,
             addresses,
@@ -143,7 +146,7 @@ impl Discovery {
         self.targets.insert(target, entry);
     }
 
-    /// Nobody stands by these targets any more.
+    /// Forgets the targets of `source`, except those to keep and those being dialled.
     pub fn forget(&mut self, source: Source, keep: impl Fn(&PeerId) -> bool) {
         self.targets.retain(|target, entry| {
             entry.source != source || matches!(target, Target::Peer(peer) if keep(peer)) || entry.dialling
@@ -159,7 +162,7 @@ impl Discovery {
     }
 
     /// The targets to dial now, with their addresses. Each is being dialled until its outcome is told.
-    pub fn due(&mut self, now: Instant, is_up: impl Fn(&PeerId) -> bool) -> Vec<(Target, Vec<String>)> {
+    pub fn due(&mut self, now: Instant, is_up: impl Fn(&PeerId) -> bool) -> Vec<(Target, Vec<Multiaddr>)> {
         let mut due = Vec::new();
         for (target, entry) in &mut self.targets {
             let peer = if let Target::Peer(peer) = target { Some(*peer) } else { entry.peer };
@@ -181,7 +184,7 @@ impl Discovery {
         waiting.map(|(_, entry)| entry.due).min()
     }
 
-    /// What came of dialling a target.
+    /// The outcome of dialling a target.
     pub fn outcome(&mut self, target: &Target, result: Result<PeerId, Miss>, now: Instant) {
         let Some(entry) = self.targets.get_mut(target) else { return };
         entry.dialling = false;
@@ -219,13 +222,13 @@ impl Discovery {
         }
     }
 
-    /// Whether every target has been tried once: who could be met at once has been met.
+    /// Whether every target has been tried once.
     pub fn is_settled(&self) -> bool {
         self.targets.values().all(|entry| !entry.dialling && entry.outcome.is_some())
     }
 
-    /// Whether every target denied us the last time it was tried, and one of them at least was named in a way that is as
-    /// good as `source`: whom the LAN alone tells of may well be of another mesh.
+    /// Whether every target denied us the last time it was tried, and at least one of them came from `source` or a better one.
+    /// A peer that only mDNS found may well be of another mesh.
     pub fn is_turned_away(&self, source: Source) -> bool {
         self.targets.values().all(|entry| entry.denied) && self.targets.values().any(|entry| entry.source <= source)
     }
@@ -240,9 +243,9 @@ impl Discovery {
         let attempts = self.targets.iter().map(|(target, entry)| Attempt {
             how: entry.source.to_string(),
             place: match target {
-                Target::Address(address) => address.clone(),
+                Target::Address(address) => address.to_string(),
                 Target::Peer(peer) => match entry.addresses.first() {
-                    Some(first) => format!("{} at {}", short(peer), without_peer(first)),
+                    Some(first) => format!("{} at {}", short(peer), without_peer(first.clone())),
                     None => short(peer),
                 },
             },
@@ -262,17 +265,16 @@ fn short(peer: &PeerId) -> String {
     format!("…{}", &text[text.len().saturating_sub(8)..])
 }
 
-/// A multiaddr as far as it says where.
-pub fn without_peer(address: &str) -> &str {
-    address.split_once("/p2p/").map_or(address, |(place, _)| place)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn peer(seed: u8) -> PeerId {
         libp2p::identity::Keypair::ed25519_from_bytes([seed; 32]).unwrap().public().to_peer_id()
+    }
+
+    fn address(text: &str) -> Multiaddr {
+        crate::mesh::parse_address(text).unwrap()
     }
 
     fn silent() -> Result<PeerId, Miss> {
@@ -283,7 +285,7 @@ mod tests {
     fn a_target_is_tried_ever_more_slowly_and_at_once_when_it_moved() {
         let (mut discovery, start) = (Discovery::default(), Instant::now());
         let target = Target::Peer(peer(1));
-        discovery.learn(target.clone(), vec!["a:1".into()], Source::Registry, start);
+        discovery.learn(target.clone(), vec![address("a:1")], Source::Registry, start);
         assert!(!discovery.is_settled());
         let mut now = start;
         let mut pauses = Vec::new();
@@ -297,16 +299,16 @@ mod tests {
         }
         assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000]);
         assert!(discovery.is_settled());
-        discovery.learn(target.clone(), vec!["a:1".into()], Source::Hearsay, now);
+        discovery.learn(target.clone(), vec![address("a:1")], Source::Hearsay, now);
         assert!(discovery.due(now - FIRST_PAUSE, |_| false).is_empty(), "nothing new was learned");
-        discovery.learn(target, vec!["b:2".into(), "a:1".into()], Source::Hearsay, now - FIRST_PAUSE);
-        assert_eq!(discovery.due(now - FIRST_PAUSE, |_| false)[0].1, ["b:2", "a:1"]);
+        discovery.learn(target, vec![address("b:2"), address("a:1")], Source::Hearsay, now - FIRST_PAUSE);
+        assert_eq!(discovery.due(now - FIRST_PAUSE, |_| false)[0].1, [address("b:2"), address("a:1")]);
     }
 
     #[test]
     fn one_that_is_up_is_left_alone_and_dialled_again_when_it_is_gone() {
         let (mut discovery, now) = (Discovery::default(), Instant::now());
-        let target = Target::Address("lab:7".into());
+        let target = Target::Address(address("lab:7"));
         discovery.learn(target.clone(), vec![], Source::Configured, now);
         discovery.due(now, |_| false);
         discovery.outcome(&target, Ok(peer(2)), now);
@@ -322,7 +324,7 @@ mod tests {
         let check = |outcomes: Vec<(Source, Result<PeerId, Miss>)>, source, turned_away: bool| {
             let mut discovery = Discovery::default();
             for (i, (source, outcome)) in outcomes.iter().enumerate() {
-                let target = Target::Address(format!("host:{i}"));
+                let target = Target::Address(address(&format!("host:{i}")));
                 discovery.learn(target.clone(), vec![], *source, now);
                 discovery.outcome(&target, outcome.clone(), now);
             }
@@ -343,7 +345,7 @@ mod tests {
     #[test]
     fn hearsay_is_forgotten_and_the_configured_is_not() {
         let (mut discovery, mut now) = (Discovery::default(), Instant::now());
-        let (told, configured) = (Target::Peer(peer(1)), Target::Address("x:1".into()));
+        let (told, configured) = (Target::Peer(peer(1)), Target::Address(address("x:1")));
         discovery.learn(told.clone(), vec![], Source::Hearsay, now);
         discovery.learn(configured.clone(), vec![], Source::Configured, now);
         for _ in 0..HEARSAY_ATTEMPTS {

@@ -1,4 +1,4 @@
-//! The task that owns the swarm: it listens, looks for peers, dials them, and knows when everybody was asked.
+//! The task that owns the swarm: it listens, looks for peers, dials them, and knows when all of them were asked.
 
 mod bulk;
 mod mend;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::Multiaddr;
-use libp2p::core::multiaddr::Protocol;
 use libp2p::core::transport::{ListenerId, TransportError};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
@@ -20,36 +19,40 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use self::mend::Mending;
-use super::address::{Address, multiaddr, socket};
+use super::address::{self, resolved, without_peer};
 use super::admission::Denied;
 use super::cause::{find_cause, miss};
 use super::control::End;
-use super::discovery::{Attempt, Discovery, Miss, Search, Source, Target};
+use super::discovery::{Attempt, Discovery, MAX_TARGETS, Miss, Search, Source, Target};
 use super::error::MeshError;
 use super::health::LINK_LIMIT;
 use super::links::{LinkEnded, Links};
+use super::port::HandedOver;
 use super::registry::Registry;
 use super::roster::{Roster, encode_small};
-use super::transport::{HandedOver, swarm_transport};
 use super::{Admission, MeshConfig, unix_ms};
 use crate::lock::lock;
 use crate::protocol::{Message, Peer};
 
 /// Most connections of one peer: both sides dial, and broken ones may linger.
 const MAX_CONNECTIONS_A_PEER: u32 = 8;
-/// Most bulk sockets that wait to be looked at.
+/// Most targets that are resolved and wait to be dialled; the tasks that resolve others wait then.
+const MAX_RESOLVED_WAITING: usize = 64;
+/// Most peers of the LAN that are remembered.
+const MAX_LAN_PEERS: usize = MAX_TARGETS;
+/// Most bulk streams that wait to be looked at.
 const MAX_ARRIVED: usize = 256;
 /// How long a node waits for its first address, and for those it knows of.
 const LISTEN_LIMIT: Duration = Duration::from_millis(150);
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
-/// How long it waits for a process of this machine that lives and has not answered, before it takes its task: one that
-/// starts at the same moment, or a machine under load.
+/// How long it waits for a process of this machine that is alive and has not answered, before it takes its task: that process
+/// may be starting too, or the machine is under load.
 const NEIGHBOUR_LIMIT: Duration = Duration::from_secs(2);
-/// How long a node leaves to another that starts at the same moment to object.
+/// How long a node gives another that starts at the same moment to object.
 const OBJECTION_TIME: Duration = Duration::from_millis(50);
 /// After this a node has its task for good.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
-/// How long nodes of the LAN get to answer before a denial counts as the last word.
+/// How long nodes of the LAN get to answer before a denial counts as final.
 const LAN_LIMIT: Duration = Duration::from_secs(1);
 const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(250);
@@ -70,7 +73,7 @@ struct Behaviour {
     mdns: Toggle<mdns::tokio::Behaviour>,
 }
 
-/// A dial under way: for whom, and where to try next.
+/// A dial under way: for which target, and the addresses to try next.
 struct Dial {
     target: Target,
     rest: Vec<Multiaddr>,
@@ -83,7 +86,7 @@ pub struct Driver {
     search: Arc<Mutex<Search>>,
     discovery: Discovery,
     registry: Option<Registry>,
-    /// What came of reading the registry folder and of asking the LAN.
+    /// The outcome of reading the registry folder, and who answers on the LAN.
     registry_outcome: String,
     lan: Option<BTreeSet<PeerId>>,
     dials: BTreeMap<ConnectionId, Dial>,
@@ -93,7 +96,7 @@ pub struct Driver {
     greeting: BTreeSet<PeerId>,
     addresses: BTreeSet<Multiaddr>,
     started: Instant,
-    /// When this node may call its task its own.
+    /// When this node has its task for good.
     settles: Option<Instant>,
     last_tick: Instant,
     ticks: u64,
@@ -105,7 +108,7 @@ impl Driver {
     /// Listens, and looks around once.
     ///
     /// # Errors
-    /// Where an address cannot be listened on or is none.
+    /// If an address cannot be listened on, or no transport handles it.
     pub async fn start(
         config: MeshConfig,
         roster: Arc<Roster>,
@@ -114,7 +117,7 @@ impl Driver {
     ) -> Result<Driver, MeshError> {
         let me = config.identity.public().to_peer_id();
         let (bulk, arrived) = mpsc::channel(MAX_ARRIVED);
-        let transport = swarm_transport(roster.gate().clone(), bulk);
+        let transport = roster.port().clone().swarm_transport(bulk);
         let limits = ConnectionLimits::default().with_max_established_per_peer(Some(MAX_CONNECTIONS_A_PEER));
         let lan = if config.mdns { lan(me) } else { None };
         let behaviour = Behaviour {
@@ -127,7 +130,7 @@ impl Driver {
         let swarm = Swarm::new(transport, behaviour, me, swarm_config);
         tokio::spawn(bulk::take(roster.clone(), arrived));
 
-        let (resolver, resolved) = mpsc::channel(64);
+        let (resolver, resolved) = mpsc::channel(MAX_RESOLVED_WAITING);
         let now = Instant::now();
         let mut driver = Driver {
             lan: swarm.behaviour().mdns.is_enabled().then(BTreeSet::new),
@@ -155,7 +158,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Runs until told to leave, or until the last handle is gone. `met` is told once everybody known was asked.
+    /// Runs until told to leave, or until the last handle is gone. `met` is sent once every known peer was asked.
     pub async fn run(mut self, met: oneshot::Sender<()>) {
         let mut met = Some(met);
         let mut lost = self.roster.lost();
@@ -197,18 +200,15 @@ impl Driver {
             own.ok_or_else(|| MeshError::NotInClusterFile { task: task.clone(), known: known() })?;
         }
         let mut listeners = HashSet::new();
-        for text in &wanted {
-            let address: Address = text.parse()?;
-            let refuse = |why: String| MeshError::Listen { address: text.clone(), why };
-            let sockets = address.resolve().await.map_err(refuse)?;
+        for wanted in &wanted {
+            let refuse = |why: String| MeshError::Listen { address: wanted.to_string(), why };
             let fixed = config.listen.is_empty();
             let mut result = Err(refuse("it has no address".to_owned()));
-            for socket in sockets {
-                result = self.listen_on(multiaddr(socket)).map_err(refuse);
+            for address in address::resolve(wanted).await.map_err(refuse)? {
+                result = self.listen_on(address.clone()).map_err(refuse);
                 if result.is_err() && fixed {
                     // Behind NAT or a container's network, the address others use is not one of this machine's own.
-                    let anywhere = std::net::SocketAddr::from(([0, 0, 0, 0], socket.port()));
-                    result = self.listen_on(multiaddr(anywhere)).map_err(refuse);
+                    result = self.listen_on(address::on_every_interface(&address)).map_err(refuse);
                 }
                 if result.is_ok() {
                     break;
@@ -217,14 +217,22 @@ impl Driver {
             listeners.insert(result?);
         }
         if wanted.is_empty() && config.task.is_some() {
-            let any = "0.0.0.0:0";
-            let v4 = self.listen_on(multiaddr(([0, 0, 0, 0], 0).into()));
             // A machine without IPv6 is fine, and so is one without IPv4.
-            let v6 = self.listen_on(multiaddr(([0u16; 8], 0).into()));
-            match (v4, v6) {
-                (Err(why), Err(_)) => return Err(MeshError::Listen { address: any.to_owned(), why }),
-                (v4, v6) => listeners.extend(v4.ok().into_iter().chain(v6.ok().filter(|_| has_ipv6()))),
+            let mut refused = None;
+            let mut listens = false;
+            for address in self.roster.port().everywhere() {
+                match self.listen_on(address.clone()) {
+                    Ok(id) => {
+                        listens = true;
+                        // There is no address to wait for on a machine without IPv6.
+                        if address::ip(&address).is_none_or(|ip| ip.is_ipv4()) || has_ipv6() {
+                            listeners.insert(id);
+                        }
+                    }
+                    Err(why) => refused = refused.or(Some(MeshError::Listen { address: address.to_string(), why })),
+                }
             }
+            refused.filter(|_| !listens).map_or(Ok(()), Err)?;
         }
         let deadline = tokio::time::Instant::now() + LISTEN_LIMIT;
         while !listeners.is_empty() {
@@ -237,11 +245,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Listens where nobody does: libp2p shares a port with whoever else shares it, and then each gets some of the dials.
     fn listen_on(&mut self, address: Multiaddr) -> Result<ListenerId, String> {
-        if let Some(socket) = socket(&address.to_string()).filter(|socket| socket.port() != 0) {
-            drop(std::net::TcpListener::bind(socket).map_err(|error| error.to_string())?);
-        }
         self.swarm.listen_on(address).map_err(|error| match error {
             TransportError::Other(error) => error.to_string(),
             other => other.to_string(),
@@ -251,15 +255,17 @@ impl Driver {
     fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
         let now = Instant::now();
         let (given, remembered) = (config.peers.iter(), config.remembered.iter());
-        let named = given.map(|text| (text, Source::Configured)).chain(remembered.map(|text| (text, Source::Ticket)));
-        for (text, source) in named {
-            let _: Address = text.parse()?;
-            self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], source, now);
-        }
-        for (task, text) in &config.fixed {
-            if config.task.as_ref() != Some(task) {
-                self.discovery.learn(Target::Address(text.clone()), vec![text.clone()], Source::ClusterFile, now);
+        let named = given
+            .map(|address| (address, Source::Configured))
+            .chain(remembered.map(|address| (address, Source::Ticket)));
+        let others = config.fixed.iter().filter(|(task, _)| config.task.as_ref() != Some(task));
+        let named = named.chain(others.map(|(_, address)| (address, Source::ClusterFile)));
+        for (address, source) in named {
+            if !self.roster.port().handles(address) {
+                let why = "there is no transport for it".to_owned();
+                return Err(MeshError::Address { text: address.to_string(), why });
             }
+            self.discovery.learn(Target::Address(address.clone()), vec![address.clone()], source, now);
         }
         if let Some(folder) = &config.registry {
             let key = match &config.admission {
@@ -274,7 +280,7 @@ impl Driver {
 
     fn look_into_registry(&mut self) {
         let Some(registry) = &mut self.registry else { return };
-        let addresses: Vec<String> = self.addresses.iter().map(Multiaddr::to_string).collect();
+        let addresses: Vec<Multiaddr> = self.addresses.iter().cloned().collect();
         let announced = registry.announce(&addresses);
         let found = registry.look();
         let others = match found.len() {
@@ -327,17 +333,15 @@ impl Driver {
             let resolver = self.resolver.clone();
             match target {
                 Target::Peer(_) => {
-                    let sockets = addresses.iter().filter_map(|a| socket(a)).map(multiaddr).collect();
-                    self.on_resolved(target, Ok(sockets));
+                    let addresses = addresses.into_iter().map(without_peer);
+                    let port = self.roster.port();
+                    let addresses = addresses.filter(|address| port.handles(address)).collect();
+                    self.on_resolved(target, Ok(addresses));
                 }
-                Target::Address(ref text) => {
-                    let address = text.parse::<Address>();
+                Target::Address(ref address) => {
+                    let address = without_peer(address.clone());
                     tokio::spawn(async move {
-                        let found = match address {
-                            Ok(address) => address.to_dial().await,
-                            Err(error) => Err(error.to_string()),
-                        };
-                        let found = found.map(|sockets| sockets.into_iter().map(multiaddr).collect());
+                        let found = address::resolve_to_dial(&address).await;
                         let _ = resolver.send((target, found)).await;
                     });
                 }
@@ -426,15 +430,15 @@ impl Driver {
                 }
             }
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => {
-                let mut peers: BTreeMap<PeerId, Vec<String>> = BTreeMap::new();
-                for (peer, mut address) in found {
-                    if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
-                        address.pop();
-                    }
-                    peers.entry(peer).or_default().push(address.to_string());
+                let mut peers: BTreeMap<PeerId, Vec<Multiaddr>> = BTreeMap::new();
+                for (peer, address) in found {
+                    peers.entry(peer).or_default().push(without_peer(address));
                 }
                 for (peer, addresses) in peers {
-                    self.lan.get_or_insert_default().insert(peer);
+                    let lan = self.lan.get_or_insert_default();
+                    if lan.len() < MAX_LAN_PEERS {
+                        lan.insert(peer);
+                    }
                     self.discovery.learn(Target::Peer(peer), addresses, Source::Lan, now);
                 }
             }
@@ -452,19 +456,16 @@ impl Driver {
 
     fn tell_addresses(&mut self) {
         let addresses: Vec<String> = self.addresses.iter().map(Multiaddr::to_string).collect();
-        self.roster.change(|hello| {
-            hello.bulk_addresses = addresses.clone();
-            hello.addresses = addresses;
-        });
+        self.roster.change(|hello| hello.addresses = addresses);
         if let Some(registry) = &mut self.registry {
-            let addresses = self.roster.own_hello().addresses;
+            let addresses: Vec<Multiaddr> = self.addresses.iter().cloned().collect();
             if let Err(error) = registry.announce(&addresses) {
                 self.registry_outcome = error.to_string();
             }
         }
     }
 
-    /// Learns from what the peers say: whom they know, and where they themselves are if the connection breaks.
+    /// Learns from what the peers say: which peers they know, and their own addresses in case the connection breaks.
     fn on_news(&mut self) {
         let now = Instant::now();
         let me = *self.swarm.local_peer_id();
@@ -477,11 +478,12 @@ impl Driver {
                     && peer != me
                     && !self.swarm.is_connected(&peer)
                 {
-                    self.discovery.learn(Target::Peer(peer), known.addresses.clone(), Source::Hearsay, now);
+                    self.discovery.learn(Target::Peer(peer), resolved(&known.addresses), Source::Hearsay, now);
                 }
             }
             if hello.task.is_some() {
-                let addresses = link.connection().dialled.iter().chain(&hello.addresses).cloned().collect();
+                let dialled = link.connection().dialled.clone();
+                let addresses = dialled.into_iter().chain(resolved(&hello.addresses)).collect();
                 self.discovery.learn(Target::Peer(link.id), addresses, Source::Hearsay, now);
                 self.discovery.outcome(&Target::Peer(link.id), Ok(link.id), now);
             }
@@ -495,8 +497,8 @@ impl Driver {
         self.ticks += 1;
         if let Some(settles) = self.settles {
             if stood_still >= LINK_LIMIT {
-                // This process was suspended, and everybody took it for dead: it is a newcomer again, so that one who
-                // took its task over meanwhile keeps it.
+                // This process was suspended, and its peers took it for dead: it is a newcomer again, so that a node
+                // that took its task over meanwhile keeps it.
                 self.settles = Some(now + SETTLED_AFTER);
                 self.roster.change(|hello| (hello.claims_since_unix_ms, hello.settled) = (unix_ms(), false));
             } else if now >= settles {
@@ -534,7 +536,7 @@ impl Driver {
             attempts.push(Attempt { how: "mDNS".to_owned(), place: "on the LAN".to_owned(), outcome });
         }
         attempts.extend(self.discovery.attempts());
-        // The LAN may still have somebody who does let us in, where an old ticket's address is all that was denied.
+        // If only an old ticket's address denied us, a node on the LAN may still let us in.
         let asked_lan = self.lan.is_none() || self.started.elapsed() >= LAN_LIMIT;
         let turned_away = self.discovery.is_turned_away(if asked_lan { Source::Ticket } else { Source::ClusterFile });
         *lock(&self.search) = Search { attempts, turned_away };

@@ -49,7 +49,7 @@ pub enum MeshError {
     /// One message with its tensors is over [`MAX_MESSAGE_BYTES`](crate::protocol::MAX_MESSAGE_BYTES).
     #[error("a message of {bytes} bytes; {limit} is the limit of one message with its tensors")]
     TooLarge { bytes: usize, limit: usize },
-    /// A value that exists only where it was made.
+    /// A value that cannot leave its device.
     #[error("a message cannot be encoded: {why}")]
     Encode { why: String },
     /// An address that was configured is not one.

@@ -1,8 +1,8 @@
 //! The thread that shakes hands with strangers.
 //!
-//! A handshake costs whoever comes little and a node a millisecond of signatures. On one thread of their own, all that
-//! strangers ask for takes one processor at most, in the order in which it came, and the threads that carry the messages of
-//! those who are in are none the slower. How many wait for it is for the [port](crate::strangers) to limit.
+//! A handshake costs a stranger little and a node a millisecond of signatures. On one thread of their own, the handshakes of
+//! strangers take one processor at most, in the order in which they came, and do not slow the threads that carry the messages
+//! of members. The table of [strangers](crate::strangers) limits how many wait.
 
 use std::io;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ struct Worker {
 }
 
 impl Handshakes {
-    /// Does the work on the thread. Whoever stops waiting ends it.
+    /// Does the work on the thread. Dropping the future ends the work.
     ///
     /// # Errors
     /// What the work fails with; `Other` if it panics.
@@ -46,7 +46,7 @@ impl Handshakes {
 }
 
 impl Worker {
-    /// `None` if the system has no thread to give; handshakes are then done by whoever asks for them.
+    /// `None` if the system has no thread to give; the handshakes are then done by the tasks that ask for them.
     fn start() -> Option<Worker> {
         let cannot = |error: &io::Error| tracing::warn!("no thread for the handshakes of strangers: {error}");
         let runtime = Builder::new_current_thread().build().inspect_err(cannot).ok()?;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_with_whoever_waits_for_it() {
+    async fn it_ends_when_nobody_waits_for_it() {
         let held = Arc::new(());
         let kept = Arc::clone(&held);
         let never = async move {

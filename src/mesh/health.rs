@@ -1,23 +1,22 @@
-//! How a link fares: when to look for another connection, and when to give it up.
+//! The health of a link: when to look for another connection, and when to give it up.
 //!
-//! Pure: time comes in as an argument. A link is in doubt once nothing was heard for a while, since a wire that was cut
-//! and is whole again may be of no use to the old connection for seconds, while a new one works at once.
+//! Pure: time comes in as an argument. A link is in doubt once nothing was heard for a while: when a wire was cut and is
+//! whole again, the old connection may stay stuck for seconds, while a new one works at once.
 
 use std::time::{Duration, Instant};
 
-/// Longest time without a word from the peer, while it has nothing else to say, that is no cause for doubt: a peer sends a
-/// sign of life every half second.
+/// Silence up to this long is no reason for doubt: a peer sends a sign of life every half second.
 pub const DOUBT_AFTER: Duration = Duration::from_millis(1200);
-/// How long a link may be without a word from the peer. Above 3 s by what a peer may have been silent before its wire was
-/// cut, and by the time that a new connection takes on a machine that is busy.
+/// How long the peer of a link may be silent. That is 3 s for a cut wire, what the peer may have been silent before the cut, and
+/// the time that a new connection takes on a busy machine.
 pub const LINK_LIMIT: Duration = Duration::from_secs(6);
-/// How long a link is kept whose peer hung up and can be dialled nowhere, a client: one that lives dials at once.
+/// How long a link is kept if its peer closed the connection and listens nowhere (a client): if it lives, it dials at once.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(1);
 /// Pauses between dials: none before the first, then ever longer ones.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What is to be done about a link.
+/// What to do about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Nothing before this time.
@@ -58,7 +57,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    /// Looks whenever it says, from `from` ms after the peer was heard, until the link is given up; answers when it dialled.
+    /// Looks when told to, from `from` ms after the peer was heard, until the link is given up; returns when it dialled.
     fn dials(health: &mut Health, start: Instant, from: u64, broken: bool) -> (Vec<u64>, u64) {
         let mut now = start + Duration::from_millis(from);
         let mut dials = Vec::new();

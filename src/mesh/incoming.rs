@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use bytemuck::AnyBitPattern;
 use bytes::buf::{BufMut, UninitSlice};
 
-/// Room for so many elements, filled with bytes as they are read, and not with zeros before: writing 64 MB twice shows.
+/// Memory for so many elements, filled with bytes as they are read and not with zeros before: writing 64 MB twice is
+/// measurable.
 pub struct Incoming<T> {
     /// Empty until all are there.
     elements: Vec<T>,
@@ -15,10 +16,10 @@ pub struct Incoming<T> {
 }
 
 impl<T: AnyBitPattern> Incoming<T> {
-    /// Room for `wanted` elements. It is asked for at once and taken as it fills, so that a claim alone costs nothing.
+    /// Memory for `wanted` elements. It is reserved at once and used as it fills, so that a claim alone costs nothing.
     ///
     /// # Errors
-    /// Where there is not so much memory.
+    /// If there is not enough memory.
     pub fn new(wanted: usize) -> Result<Self, TryReserveError> {
         let mut elements = Vec::new();
         elements.try_reserve_exact(wanted)?;
@@ -30,7 +31,7 @@ impl<T: AnyBitPattern> Incoming<T> {
         if self.has_remaining_mut() {
             return None;
         }
-        // SAFETY: `wanted` elements have room, all their bytes were written, and any bytes are elements.
+        // SAFETY: `wanted` elements are reserved, all their bytes were written, and any bytes are valid elements.
         unsafe { self.elements.set_len(self.wanted) };
         Some(self.elements)
     }
@@ -40,23 +41,23 @@ impl<T: AnyBitPattern> Incoming<T> {
     }
 }
 
-// SAFETY: what `chunk_mut` answers is the part of the reserved room that begins where `advance_mut` has come to.
+// SAFETY: `chunk_mut` returns the part of the reserved memory that begins at the last byte that `advance_mut` counted.
 unsafe impl<T: AnyBitPattern> BufMut for Incoming<T> {
     fn remaining_mut(&self) -> usize {
         self.wanted_bytes() - self.filled_bytes
     }
 
     unsafe fn advance_mut(&mut self, count: usize) {
-        assert!(count <= self.remaining_mut(), "more bytes were read than there is room for");
+        assert!(count <= self.remaining_mut(), "more bytes were read than were wanted");
         self.filled_bytes += count;
     }
 
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         let end = self.wanted_bytes();
-        let room = self.elements.spare_capacity_mut();
-        // SAFETY: the same memory, seen as bytes that need not be anything yet; `room` has at least `wanted` elements.
-        let room = unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast::<MaybeUninit<u8>>(), end) };
-        UninitSlice::uninit(&mut room[self.filled_bytes..])
+        let spare = self.elements.spare_capacity_mut();
+        // SAFETY: the same memory, seen as bytes that need not be initialised; `spare` has at least `wanted` elements.
+        let spare = unsafe { std::slice::from_raw_parts_mut(spare.as_mut_ptr().cast::<MaybeUninit<u8>>(), end) };
+        UninitSlice::uninit(&mut spare[self.filled_bytes..])
     }
 }
 

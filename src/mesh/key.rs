@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
+use super::address::{Multiaddr, parse_address};
 use super::error::{KeyError, MeshError};
 
 /// First word of a key file.
@@ -36,7 +37,7 @@ impl MeshKey {
     /// A new key.
     ///
     /// # Errors
-    /// Where the operating system has no randomness to give.
+    /// If the operating system has no randomness to give.
     pub fn generate() -> Result<Self, MeshError> {
         let bytes = crate::random::bytes().map_err(|source| MeshError::Io { what: "random numbers", source })?;
         Ok(MeshKey(bytes))
@@ -55,11 +56,11 @@ impl MeshKey {
         blake3::derive_key("meshtf 2026 key fingerprint", &self.0)[..6].iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// The key of `mesh` in `home`, made now where there is none, and whether it was. Of two processes that make one at
+    /// The key of `mesh` in `home`, made now if there is none, and whether it was. Of two processes that make one at
     /// once, both get the key of the first.
     ///
     /// # Errors
-    /// Where `mesh` is not a name, or the folder or file cannot be used.
+    /// If `mesh` is not a name, or the folder or file cannot be used.
     pub fn load_or_create(home: &Path, mesh: &str) -> Result<(Self, bool), MeshError> {
         let path = key_path(home, mesh)?;
         if let Some(key) = read_key(&path)? {
@@ -74,7 +75,7 @@ impl MeshKey {
         Ok((read_key(&path)?.ok_or(KeyError::Damaged { path })?, false))
     }
 
-    /// Notes that somebody was met with the key of `mesh`: from now on a ticket with another does not just replace it.
+    /// Notes that a peer has proven the key of `mesh`: from now on a ticket with another key does not simply replace it.
     pub fn confirm(home: &Path, mesh: &str) {
         if let Ok(path) = key_path(home, mesh) {
             let _confirmed_before = fs::remove_file(untried_path(&path));
@@ -84,7 +85,7 @@ impl MeshKey {
     /// The key of `mesh` in `home`.
     ///
     /// # Errors
-    /// [`KeyError::Missing`] where there is none; otherwise as [`MeshKey::load_or_create`].
+    /// [`KeyError::Missing`] if there is none; otherwise as [`MeshKey::load_or_create`].
     pub fn load(home: &Path, mesh: &str) -> Result<Self, KeyError> {
         let path = key_path(home, mesh)?;
         read_key(&path)?.ok_or_else(|| KeyError::Missing { mesh: mesh.to_owned(), path })
@@ -94,7 +95,7 @@ impl MeshKey {
 /// The folder that keeps mesh keys: `$MESHTF_HOME`, or `meshtf` in `$XDG_CONFIG_HOME`, or `~/.config/meshtf`.
 ///
 /// # Errors
-/// Where none of these is known.
+/// If none of these is known.
 pub fn home() -> Result<PathBuf, KeyError> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(home) = set("MESHTF_HOME") {
@@ -109,11 +110,12 @@ pub fn home() -> Result<PathBuf, KeyError> {
 /// Addresses of `mesh` that a ticket brought, to be dialled with no flag.
 ///
 /// # Errors
-/// Where `mesh` is not a name or the file cannot be read.
-pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<String>, KeyError> {
+/// If `mesh` is not a name or the file cannot be read.
+pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<Multiaddr>, KeyError> {
     let path = addresses_path(home, mesh)?;
     match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()),
+        // A line that is no address is passed over.
+        Ok(text) => Ok(text.lines().filter_map(|line| parse_address(line).ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(KeyError::Io { path, source }),
     }
@@ -122,7 +124,7 @@ pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<String>, KeyE
 /// Whether `mesh` can be the name of a mesh, and so of its files.
 ///
 /// # Errors
-/// [`KeyError::Name`] where it cannot.
+/// [`KeyError::Name`] if it cannot.
 pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
     let ok = (1..=64).contains(&mesh.len())
         && mesh.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -130,7 +132,7 @@ pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
     if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(80).collect() }) }
 }
 
-/// The mark beside a key that was made here and that nobody was met with.
+/// The mark next to a key that was made here and that no peer has proven yet.
 pub(super) fn untried_path(key: &Path) -> PathBuf {
     key.with_extension("untried")
 }
@@ -156,7 +158,7 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// A new file beside `path` that only this user can read, with `bytes` in it.
+/// A new file in the folder of `path` that only this user can read, with `bytes` in it.
 pub(crate) fn private_file_beside(path: &Path, bytes: &[u8]) -> Result<(PathBuf, fs::File), KeyError> {
     let beside = path.with_extension(format!("{:016x}.tmp", crate::random::u64()));
     let fail = |source| KeyError::Io { path: beside.clone(), source };
@@ -186,11 +188,11 @@ pub(super) fn key_file(key: &MeshKey) -> String {
 /// The text of a file that holds a secret.
 ///
 /// # Errors
-/// [`KeyError::Exposed`] where others than its owner can read it; [`KeyError::Io`] where it cannot be read at all.
+/// [`KeyError::Exposed`] if others than its owner may use it; [`KeyError::Io`] if it cannot be read at all.
 pub fn read_secret(path: &Path) -> Result<String, KeyError> {
     let fail = |source| KeyError::Io { path: path.to_owned(), source };
     let file = fs::File::open(path).map_err(fail)?;
-    // Of the file that is open here, whatever its path may lead to a moment later.
+    // The mode of the open file, as another file may be at its path a moment later.
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

@@ -2,8 +2,7 @@
 //!
 //! A link begins when two participants have said Hello and outlives its connections: what was sent and not acknowledged
 //! goes out again on the next one, and what comes twice is dropped. It ends with a goodbye, with the peer's process, or
-//! when it was without a word from the peer for too long. Then what was under way on it is lost, and the next connection
-//! begins another link.
+//! when the peer was silent for too long. Then what was under way on it is lost, and the next connection begins another link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 use tokio::sync::watch;
 
+use super::address::Multiaddr;
 use super::error::MeshError;
 use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
 use super::order::{Disorder, Order};
@@ -22,7 +22,7 @@ use crate::lock::lock;
 use crate::protocol::{Envelope, Hello, Peer};
 
 /// Messages of the control stream, and bulk messages and bytes, that a receiver takes before it acknowledges them with a
-/// frame of its own, where nothing else that it sends has done so.
+/// frame of its own, if no other frame has done so.
 const FRAMES_UNTOLD: u64 = 64;
 const BULK_UNTOLD: u64 = 16;
 const BULK_BYTES_UNTOLD: usize = 1 << 20;
@@ -32,10 +32,10 @@ pub struct Connection {
     pub wire: Wire,
     /// The peer is on this machine, by the address it is connected through.
     pub loopback: bool,
-    /// Where the peer was dialled, where it was this side that dialled.
-    pub dialled: Option<String>,
+    /// Address at which the peer was dialled, if this side dialled.
+    pub dialled: Option<Multiaddr>,
     /// Address of the peer's end.
-    pub remote: String,
+    pub remote: Multiaddr,
 }
 
 /// A link with a peer.
@@ -63,7 +63,7 @@ struct Outgoing {
     sent: Sent,
     /// The connection it leaves on, or left on last.
     connection: Arc<Connection>,
-    /// That connection is of no use any more.
+    /// That connection cannot be used any more.
     broken: Option<Broken>,
     closed: bool,
 }
@@ -72,12 +72,12 @@ struct Outgoing {
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub why: String,
-    /// The peer's machine, or somebody on the way, ended it; it is not that nothing came through.
+    /// The peer's machine, or something on the way, closed it; otherwise nothing came through any more.
     pub hung_up: bool,
     pub at: Instant,
 }
 
-/// What is known of a link, to decide about its future.
+/// The condition of a link, by which it is kept or given up.
 pub struct Condition {
     pub heard: Instant,
     pub broken: Option<Broken>,
@@ -118,7 +118,7 @@ impl Link {
 
     /// Sends a message's frame; it leaves with the next [`Link::flush`], or over the next connection.
     ///
-    /// There is some room more for what `must_come`.
+    /// What `must_come` may use [`RESERVED_BYTES`](super::sent::RESERVED_BYTES) more.
     ///
     /// # Errors
     /// [`MeshError::QueueFull`] if too much is not acknowledged, [`MeshError::NotConnected`] after the end.
@@ -134,7 +134,7 @@ impl Link {
         })?;
         self.stamp(&mut frame, number);
         if outgoing.broken.is_none() && outgoing.connection.wire.push_soon(&frame).is_err() {
-            // One frame less on it makes it useless: its own task closes it, and the next brings them all.
+            // A connection that misses one frame is useless: its own task closes it, and the next carries them all.
             let why = "its connection closed".to_owned();
             outgoing.broken = Some(Broken { why, hung_up: false, at: Instant::now() });
             outgoing.connection.wire.close();
@@ -148,7 +148,7 @@ impl Link {
         self.connection().wire.flush();
     }
 
-    /// Says something on the connection there is, which is not said again on the next.
+    /// Sends a frame on the current connection only: it is not sent again on the next.
     pub fn say(&self, mut frame: Vec<u8>) {
         self.stamp(&mut frame, 0);
         let outgoing = lock(&self.outgoing);
@@ -185,8 +185,8 @@ impl Link {
         frame
     }
 
-    /// Whether so much was taken that the peer should be told, `bulk_bytes` of it in bulk just now.
-    pub fn owes_word(&self, bulk_bytes: usize) -> bool {
+    /// Whether so much was taken that it should be acknowledged; `bulk_bytes` of it came in bulk just now.
+    pub fn owes_acknowledgement(&self, bulk_bytes: usize) -> bool {
         let untold =
             |i: usize| self.taken[i].load(Ordering::Relaxed).saturating_sub(self.told[i].load(Ordering::Relaxed));
         untold(0) >= FRAMES_UNTOLD || untold(1) >= BULK_UNTOLD || (untold(1) > 0 && bulk_bytes >= BULK_BYTES_UNTOLD)
@@ -195,7 +195,7 @@ impl Link {
     /// The peer has taken this much of what was sent to it.
     ///
     /// # Errors
-    /// Where it was not sent that much.
+    /// If it was not sent that much.
     pub fn acknowledged(&self, taken: Taken, bulk_beyond: &[u64]) -> Result<(), String> {
         if taken.frames > self.acknowledged.load(Ordering::Acquire) {
             let acknowledged = lock(&self.outgoing).sent.acknowledge(taken.frames);
@@ -206,7 +206,7 @@ impl Link {
         acknowledged.map_err(|last| format!("it acknowledges bulk message {} of {last}", taken.bulk))
     }
 
-    /// How this side stands with the peer, for the first words on a new connection.
+    /// How this side stands with the peer, which is said first on a new connection.
     pub fn standing(&self, fresh: u64) -> Standing {
         let order = lock(&self.order);
         Standing {
@@ -220,7 +220,7 @@ impl Link {
     /// Goes on over `connection`, whose other end said `standing`: what it has not taken is sent again.
     ///
     /// # Errors
-    /// Where it says that it took what was never sent.
+    /// If it says that it took what was never sent.
     pub fn attach(&self, connection: &Arc<Connection>, standing: &Standing) -> Result<(), String> {
         self.acknowledged(standing.taken, &standing.bulk_beyond)?;
         let mut outgoing = lock(&self.outgoing);
@@ -236,7 +236,7 @@ impl Link {
         Ok(())
     }
 
-    /// A connection is of no use any more. Answers whether it was the one that carries this link.
+    /// A connection broke. Returns whether it was the one that carries this link.
     pub fn detach(&self, connection: &Arc<Connection>, why: &str, hung_up: bool) -> bool {
         let mut outgoing = lock(&self.outgoing);
         let carried = Arc::ptr_eq(&outgoing.connection, connection);
@@ -256,7 +256,7 @@ impl Link {
         self.heard.fetch_max(since.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// This process itself stood still for so long: the silence is not the peer's.
+    /// This process itself was stopped for so long: the silence is not the peer's.
     pub fn excuse(&self, silence: Duration, now: Instant) {
         self.note_heard(now.min(self.condition().heard + silence));
         if let Some(broken) = &mut lock(&self.outgoing).broken {
@@ -264,13 +264,13 @@ impl Link {
         }
     }
 
-    /// Whether things have got better since then: the peer was heard, or another connection came about.
+    /// Whether the link has recovered since then: the peer was heard, or there is another connection.
     pub fn is_better_than(&self, then: &Condition) -> bool {
         let now = self.condition();
         now.heard > then.heard || (then.broken.is_some() && now.broken.is_none())
     }
 
-    /// Waits until what is just being handed over from it is.
+    /// Waits until a message that is just being handed over has been.
     pub fn settle(&self) {
         drop(lock(&self.order));
     }
@@ -285,7 +285,7 @@ impl Link {
     /// Takes a message of the control stream once, and what waited for it: `hand` gets what may be delivered, in order.
     ///
     /// # Errors
-    /// Where messages before it are missing, or too many wait for one before them.
+    /// If messages before it are missing, or too many wait for one before them.
     pub fn take_frame(
         &self,
         number: u64,
@@ -313,7 +313,7 @@ impl Link {
     /// Takes a bulk message once: `hand` gets what may be delivered, in order.
     ///
     /// # Errors
-    /// Where too many wait for one before them.
+    /// If too many wait for one before them.
     pub fn take_bulk(
         &self,
         prefix: frame::Prefix,
@@ -342,7 +342,7 @@ impl Link {
         *self.ended.borrow()
     }
 
-    /// Ends it: nothing is sent or kept any more, and its connection closes behind what it still has to write. Answers
+    /// Ends it: nothing is sent or kept any more, and its connection closes behind what it still has to write. Returns
     /// whether it had not ended before.
     pub fn finish(&self) -> bool {
         let mut outgoing = lock(&self.outgoing);

@@ -1,8 +1,8 @@
 //! The behaviour that gives every connection its control stream, and every peer one connection.
 //!
 //! Both sides dial, so two connections with one peer are common. The participant with the lower PeerId decides: it opens
-//! the control stream on the first, and closes one that comes right behind it. One that comes later is there because one
-//! side does not hear the other any more: the stream is opened there, too, and the link goes on over it.
+//! the control stream on the first, and closes another that comes right after it. If one comes later, one side does not hear
+//! the other any more: the stream is opened there, too, and the link goes on over it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use libp2p::swarm::{
     THandlerOutEvent, ToSwarm,
 };
 
-use super::address::is_loopback;
+use super::address::{is_loopback, without_peer};
 use super::control::{Control, End, Ended, Open};
 use super::link::Connection;
 use super::roster::Roster;
 use super::wire::Wire;
 use crate::protocol::Peer;
 
-/// Connections that come about within this time are of two sides that dialled at once; a later one is wanted.
+/// Connections made within this time come from both sides dialling at once; a later one is wanted.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A control stream was over.
+/// A control stream ended.
 #[derive(Debug)]
 pub struct LinkEnded {
     pub peer: PeerId,
@@ -38,7 +38,7 @@ pub struct LinkEnded {
 pub struct Links {
     me: PeerId,
     roster: Arc<Roster>,
-    /// The connections of each peer that have a control stream or are to have one, and since when they are there.
+    /// The connections of each peer that have a control stream or will have one, and when they were made.
     connections: BTreeMap<PeerId, Vec<(ConnectionId, Instant)>>,
     todo: VecDeque<ToSwarm<LinkEnded, Open>>,
 }
@@ -49,12 +49,13 @@ impl Links {
     }
 
     fn handler(&self, peer: PeerId, remote: &Multiaddr, dialled: bool) -> Control {
-        let address = remote.to_string();
+        // libp2p adds the PeerId that it expects.
+        let remote = without_peer(remote.clone());
         let connection = Connection {
             wire: Wire::default(),
-            loopback: is_loopback(&address),
-            dialled: dialled.then(|| address.clone()),
-            remote: address,
+            loopback: is_loopback(&remote),
+            dialled: dialled.then(|| remote.clone()),
+            remote,
         };
         Control::new(self.roster.clone(), Peer::new(peer.to_string()), peer, connection)
     }

@@ -1,8 +1,8 @@
 //! The order of messages that belong together, though some come in bulk and some on the control stream.
 //!
 //! Pure. A bulk message has a number; a message may name the bulk message it must follow, and a bulk message how many
-//! frames of the control stream it must follow. It waits here for them. What comes a second time, since a connection broke
-//! before the sender heard that it had come, is known by its number.
+//! frames of the control stream it must follow. It waits here for them. A message that comes a second time, because a
+//! connection broke before the sender heard of its arrival, is recognised by its number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,10 +61,10 @@ pub enum Disorder {
 }
 
 impl Order {
-    /// A frame of the control stream has come. Answers whether it is the next; else it was taken before.
+    /// A frame of the control stream has come. Returns whether it is the next; otherwise it was taken before.
     ///
     /// # Errors
-    /// [`Disorder::Gap`] where frames before it are missing.
+    /// [`Disorder::Gap`] if frames before it are missing.
     pub fn frame(&mut self, number: u64) -> Result<bool, Disorder> {
         if number > self.frames + 1 {
             return Err(Disorder::Gap { number, after: self.frames });
@@ -90,10 +90,10 @@ impl Order {
     }
 
     /// Bulk message `sequence` has come, to be delivered behind `behind` frames and behind bulk message `after`, or 0.
-    /// Answers what can be handed on now, in order; nothing where it had come before.
+    /// Returns what can be handed on now, in order; nothing if it had come before.
     ///
     /// # Errors
-    /// [`Disorder::Full`] where too many wait.
+    /// [`Disorder::Full`] if too many wait.
     pub fn message(
         &mut self,
         sequence: u64,
@@ -115,11 +115,11 @@ impl Order {
         Ok(ready)
     }
 
-    /// A message is to follow bulk message `after`, or 0; it is bulk message `sequence` itself, or 0. Answers what can be
+    /// A message is to follow bulk message `after`, or 0; it is bulk message `sequence` itself, or 0. Returns what can be
     /// handed on now, in order.
     ///
     /// # Errors
-    /// [`Disorder::Full`] where too many wait.
+    /// [`Disorder::Full`] if too many wait.
     pub fn arrive(&mut self, sequence: u64, after: u64, envelope: Envelope) -> Result<Vec<Envelope>, Disorder> {
         if !self.done.has(after) {
             self.wait()?;

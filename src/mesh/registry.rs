@@ -1,8 +1,8 @@
 //! The registry folder: how processes on one machine find each other, with only `lo` up, in containers, in CI.
 //!
 //! Each process keeps one file there, locked for as long as it lives: a file that can be locked is of a process that is
-//! gone, and is removed by whoever notices. Nothing in a file is secret, and nothing in it is believed: who is met at an
-//! address still has to prove itself.
+//! gone, and is removed by the first process that notices. Nothing in a file is secret, and nothing in it is trusted: a peer
+//! at an address still has to prove the mesh key.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use libp2p::PeerId;
 use serde::{Deserialize, Serialize};
 
+use super::address::Multiaddr;
 use super::error::KeyError;
 use super::key::{private_file_beside, private_folder};
 
@@ -28,7 +29,7 @@ struct Entry {
     key: String,
     peer: String,
     pid: u32,
-    addresses: Vec<String>,
+    addresses: Vec<Multiaddr>,
 }
 
 /// The folder, and this process's file in it.
@@ -39,12 +40,12 @@ pub struct Registry {
     me: PeerId,
     /// Kept open for its lock.
     file: Option<File>,
-    written: Vec<String>,
+    written: Vec<Multiaddr>,
 }
 
 impl Registry {
     /// # Errors
-    /// Where the folder can neither be used nor made.
+    /// If the folder can neither be used nor made.
     pub fn open(folder: &Path, mesh: &str, key: String, me: PeerId) -> Result<Self, KeyError> {
         private_folder(folder)?;
         let (folder, mesh) = (folder.to_owned(), mesh.to_owned());
@@ -55,11 +56,11 @@ impl Registry {
         &self.folder
     }
 
-    /// Writes this process's file where it is not there or says something else.
+    /// Writes this process's file if it does not exist or says something else.
     ///
     /// # Errors
-    /// Where the file cannot be written.
-    pub fn announce(&mut self, addresses: &[String]) -> Result<(), KeyError> {
+    /// If the file cannot be written.
+    pub fn announce(&mut self, addresses: &[Multiaddr]) -> Result<(), KeyError> {
         let path = self.path();
         if addresses.is_empty() || (self.file.is_some() && self.written == addresses && path.exists()) {
             return Ok(());
@@ -83,7 +84,7 @@ impl Registry {
     }
 
     /// The living processes of the same mesh and key, this one aside, and their addresses.
-    pub fn look(&self) -> BTreeMap<PeerId, Vec<String>> {
+    pub fn look(&self) -> BTreeMap<PeerId, Vec<Multiaddr>> {
         let Ok(files) = fs::read_dir(&self.folder) else { return BTreeMap::new() };
         files
             .take(MAX_FILES)
@@ -92,7 +93,7 @@ impl Registry {
             .collect()
     }
 
-    fn read(&self, path: &Path) -> Option<(PeerId, Vec<String>)> {
+    fn read(&self, path: &Path) -> Option<(PeerId, Vec<Multiaddr>)> {
         if path.extension()? != EXTENSION || fs::symlink_metadata(path).ok()?.len() > MAX_FILE_BYTES {
             return None;
         }
@@ -143,6 +144,10 @@ fn is_same_file(_: &File, _: &Path) -> bool {
 mod tests {
     use super::*;
 
+    fn address(seed: u8) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{seed}").parse().unwrap()
+    }
+
     fn peer(seed: u8) -> PeerId {
         libp2p::identity::Keypair::ed25519_from_bytes([seed; 32]).unwrap().public().to_peer_id()
     }
@@ -152,14 +157,14 @@ mod tests {
         let folder = temp_dir::TempDir::new().unwrap();
         let open = |mesh: &str, key: &str, seed| {
             let mut registry = Registry::open(folder.path(), mesh, key.into(), peer(seed)).unwrap();
-            registry.announce(&[format!("/ip4/127.0.0.1/tcp/{seed}")]).unwrap();
+            registry.announce(&[address(seed)]).unwrap();
             registry
         };
         let (a, b) = (open("lab", "k", 1), open("lab", "k", 2));
         let (other_mesh, other_key) = (open("den", "k", 3), open("lab", "j", 4));
         let see = |registry: &Registry| registry.look().into_keys().collect::<Vec<_>>();
         assert_eq!(see(&a), [peer(2)]);
-        assert_eq!(a.look()[&peer(2)], ["/ip4/127.0.0.1/tcp/2"]);
+        assert_eq!(a.look()[&peer(2)], [address(2)]);
         assert_eq!(see(&b), [peer(1)]);
         assert!(see(&other_mesh).is_empty() && see(&other_key).is_empty());
         drop(a);
@@ -171,7 +176,7 @@ mod tests {
     fn files_of_the_dead_and_nonsense_do_no_harm() {
         let folder = temp_dir::TempDir::new().unwrap();
         let mut registry = Registry::open(folder.path(), "lab", "k".into(), peer(1)).unwrap();
-        registry.announce(&["/ip4/127.0.0.1/tcp/1".into()]).unwrap();
+        registry.announce(&[address(1)]).unwrap();
         let dead = folder.path().join(format!("{}.json", peer(2)));
         fs::write(&dead, "{}").unwrap();
         let nonsense = folder.path().join("held.json");
@@ -181,7 +186,7 @@ mod tests {
         assert!(registry.look().is_empty());
         assert!(!dead.exists() && nonsense.exists());
         fs::remove_file(registry.path()).unwrap();
-        registry.announce(&["/ip4/127.0.0.1/tcp/1".into()]).unwrap();
+        registry.announce(&[address(1)]).unwrap();
         assert!(registry.path().exists(), "a file that somebody took away is written again");
     }
 }

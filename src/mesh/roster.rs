@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 use tokio::sync::{Notify, watch};
 
-use super::address::reachable_from;
-use super::admission::Gate;
+use super::address::is_reachable_from;
 use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
+use super::port::Port;
 use super::{Inbox, Mesh};
 use crate::device::Task;
 use crate::lock::lock;
@@ -26,10 +26,10 @@ pub const MAX_PEERS: usize = 1024;
 pub const MAX_KNOWN_PEERS: usize = 256;
 /// Most addresses of one peer that are looked at.
 pub const MAX_ADDRESSES: usize = 16;
-/// How long after the end of a link the inbox is told that others had time to miss the peer too: they may have heard it up
-/// to a sign of life later.
+/// How long after the end of a link the inbox is told that others had time to notice too: they may have heard the peer up to one
+/// sign of life later.
 const PARTED_AFTER: Duration = Duration::from_millis(1500);
-/// Most links that ended within that time; beyond, the oldest is told of at once.
+/// Most links that ended within that time; beyond it, the oldest is reported at once.
 const MAX_PARTED: usize = 4 * MAX_PEERS;
 
 /// What this side said of itself first on a connection.
@@ -41,11 +41,11 @@ pub struct Said {
 /// Why two that said Hello have no link.
 pub enum Unmet {
     Refused(Refusal),
-    /// What this side said was out of date by then, or the peer's words make no sense; another connection is to decide.
+    /// What this side said is out of date by now, or what the peer said makes no sense. Another connection has to decide.
     Again(String),
 }
 
-/// A link that ended, for those who are told when others had time to notice.
+/// A link that ended, to report once others had time to notice it too.
 struct Parted {
     due: Instant,
     peer: Peer,
@@ -67,18 +67,18 @@ pub struct Roster {
     refreshing: Mutex<()>,
     cluster: watch::Sender<Arc<Cluster>>,
     lost: watch::Sender<Option<(Task, Holder)>>,
-    /// Messages are delivered; before that, they wait on their connections.
+    /// Whether messages are delivered; before that, they wait on their connections.
     open: AtomicBool,
-    /// Counts who came up.
+    /// Counts the peers that came up.
     changes: watch::Sender<u64>,
-    gate: Arc<Gate>,
-    /// Something for the driver to look at: a peer came, went, named others, or its connection broke.
+    port: Arc<Port>,
+    /// Wakes the driver: a peer came, went, named others, or its connection broke.
     pub news: Notify,
     parted: Mutex<VecDeque<Parted>>,
 }
 
 impl Roster {
-    pub fn new(hello: Hello, me: Peer, inbox: Arc<dyn Inbox>, gate: Arc<Gate>) -> Self {
+    pub fn new(hello: Hello, me: Peer, inbox: Arc<dyn Inbox>, port: Arc<Port>) -> Self {
         let roster = Roster {
             me,
             incarnation: hello.incarnation,
@@ -91,7 +91,7 @@ impl Roster {
             lost: watch::Sender::default(),
             open: AtomicBool::new(false),
             changes: watch::Sender::default(),
-            gate,
+            port,
             news: Notify::new(),
             parted: Mutex::default(),
         };
@@ -108,8 +108,9 @@ impl Roster {
         self.changes.subscribe()
     }
 
-    pub fn gate(&self) -> &Arc<Gate> {
-        &self.gate
+    /// How this participant is reached, and reaches others.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
     }
 
     /// Who took this participant's task, once somebody has.
@@ -136,7 +137,7 @@ impl Roster {
         self.links.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Whether every node that a peer here tells of, and where to reach it, is here too.
+    /// Whether every node that a connected peer names, with an address, is connected too.
     pub fn has_met_all(&self) -> bool {
         let links = self.links();
         let is_here = |peer: &Peer| *peer == self.me || links.iter().any(|link| link.peer == *peer);
@@ -144,15 +145,15 @@ impl Roster {
         links.iter().all(|link| link.hello().peers.iter().all(told))
     }
 
-    /// Whether a peer here tells of a node that holds `task`.
+    /// Whether a connected peer names a node that holds `task`.
     pub fn is_told_of(&self, task: &Task) -> bool {
         self.links().iter().any(|link| link.hello().peers.iter().any(|known| known.task == *task))
     }
 
-    /// Whether the node `peer` is connected with the node of `task`, or is it, as far as it has told.
+    /// Whether the node `peer` says that it is connected with the node of `task`, or is it.
     pub fn is_met_by(&self, task: &Task, peer: &Peer) -> bool {
         let Some(hello) = self.link(peer).map(|link| link.hello()) else { return false };
-        // One that knows as many as it can name may know more.
+        // One that names as many as it may name can know more.
         let is_named = || hello.peers.len() >= MAX_KNOWN_PEERS || hello.peers.iter().any(|known| known.task == *task);
         hello.task.as_ref() == Some(task) || is_named()
     }
@@ -162,21 +163,21 @@ impl Roster {
         lock(&self.hello).clone()
     }
 
-    /// What is said to a peer: addresses of this machine alone only to a peer on this machine, and the nodes it can reach.
+    /// The Hello for a peer, with the nodes that this one is connected with. Loopback addresses are only for peers on this
+    /// machine.
     pub fn hello_for(&self, loopback: bool) -> Hello {
         let mut hello = self.own_hello();
         let keep = |addresses: &[String]| -> Vec<String> {
-            addresses.iter().filter(|a| reachable_from(a, loopback)).take(MAX_ADDRESSES).cloned().collect()
+            addresses.iter().filter(|a| is_reachable_from(a, loopback)).take(MAX_ADDRESSES).cloned().collect()
         };
         hello.addresses = keep(&hello.addresses);
-        hello.bulk_addresses = keep(&hello.bulk_addresses);
         let known = self.links().into_iter().filter_map(|link| {
             let theirs = link.hello();
             let theirs_loopback = link.connection().loopback;
             let addresses: Vec<String> = theirs
                 .addresses
                 .iter()
-                .filter(|a| reachable_from(a, loopback && theirs_loopback))
+                .filter(|a| is_reachable_from(a, loopback && theirs_loopback))
                 .take(MAX_ADDRESSES)
                 .cloned()
                 .collect();
@@ -201,7 +202,7 @@ impl Roster {
         for link in self.links() {
             let hello = Message::Hello(Box::new(self.hello_for(link.connection().loopback)));
             match encode_small(&hello.into()) {
-                // Who has no connection now is told with the first words on the next.
+                // A link without a connection needs none: the next connection begins with a Hello.
                 Ok(frame) => link.say(frame),
                 Err(error) => tracing::debug!(peer = %link.peer, %error, "a Hello was not sent"),
             }
@@ -216,10 +217,10 @@ impl Roster {
         Said { hello: self.hello_for(loopback), standing }
     }
 
-    /// The first words of a peer on a connection on which `said` was said: their link goes on over it, or begins.
+    /// A peer said Hello on a connection on which this side said `said`: their link goes on over it, or begins.
     ///
     /// # Errors
-    /// Why there is no link; a peer that had none never was up.
+    /// Why there is no link.
     pub fn greet(
         &self,
         (peer, id): (&Peer, PeerId),
@@ -294,11 +295,11 @@ impl Roster {
         Ok(link)
     }
 
-    /// What this side says of itself has changed since it said it on the connection that carries `link` now: says it again.
-    /// Before that, nobody knew of the connection.
+    /// Says Hello again if what this side says of itself has changed since its Hello on this connection. Changes until now
+    /// were not sent on it, as it carried no link.
     fn tell_changes(&self, link: &Link, said: &Hello) {
         let hello = self.hello_for(link.connection().loopback);
-        // Which others are there is told again and again.
+        // Which other peers there are is sent again and again anyway.
         let of_itself = |hello: &Hello| Hello { peers: Vec::new(), ..hello.clone() };
         if of_itself(&hello) != of_itself(said)
             && let Ok(frame) = encode_small(&Message::Hello(Box::new(hello)).into())
@@ -335,7 +336,7 @@ impl Roster {
         self.news.notify_one();
     }
 
-    /// So too, unless things have got better since it was in the condition in which it was given up.
+    /// As [`Roster::end`], unless the link has recovered since it was in `condition`.
     pub fn give_up(&self, link: &Arc<Link>, condition: &Condition, why: &str) {
         let turn = lock(&self.turn);
         if link.is_better_than(condition) {
@@ -356,7 +357,7 @@ impl Roster {
         }
         drop(links);
         tracing::debug!(peer = %link.peer, why, "down");
-        // Whoever is about to deliver a message of it has done so, or sees that the link is over.
+        // A thread that is delivering a message of it finishes first; later ones see that the link is over.
         link.settle();
         let task = link.hello().task.clone();
         self.inbox.down(&link.peer, task.as_ref(), why);
@@ -367,7 +368,7 @@ impl Roster {
         }
     }
 
-    /// Tells the inbox of the links that ended so long ago that others had time to miss the peer too.
+    /// Tells the inbox of the links that ended [`PARTED_AFTER`] ago.
     pub fn tell_parted(&self, now: Instant) {
         loop {
             let next = {
@@ -393,7 +394,7 @@ impl Roster {
     /// Hands a message of the control stream to the inbox, once, after the bulk message it must follow.
     ///
     /// # Errors
-    /// Where messages before it are missing, or too many wait for a bulk message that does not come.
+    /// If messages before it are missing, or too many wait for a bulk message that does not come.
     pub fn deliver(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
         link.take_frame(prefix.number, prefix.after, envelope, |envelope| self.hand_over(link, envelope))
     }
@@ -401,7 +402,7 @@ impl Roster {
     /// Hands a bulk message to the inbox, once, after what it must follow.
     ///
     /// # Errors
-    /// Where too many wait for one before them.
+    /// If too many wait for one before them.
     pub fn deliver_bulk(&self, link: &Link, prefix: Prefix, envelope: Envelope) -> Result<(), MeshError> {
         link.take_bulk(prefix, envelope, |envelope| self.hand_over(link, envelope))
     }
@@ -418,7 +419,7 @@ impl Roster {
     }
 
     fn refresh(&self) {
-        // From looking to publishing, so that nothing older is published over what is newer.
+        // Held from reading to publishing, so that an older cluster is not published over a newer one.
         let _refreshing = lock(&self.refreshing);
         let own = self.own_hello();
         let lost = self.lost.borrow().is_some();
@@ -445,10 +446,10 @@ impl Roster {
     }
 }
 
-/// The frame of a message that is small by its nature.
+/// The frame of a message that is always small.
 ///
 /// # Errors
-/// Where it cannot be encoded.
+/// If it cannot be encoded.
 pub fn encode_small(envelope: &Envelope) -> Result<Vec<u8>, MeshError> {
     frame::encode_head(envelope).map(|(_, head)| head)
 }
@@ -469,15 +470,13 @@ fn said_task(hello: &Hello) -> Task {
     hello.task.clone().unwrap_or_else(|| Task::new("", 0))
 }
 
-/// A Hello without what is over the limits, and without addresses that nobody can dial.
+/// A Hello without what is over the limits.
 fn trimmed(mut hello: Hello) -> Hello {
     hello.peers.truncate(MAX_KNOWN_PEERS);
     hello.out_of_reach.truncate(MAX_KNOWN_PEERS);
-    for list in [&mut hello.addresses, &mut hello.bulk_addresses]
-        .into_iter()
-        .chain(hello.peers.iter_mut().map(|p| &mut p.addresses))
-    {
-        list.truncate(MAX_ADDRESSES);
+    let of_peers = hello.peers.iter_mut().map(|known| &mut known.addresses);
+    for addresses in std::iter::once(&mut hello.addresses).chain(of_peers) {
+        addresses.truncate(MAX_ADDRESSES);
     }
     hello
 }

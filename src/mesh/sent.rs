@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 /// Most bytes of frames that one peer has not acknowledged.
 pub const MAX_UNACKNOWLEDGED_BYTES: usize = 64 << 20;
-/// Room beyond that for frames that must come: answers, failures, and words to let go of something. They are so small that
-/// a peer would have to owe an acknowledgement of tens of thousands.
+/// Bytes beyond that for frames that must come: answers, failures, and messages that release something. They are so small
+/// that tens of thousands fit.
 pub const RESERVED_BYTES: usize = 8 << 20;
 
 /// The frames of one direction of a link.
@@ -46,10 +46,10 @@ impl Sent {
         self.last
     }
 
-    /// The peer has taken every frame up to this one; an older word than the last one changes nothing.
+    /// The peer has taken every frame up to this one. A lower number than before changes nothing.
     ///
     /// # Errors
-    /// The number of the last frame, where it cannot have taken that many.
+    /// The number of the last frame, if it cannot have taken that many.
     pub fn acknowledge(&mut self, up_to: u64) -> Result<(), u64> {
         if up_to > self.last {
             return Err(self.last);
@@ -123,7 +123,7 @@ mod tests {
         Acknowledge,
         /// What is on the wire is lost, and what is not acknowledged goes out on the next.
         Break,
-        /// So too, and the receiver's first words on it were said long before.
+        /// The same, but the receiver said long before what it had taken.
         BreakLate,
     }
 

@@ -5,11 +5,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use libp2p::identity::Keypair;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::admission::Gate;
+use super::transport::tls::Tls;
 use super::*;
 use crate::ids::{PieceId, RequestId, SessionId};
 use crate::protocol::{Message, ToClient, ToMaster};
@@ -63,7 +64,7 @@ fn participant(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let config = MeshConfig {
         task: Some(task.parse().unwrap()),
-        listen: vec!["127.0.0.1:0".into()],
+        listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
         registry: Some(folder.to_owned()),
         ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
     };
@@ -77,7 +78,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Processor time this process has taken, in seconds; 0 where the system does not tell it this way.
+/// Processor time this process has taken, in seconds; 0 if the system does not tell it this way.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -126,15 +127,15 @@ fn raw_round_trip() -> Duration {
 }
 
 /// The same bytes over TLS on a bare socket, with rustls and tokio as they come.
-fn bare_tls(gates: [Arc<Gate>; 2]) -> Vec<Duration> {
+fn bare_tls(ends: [Tls; 2]) -> Vec<Duration> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (here, there) = (runtime(), runtime());
     let listener = there.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    let [ours, theirs] = gates;
+    let [ours, theirs] = ends.map(|end| end.bare());
     there.spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
-        let mut stream = theirs.bare().1.accept(socket).await.unwrap();
+        let mut stream = theirs.1.accept(socket).await.unwrap();
         loop {
             let mut tensor = vec![0; TENSOR_BYTES];
             if stream.read_exact(&mut tensor).await.is_err() {
@@ -147,7 +148,7 @@ fn bare_tls(gates: [Arc<Gate>; 2]) -> Vec<Duration> {
     let work = here.spawn(async move {
         let socket = TcpStream::connect(address).await.unwrap();
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-        let mut stream = ours.bare().0.connect(name, socket).await.unwrap();
+        let mut stream = ours.0.connect(name, socket).await.unwrap();
         let tensor = vec![1u8; TENSOR_BYTES];
         let mut times = Vec::new();
         for _ in 0..TRANSFERS {
@@ -171,10 +172,6 @@ fn what_it_costs() {
     let (report, reports) = channel();
     let (_other, there) = participant(folder.path(), "local/1", None);
     let (_own, here) = participant(folder.path(), "local/0", Some(report));
-    let gate = || {
-        let key = Admission::Key(MeshKey::from_bytes([1; 32]));
-        Arc::new(Gate::new(&MeshConfig::new("lab", key.clone()).identity, "lab", key).unwrap())
-    };
     let tensor = Tensor::vector(vec![1u8; TENSOR_BYTES]);
     for pass in 0..3 {
         let mut times = Vec::new();
@@ -194,7 +191,7 @@ fn what_it_costs() {
             bulk.push(reports.recv().unwrap() - start);
         }
         let between = processor_seconds();
-        let bare = bare_tls([gate(), gate()]);
+        let bare = bare_tls([(); 2].map(|()| Tls::new(&Keypair::generate_ed25519()).unwrap()));
         let gigabytes = (TRANSFERS * TENSOR_BYTES) as f64 / 1e9;
         for (what, times, seconds) in
             [("mesh", bulk, between - before), ("bare TLS", bare, processor_seconds() - between)]

@@ -1,5 +1,7 @@
 //! Whole meshes in one process, over loopback, found through a registry folder of their own.
 
+mod in_memory;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::transport::tcp::socket_address;
 use super::*;
 use crate::device::DeviceKind;
 use crate::ids::{RequestId, SessionId, StepId};
@@ -97,10 +100,14 @@ impl Someone {
 fn config(registry: &Path, task: &str) -> MeshConfig {
     MeshConfig {
         task: (!task.is_empty()).then(|| task.parse().unwrap()),
-        listen: if task.is_empty() { vec![] } else { vec!["127.0.0.1:0".into()] },
+        listen: if task.is_empty() { vec![] } else { vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()] },
         registry: Some(registry.to_owned()),
         ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
     }
+}
+
+fn address_of(someone: &Someone) -> Multiaddr {
+    someone.mesh.addresses()[0].parse().unwrap()
 }
 
 fn number(number: u64) -> Envelope {
@@ -154,7 +161,7 @@ async fn everybody_meets_everybody_through_one() {
     let empty = || temp_dir::TempDir::new().unwrap();
     let (fa, fb, fc, fd) = (empty(), empty(), empty(), empty());
     let a = Someone::join(config(fa.path(), "w/0")).await.unwrap();
-    let peers = || vec![a.mesh.addresses()[0].clone()];
+    let peers = || vec![address_of(&a)];
     let b = Someone::join(MeshConfig { peers: peers(), ..config(fb.path(), "w/1") }).await.unwrap();
     let c = Someone::join(MeshConfig { peers: peers(), ..config(fc.path(), "w/2") }).await.unwrap();
     let client = Someone::join(MeshConfig { peers: peers(), ..config(fd.path(), "") }).await.unwrap();
@@ -222,7 +229,7 @@ async fn strangers_are_told_why_and_stay_outside() {
         (&open, other_key.clone(), "lab", "runs open"),
         (&keyed, Admission::Key(MeshKey::from_bytes([1; 32])), "den", "another mesh"),
     ] {
-        let peers = vec![to.mesh.addresses()[0].clone()];
+        let peers = vec![address_of(to)];
         let stranger = MeshConfig { admission, peers, mesh: mesh.into(), ..config(elsewhere.path(), "") };
         let stranger = Someone::join(stranger).await.unwrap();
         assert!(stranger.mesh.cluster().is_empty());
@@ -238,7 +245,7 @@ async fn garbage_on_the_port_is_hung_up_on() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let folder = temp_dir::TempDir::new().unwrap();
     let node = Someone::join(config(folder.path(), "local/0")).await.unwrap();
-    let address = address::socket(&node.mesh.addresses()[0]).unwrap();
+    let address = socket_address(&address_of(&node)).unwrap();
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4096], &[0x16, 3, 1, 0xff, 0xff], &[0xff; 100_000]] {
         let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
         let _ = socket.write_all(garbage).await;
@@ -319,7 +326,7 @@ async fn who_goes_is_missed_once_with_or_without_a_goodbye() {
 async fn one_that_hangs_is_noticed_and_welcome_when_it_wakes() {
     let folder = temp_dir::TempDir::new().unwrap();
     let mut a = Someone::join(config(folder.path(), "local/0")).await.unwrap();
-    // Stopped as SIGSTOP does it: nothing runs, the kernel answers on.
+    // Stopped as by SIGSTOP: nothing runs, and the kernel still acknowledges.
     let (joined, seen) = tokio::sync::oneshot::channel();
     let (wake, sleep) = std::sync::mpsc::channel::<()>();
     let (end, done) = tokio::sync::oneshot::channel::<()>();
@@ -352,7 +359,7 @@ async fn one_that_hangs_is_noticed_and_welcome_when_it_wakes() {
     sleeper.join().unwrap();
 }
 
-/// A proxy before one participant: what goes through it can be reset, or held back without a word.
+/// A proxy in front of one participant: its connections can be reset, or held back silently.
 struct Proxy {
     address: std::net::SocketAddr,
     open: Arc<Mutex<Vec<std::net::TcpStream>>>,
@@ -410,8 +417,8 @@ fn clone(socket: &std::net::TcpStream) -> std::net::TcpStream {
 /// Two that are connected through a proxy, and know of no other way at first.
 async fn through_a_proxy(folders: &[temp_dir::TempDir; 2]) -> (Someone, Someone, Proxy) {
     let a = Someone::join(config(folders[0].path(), "local/0")).await.unwrap();
-    let proxy = Proxy::before(address::socket(&a.mesh.addresses()[0]).unwrap());
-    let peers = vec![proxy.address.to_string()];
+    let proxy = Proxy::before(socket_address(&address_of(&a)).unwrap());
+    let peers = vec![parse_address(&proxy.address.to_string()).unwrap()];
     let b = Someone::join(MeshConfig { peers, ..config(folders[1].path(), "local/1") }).await.unwrap();
     for someone in [&a, &b] {
         someone.sees(&["local/0", "local/1"]).await;

@@ -1,6 +1,6 @@
 //! The ticket, which carries the key of a mesh to another machine.
 //!
-//! It is the key in the clear with some addresses, on one line to copy: whoever has it is in.
+//! It is the key in the clear with some addresses, on one line to copy: anybody who has it can join.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
+use super::address::{Multiaddr, parse_address};
 use super::error::KeyError;
 use super::key::{
     MeshKey, addresses_path, check_mesh_name, key_file, key_path, overwrite, read_key, remembered_addresses,
@@ -27,14 +28,15 @@ const MAX_TICKET_CHARS: usize = 8192;
 pub struct Ticket {
     pub mesh: String,
     pub key: MeshKey,
-    /// Where nodes of the mesh listen: multiaddrs or `host:port`.
-    pub addresses: Vec<String>,
+    /// Where nodes of the mesh listen.
+    pub addresses: Vec<Multiaddr>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct TicketBody {
     mesh: String,
     key: [u8; 32],
+    /// Multiaddrs.
     addresses: Vec<String>,
 }
 
@@ -51,7 +53,7 @@ pub enum Accepted {
 
 impl std::fmt::Display for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let addresses = self.addresses.iter().take(MAX_TICKET_ADDRESSES).cloned().collect();
+        let addresses = self.addresses.iter().take(MAX_TICKET_ADDRESSES).map(Multiaddr::to_string).collect();
         let body = TicketBody { mesh: self.mesh.clone(), key: *self.key.bytes(), addresses };
         let body = postcard::to_allocvec(&body).map_err(|_| std::fmt::Error)?;
         let length = u16::try_from(body.len()).map_err(|_| std::fmt::Error)?;
@@ -82,7 +84,7 @@ impl std::str::FromStr for Ticket {
         if !text.is_ascii() {
             return Err(refuse("it has a character that no ticket has"));
         }
-        // A cut can leave one character that is no byte; what is missing tells more than that.
+        // A cut can leave one character that is no byte; that something is missing is the better message.
         let whole = if text.len() % 4 == 1 { &text[..text.len() - 1] } else { &text[..] };
         let lenient = base64::engine::GeneralPurpose::new(
             &base64::alphabet::URL_SAFE,
@@ -105,7 +107,9 @@ impl std::str::FromStr for Ticket {
         }
         let body: TicketBody = postcard::from_bytes(body).map_err(|_| refuse("its content is not a ticket's"))?;
         check_mesh_name(&body.mesh)?;
-        Ok(Ticket { mesh: body.mesh, key: MeshKey::from_bytes(body.key), addresses: body.addresses })
+        let addresses: Result<_, _> = body.addresses.iter().map(|text| parse_address(text)).collect();
+        let addresses = addresses.map_err(|error| refuse(&error.to_string()))?;
+        Ok(Ticket { mesh: body.mesh, key: MeshKey::from_bytes(body.key), addresses })
     }
 }
 
@@ -113,7 +117,7 @@ impl Ticket {
     /// Keeps the key and the addresses in `home`, so that from now on nodes and clients of this user are of the mesh.
     ///
     /// # Errors
-    /// [`KeyError::Exists`] where another key is there and `replace` is not said; otherwise as [`MeshKey::load`].
+    /// [`KeyError::Exists`] if another key is there and `replace` is not said; otherwise as [`MeshKey::load`].
     pub fn accept(&self, home: &Path, replace: bool) -> Result<Accepted, KeyError> {
         let path = key_path(home, &self.mesh)?;
         let accepted = match read_key(&path) {
@@ -137,9 +141,10 @@ impl Ticket {
             addresses.extend(remembered_addresses(home, &self.mesh)?);
         }
         let mut seen = std::collections::BTreeSet::new();
-        addresses.retain(|address| !address.contains('\n') && seen.insert(address.clone()));
+        addresses.retain(|address| seen.insert(address.clone()));
         addresses.truncate(MAX_TICKET_ADDRESSES);
-        overwrite(&addresses_path(home, &self.mesh)?, addresses.join("\n").as_bytes())?;
+        let lines: String = addresses.iter().map(|address| format!("{address}\n")).collect();
+        overwrite(&addresses_path(home, &self.mesh)?, lines.as_bytes())?;
         Ok(accepted)
     }
 }
@@ -160,7 +165,7 @@ mod tests {
         Ticket {
             mesh: "lab".into(),
             key: MeshKey::from_bytes([7; 32]),
-            addresses: vec!["192.168.1.7:4711".into(), "/ip4/10.0.0.1/tcp/9".into()],
+            addresses: ["192.168.1.7:4711", "/dns/lab/tcp/9"].map(|text| parse_address(text).unwrap()).into(),
         }
     }
 

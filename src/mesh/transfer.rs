@@ -1,10 +1,13 @@
-//! Bulk: messages over [`MAX_SMALL_BYTES`](super::frame::MAX_SMALL_BYTES), on sockets of their own.
+//! Bulk: messages over [`MAX_SMALL_BYTES`](super::frame::MAX_SMALL_BYTES), on streams of their own.
 //!
-//! A bulk socket carries frames in one direction, with the authentication of every socket and no multiplexer. The sender
-//! dials it; where it cannot, it asks the receiver on the control stream to dial instead. Tensors are written from where
-//! they lie and read to where they will lie. A message is kept until the receiver has it; when its socket breaks before, it
-//! is sent again on another. One that cannot be brought over ends the link: the sender was told that it went out, so both
-//! sides must hear that it did not arrive.
+//! A bulk stream carries frames in one direction, authenticated like every stream, without a multiplexer. The sender dials
+//! it; if it cannot, it asks the receiver on the control stream to dial instead. Tensors are written from their own memory
+//! and read into the memory that they keep. A message is kept until the receiver has it; if its stream breaks before, it is
+//! sent again on another. If a message cannot be sent at all, the link ends: the sender was told that the message went out, so
+//! both sides must hear that it did not arrive.
+
+#[cfg(test)]
+mod flow_order;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,16 +20,17 @@ use bytes::BufMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::address;
-use super::admission::{self, Gate, Purpose, Secured};
+use super::address::{Multiaddr, is_same_host, resolved, without_peer};
+use super::admission::{Admitted, Purpose};
 use super::bulk_queue::{BulkQueue, MAX_BULK_MESSAGES};
 use super::cause::broken;
 use super::error::MeshError;
 use super::frame::{self, Kind, PREFIX_BYTES, Prefix, TensorHeader};
 use super::incoming::Incoming;
 use super::link::Link;
+use super::port::Port;
 use super::roster::Roster;
-use super::transport::{BulkSocket, CONNECT_LIMIT, dial_bulk};
+use super::transport::PeerStream;
 use crate::failure::Failure;
 use crate::lock::lock;
 use crate::memory;
@@ -35,19 +39,24 @@ use crate::tensor::{DType, Element, Tensor, with_number};
 
 /// Most sockets that carry bulk to one peer at once.
 pub const MAX_SOCKETS: usize = 4;
+/// Flows whose last bulk message is remembered, before those whose last is acknowledged are forgotten.
+const MAX_FLOWS: usize = 2 * MAX_BULK_MESSAGES;
+/// Most sockets that are dialled, or read, for one peer because it asked: those that it uses, and as many that broke before
+/// this side noticed.
+const MAX_CALLS: usize = 2 * MAX_SOCKETS;
 /// How long an idle socket is kept by its sender, and then by its receiver.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 const RECEIVER_IDLE_LIMIT: Duration = Duration::from_secs(45);
-/// How long the peer may take to dial when it is asked to, before it is asked again: what asks may be lost.
+/// How long the peer may take to dial when it is asked to, before it is asked again: the request may be lost.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// How long a link may be without a bulk socket that it needs.
+/// How long a link may be without a bulk stream that it needs.
 const OPEN_LIMIT: Duration = Duration::from_secs(8);
-/// How long a bulk socket may be there before it has said which link it is of, and before that link is there.
+/// How long a bulk stream may take to say which link it is of, and that link to exist.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// Pauses before another socket is tried where one broke or could not be opened.
+/// Pauses before another socket is tried after one broke or could not be opened.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Bytes given to TLS at a time. More, and reading ahead of TLS, was measured to gain nothing.
+/// Bytes written at a time. Measured over TLS: more gains nothing, nor does reading ahead.
 const WRITE_BYTES: usize = 256 << 10;
 /// By how much a buffer grows while a header comes in.
 const HEADER_STEP_BYTES: usize = 1 << 20;
@@ -56,13 +65,15 @@ const HEADER_STEP_BYTES: usize = 1 << 20;
 #[derive(Default)]
 pub struct Outbound {
     queue: Mutex<Queue>,
-    /// Bulk messages so far: the number of the last; and how many the peer has said to have.
+    /// The number of the last bulk message, and the number up to which the peer has acknowledged all of them.
     sent: AtomicU64,
     acknowledged: AtomicU64,
     arrived: Notify,
     /// Sockets that the peer dialled because it was asked to.
-    called: Mutex<VecDeque<Secured>>,
+    called: Mutex<VecDeque<PeerStream>>,
     answered: Notify,
+    /// Held once for each call of the peer that is being answered.
+    calls: Arc<()>,
 }
 
 #[derive(Default)]
@@ -83,7 +94,7 @@ struct BulkMessage {
 /// Sends a message to a peer, on the stream or in bulk by its size.
 ///
 /// # Errors
-/// Where the peer is gone, its queue full, or the message too large.
+/// If the peer is gone, its queue full, or the message too large.
 pub fn send(
     roster: &Arc<Roster>,
     runtime: &tokio::runtime::Handle,
@@ -94,42 +105,20 @@ pub fn send(
     let flow = envelope.message.flow();
     let (mut prefix, mut frame) = frame::encode_head(&envelope)?;
     if PREFIX_BYTES + prefix.body_bytes() <= frame::MAX_SMALL_BYTES {
-        if outbound.sent.load(Ordering::Acquire) > 0
-            && let Some(flow) = flow
-            && let Some(&after) = lock(&outbound.queue).flows.get(&flow)
-        {
-            prefix.after = after;
+        prefix.after = flow.map_or(0, |flow| outbound.last_of(flow));
+        if prefix.after > 0 {
             frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
         }
         envelope.tensors.iter().filter_map(Tensor::bytes).for_each(|bytes| frame.extend_from_slice(bytes));
         return link.send_soon(frame, envelope.message.must_come());
     }
 
-    let bytes = prefix.body_bytes();
-    let mut queue = lock(&outbound.queue);
-    if queue.closed {
-        return Err(MeshError::NotConnected { peer: link.peer.clone() });
-    }
-    let number = queue.bulk.next(bytes);
-    let full = |(what, limit)| MeshError::QueueFull { peer: link.peer.clone(), what, limit };
-    prefix.number = number.map_err(full)?;
-    if let Some(flow) = flow {
-        prefix.after = queue.flows.insert(flow, prefix.number).unwrap_or(0);
-        prefix.behind = link.frames();
-        if queue.flows.len() > 2 * MAX_BULK_MESSAGES {
-            let Queue { flows, bulk, .. } = &mut *queue;
-            flows.retain(|_, last| *last == prefix.number || bulk.keeps(*last));
-        }
-    }
-    outbound.sent.store(prefix.number, Ordering::Release);
-    frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
-    queue.bulk.add(BulkMessage { head: frame, tensors: envelope.tensors }, bytes);
-    let another = queue.bulk.waiting() > queue.idle && queue.sockets < MAX_SOCKETS;
-    if another {
-        queue.sockets += 1;
-    }
-    drop(queue);
-    if another {
+    let added = outbound.add(flow, prefix, frame, envelope.tensors, || link.frames());
+    let another_socket = added.map_err(|refused| match refused {
+        NotAdded::Closed => MeshError::NotConnected { peer: link.peer.clone() },
+        NotAdded::Full(what, limit) => MeshError::QueueFull { peer: link.peer.clone(), what, limit },
+    })?;
+    if another_socket {
         runtime.spawn(carry(roster.clone(), link.clone()));
     } else {
         outbound.arrived.notify_one();
@@ -137,7 +126,65 @@ pub fn send(
     Ok(())
 }
 
+/// Why a bulk message was not taken.
+#[derive(Debug)]
+enum NotAdded {
+    Closed,
+    /// Of what there would be too much, and the limit.
+    Full(&'static str, usize),
+}
+
 impl Outbound {
+    /// The bulk message that a small one of `flow`, which is about to be sent, must follow; 0: none.
+    ///
+    /// If the peer has acknowledged all bulk, the answer is 0, without the lock. A bulk message that has come is delivered as
+    /// soon as the bulk before it and the small messages sent before it have come. All of that bulk has come too, and those
+    /// small messages have smaller numbers than the one that is sent now. The control stream is delivered in the order of its
+    /// numbers, so the message that is sent now is delivered after all of this.
+    fn last_of(&self, flow: Flow) -> u64 {
+        if self.acknowledged.load(Ordering::Acquire) >= self.sent.load(Ordering::Acquire) {
+            return 0;
+        }
+        lock(&self.queue).flows.get(&flow).copied().unwrap_or(0)
+    }
+
+    /// Queues a bulk message, with its prefix and its frame up to the tensors. Returns whether another socket is needed for it,
+    /// which is counted already. `frames` tells how many messages were sent on the control stream so far.
+    ///
+    /// # Errors
+    /// [`NotAdded`]: nothing was queued.
+    fn add(
+        &self,
+        flow: Option<Flow>,
+        mut prefix: Prefix,
+        mut frame: Vec<u8>,
+        tensors: Vec<Tensor>,
+        frames: impl FnOnce() -> u64,
+    ) -> Result<bool, NotAdded> {
+        let bytes = prefix.body_bytes();
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return Err(NotAdded::Closed);
+        }
+        prefix.number = queue.bulk.next(bytes).map_err(|(what, limit)| NotAdded::Full(what, limit))?;
+        if let Some(flow) = flow {
+            prefix.after = queue.flows.insert(flow, prefix.number).unwrap_or(0);
+            prefix.behind = frames();
+            if queue.flows.len() > MAX_FLOWS {
+                let Queue { flows, bulk, .. } = &mut *queue;
+                flows.retain(|_, last| *last == prefix.number || bulk.keeps(*last));
+            }
+        }
+        self.sent.store(prefix.number, Ordering::Release);
+        frame[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+        queue.bulk.add(BulkMessage { head: frame, tensors }, bytes);
+        let another_socket = queue.bulk.waiting() > queue.idle && queue.sockets < MAX_SOCKETS;
+        if another_socket {
+            queue.sockets += 1;
+        }
+        Ok(another_socket)
+    }
+
     /// Forgets what waits and takes no more.
     pub fn clear(&self) {
         let mut queue = lock(&self.queue);
@@ -148,7 +195,7 @@ impl Outbound {
     /// The peer has every bulk message up to `floor`, and those `beyond` it.
     ///
     /// # Errors
-    /// The number of the last, where it was not sent that many.
+    /// The number of the last, if it was not sent that many.
     pub fn acknowledge(&self, floor: u64, beyond: &[u64]) -> Result<(), u64> {
         if floor <= self.acknowledged.load(Ordering::Acquire) && beyond.is_empty() {
             return Ok(());
@@ -169,7 +216,7 @@ impl Outbound {
         tokio::pin!(limit);
         loop {
             let notified = self.arrived.notified();
-            // Looked at under the lock that a sender decides under, so that none counts on a socket that is going.
+            // Under the lock under which a sender decides whether to open a socket, so that it does not rely on one that ends.
             {
                 let mut queue = lock(&self.queue);
                 if let Some(message) = queue.bulk.take() {
@@ -211,25 +258,25 @@ async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
         let mut pause = RETRY_PAUSE;
         let mut start = Instant::now();
         loop {
-            match open(roster.gate(), &link).await {
+            match open(roster.port(), &link).await {
                 Ok(socket) => {
                     let opened = Instant::now();
                     let mut written = Vec::new();
                     let Err(error) = feed(socket, &link, &mut written).await else { return Ok(()) };
-                    tracing::debug!(peer = %link.peer, %error, "a bulk socket broke");
+                    tracing::debug!(peer = %link.peer, %error, "a bulk stream broke");
                     if lock(&link.outbound.queue).bulk.broke(&written).is_err() {
-                        return Err(format!("every bulk socket to it breaks; {}", broken("the last", &error)));
+                        return Err(format!("every bulk stream to it breaks; {}", broken("the last", &error)));
                     }
                     if opened.elapsed() > LONGEST_RETRY_PAUSE {
                         pause = RETRY_PAUSE;
                     }
                     start = Instant::now();
                 }
-                // While the link has no connection, whether it ends is not decided here.
+                // While the link has no connection, the driver decides whether it ends.
                 Err(_) if !link.is_attached() => start = Instant::now(),
                 Err(why) => {
                     if start.elapsed() >= OPEN_LIMIT {
-                        return Err(format!("no bulk socket to it could be opened: {why}"));
+                        return Err(format!("no bulk stream to it could be opened: {why}"));
                     }
                 }
             }
@@ -245,19 +292,19 @@ async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
     }
 }
 
-/// Writes what waits to a socket until that is idle. The numbers of what the peer may not have are in `written` then.
+/// Writes what waits to a socket until the socket is idle. `written` then has the numbers that the peer may not have.
 ///
 /// # Errors
-/// Where the socket broke.
-async fn feed(mut socket: Secured, link: &Link, written: &mut Vec<u64>) -> io::Result<()> {
-    admission::write_in_steps_of(&mut socket, WRITE_BYTES);
+/// If the socket broke.
+async fn feed(mut socket: PeerStream, link: &Link, written: &mut Vec<u64>) -> io::Result<()> {
+    socket.expect_writes_of(WRITE_BYTES);
     socket.write_all(&link.numbers.theirs.to_le_bytes()).await?;
     let mut nothing = [0];
     loop {
         let next = tokio::select! {
             biased;
             next = link.outbound.wait() => next,
-            // Nothing ever comes back on it: this is how it is noticed that it broke with something on its way.
+            // Nothing ever comes back on it, so that a read returns only if it broke with something on its way.
             end = socket.read(&mut nothing) => return Err(end.err().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())),
         };
         let Some((number, message)) = next else { break };
@@ -274,12 +321,12 @@ async fn feed(mut socket: Secured, link: &Link, written: &mut Vec<u64>) -> io::R
     if written.is_empty() {
         return Ok(());
     }
-    // It goes on, in the place that an idle socket gives up.
+    // The socket goes on: its place was given up when it was idle.
     queue.sockets += 1;
     Err(io::ErrorKind::TimedOut.into())
 }
 
-async fn write(socket: &mut Secured, link: &Link, number: u64, message: &BulkMessage) -> io::Result<()> {
+async fn write(socket: &mut PeerStream, link: &Link, number: u64, message: &BulkMessage) -> io::Result<()> {
     let mut head = message.head.clone();
     frame::stamp(&mut head, number, link.tell_taken());
     let parts = std::iter::once(&head[..]).chain(message.tensors.iter().filter_map(Tensor::bytes));
@@ -292,11 +339,11 @@ async fn write(socket: &mut Secured, link: &Link, number: u64, message: &BulkMes
 }
 
 /// A socket that takes bulk to the peer, dialled by this side or, asked to, by the other.
-async fn open(gate: &Gate, link: &Link) -> Result<Secured, String> {
+async fn open(port: &Port, link: &Link) -> Result<PeerStream, String> {
     let mut tried = Vec::new();
-    for address in dial_order(link) {
-        match dial_bulk(gate, address, link.id, Purpose::Send, CONNECT_LIMIT).await {
-            Ok(socket) => return Ok(socket),
+    for address in dial_order(port, link) {
+        match port.dial(&address, Some(link.id), Purpose::Send).await {
+            Ok(admitted) => return Ok(admitted.stream),
             Err(error) => tried.push(format!("{address}: {error}")),
         }
     }
@@ -316,34 +363,38 @@ async fn open(gate: &Gate, link: &Link) -> Result<Secured, String> {
     })
 }
 
-/// Where to dial: what is known to work first, then the host the peer is connected from, then the rest.
-fn dial_order(link: &Link) -> Vec<std::net::SocketAddr> {
+/// The addresses to dial: the one known to work first, then those of the host that the peer is connected from, then the rest.
+fn dial_order(port: &Port, link: &Link) -> Vec<Multiaddr> {
     let connection = link.connection();
-    let remote = address::socket(&connection.remote).map(|socket| socket.ip());
-    let mut addresses: Vec<_> = link.hello().bulk_addresses.iter().filter_map(|a| address::socket(a)).collect();
-    addresses.sort_by_key(|socket| Some(socket.ip()) != remote);
-    if let Some(dialled) = connection.dialled.as_deref().and_then(address::socket) {
-        addresses.retain(|address| *address != dialled);
-        addresses.insert(0, dialled);
+    let mut addresses: Vec<_> = resolved(&link.hello().addresses).into_iter().map(without_peer).collect();
+    addresses.retain(|address| port.handles(address));
+    addresses.sort_by_key(|address| !is_same_host(address, &connection.remote));
+    if let Some(dialled) = &connection.dialled {
+        addresses.retain(|address| address != dialled);
+        addresses.insert(0, dialled.clone());
     }
     addresses
 }
 
-/// The peer cannot dial this side and asks to be dialled: a socket on which it then sends.
+/// The peer cannot dial this side and asks it to dial a socket, on which the peer then sends.
 pub fn answer_call(roster: &Arc<Roster>, link: &Arc<Link>) {
-    let (roster, link) = (roster.clone(), link.clone());
+    if Arc::strong_count(&link.outbound.calls) > MAX_CALLS {
+        return tracing::debug!(peer = %link.peer, "too many calls");
+    }
+    let (roster, link, call) = (roster.clone(), link.clone(), link.outbound.calls.clone());
     tokio::spawn(async move {
-        for address in dial_order(&link) {
-            match dial_bulk(roster.gate(), address, link.id, Purpose::Receive, CONNECT_LIMIT).await {
-                Ok(socket) => return receive(&roster, &link.peer, socket).await,
+        let _until_the_socket_ends = call;
+        for address in dial_order(roster.port(), &link) {
+            match roster.port().dial(&address, Some(link.id), Purpose::Receive).await {
+                Ok(admitted) => return receive(&roster, &link.peer, admitted.stream).await,
                 Err(error) => tracing::debug!(peer = %link.peer, %address, %error, "a call was not answered"),
             }
         }
     });
 }
 
-/// Takes over a bulk socket that the other side dialled.
-pub async fn accept(roster: Arc<Roster>, socket: BulkSocket) {
+/// Takes over a bulk stream that the other side dialled.
+pub async fn accept(roster: Arc<Roster>, socket: Admitted) {
     let peer = Peer::new(socket.peer.to_string());
     match socket.purpose {
         Purpose::Receive => {
@@ -359,13 +410,13 @@ pub async fn accept(roster: Arc<Roster>, socket: BulkSocket) {
 }
 
 /// Reads messages until the sender closes the socket.
-async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: Secured) {
+async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
     let Ok(Some(link)) = tokio::time::timeout(HELLO_LIMIT, link_of(roster, peer, &mut socket)).await else { return };
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket, &link).await? {
             let bytes = prefix.body_bytes();
             roster.deliver_bulk(&link, prefix, envelope).map_err(|error| Unread::Wrong(error.to_string()))?;
-            if link.owes_word(bytes) {
+            if link.owes_acknowledgement(bytes) {
                 link.say(link.ping());
             }
         }
@@ -374,17 +425,17 @@ async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: Secured) {
     tokio::select! {
         result = work => match result {
             Ok(()) => {}
-            // The sender notices, too, and sends again what did not come.
-            Err(Unread::Broken(error)) => tracing::debug!(peer = %link.peer, %error, "a bulk socket from it broke"),
+            // The sender notices as well, and sends again what did not come.
+            Err(Unread::Broken(error)) => tracing::debug!(peer = %link.peer, %error, "a bulk stream from it broke"),
             Err(Unread::Wrong(why)) => roster.end(&link, &format!("what it sends in bulk cannot be taken: {why}")),
         },
         () = link.over() => {}
     }
 }
 
-/// The link that a bulk socket is of, which its sender says first. It is up here only once the peer's Hello is read, which
-/// may have been sent just before.
-async fn link_of(roster: &Roster, peer: &Peer, socket: &mut Secured) -> Option<Arc<Link>> {
+/// The link of a bulk stream, which its sender says first. The link is up here only once the peer's Hello was read, which may
+/// have been sent just before.
+async fn link_of(roster: &Roster, peer: &Peer, socket: &mut PeerStream) -> Option<Arc<Link>> {
     let mut changes = roster.changes();
     let mut number = [0; 8];
     socket.read_exact(&mut number).await.ok()?;
@@ -401,12 +452,12 @@ async fn link_of(roster: &Roster, peer: &Peer, socket: &mut Secured) -> Option<A
 enum Unread {
     /// Its socket broke.
     Broken(io::Error),
-    /// It is none, or there is no room for it: it would be no better the next time.
+    /// It breaks the protocol or a limit: it would fail the next time, too.
     Wrong(String),
 }
 
 impl From<io::Error> for Unread {
-    /// What the sockets and TLS say has a kind; what is found in the bytes is `Other`.
+    /// Errors of the transport have a kind; errors found in the bytes are `Other`.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::Other | io::ErrorKind::OutOfMemory => Unread::Wrong(error.to_string()),
@@ -415,8 +466,8 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The next message; `None` where the socket ends between two.
-async fn read(socket: &mut Secured, link: &Link) -> Result<Option<(Prefix, Envelope)>, Unread> {
+/// The next message; `None` if the socket ends between two.
+async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, Envelope)>, Unread> {
     let mut prefix = [0; PREFIX_BYTES];
     let Ok(first) = tokio::time::timeout(RECEIVER_IDLE_LIMIT, socket.read(&mut prefix[..1])).await else {
         return Ok(None);
@@ -424,25 +475,25 @@ async fn read(socket: &mut Secured, link: &Link) -> Result<Option<(Prefix, Envel
     match first {
         Ok(0) => return Ok(None),
         Ok(_) => {}
-        // A process that is killed between two messages says no TLS goodbye; its control stream tells what became of it.
+        // A process that is killed between two messages does not close TLS in order. Its control stream shows what happened.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(Unread::Broken(error)),
     }
     socket.read_exact(&mut prefix[1..]).await?;
     let prefix = Prefix::decode(&prefix, MAX_MESSAGE_BYTES).map_err(|failure| Unread::Wrong(failure.message))?;
     if prefix.kind != Kind::Message {
-        return Err(Unread::Wrong("a bulk socket carries messages only".to_owned()));
+        return Err(Unread::Wrong("a bulk stream carries messages only".to_owned()));
     }
     link.acknowledged(prefix.taken, &[]).map_err(Unread::Wrong)?;
-    // The header and what it is decoded to. A small one is nothing to ask for.
-    let room = match prefix.header_bytes {
+    // For the header and what it is decoded to. A small one needs no reservation.
+    let reserved = match prefix.header_bytes {
         0..HEADER_STEP_BYTES => None,
         bytes => match memory::try_reserve(2 * bytes) {
-            Ok(room) => Some(room),
+            Ok(reserved) => Some(reserved),
             Err(failure) => return Ok(Some(refuse(socket, prefix, failure).await?)),
         },
     };
-    // Grown as it comes in: what a length claims costs the peer as much as this side.
+    // Grown as it comes in: a claimed length costs this side no more than it costs the peer.
     let mut header = Vec::new();
     while header.len() < prefix.header_bytes {
         let start = header.len();
@@ -450,9 +501,9 @@ async fn read(socket: &mut Secured, link: &Link) -> Result<Option<(Prefix, Envel
         socket.read_exact(&mut header[start..]).await?;
     }
     let header = frame::decode_header(&header, prefix.payload_bytes).map_err(|f| Unread::Wrong(f.message))?;
-    drop(room);
-    let mut room = match memory::try_reserve(prefix.payload_bytes) {
-        Ok(room) => room,
+    drop(reserved);
+    let mut reserved = match memory::try_reserve(prefix.payload_bytes) {
+        Ok(reserved) => reserved,
         Err(failure) => {
             pass_over(socket, prefix.payload_bytes).await?;
             let message = Message::Refused { message: Box::new(header.message), failure };
@@ -461,15 +512,16 @@ async fn read(socket: &mut Secured, link: &Link) -> Result<Option<(Prefix, Envel
     };
     let mut tensors = Vec::with_capacity(header.tensors.len());
     for tensor in header.tensors {
-        // It is taken as a whole before its first byte is read.
-        room.taken(tensor.payload_bytes().map_err(io::Error::other)?);
+        // Its memory is allocated as a whole before its first byte is read.
+        reserved.taken(tensor.payload_bytes().map_err(io::Error::other)?);
         tensors.push(read_tensor(socket, tensor).await?);
     }
     Ok(Some((prefix, Envelope { message: header.message, tensors })))
 }
 
-/// Passes over a message for whose header there is no memory; what is delivered in its place names who waits for an answer.
-async fn refuse(socket: &mut Secured, prefix: Prefix, failure: Failure) -> io::Result<(Prefix, Envelope)> {
+/// Passes over a message for whose header there is no memory. The message that is delivered in its place says who waits for an
+/// answer.
+async fn refuse(socket: &mut PeerStream, prefix: Prefix, failure: Failure) -> io::Result<(Prefix, Envelope)> {
     let mut start = [0; frame::TELLING_BYTES];
     socket.read_exact(&mut start).await?;
     pass_over(socket, prefix.body_bytes() - start.len()).await?;
@@ -477,14 +529,14 @@ async fn refuse(socket: &mut Secured, prefix: Prefix, failure: Failure) -> io::R
     Ok((prefix, Message::Refused { message: Box::new(message), failure }.into()))
 }
 
-/// Reads so many bytes and keeps none, so that the messages behind them are not lost with these.
-async fn pass_over(socket: &mut Secured, bytes: usize) -> io::Result<()> {
+/// Reads so many bytes and drops them, so that the messages behind them are not lost.
+async fn pass_over(socket: &mut PeerStream, bytes: usize) -> io::Result<()> {
     let passed = tokio::io::copy(&mut socket.take(bytes as u64), &mut tokio::io::sink()).await?;
     if passed < bytes as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 /// Reads a tensor into the memory it then keeps.
-async fn read_tensor(socket: &mut Secured, header: TensorHeader) -> io::Result<Tensor> {
+async fn read_tensor(socket: &mut PeerStream, header: TensorHeader) -> io::Result<Tensor> {
     let bytes = header.payload_bytes().map_err(io::Error::other)?;
     if let Some(strings) = header.strings {
         return Tensor::new(header.shape, frame::string_data(strings)).map_err(io::Error::other);
@@ -499,7 +551,7 @@ async fn read_tensor(socket: &mut Secured, header: TensorHeader) -> io::Result<T
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }
 
-async fn read_elements<T: AnyBitPattern>(socket: &mut Secured, count: usize) -> io::Result<Vec<T>> {
+async fn read_elements<T: AnyBitPattern>(socket: &mut PeerStream, count: usize) -> io::Result<Vec<T>> {
     let mut incoming = Incoming::new(count).map_err(io::Error::other)?;
     while incoming.has_remaining_mut() {
         if socket.read_buf(&mut incoming).await? == 0 {

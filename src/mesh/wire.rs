@@ -1,8 +1,8 @@
 //! What is to be written to one peer, and the stream that it is written to.
 //!
-//! Frames go out on the thread that sends them, where the stream is free and takes them: so what a device's thread made
-//! leaves without another thread being woken for it. Whatever cannot go at once waits in the queue, and the
-//! connection's own task is woken to write it. Frames leave in the order they were pushed, whoever writes them.
+//! Frames go out on the thread that sends them, if the stream is free and takes them: so what a device's thread made leaves
+//! without waking another thread. What cannot go at once waits in the queue, and the connection's own task is woken to write
+//! it. Frames leave in the order they were pushed, whichever thread writes them.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,10 +19,11 @@ use super::frame::MAX_CONTROL_FRAME_BYTES;
 use super::sent::{MAX_UNACKNOWLEDGED_BYTES, RESERVED_BYTES};
 use crate::lock::lock;
 
-/// Most bytes that wait to be written on one connection: all that a link keeps, and what is said beside it.
+/// Most bytes that wait to be written on one connection: all that a link keeps, and what is sent once only.
 pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + (8 << 20);
 
-/// What is written on one connection with a peer. Whoever holds `line` may take `queue` for a moment, never the other way round.
+/// What is written on one connection with a peer. A thread that holds `line` may lock `queue` for a moment, never the other
+/// way round.
 #[derive(Default)]
 pub struct Wire {
     queue: Mutex<Queue>,
@@ -57,7 +58,7 @@ struct Line {
     unflushed: bool,
     /// This side of the stream is closed.
     finished: bool,
-    /// It takes nothing more for now, or is broken: the connection's task, which is told when that changes, is to go on.
+    /// It takes nothing more for now, or is broken. The connection's task, which is woken when that changes, has to go on.
     stuck: bool,
     /// Why it broke, until the connection's task has been told.
     error: Option<io::Error>,
@@ -69,7 +70,7 @@ impl Wire {
     /// Sends a frame. Frames are written in the order they were pushed.
     ///
     /// # Errors
-    /// [`NotTaken`] where more than [`MAX_QUEUED_BYTES`] wait, and after a close.
+    /// [`NotTaken`] if more than [`MAX_QUEUED_BYTES`] wait, and after a close.
     pub fn push(&self, frame: &[u8]) -> Result<(), NotTaken> {
         self.push_soon(frame)?;
         self.flush();
@@ -114,7 +115,7 @@ impl Wire {
         lock(&self.queue).closed
     }
 
-    /// Has the connection look again.
+    /// Wakes the connection's task.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -138,7 +139,7 @@ impl Wire {
         });
     }
 
-    /// Lets go of the stream, which ends it.
+    /// Drops the stream, which ends it.
     pub fn hang_up(&self) {
         *lock(&self.line) = None;
     }
@@ -151,7 +152,7 @@ impl Wire {
     /// Reads what the peer sent.
     ///
     /// # Errors
-    /// Where the stream broke.
+    /// If the stream broke.
     pub fn poll_read(&self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut *lock(&self.line) {
             Some(line) => Pin::new(&mut line.stream).poll_read(cx, bytes),
@@ -159,7 +160,7 @@ impl Wire {
         }
     }
 
-    /// Writes what waits, and closes this side of the stream behind the last of it. Ready where it broke.
+    /// Writes what waits, and closes this side of the stream behind the last of it. Ready if it broke.
     pub fn poll_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<Infallible>> {
         let mut line = lock(&self.line);
         let Some(line) = &mut *line else { return Poll::Pending };
@@ -176,11 +177,11 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Writes what waits on this thread; answers whether all of it went, or whoever is to write it knows.
+    /// Writes what waits on this thread. Returns whether all of it went, or the connection's task knows that it has to go on.
     fn write_now(&self) -> bool {
         let mut line = match self.line.try_lock() {
             Ok(line) => line,
-            // Whoever has it may have looked into the queue already.
+            // The thread that holds it may have looked into the queue already.
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
@@ -188,8 +189,8 @@ impl Wire {
         if line.stuck {
             return true;
         }
-        // Nobody is woken by this: the connection's task is, and looks itself. What is pushed meanwhile is not waited for: who
-        // pushes it finds the line taken, and wakes that task.
+        // The noop waker is enough: when this cannot write all, the connection's task is woken and polls itself. A frame that
+        // is pushed meanwhile is not waited for: its thread finds the line taken, and wakes that task.
         line.take(&self.queue);
         match line.write(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => return true,
@@ -202,8 +203,8 @@ impl Wire {
 }
 
 impl Line {
-    /// Takes what waits in the queue, once all that was taken before is written; answers whether there was none, and whether
-    /// none will come.
+    /// Takes what waits in the queue, once all that was taken before is written. Returns whether the queue was empty, and
+    /// whether it is closed.
     fn take(&mut self, queue: &Mutex<Queue>) -> Option<Empty> {
         if self.written < self.output.len() {
             return None;
@@ -216,14 +217,14 @@ impl Line {
         }
         queue.promised = false;
         std::mem::swap(&mut queue.bytes, &mut self.output);
-        // What a burst made large is not kept for ever.
+        // A buffer that a burst made large is not kept.
         if queue.bytes.capacity() > MAX_CONTROL_FRAME_BYTES {
             queue.bytes = Vec::new();
         }
         None
     }
 
-    /// Writes and flushes what was taken; pending where the stream takes no more for now.
+    /// Writes and flushes what was taken; pending if the stream takes no more for now.
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.output.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.output[self.written..]))?;
@@ -241,7 +242,7 @@ impl Line {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes all that waits; answers whether nothing more will come.
+    /// Writes all that waits. Returns whether the queue is closed.
     fn write_all(&mut self, queue: &Mutex<Queue>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             let empty = self.take(queue);

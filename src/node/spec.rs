@@ -14,7 +14,7 @@ impl ClusterSpec {
     /// Reads a ClusterSpec from JSON.
     ///
     /// # Errors
-    /// InvalidArgument where it is not JSON of that form, a job's name is none, or an address stands twice.
+    /// InvalidArgument if it is not JSON of that form, a job's name is not valid, or an address stands twice.
     pub fn from_json(text: &str) -> Result<Self> {
         let value = json::parse(text).map_err(|fault| refused(text, fault))?;
         let mut addresses: BTreeMap<Task, String> = BTreeMap::new();

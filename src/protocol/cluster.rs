@@ -39,8 +39,6 @@ pub struct Hello {
     pub devices: Vec<DeviceInfo>,
     /// Multiaddrs it listens on.
     pub addresses: Vec<String>,
-    /// `host:port` it takes bulk tensors on.
-    pub bulk_addresses: Vec<String>,
     /// When it started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     /// Since when it claims its task: since its start, or since it woke from a sleep in which others took it for dead.

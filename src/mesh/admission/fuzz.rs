@@ -5,39 +5,39 @@ use std::sync::LazyLock;
 use futures::FutureExt;
 use libp2p::identity::Keypair;
 
-use super::{ANSWER_BYTES, DIALLER, ERRAND_BYTES, Gate, Ground, LISTENER, PROOF_BYTES, Purpose};
+use super::{ANSWER_BYTES, DIALLER, ERRAND_BYTES, Gate, LISTENER, PROOF_BYTES, ProofInput, Purpose};
 use crate::mesh::{Admission, MeshKey};
 
-/// Bits of the first byte. The fuzzer's side is that of the dialler where this one is not set.
+/// Bits of the first byte. If this one is not set, the fuzzer is the dialler.
 const LISTENS: u8 = 1;
 /// This side runs open, without a key.
 const OPEN: u8 = 2;
-/// The fuzzer has the key: its first bytes are those of the true proof, whatever it said.
+/// The fuzzer has the key: its first bytes are replaced with the true proof.
 const PROVES: u8 = 4;
 
 static GATES: LazyLock<[Gate; 2]> = LazyLock::new(|| {
     [Admission::Key(MeshKey::from_bytes([1; 32])), Admission::Open].map(|admission| {
         let identity = Keypair::ed25519_from_bytes([7; 32]).expect("32 bytes are a key");
-        Gate::new(&identity, "lab", admission).expect("a certificate can be made for it")
+        Gate::new(identity.public().to_peer_id(), "lab", admission)
     })
 });
 
-/// What TLS knows of one connection, which is always the same here.
-fn ground(gate: &Gate) -> Ground {
+/// What both ends know of one connection, which is always the same here.
+fn input(gate: &Gate) -> ProofInput {
     let other = Keypair::ed25519_from_bytes([8; 32]).expect("32 bytes are a key").public().to_peer_id();
-    Ground { dialler: other, listener: gate.me, exported: [3; 32] }
+    ProofInput { dialler: other, listener: gate.me, binding: [3; 32] }
 }
 
 /// One handshake, in which the other side says `bytes` and hangs up. Whether it was let in.
 ///
 /// # Panics
-/// Where it is let in, or hears more than it should, without the key.
+/// If the other side is let in without the key, or hears more than it should.
 pub fn handshake(bytes: &[u8]) -> bool {
     let Some((&how, said)) = bytes.split_first() else { return false };
     let gate = &GATES[usize::from(how & OPEN != 0)];
-    let ground = ground(gate);
+    let input = input(gate);
     let role = if how & LISTENS == 0 { DIALLER } else { LISTENER };
-    let proof = ground.proof(&gate.key(), role);
+    let proof = input.proof(&gate.key(), role);
     let mut said = said.to_vec();
     if how & PROVES != 0 && said.len() >= PROOF_BYTES {
         said[..PROOF_BYTES].copy_from_slice(&proof);
@@ -46,12 +46,12 @@ pub fn handshake(bytes: &[u8]) -> bool {
     let mut heard = Vec::new();
     let mut stream = tokio::io::join(said.as_slice(), &mut heard);
     let (admitted, most) = if how & LISTENS == 0 {
-        let admitted = gate.prove_second(&mut stream, &ground).now_or_never().expect("nothing is waited for");
+        let admitted = gate.prove_second(&mut stream, &input).now_or_never().expect("nothing is waited for");
         // An open mesh answers everybody who says something of a proof's length.
         let is_answered = has_proven || how & OPEN != 0;
         (admitted.is_ok(), if is_answered { ANSWER_BYTES } else { 0 })
     } else {
-        let first = gate.prove_first(&mut stream, &ground, Purpose::Control);
+        let first = gate.prove_first(&mut stream, &input, Purpose::Control);
         let admitted = first.now_or_never().expect("nothing is waited for");
         (admitted.is_ok(), if has_proven { PROOF_BYTES + ERRAND_BYTES } else { PROOF_BYTES })
     };
@@ -60,7 +60,7 @@ pub fn handshake(bytes: &[u8]) -> bool {
     admitted
 }
 
-/// What both sides say where each lets the other in, as `(name, bytes)`.
+/// What both sides say if each lets the other in, as `(name, bytes)`.
 #[cfg(test)]
 pub fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let [keyed, open] = &*GATES;

@@ -1,4 +1,4 @@
-//! The bulk sockets that others dialled: how many are read at once, of all and of each peer.
+//! The bulk streams that others dialled: how many are read at once, in all and of each peer.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -9,18 +9,18 @@ use libp2p::PeerId;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::super::admission::Admitted;
 use super::super::roster::Roster;
 use super::super::transfer::{MAX_SOCKETS, accept};
-use super::super::transport::BulkSocket;
 use crate::descriptors;
 
-/// Most bulk sockets that are read at once, or an eighth of the file descriptors if that is less.
+/// Most bulk streams that are read at once, or an eighth of the file descriptors if that is less.
 const MAX_BULK_IN: usize = 4096;
-/// Most of them from one peer: those that it keeps, and as many that broke without this side having noticed yet.
+/// Most of them from one peer: those that it uses, and as many that broke before this side noticed.
 const MAX_BULK_A_PEER: usize = 2 * MAX_SOCKETS;
 
-/// Reads each bulk socket on a task of its own. One too many is hung up on, and its sender tries again later.
-pub async fn take(roster: Arc<Roster>, mut arrived: mpsc::Receiver<BulkSocket>) {
+/// Reads each bulk stream on a task of its own. One too many is closed, and its sender tries again later.
+pub async fn take(roster: Arc<Roster>, mut arrived: mpsc::Receiver<Admitted>) {
     let limit = MAX_BULK_IN.min(descriptors::limit() / 8);
     let mut readers = JoinSet::new();
     let mut of_peer: BTreeMap<PeerId, usize> = BTreeMap::new();
@@ -31,13 +31,13 @@ pub async fn take(roster: Arc<Roster>, mut arrived: mpsc::Receiver<BulkSocket>) 
                 let peer = socket.peer;
                 let held = of_peer.get(&peer).copied().unwrap_or(0);
                 if held >= MAX_BULK_A_PEER || readers.len() >= limit {
-                    tracing::debug!(%peer, "too many bulk sockets");
+                    tracing::debug!(%peer, "too many bulk streams");
                     continue;
                 }
                 of_peer.insert(peer, held + 1);
                 let roster = roster.clone();
                 readers.spawn(async move {
-                    // A panic of one must give its place back, too.
+                    // A panic must give the place back, too.
                     let read = AssertUnwindSafe(accept(roster, socket));
                     let _panicked = read.catch_unwind().await;
                     peer

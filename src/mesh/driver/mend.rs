@@ -1,40 +1,39 @@
-//! Links in trouble: dials for another connection, notices that a process is gone, gives up what stays without a word, and
-//! tells everybody whom this node cannot reach.
+//! Links in trouble: dials for another connection, notices that a process is gone, gives up links that stay silent, and tells
+//! the peers which nodes this one cannot reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libp2p::PeerId;
-use libp2p::core::Multiaddr;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError};
 
-use super::super::address::{multiaddr, socket};
+use super::super::address::{Multiaddr, is_same_host, resolved, without_peer};
 use super::super::cause::has_cause;
 use super::super::health::{Health, LINK_LIMIT, RETURN_LIMIT, Remedy};
 use super::super::link::{Condition, Link};
+use super::super::roster::MAX_KNOWN_PEERS;
 use super::{Driver, TICK};
 use crate::protocol::Peer;
 
-/// A node that others tell of and that stays out of reach for so long is told of as such.
+/// A node that others name and that stays out of reach for so long is reported as out of reach.
 const MISSING_LIMIT: Duration = Duration::from_secs(2);
-/// A driver that looks later than this was stopped or starved: the silence that it finds beyond this time is its own. So a
-/// process that was stopped does not take everybody for dead, and one that is starved for good still ends a dead link.
+/// A driver that looks later than this was stopped or starved: silence beyond this time is its own fault. So a process that
+/// was stopped does not take its peers for dead, and one that is always starved still ends a dead link.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// What the driver knows of trouble.
+/// What the driver knows about links in trouble.
 pub struct Mending {
-    /// By the link's own number.
+    /// By this side's number of the link.
     health: BTreeMap<u64, Health>,
     /// Dials under way for links in trouble.
     dials: BTreeMap<ConnectionId, Redial>,
     looked: Instant,
     /// When a link needs the next look.
     pub next: Option<Instant>,
-    /// Nodes that others tell of and that this one has no link with, and since when.
+    /// Nodes that others name and that this one has no link with, and since when.
     missing: BTreeMap<Peer, Instant>,
 }
 
@@ -49,7 +48,7 @@ impl Mending {
         Mending { health: BTreeMap::new(), dials: BTreeMap::new(), looked: now, next: None, missing: BTreeMap::new() }
     }
 
-    /// A dial is through. Answers it if it was for a link.
+    /// A dial is over. Returns it if it was for a link.
     pub fn dialled(&mut self, connection: ConnectionId) -> Option<Redial> {
         self.dials.remove(&connection)
     }
@@ -70,7 +69,7 @@ impl Driver {
             let condition = link.condition();
             let mut health = known.remove(&link.numbers.own).unwrap_or_default();
             let limit = match &condition.broken {
-                // A client, which listens nowhere: it cannot be asked whether it lives.
+                // A client listens nowhere, so it cannot be dialled to find out whether it lives.
                 Some(broken) if broken.hung_up && link.hello().addresses.is_empty() => {
                     (broken.at + RETURN_LIMIT).min(condition.heard + LINK_LIMIT)
                 }
@@ -85,7 +84,7 @@ impl Driver {
                 Remedy::GiveUp => {
                     let silent = format!("nothing was heard from it for {} s", (now - condition.heard).as_secs());
                     let why = match &condition.broken {
-                        Some(broken) => format!("{}, and no other came about", broken.why),
+                        Some(broken) => format!("{}, and no other could be made", broken.why),
                         None => silent,
                     };
                     self.roster.give_up(&link, &condition, &why);
@@ -98,15 +97,15 @@ impl Driver {
         self.roster.tell_parted(now);
     }
 
-    /// Dials the peer of a link beside whatever connection there is.
+    /// Dials the peer of a link, whether or not it has a connection.
     fn dial_again(&mut self, link: &Arc<Link>) {
-        let addresses =
-            link.connection().dialled.iter().chain(&link.hello().addresses).filter_map(|a| socket(a)).collect();
-        let addresses: BTreeSet<SocketAddr> = addresses;
+        let told = resolved(&link.hello().addresses).into_iter().map(without_peer);
+        let addresses: BTreeSet<Multiaddr> = link.connection().dialled.clone().into_iter().chain(told).collect();
+        let port = self.roster.port();
         let (known, others): (Vec<Multiaddr>, Vec<Multiaddr>) =
-            addresses.into_iter().map(multiaddr).partition(|address| was_there(link, address));
-        // Apart, since whoever answers first decides a dial, and at the others it may be somebody else. A client listens
-        // nowhere: it is for it to dial.
+            addresses.into_iter().filter(|address| port.handles(address)).partition(|address| was_there(link, address));
+        // Two dials, since the first answer decides a dial, and another process may answer at the other addresses. A client
+        // listens nowhere and dials itself.
         for addresses in [known, others].into_iter().filter(|addresses| !addresses.is_empty()) {
             let options = DialOpts::peer_id(link.id)
                 .addresses(addresses)
@@ -121,8 +120,8 @@ impl Driver {
         }
     }
 
-    /// A dial for a link in trouble has failed: where the peer's own machine says that nobody listens there, or somebody
-    /// else does, the process is gone.
+    /// A dial for a link in trouble has failed. If the peer's own machine says that nobody listens there, or another process
+    /// answers, the peer's process is gone.
     pub(super) fn not_reached_again(&self, Redial { link, condition }: &Redial, error: &DialError) {
         tracing::debug!(peer = %link.peer, %error, "not reached again");
         let gone = match error {
@@ -140,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Finds out which nodes are up by what others tell, and out of reach from here, and tells everybody.
+    /// Finds out which nodes others are connected with and this one cannot reach, and tells the peers.
     pub(super) fn tell_missing(&mut self) {
         if self.roster.own_hello().task.is_none() {
             return;
@@ -156,7 +155,7 @@ impl Driver {
             }
         }
         let missing = self.mending.missing.iter().filter(|(_, since)| now.duration_since(**since) >= MISSING_LIMIT);
-        let missing: Vec<Peer> = missing.map(|(peer, _)| peer.clone()).collect();
+        let missing: Vec<Peer> = missing.take(MAX_KNOWN_PEERS).map(|(peer, _)| peer.clone()).collect();
         self.roster.change(|hello| hello.out_of_reach = missing);
     }
 
@@ -166,18 +165,18 @@ impl Driver {
         self.mending.next.map_or(next, |look| look.min(next))
     }
 
-    /// Whether a peer is connected, or has a link that waits for a connection; then it is not discovery's to dial.
+    /// Whether a peer is connected, or has a link that waits for a connection. Discovery does not dial it then.
     pub(super) fn is_met(&self, peer: &PeerId) -> bool {
         self.swarm.is_connected(peer) || self.is_up(peer)
     }
 }
 
-/// Whether the peer was at this address: it was dialled there, or came from that host and says that it listens there. What
-/// answers at another address of its list may be another machine, as seen from here.
+/// Whether the peer was at this address: it was dialled there, or came from that host and says that it listens there. Another
+/// address of its list may lead to another machine, as seen from here.
 fn was_there(link: &Link, address: &Multiaddr) -> bool {
     let connection = link.connection();
-    let Some(tried) = socket(&address.to_string()) else { return false };
-    let dialled = connection.dialled.as_deref().and_then(socket);
-    dialled == Some(tried)
-        || (dialled.is_none() && socket(&connection.remote).is_some_and(|remote| remote.ip() == tried.ip()))
+    match &connection.dialled {
+        Some(dialled) => *dialled == without_peer(address.clone()),
+        None => is_same_host(&connection.remote, address),
+    }
 }

@@ -1,0 +1,101 @@
+//! Meshes over a transport without sockets: what is above the transports knows nothing of TCP, TLS or ports.
+
+use super::super::transport::memory::{Memory, Network};
+use super::*;
+
+/// A participant on `network`, who dials the node at the first address.
+async fn join(network: &Arc<Network>, task: &str) -> Result<Someone, MeshError> {
+    join_with(network, task, Admission::Key(MeshKey::from_bytes([1; 32]))).await
+}
+
+async fn join_with(network: &Arc<Network>, task: &str, admission: Admission) -> Result<Someone, MeshError> {
+    let first = "/memory/1".parse().unwrap();
+    let config = MeshConfig {
+        task: (!task.is_empty()).then(|| task.parse().unwrap()),
+        peers: if task == "local/0" { vec![] } else { vec![first] },
+        ..MeshConfig::new("lab", admission)
+    };
+    let memory = Memory { network: network.clone(), me: config.identity.public().to_peer_id() };
+    let (sender, heard) = unbounded_channel();
+    let mesh = Mesh::join_over(vec![Arc::new(memory)], config, Arc::new(Ear(sender))).await?;
+    Ok(Someone { mesh, heard })
+}
+
+/// Sends messages of several sizes, small and bulk, one after the other, and takes them.
+async fn exchange(from: &Someone, to: &mut Someone) {
+    for elements in [10, 100_000, 1_000_000] {
+        let message = fetched(1, elements);
+        from.mesh.send(to.peer(), message.clone()).unwrap();
+        let (peer, got) = to.got().await;
+        assert_eq!(peer, *from.peer());
+        assert!(got == message, "{elements} elements came over changed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_and_bulk_messages_need_no_socket() {
+    let network = Arc::new(Network::default());
+    let mut a = join(&network, "local/0").await.unwrap();
+    assert_eq!(a.mesh.addresses(), ["/memory/1"]);
+    let mut b = join(&network, "local/1").await.unwrap();
+    a.sees(&["local/0", "local/1"]).await;
+    exchange(&a, &mut b).await;
+    exchange(&b, &mut a).await;
+    assert_eq!(b.mesh.cluster().member(&Task::new("local", 0)).unwrap().addresses, ["/memory/1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_listens_nowhere_is_sent_bulk_over_streams_that_it_dials() {
+    let network = Arc::new(Network::default());
+    let mut node = join(&network, "local/0").await.unwrap();
+    let mut client = join(&network, "").await.unwrap();
+    client.sees(&["local/0"]).await;
+    client.mesh.send(node.peer(), number(1)).unwrap();
+    assert_eq!(node.got().await.1, number(1));
+    let before = network.dialled();
+    exchange(&node, &mut client).await;
+    assert!(network.dialled() > before, "the client dialled for it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_sent_survives_a_cut_once_and_in_order() {
+    const SMALL: u64 = 100;
+    let network = Arc::new(Network::default());
+    let mut a = join(&network, "local/0").await.unwrap();
+    let mut b = join(&network, "local/1").await.unwrap();
+    a.sees(&["local/0", "local/1"]).await;
+    for round in 0..10 {
+        let (first, large) = (round * SMALL, round * 2..round * 2 + 2);
+        for i in 0..SMALL {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                from.mesh.send(to.peer(), number(first + i)).unwrap();
+                if i % (SMALL / 2) == 0 {
+                    from.mesh.send(to.peer(), fetched(large.start + i / (SMALL / 2), 100_000)).unwrap();
+                }
+            }
+            if i == 5 * round {
+                network.cut();
+            }
+        }
+        take_round(&mut a, first, SMALL, large.clone()).await;
+        take_round(&mut b, first, SMALL, large).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
+    let network = Arc::new(Network::default());
+    let mut a = join(&network, "local/0").await.unwrap();
+    let stranger = join_with(&network, "", Admission::Key(MeshKey::from_bytes([2; 32]))).await.unwrap();
+    assert!(stranger.mesh.cluster().is_empty());
+    let tried = stranger.mesh.tried().iter().map(Attempt::to_string).collect::<Vec<_>>().join("\n");
+    assert!(tried.contains("/memory/1") && tried.contains("another mesh key"), "{tried}");
+
+    let b = join(&network, "local/1").await.unwrap();
+    let rival = join(&network, "local/1").await.map(|_| ());
+    assert!(matches!(&rival, Err(MeshError::TaskTaken { task, .. }) if task.index == 1), "{rival:?}");
+    let (peer, at) = (b.peer().clone(), std::time::Instant::now());
+    b.mesh.leave().await;
+    assert_eq!(a.down().await.0, peer);
+    assert!(at.elapsed() < PATIENCE);
+}
