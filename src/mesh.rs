@@ -34,8 +34,6 @@ mod transport;
 mod wire;
 
 #[cfg(test)]
-mod speed;
-#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

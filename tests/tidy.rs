@@ -18,6 +18,10 @@ use source::Code;
 /// A file longer than this is two files.
 const MOST_LINES: usize = 600;
 
+/// What only the mesh's transports may name: what else names it would have to change for another transport.
+const TRANSPORTS: &str = "src/mesh/transport";
+const OF_TRANSPORTS: &[&str] = &["rustls", "libp2p_tls", "tokio_rustls", "socket2", "TcpStream", "TcpListener"];
+
 /// What unfinished code is left with.
 const LEFTOVERS: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
 
@@ -243,6 +247,24 @@ fn the_pure_parts_are_pure() {
             }
         }
     }
+    assert_none(complaints);
+}
+
+#[test]
+fn only_the_transports_of_the_mesh_know_sockets_and_tls() {
+    let (mut complaints, mut is_named) = (Vec::new(), false);
+    for source in sources().iter().filter(|source| source.module().as_deref() == Some("mesh")) {
+        for (number, line) in source.code.lines() {
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let Some(name) = words.find(|word| OF_TRANSPORTS.contains(word)) else { continue };
+            if source.name().starts_with(TRANSPORTS) {
+                is_named = true;
+            } else {
+                complaints.push(format!("{}:{number}: only {TRANSPORTS} may know {name}", source.name()));
+            }
+        }
+    }
+    assert!(is_named, "nothing below {TRANSPORTS} names any of {OF_TRANSPORTS:?}");
     assert_none(complaints);
 }
 

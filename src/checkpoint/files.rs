@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_another_save_writes_is_not_abandoned() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = temp_dir::TempDir::new().unwrap();
         let prefix = folder.path().join("model");
         let written =
             |text: &'static [u8]| Beside::write(&prefix, "data", |file| Ok(file.write_all(text)?)).ok().unwrap().0;

@@ -167,10 +167,8 @@ impl Roster {
     /// machine.
     pub fn hello_for(&self, loopback: bool) -> Hello {
         let mut hello = self.own_hello();
-        let keep = |addresses: &[String]| -> Vec<String> {
-            addresses.iter().filter(|a| is_reachable_from(a, loopback)).take(MAX_ADDRESSES).cloned().collect()
-        };
-        hello.addresses = keep(&hello.addresses);
+        hello.addresses.retain(|address| is_reachable_from(address, loopback));
+        hello.addresses.truncate(MAX_ADDRESSES);
         let known = self.links().into_iter().filter_map(|link| {
             let theirs = link.hello();
             let theirs_loopback = link.connection().loopback;

@@ -1,6 +1,7 @@
 //! Whole meshes in one process, over loopback, found through a registry folder of their own.
 
 mod in_memory;
+mod speed;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! What the mesh costs, beside what its sockets cost bare. Run it by hand:
-//! `cargo test --release --lib mesh::speed -- --ignored --nocapture`
+//! `cargo test --release --lib mesh::tests::speed -- --ignored --nocapture`
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -10,9 +10,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::transport::tls::Tls;
-use super::*;
 use crate::ids::{PieceId, RequestId, SessionId};
+use crate::mesh::transport::tls::Tls;
+use crate::mesh::*;
 use crate::protocol::{Message, ToClient, ToMaster};
 use crate::tensor::Tensor;
 
