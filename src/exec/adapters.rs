@@ -21,7 +21,7 @@ pub enum BackendChoice {
     Flex,
     /// burn-ndarray on the CPU, and no GPU.
     NdArray,
-    /// As Auto, and where there is no GPU, the software Vulkan that may be installed counts as one.
+    /// As Auto, and if there is no GPU, the software Vulkan that may be installed counts as one.
     Wgpu,
 }
 
@@ -60,7 +60,7 @@ pub struct Offer {
     pub kind: DeviceKind,
     /// The number in the device's name: `0` of `/device:GPU:0`.
     pub index: u32,
-    /// `flex`, `ndarray`, `wgpu`; `host` where meshtf was built without them.
+    /// `flex`, `ndarray`, `wgpu`; `host` if meshtf was built without them.
     pub backend: &'static str,
     /// The processor or adapter, for people.
     pub description: String,
@@ -71,7 +71,7 @@ impl Offer {
     /// The engine of the device.
     ///
     /// # Errors
-    /// Unavailable where the device has gone since it was offered.
+    /// Unavailable if the device has gone since it was offered.
     pub fn open(self) -> Result<Box<dyn Engine>> {
         (self.open)()
     }
@@ -89,7 +89,7 @@ pub fn cpu(choice: BackendChoice) -> Offer {
     Offer { kind: DeviceKind::Cpu, index: 0, backend, description: processor(), open }
 }
 
-/// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none where the choice is a CPU's
+/// GPU:0 and on: each adapter that can be opened, in the order that wgpu lists them; none if the choice is a CPU's
 /// alone. May take half a second. An adapter that only OpenGL reaches is none.
 ///
 /// Software Vulkan is a GPU only to those who ask for it, by [`BackendChoice::Wgpu`] or [`SOFTWARE_GPU`], and then
@@ -191,7 +191,7 @@ mod found {
             .collect()
     }
 
-    /// The adapters of the first interface that has hardware; where none has, those of the first that has any.
+    /// The adapters of the first interface that has hardware; if none has, those of the first that has any.
     fn devices() -> Vec<WgpuDevice> {
         let mut software = Vec::new();
         for (backend, interface) in INTERFACES {

@@ -156,7 +156,7 @@ fn guarded<T>(engine: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("for no stated reason");
-        Err(Failure::new(Code::Internal, format!("the {engine} engine gave up: {what}")))
+            .unwrap_or("no reason given");
+        Err(Failure::new(Code::Internal, format!("the {engine} engine panicked: {what}")))
     })
 }

@@ -23,7 +23,7 @@ fn on_the_pool() {
 }
 
 /// Rust takes it for granted that nobody changes these settings, and computes in advance what it can accordingly: all that
-/// can come of it is a denormal where the processor would have answered zero.
+/// can come of it is a denormal instead of the zero that the processor would have answered.
 #[cfg(target_arch = "x86_64")]
 fn on_this_thread() {
     /// The bits of the register MXCSR: results that are denormal become zero, and operands that are count as zero.

@@ -33,7 +33,7 @@ impl Device {
     /// Starts the threads of a device. `resources` are its task's, shared by the task's devices.
     ///
     /// # Errors
-    /// ResourceExhausted where the machine gives no thread.
+    /// ResourceExhausted if the machine gives no thread.
     pub fn open(
         name: DeviceName,
         engine: Box<dyn Engine>,
@@ -101,8 +101,8 @@ impl Device {
     /// device.
     ///
     /// # Errors
-    /// What the first node that cannot be compiled is wrong about; AlreadyExists where the id is taken, ResourceExhausted
-    /// where the device holds [`MAX_PIECES`].
+    /// What the first node that cannot be compiled is wrong about; AlreadyExists if the id is taken, ResourceExhausted
+    /// if the device holds [`MAX_PIECES`].
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
         let Place { name, engine, resources, .. } = &*self.place;
         let site = Site {
@@ -124,7 +124,7 @@ impl Device {
     }
 
     /// Runs the piece for the steps `first..first + count`, each when the one before it has run here. `feeds` come in
-    /// the piece's order and are the same for each. Where more than [`MAX_PARKED_BYTES`] of them and of other values would
+    /// the piece's order and are the same for each. If more than [`MAX_PARKED_BYTES`] of them and of other values would
     /// wait, the step fails with ResourceExhausted.
     pub fn start(&self, id: PieceId, first: u64, count: u64, feeds: Vec<Tensor>) {
         let step = StepId { session: id.session, number: first };
@@ -134,12 +134,12 @@ impl Device {
             None => self.ask(step, Message::Overflow { step, count, failure: self.too_much() }),
         };
         if !is_asked {
-            // Where not even that finds room, what came for those steps goes as its master gives each of them up.
+            // If not even that finds room, what came for those steps goes as its master gives each of them up.
             self.place.mailbox.follow_up(Message::Unwanted { step, count });
         }
     }
 
-    /// Values that another device pushed. May come before their step has started. Where more than [`MAX_PARKED_BYTES`]
+    /// Values that another device pushed. May come before their step has started. If more than [`MAX_PARKED_BYTES`]
     /// would wait for the nodes that take them, or what waits fills the memory budget, the step fails with
     /// ResourceExhausted.
     pub fn arrive(&self, step: StepId, values: Vec<Pushed>) {
@@ -173,7 +173,7 @@ impl Device {
         Failure::new(Code::ResourceExhausted, why)
     }
 
-    /// Asks something for a step, which fails where the device is closed or has [`MAX_MESSAGES`] to see to.
+    /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
     fn ask(&self, step: StepId, message: Message) -> bool {
         let Place { name, sink, mailbox, .. } = &*self.place;
         let asked = mailbox.offer(message);

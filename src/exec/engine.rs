@@ -1,6 +1,6 @@
 //! What a backend is to a device: it keeps tensors in memory of its own and has kernels that compute on them.
 //!
-//! A device asks its engine first and the host kernels where the engine has nothing. Whether a value lies with the host
+//! A device asks its engine first and the host kernels if the engine has nothing. Whether a value lies with the host
 //! or with the engine is visible to nobody but the two: a [`Value`] is both, and moves only when a kernel needs it to.
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct EngineKernel {
     /// the op does.
     pub run: Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>,
     /// Inputs that all lie with the host and have no more elements each are better left to the host kernel, which is done
-    /// with them before an engine has them. 0 where only empty ones are.
+    /// with them before an engine has them. 0 if only empty ones are.
     pub host_up_to: usize,
 }
 
@@ -81,18 +81,18 @@ pub trait Engine: Send + Sync {
     /// What it is, for people: `flex`, `ndarray`, `wgpu (NVIDIA H200)`.
     fn name(&self) -> &str;
 
-    /// Compiles the kernel of a node; `None` where the engine has none for this op and these dtypes, and the host
+    /// Compiles the kernel of a node; `None` if the engine has none for this op and these dtypes, and the host
     /// kernel has to do.
     ///
     /// # Errors
-    /// InvalidArgument where the attributes are such that no input could be right.
+    /// InvalidArgument if the attributes are such that no input could be right.
     fn compile(&self, node: &KernelNode) -> Result<Option<EngineKernel>>;
 
-    /// The tensor in the engine's memory, or as it is where the engine does not take such tensors: whole numbers and
+    /// The tensor in the engine's memory, or as it is if the engine does not take such tensors: whole numbers and
     /// strings, which describe shapes and names, and dtypes it lacks.
     ///
     /// # Errors
-    /// ResourceExhausted or Internal where the engine fails.
+    /// ResourceExhausted or Internal if the engine fails.
     fn upload(&self, tensor: Tensor) -> Result<Value>;
 
     /// A tensor of no more elements than this is better off with the host.
@@ -136,7 +136,7 @@ impl Value {
         self.len() == 0
     }
 
-    /// Bytes of this process's memory that the elements take: none where they lie on a GPU.
+    /// Bytes of this process's memory that the elements take: none if they lie on a GPU.
     pub fn byte_len(&self) -> usize {
         match self {
             Value::Host(tensor) => tensor.byte_len(),
@@ -172,11 +172,11 @@ impl Value {
         }
     }
 
-    /// The tensor in the memory of this process; waits for the engine where that still computes it. Free where it lies
-    /// there already, and without a copy where it lies with a CPU engine and nobody else holds it.
+    /// The tensor in the memory of this process; waits for the engine if that still computes it. Free if it lies
+    /// there already, and without a copy if it lies with a CPU engine and nobody else holds it.
     ///
     /// # Errors
-    /// Internal where the engine failed to compute or to hand it over.
+    /// Internal if the engine failed to compute or to hand it over.
     pub fn into_host(self) -> Result<Tensor> {
         match self {
             Value::Host(tensor) => Ok(tensor),
@@ -191,7 +191,7 @@ impl Value {
     }
 }
 
-/// Takes a value out of its place, into the memory of this process: moved where nobody else holds it, else copied. Where
+/// Takes a value out of its place, into the memory of this process: moved if nobody else holds it, else copied. If
 /// that fails, it stays in its place.
 ///
 /// # Errors

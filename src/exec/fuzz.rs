@@ -119,7 +119,7 @@ pub(crate) enum Outcome {
 /// Runs one op twice, the second time with what the first left behind.
 ///
 /// # Panics
-/// Where the op breaks its promise.
+/// How the op breaks its promise.
 pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Outcome {
     let mut case = Case::new(op, Choices::new(bytes));
     let name = case.node();
@@ -234,7 +234,7 @@ impl<'a> Case<'a> {
         name
     }
 
-    /// The dtypes of the tensors that an argument stands for, by attributes that are set for it where they were not.
+    /// The dtypes of the tensors that an argument stands for, by attributes that are set for it if they were not.
     fn dtypes(&mut self, arg: &ArgDef, attrs: &mut Attrs) -> Vec<DType> {
         let mut count = |attrs: &mut Attrs, name: &'static str| match attrs.get(name) {
             Some(Attr::Int(n)) => usize::try_from(*n).unwrap_or(0).min(4),
@@ -454,7 +454,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What became of the step; nothing where it waits for what another step would have to do.
+    /// What became of the step; nothing if it waits for what another step would have to do.
     fn wait(&self, step: StepId, op: &OpDef) -> Result<(), Failure> {
         for _ in 0..3 {
             // An answer to this comes between two ops: the device is at none that goes on for ever.

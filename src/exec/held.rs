@@ -1,4 +1,4 @@
-//! What the steps of a device hold: walked where the memory budget refused something, so that it can be said who holds
+//! What the steps of a device hold: walked when the memory budget has refused something, so that it can be said who holds
 //! the most. Never on the way of a step that runs.
 
 use std::collections::HashSet;

@@ -122,7 +122,7 @@ impl Mailbox {
     /// Sends what somebody else asks for, who could ask without end.
     ///
     /// # Errors
-    /// ResourceExhausted where [`MAX_MESSAGES`] wait already, Unavailable where nobody is left to take it.
+    /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if nobody is left to take it.
     pub fn offer(&self, message: Message) -> Result<()> {
         self.offer_up_to(MAX_MESSAGES, message)
     }

@@ -61,7 +61,7 @@ impl Outbox {
         self.batches.push(Batch { to: to.clone(), values: vec![value], bytes });
     }
 
-    /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. Where
+    /// To be called before a node runs that may compute: sends what waits, unless the node is known to be quick. If
     /// something waited, answers the time, for [`Outbox::ran`].
     pub fn before(&mut self, sink: &dyn Sink, step: StepId, node: u32) -> Option<Instant> {
         if self.batches.is_empty() {

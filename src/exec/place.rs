@@ -1,4 +1,4 @@
-//! What the parts of a device share: its engine, its resources, where its values go and where it hears of something.
+//! What the parts of a device share: its engine, its resources, where its values go, and its mailbox.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -78,7 +78,7 @@ pub(super) struct CompiledNode {
 pub(super) struct Edge {
     pub port: u32,
     pub to: u32,
-    /// Which input of the consumer; [`CONTROL`] where only the order matters.
+    /// Which input of the consumer; [`CONTROL`] if only the order matters.
     pub input: u32,
     /// The input's slot in the consumer's frame.
     pub slot: u32,
@@ -137,7 +137,7 @@ pub(super) enum Act {
     },
     Const(Value),
     Nothing,
-    /// Does nothing either, and is alive even where all it waited for is dead: how the gradient of a branch within a loop
+    /// Does nothing either, and is alive even if all it waited for is dead: how the gradient of a branch within a loop
     /// knows that the branch is settled.
     ControlTrigger,
     /// Identity and its kin.
@@ -167,7 +167,7 @@ const MAX_REF_INPUTS: usize = 64;
 /// Compiles a piece for the device that `site` names.
 ///
 /// # Errors
-/// Unimplemented where an op has no kernel here, InvalidArgument where attributes are wrong or the piece does not
+/// Unimplemented if an op has no kernel here, InvalidArgument if attributes are wrong or the piece does not
 /// hang together; with node and op.
 pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<Program> {
     let roles: Vec<Role> = piece.nodes.iter().map(role).collect();

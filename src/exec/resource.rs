@@ -56,7 +56,7 @@ impl Resource {
         }
     }
 
-    /// Bytes of what it holds; 0 where somebody is just changing it.
+    /// Bytes of what it holds; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         match self {
             Resource::Variable(variable) => variable.bytes(),
@@ -67,7 +67,7 @@ impl Resource {
         }
     }
 
-    /// Forgets an op that waits for this: at once, or, where another works on it, as soon as that is done.
+    /// Forgets an op that waits for this: at once, or, if another works on it, as soon as that is done.
     pub(super) fn cancel(&self, ticket: Ticket) {
         match self {
             Resource::Queue(queue) => queue.give_up(ticket),
@@ -102,10 +102,10 @@ impl fmt::Debug for Resource {
     }
 }
 
-/// Where a resource stands.
+/// Names a resource in the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// The one session that sees it, where that is isolated.
+    /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
     pub device: (DeviceKind, u32),
     pub container: String,
@@ -116,7 +116,7 @@ pub(super) struct Key {
 #[derive(Default)]
 pub struct Resources {
     table: Mutex<Table>,
-    /// Raised whenever something is taken out of the table, so that nobody goes on with a handle he kept.
+    /// Raised whenever something is taken out of the table, so that nobody goes on using an old handle.
     generation: AtomicU64,
     /// The folder below which the task's graphs may touch files.
     data: Option<Arc<DataDir>>,
@@ -181,7 +181,7 @@ impl Resources {
         lock(&self.table).isolated.contains(&session)
     }
 
-    /// The resource of that name, made for a session where there is none.
+    /// The resource of that name, made for a session if there is none.
     pub(super) fn find_or_make(
         &self,
         key: &Key,

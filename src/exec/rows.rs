@@ -26,7 +26,7 @@ pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Ten
 }
 
 /// The same of tensors of one rank whose sizes differ: each is filled up at the end with zeros or empty strings, to the
-/// largest size of each dimension. `least` is the shape where there is none.
+/// largest size of each dimension. `least` is the shape if there is none.
 pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
     let mut dims = least.dims().to_vec();
     for row in rows {

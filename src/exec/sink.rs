@@ -13,7 +13,7 @@ pub trait Sink: Send + Sync {
     fn push(&self, step: StepId, to: &DeviceName, values: Vec<Pushed>);
     /// In a step whose fetches go one by one: the fetch at that place among the piece's.
     fn fetched(&self, piece: PieceId, step: StepId, place: u32, value: Tensor);
-    /// The piece has run for this step; what it fetched, in the piece's order, and its trace where it is traced.
+    /// The piece has run for this step; what it fetched, in the piece's order, and its trace if it is traced.
     fn done(&self, piece: PieceId, step: StepId, fetches: Vec<Tensor>);
     /// The step failed here; called once, and nothing more of that step follows, nor of the later steps of its
     /// [`Device::start`].

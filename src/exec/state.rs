@@ -21,10 +21,10 @@ use super::engine::Engine;
 use super::kernel::KernelNode;
 use crate::failure::Result;
 
-/// Compiles an op that touches state; `None` where it is none.
+/// Compiles an op that touches state; `None` if it is none.
 ///
 /// # Errors
-/// InvalidArgument where the attributes are wrong.
+/// InvalidArgument if the attributes are wrong.
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
     for family in [
         variable::compile,

@@ -1,7 +1,7 @@
 //! One step of a piece: what is ready runs, what it answers makes others ready, until nothing is left.
 //!
 //! A piece without loops and branches, of which only receives wait, runs by stages (`staged`). Any other runs by counting:
-//! each node of each iteration of each frame runs exactly once, on values or, where an input is dead, dead; `frames` keeps
+//! each node of each iteration of each frame runs exactly once, on values or, if an input is dead, dead; `frames` keeps
 //! the iterations. The step is done when every node that will ever run has run.
 
 mod answer;
@@ -114,7 +114,7 @@ pub(super) struct Step {
     awaited: usize,
     parked: Parked,
     outbox: Outbox,
-    /// Where the step is traced.
+    /// Set if the step is traced.
     trace: Option<Trace>,
     /// Ops that wait for a resource, by their ticket's number.
     blocked: HashMap<u64, (Instance, Resource)>,
@@ -162,7 +162,7 @@ impl Step {
     /// Takes a value that another device pushed, and that is counted as parked; it stays parked until a node asks for it.
     ///
     /// # Errors
-    /// InvalidArgument where the piece receives no such transfer, or has it already.
+    /// InvalidArgument if the piece receives no such transfer, or has it already.
     pub fn arrive(&mut self, program: &mut Program, near: &Surroundings, pushed: Pushed) -> Result<()> {
         let code = &program.code;
         let Pushed { transfer, iterations, value } = pushed;

@@ -17,7 +17,7 @@ pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
     done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
 }
 
-/// Divides by a number. Where that fails, nothing has changed.
+/// Divides by a number. If that fails, nothing has changed.
 pub(super) fn divide(sum: &mut Tensor, count: u64) -> Result<()> {
     let dtype = sum.dtype();
     let count_f64 = count as f64;

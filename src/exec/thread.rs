@@ -1,7 +1,7 @@
 //! The threads of a device: steps of many sessions take turns, and none waits long for the op of another.
 //!
 //! One thread drives: it takes the messages, and runs the turns one after the other. While it runs a turn, the device's
-//! table lies where another thread can take it. That thread watches: where a turn has run for [`TICK`] and something
+//! table lies where another thread can take it. That thread watches: if a turn has run for [`TICK`] and something
 //! else waits for the device, it takes the table and drives on, and the turn ends beside it, at the latest after the op
 //! under way. So an op that takes long delays its own step alone, whatever it computes, and short ones pay nothing for
 //! it.
@@ -63,7 +63,7 @@ struct State {
     by_hand: Option<Box<Driver>>,
 }
 
-/// What the thread that drives has; whoever has it drives.
+/// What the driving thread has; the thread that has it is the driving one.
 struct Driver {
     table: Table,
     inbox: Inbox,
@@ -80,7 +80,7 @@ impl Threads {
     /// Starts the threads of a device.
     ///
     /// # Errors
-    /// ResourceExhausted where the machine gives none.
+    /// ResourceExhausted if the machine gives none.
     pub fn start(place: Arc<Place>, inbox: Inbox) -> Result<Arc<Threads>> {
         let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
         let (watch, reserve) = (Condvar::new(), Condvar::new());
@@ -184,7 +184,7 @@ impl Threads {
         number
     }
 
-    /// The driver, where nobody has taken it since.
+    /// The driver, if nobody has taken it since.
     fn take_back(&self, turn: u64) -> Option<Box<Driver>> {
         let mut state = lock(&self.state);
         if state.lent.as_ref()?.turn != turn {
@@ -193,7 +193,7 @@ impl Threads {
         state.lent.take().map(|lent| lent.driver)
     }
 
-    /// In reserve and then on watch, until this thread is to drive. `None` where it is to end: the device is closed, or enough
+    /// In reserve and then on watch, until this thread is to drive. `None` if it is to end: the device is closed, or enough
     /// others are there.
     fn wait_to_drive(self: &Arc<Threads>) -> Option<Box<Driver>> {
         let mut state = lock(&self.state);

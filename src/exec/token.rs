@@ -14,13 +14,13 @@ use crate::tensor::{DType, PartialShape, Tensor};
 #[derive(Clone, Debug)]
 pub(super) enum Token {
     Value(Value),
-    /// A reference: whoever computes with it sees what the variable holds at that time.
+    /// A reference: an op that computes with it sees what the variable holds at that time.
     Ref(Arc<Variable>),
     Resource(Resource),
     Variant(Variant),
 }
 
-/// Inputs or outputs of a node; `None` where an output is dead.
+/// Inputs or outputs of a node; `None` if an output is dead.
 pub(super) type Tokens = SmallVec<[Option<Token>; 2]>;
 
 impl Token {
@@ -41,7 +41,7 @@ impl Token {
     /// programs rely on that (a moving average reads the variable before, and uses what it read after, the update).
     ///
     /// # Errors
-    /// FailedPrecondition where a variable has no value yet.
+    /// FailedPrecondition if a variable has no value yet.
     pub fn handed_on(self) -> Result<Token> {
         match &self {
             Token::Ref(variable) if !variable.is_initialized() => Err(variable.uninitialized()),

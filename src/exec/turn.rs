@@ -1,6 +1,6 @@
 //! How a step that has its turn is told to make way, or that it was given up; and how a kernel looks.
 //!
-//! A kernel that may take long calls [`look`] between its blocks, every few milliseconds of work. Where its step was given
+//! A kernel that may take long calls [`look`] between its blocks, every few milliseconds of work. If its step was given
 //! up, that unwinds, as far as the device's thread, which ends the turn: nobody waits for what the kernel would have
 //! answered. An op that changes state is never left in the middle: it runs [`whole`].
 

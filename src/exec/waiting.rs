@@ -54,7 +54,7 @@ pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 #[derive(Default)]
 pub(super) struct Shared<S> {
     state: Mutex<S>,
-    /// Ops that were given up while another worked: whoever works then, or next, forgets them. No more than wait.
+    /// Ops that were given up while another worked: the op that works then, or next, forgets them. No more than wait.
     given_up: Mutex<Vec<Ticket>>,
 }
 

@@ -1,4 +1,4 @@
-//! Attributes and tensors that bytes choose; where those are used up, the first of everything.
+//! Attributes and tensors that bytes choose; if those are used up, the first of everything.
 
 use crate::graph::Attr;
 use crate::graph::op::{AttrDef, AttrKind};
@@ -95,7 +95,7 @@ pub(super) struct Choices<'a> {
     bytes: &'a [u8],
     /// The first dtype that was chosen, which the others mostly have to be.
     wanted: Option<DType>,
-    /// The largest int32: where elements have one byte, so many of them would be within the limit, and really made.
+    /// The largest int32: if elements have one byte, so many of them would be within the limit, and really made.
     pub most: i32,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Choices<'a> {
         usize::from(self.byte()) % end.max(1)
     }
 
-    /// One of `allowed`, or of all where it is empty.
+    /// One of `allowed`, or of all if it is empty.
     pub fn dtype(&mut self, allowed: &[DType]) -> DType {
         if allowed.is_empty() { DTYPES[self.below(DTYPES.len())] } else { allowed[self.below(allowed.len())] }
     }

@@ -62,7 +62,7 @@ impl Fitting {
 }
 
 impl Like {
-    /// The values that are given; `None` where they are to be chosen.
+    /// The values that are given; `None` if they are to be chosen.
     pub fn tensor(&self, dtype: DType) -> Option<Tensor> {
         let values = self.values?;
         let data = match dtype {

@@ -54,7 +54,7 @@ pub(in crate::exec) struct Route {
 /// So many times the nodes of a piece, the receives of all stages together may be; beyond it, counting costs less.
 const MOST_WAITS_PER_NODE: usize = 16;
 
-/// The stages of a piece of which no node but the receives can wait; `None` where they would be too many.
+/// The stages of a piece in which only receives can wait; `None` if there would be too many.
 pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<Stages> {
     let mut sets = Sets::new(MOST_WAITS_PER_NODE * piece.nodes.len() + 1024);
     let mut receives = Vec::new();
@@ -114,7 +114,7 @@ fn runs(code: &PieceCode, acts: &[Act], sources: &[Source], i: u32) -> bool {
 /// For a node that hands its input on as it is: the output of a node that runs which that is in the end.
 type Source = Option<(u32, u32)>;
 
-/// The source of every node. None where the input may be a reference, which is looked at on its way.
+/// The source of every node. None if the input may be a reference, which is looked at on its way.
 fn sources(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::with_capacity(piece.nodes.len());
     for (i, node) in piece.nodes.iter().enumerate() {

@@ -100,7 +100,7 @@ impl Accumulator {
         Ok(self.advance(state))
     }
 
-    /// Bytes of the sum; 0 where somebody is just changing it.
+    /// Bytes of the sum; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         self.try_hold().and_then(|state| state.sum.as_ref().map(Tensor::byte_len)).unwrap_or(0)
     }

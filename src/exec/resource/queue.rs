@@ -21,7 +21,7 @@ pub(in crate::exec) struct Queue {
     name: String,
     kind: Kind,
     types: Vec<DType>,
-    /// Empty where the graph states none.
+    /// Empty if the graph states none.
     shapes: Vec<PartialShape>,
     capacity: usize,
     state: Shared<State>,
@@ -189,7 +189,7 @@ impl Queue {
         Ok(finished)
     }
 
-    /// Bytes of its elements, and of those that wait to get in; 0 where somebody is just changing it.
+    /// Bytes of its elements, and of those that wait to get in; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         let Some(state) = self.try_hold() else { return 0 };
         let waiting = state.enqueues.iter().filter_map(|enqueue| match &enqueue.what {
@@ -274,7 +274,7 @@ impl Queue {
         true
     }
 
-    /// What a dequeue answers. Where that cannot be made, what it has taken is left as it is.
+    /// What a dequeue answers. If that cannot be made, what it has taken is left as it is.
     fn gather(&self, taken: &mut Vec<Element>, how: How) -> Result<Answer> {
         if how == How::One {
             let element = taken.pop().unwrap_or_default();

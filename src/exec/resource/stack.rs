@@ -46,7 +46,7 @@ impl Stack {
         &self.name
     }
 
-    /// Bytes of its values; 0 where somebody is just changing it.
+    /// Bytes of its values; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         self.values.try_lock().map_or(0, |values| values.iter().map(Value::heap_bytes).sum())
     }

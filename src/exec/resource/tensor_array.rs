@@ -168,7 +168,7 @@ impl TensorArray {
         &self.name
     }
 
-    /// Bytes of its elements and of its gradients; 0 where somebody is just changing it.
+    /// Bytes of its elements and of its gradients; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         let elements = self.state.try_lock().map_or(0, |state| {
             let written = state.elements.iter().map(|element| match element {
@@ -181,7 +181,7 @@ impl TensorArray {
         elements + gradients
     }
 
-    /// The place of an index; the array grows to hold it where it may.
+    /// The place of an index; the array grows to hold it if it may.
     fn place(&self, state: &mut State, index: i64) -> Result<usize> {
         let size = state.elements.len();
         match usize::try_from(index) {

@@ -25,7 +25,7 @@ impl Variable {
     /// The value it has now.
     ///
     /// # Errors
-    /// FailedPrecondition where it has none yet.
+    /// FailedPrecondition if it has none yet.
     pub fn read(&self) -> Result<Value> {
         self.hold().clone().ok_or_else(|| self.uninitialized())
     }
@@ -34,7 +34,7 @@ impl Variable {
         self.hold().is_some()
     }
 
-    /// Bytes of its value; 0 where somebody is just changing it.
+    /// Bytes of its value; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
         self.value.try_lock().ok().and_then(|value| value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }

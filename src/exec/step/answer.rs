@@ -81,7 +81,7 @@ pub(super) fn answer(
     }
 }
 
-/// The value in a slot, where it is one and no reference.
+/// The value in a slot, if it is one and no reference.
 fn value(slot: &Option<Token>) -> Option<&Value> {
     match slot {
         Some(Token::Value(value)) => Some(value),
@@ -140,7 +140,7 @@ pub(super) fn forward(node: &CompiledNode, inputs: &mut [Option<Token>], index: 
     if node.input_refs >> index & 1 == 1 { Ok(token) } else { token.handed_on() }
 }
 
-/// The value that a Send pushes; where only the order crosses, one that means nothing.
+/// The value that a Send pushes; if only the order crosses, one that means nothing.
 pub(super) fn to_send(inputs: &mut [Option<Token>]) -> Result<Tensor> {
     if inputs.is_empty() { Ok(Tensor::scalar(true)) } else { take(inputs, 0)?.host() }
 }

@@ -1,6 +1,6 @@
 //! The iterations of the loops of one step.
 //!
-//! A frame runs anew for each iteration of its parent, and with iteration 0 at once. There is a next iteration where the
+//! A frame runs anew for each iteration of its parent, and with iteration 0 at once. There is a next iteration if the
 //! loop's condition says so. An iteration is over when each of its nodes has run, alive or dead, and each frame
 //! within is over; a frame is over with its last iteration, and the step with the root's only one.
 
@@ -52,7 +52,7 @@ struct FrameRun {
     frame: u32,
     /// The iteration it belongs to; meaningless for the root.
     parent: u32,
-    /// From `first` on; `None` where one is over.
+    /// From `first` on; `None` if one is over.
     iterations: VecDeque<Option<u32>>,
     /// The number of the oldest iteration that is not over.
     first: u32,

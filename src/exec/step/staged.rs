@@ -69,7 +69,7 @@ impl Step {
     /// Takes a value that another device pushed, and that is counted as parked.
     ///
     /// # Errors
-    /// InvalidArgument where the piece receives no such transfer, or has it already.
+    /// InvalidArgument if the piece receives no such transfer, or has it already.
     pub(super) fn arrive_staged(
         &mut self,
         Program { code, acts }: &Program,

@@ -90,7 +90,7 @@ impl Table {
         Table { place, pieces, sessions, runnable, ending: 0, lost: None }
     }
 
-    /// Takes a message. Where that panics, the step it was about fails and the rest goes on.
+    /// Takes a message. If that panics, the step it was about fails and the rest goes on.
     pub fn take(&mut self, message: Message) {
         if self.lost.is_some() {
             return self.refuse(message);
@@ -113,7 +113,7 @@ impl Table {
         self.survive(about, |table| table.handle(message));
     }
 
-    /// Takes a turn back that has ended, on the thread that drives. Where that panics, its step fails and the rest goes on.
+    /// Takes a turn back that has ended, on the thread that drives. If that panics, its step fails and the rest goes on.
     pub fn end(&mut self, turn: Turn, result: Result<Progress>) {
         self.survive(Some(turn.step()), |table| table.back(turn, result));
     }

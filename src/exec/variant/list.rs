@@ -84,7 +84,7 @@ impl List {
         Ok(())
     }
 
-    /// What stands where nothing was set: zeros, of the shape that is stated, known or that of other elements.
+    /// What an element that was never set reads as: zeros, of the shape that is stated, known, or that of other elements.
     pub fn unset(&self, stated: &PartialShape) -> Result<Token> {
         if self.dtype == DType::Variant {
             return Err(Failure::invalid("Trying to read an element of a list of variants that was never set."));

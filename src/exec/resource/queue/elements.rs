@@ -39,7 +39,7 @@ pub(super) struct Elements {
     kind: Kind,
     list: VecDeque<Element>,
     bytes: usize,
-    /// Chooses where a queue gives any element.
+    /// Chooses the element, in a queue that shuffles.
     dice: Option<Dice>,
 }
 
@@ -74,7 +74,7 @@ impl Elements {
         }
     }
 
-    /// The next, where there is one to be had.
+    /// The next element, if one may be taken.
     pub fn pop(&mut self, is_closed: bool) -> Option<Element> {
         let element = match (self.kind, &mut self.dice) {
             (Kind::Shuffle { keeps }, Some(dice)) => {

@@ -1,4 +1,4 @@
-//! Where a table itself panics: the step it was about fails, or the device is lost.
+//! A panic of the table itself: the step it was about fails, or the device is lost.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::failure::{Code, Failure};
 use crate::ids::StepId;
 
 impl Table {
-    /// Does something to the table. Where that panics, the step it was about fails; where nothing can be said of one, or
+    /// Does something to the table. If that panics, the step it was about fails; if nothing can be said of one, or
     /// giving it up panics too, the device is lost.
     pub(super) fn survive(&mut self, about: Option<StepId>, act: impl FnOnce(&mut Table)) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| act(self))) else { return };
