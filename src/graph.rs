@@ -1,8 +1,8 @@
 //! A program as data: nodes with an op type, inputs, attributes and a device request.
 //!
-//! Files and clients bring [`NodeDef`]s; [`Graph::new`] checks them against the vocabulary, fills in what they
-//! leave out (defaults, dtypes that follow from the inputs) and answers a [`Graph`] that only holds what is right,
-//! or the first [`GraphError`]. Nothing here knows where a node will run.
+//! Files and clients provide [`NodeDef`]s; [`Graph::new`] checks them against the vocabulary, fills in what they
+//! leave out (defaults, dtypes that follow from the inputs) and return a [`Graph`] in which everything is
+//! valid, or the first [`GraphError`]. Nothing here knows where a node will run.
 
 pub mod attr;
 mod build;
@@ -13,11 +13,13 @@ pub mod json;
 pub mod op;
 mod program;
 mod refused;
+pub mod shape;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use attr::{Attr, Attrs, Filled};
+pub(crate) use build::Addition;
 pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
 pub use json::read_literal;
@@ -25,12 +27,13 @@ pub use op::OpDef;
 pub use program::{Program, place_of, read};
 pub use refused::Refused;
 use serde::{Deserialize, Serialize};
+pub use shape::Shapes;
 
 use crate::device::{DeviceSpec, Task};
 use crate::tensor::DType;
 
-/// An attribute of an op that names files: a relative name begins in the folder where its node of the mesh was started, as
-/// TensorFlow has it, and not in that node's data folder.
+/// An attribute of an op that uses files: a relative name is resolved against the folder in which the node of the mesh was
+/// started, as in TensorFlow, and not against that node's data folder.
 pub const FROM_WORKING_FOLDER: &str = "_from_working_folder";
 
 /// Most nodes a graph may have.
@@ -43,10 +46,10 @@ pub struct NodeDef {
     pub op: String,
     /// `name` or `name:port` for a tensor, `^name` for a control input.
     pub inputs: Vec<String>,
-    /// Device string; empty where none is requested.
+    /// Device string; empty if none is requested.
     pub device: String,
     pub attrs: Attrs,
-    /// Why no step can run it, where its reader found what meshtf cannot hold; that is left out of `attrs`.
+    /// Why no step can run it, if its reader found something that meshtf cannot represent; that is left out of `attrs`.
     pub refused: Option<String>,
 }
 
@@ -98,8 +101,8 @@ pub struct Node {
     /// Whether each input is taken as a reference to a variable.
     pub input_refs: Vec<bool>,
     pub outputs: Vec<OutputType>,
-    /// Where no step can run it: what it stated. Its `op` stands for any then, its attributes are as stated, and its outputs
-    /// are typed by who takes them.
+    /// If no step can run it: what it stated. Its `op` is then a placeholder for any op, its attributes are as stated, and its
+    /// outputs are typed by the inputs that take them.
     pub refused: Option<Arc<Refused>>,
 }
 
@@ -108,17 +111,68 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     by_name: HashMap<String, NodeId>,
+    /// Inferred when first asked for: as state declares them, and with that doubted.
+    shapes: OnceLock<Shapes>,
+    certain_shapes: OnceLock<Shapes>,
 }
 
 impl Graph {
     /// Checks `defs` and links them.
     ///
-    /// A node of an op that meshtf does not have, or that its reader refused, is kept: see [`Graph::refusal`].
+    /// A node whose op meshtf does not have, or which its reader refused, is kept: see [`Graph::refusal`].
     ///
     /// # Errors
     /// The first thing that is wrong: see [`GraphError`].
     pub fn new(defs: Vec<NodeDef>) -> Result<Self, GraphError> {
-        build::build(defs)
+        let mut graph = Graph::default();
+        graph.extend(defs)?;
+        Ok(graph)
+    }
+
+    /// Adds nodes, which may take what the graph's own nodes compute. Costs what it adds, however large the graph is.
+    ///
+    /// # Errors
+    /// As [`Graph::new`]; the graph is then as it was.
+    pub fn extend(&mut self, defs: Vec<NodeDef>) -> Result<(), GraphError> {
+        let addition = self.check_addition(defs)?;
+        let added = self.append(addition);
+        debug_assert!(added, "it was checked against this graph");
+        Ok(())
+    }
+
+    /// The part of [`Graph::extend`] that takes long, which changes nothing.
+    ///
+    /// # Errors
+    /// As [`Graph::new`].
+    pub(crate) fn check_addition(&self, defs: Vec<NodeDef>) -> Result<Addition, GraphError> {
+        build::check_addition(self, defs)
+    }
+
+    /// Adds nodes that were checked against this graph. Adds none if it has changed since; says whether it has added them.
+    #[must_use]
+    pub(crate) fn append(&mut self, addition: Addition) -> bool {
+        let before = self.len();
+        let is_added = build::append(self, addition);
+        for cached in [&mut self.shapes, &mut self.certain_shapes] {
+            // Shapes are inferred when they are asked for; only those of a few nodes are inferred here.
+            match cached.get_mut() {
+                Some(shapes) if self.nodes.len() <= 2 * before => shapes.extend(&self.nodes),
+                Some(_) => drop(cached.take()),
+                None => {}
+            }
+        }
+        is_added
+    }
+
+    /// What is known of the shapes of the graph's tensors without running it, as TensorFlow infers it. Inferred once, when
+    /// first asked for.
+    pub fn shapes(&self) -> &Shapes {
+        self.shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::State::Declared))
+    }
+
+    /// As [`Graph::shapes`], but with nothing that only holds as long as variables have the shapes that they declare.
+    pub(crate) fn certain_shapes(&self) -> &Shapes {
+        self.certain_shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::State::Doubted))
     }
 
     /// The nodes back as definitions that [`Graph::new`] takes.
@@ -188,12 +242,12 @@ impl Graph {
         Ok(Output { node, port })
     }
 
-    /// The type of an output. What only a node takes that no step can run may be of any; it is said to be a variant.
+    /// The type of an output. An output that only nodes take which no step can run may be of any type; it is given as a variant.
     pub fn output_type(&self, output: Output) -> OutputType {
         self.node(output.node).outputs.get(output.port as usize).copied().unwrap_or(refused::UNTYPED)
     }
 
-    /// Why no step can run a node; `None` where one can.
+    /// Why no step can run a node; `None` if one can.
     pub fn refusal(&self, id: NodeId) -> Option<GraphError> {
         Some(self.node(id).refused.as_ref()?.error())
     }
@@ -230,7 +284,7 @@ impl Graph {
     }
 }
 
-/// `("a/b", 1)` for `a/b:1`; the port is 0 where none is stated.
+/// `("a/b", 1)` for `a/b:1`; the port is 0 if none is stated.
 pub fn split_tensor_name(tensor: &str) -> (&str, u32) {
     tensor.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?))).unwrap_or((tensor, 0))
 }

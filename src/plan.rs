@@ -1,5 +1,5 @@
-//! A graph made ready to run on a cluster: pruned to what is asked for, relieved of what need not be computed for it,
-//! placed on devices, split into one piece per device with a transfer wherever a value crosses.
+//! A graph made ready to run on a cluster: pruned to what a signature asks for, simplified, placed on devices, and split into
+//! one piece per device with a transfer wherever a value crosses.
 //!
 //! Pure and deterministic: the same graph, cluster and signature give the same plan, byte for byte.
 
@@ -9,18 +9,18 @@ mod group;
 mod partition;
 mod place;
 mod prune;
-mod shape;
 mod simplify;
 mod summary;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-pub use error::{PlanError, Role};
+pub use error::{PlanError, Use};
 pub use place::meant;
 use serde::{Deserialize, Serialize};
 pub use summary::{DeviceSummary, Summary};
 
 use crate::device::DeviceName;
+use crate::graph::op::Role;
 use crate::graph::{Attrs, Graph, GraphError, Output, OutputType};
 use crate::tensor::{DType, PartialShape};
 
@@ -28,22 +28,22 @@ use crate::tensor::{DType, PartialShape};
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a device that does not exist, nodes that must but cannot share a
-/// device, a placeholder that is needed and not fed, a node that no step can run, loops that do not hang together.
+/// device, a placeholder that is needed and not fed, a node that no step can run, loops that are malformed.
 pub fn plan(
     graph: &Graph,
     devices: &[DeviceName],
     signature: &Signature,
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
-    let mut step = prune::prune(graph, signature)?;
-    simplify::simplify(&mut step);
-    let loops = frame::Loops::find(&step)?;
-    let placed = place::place(&step, devices, options)?;
-    refuse_unfed(&step, &placed)?;
-    partition::partition(&step, placed, &loops, signature.mode)
+    let mut pruned = prune::prune(graph, signature)?;
+    simplify::simplify(&mut pruned);
+    let loops = frame::Loops::find(&pruned)?;
+    let placed = place::place(&pruned, devices, options)?;
+    refuse_unfed(&pruned, &placed)?;
+    partition::partition(&pruned, placed, &loops, signature.mode)
 }
 
-/// Whether a step of this signature has all it needs of the graph, whatever the devices.
+/// Whether the graph has all that a step of this signature needs, whatever the devices.
 ///
 /// # Errors
 /// [`PlanError`]: a name that the graph does not have, a node that no step can run.
@@ -51,17 +51,17 @@ pub fn check(graph: &Graph, signature: &Signature) -> Result<(), PlanError> {
     prune::prune(graph, signature).map(drop)
 }
 
-/// How to place what requests no device, or one that is not there.
+/// How to place nodes that request no device, or one that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Where nodes run that request nothing: a device of the master's task. On other tasks, one of its kind is the first
-    /// choice.
+    /// Where nodes run that request nothing: a device of the master's task. On other tasks, a device of the same kind is
+    /// preferred.
     pub default_device: DeviceName,
-    /// Run a node on a device of the task it names, where that has none of the kind or number it names.
+    /// Run a node on any device of the task it names if that task has none of the kind or number it names.
     pub soft_placement: bool,
 }
 
-/// What a step is fed and asked for. Feeds and fetches are tensors (`name` or `name:port`), targets are nodes.
+/// What a step feeds, fetches and runs. Feeds and fetches are tensors (`name` or `name:port`), targets are nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Signature {
     pub feeds: Vec<String>,
@@ -70,13 +70,13 @@ pub struct Signature {
     pub mode: Mode,
 }
 
-/// How a step takes its feeds and answers.
+/// How a step takes its feeds and returns its fetches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
     /// All feeds at its start, all fetches at its end.
     #[default]
     Whole,
-    /// So too, and each device tells what it ran when: a [`trace::DeviceTrace`] as one more fetch.
+    /// The same, and each device reports what it ran and when: a [`trace::DeviceTrace`] as one more fetch.
     Traced,
     /// Feeds come, and fetches go, one by one while the step is under way. Such a step may stay unfinished for long, and the
     /// steps of one plan run in their order: those that are under way at once have lanes, and so plans, of their own.
@@ -99,7 +99,7 @@ pub const fn late_feed(place: u32) -> u32 {
 /// For each fetch, the feeds that it cannot be computed without, by their places in the signature.
 ///
 /// # Errors
-/// Where the graph has no such tensor.
+/// If the graph has no such tensor.
 pub fn needed_feeds(graph: &Graph, signature: &Signature) -> Result<Vec<Vec<u32>>, GraphError> {
     let fed: HashMap<Output, u32> = signature
         .feeds
@@ -165,13 +165,13 @@ pub enum Why {
 /// A value that crosses from one piece to another: one per value and consuming device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// `name:port`, or `^name` where only the order crosses.
+    /// `name:port`, or `^name` if only the order crosses.
     pub tensor: String,
-    /// `None` where only the order crosses.
+    /// `None` if only the order crosses.
     pub dtype: Option<DType>,
     pub from: DeviceName,
     pub to: DeviceName,
-    /// Bytes a step, where the shape is known without running.
+    /// Bytes a step, if the shape is known without running.
     pub bytes: Option<u64>,
 }
 
@@ -258,13 +258,15 @@ pub enum PieceOp {
     Recv { transfer: u32, from: DeviceName },
 }
 
-/// Refuses a placeholder that would certainly run: one in an untaken branch (it has a control input then) never does, so
-/// that one is left to its kernel.
-fn refuse_unfed(step: &prune::PrunedGraph, placed: &place::Placed) -> Result<(), PlanError> {
-    for (item, it) in step.items.iter().enumerate() {
-        if let ("Placeholder", [], Some(node)) = (step.op(item), it.control.as_slice(), step.node(item)) {
+/// Refuses a placeholder that would certainly run. One with a control input may be in a branch that is not taken; it fails
+/// when it runs.
+fn refuse_unfed(pruned: &prune::PrunedGraph, placed: &place::Placed) -> Result<(), PlanError> {
+    for (item, it) in pruned.items.iter().enumerate() {
+        let Some(node) = pruned.node(item).filter(|node| node.op.role == Role::Placeholder) else { continue };
+        if it.control.is_empty() {
             return Err(PlanError::UnfedPlaceholder {
                 node: node.name.clone(),
+                op: node.op.name.to_owned(),
                 dtype: node.outputs[0].dtype,
                 shape: node.attrs.shape("shape").cloned().unwrap_or(PartialShape::UNKNOWN),
                 device: placed.devices[placed.of_item[item][0]].clone(),

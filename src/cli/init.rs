@@ -109,7 +109,7 @@ fn assigned(graph: &Graph, init: &[String]) -> BTreeSet<NodeId> {
     let mut variables = BTreeSet::new();
     while let Some(id) = open.pop() {
         let node = graph.node(id);
-        if matches!(node.op.name, "Assign" | "AssignVariableOp") {
+        if node.op.assigns {
             variables.extend(variable_of(graph, id));
         }
         let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
@@ -125,7 +125,7 @@ fn variable_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = Vec::new();
     while let Some(id) = open.pop() {
         let node = graph.node(id);
-        if matches!(node.op.name, "Variable" | "VariableV2" | "VarHandleOp") {
+        if node.op.makes_variable {
             found.push(id);
             continue;
         }

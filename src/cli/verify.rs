@@ -13,6 +13,7 @@ use crate::exec::BackendChoice;
 use crate::graph::{Graph, Output};
 use crate::node::DEFAULT_MESH;
 use crate::protocol::SessionOptions;
+use crate::tensor::DType;
 use crate::verify::{Case, replay};
 
 /// Replay recorded TensorFlow sessions and compare the results
@@ -112,19 +113,13 @@ fn move_files(case: &mut Case) {
 
 /// The tensors that are used as names of checkpoints.
 fn file_names(graph: &Graph) -> BTreeSet<Output> {
-    let is_saver = |op: &str| {
-        let savers = ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
-        savers.contains(&op)
-    };
-    let savers = graph.nodes().filter(|(_, node)| is_saver(node.op.name));
+    let savers = graph.nodes().filter(|(_, node)| node.op.uses_files);
     let mut open: Vec<Output> = savers.filter_map(|(_, node)| node.inputs.first().copied()).collect();
     let mut names = BTreeSet::new();
     while let Some(output) = open.pop() {
         let node = graph.node(output.node);
-        let passes_on =
-            matches!(node.op.name, "Identity" | "Pack" | "ShardedFilename" | "ShardedFilespec" | "StringJoin");
-        if names.insert(output) && passes_on {
-            open.extend(&node.inputs);
+        if names.insert(output) && !node.op.has_effect() {
+            open.extend(node.inputs.iter().filter(|&&input| graph.output_type(input).dtype == DType::String));
         }
     }
     names

@@ -82,6 +82,14 @@ fn first(families: &[Compile], node: &KernelNode) -> Result<Option<HostKernel>> 
     Ok(None)
 }
 
+/// The families that have the op of a node, by their numbers.
+#[cfg(test)]
+pub(super) fn owners(node: &KernelNode) -> Vec<usize> {
+    let mut answers: Vec<_> = FAMILIES.iter().map(|family| family(node)).collect();
+    answers.push(random::kernel(node, &Generators::default()));
+    (0..).zip(answers).filter(|(_, answer)| !matches!(answer, Ok(None))).map(|(family, _)| family).collect()
+}
+
 const FAMILIES: &[Compile] = &[
     math::kernel,
     array::kernel,

@@ -26,19 +26,31 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument if the attributes are wrong.
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
-    for family in [
-        variable::compile,
-        queue::compile,
-        accumulator::compile,
-        tensor_array::compile,
-        stack::compile,
-        list::compile,
-        optional::compile,
-        checkpoint::compile,
-    ] {
+    for family in FAMILIES {
         if let Some(op) = family(node, site, engine)? {
             return Ok(Some(op));
         }
     }
     Ok(None)
 }
+
+/// A family's function compiles the ops that are its own and answers `None` for all others.
+type Compile = fn(&KernelNode, &Site, &dyn Engine) -> Result<Option<StateOp>>;
+
+/// The families that have the op of a node, by their numbers.
+#[cfg(test)]
+pub(super) fn owners(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Vec<usize> {
+    let answers = FAMILIES.iter().map(|family| family(node, site, engine));
+    (0..).zip(answers).filter(|(_, answer)| !matches!(answer, Ok(None))).map(|(family, _)| family).collect()
+}
+
+const FAMILIES: &[Compile] = &[
+    variable::compile,
+    queue::compile,
+    accumulator::compile,
+    tensor_array::compile,
+    stack::compile,
+    list::compile,
+    optional::compile,
+    checkpoint::compile,
+];

@@ -6,6 +6,7 @@ mod fair;
 mod flow;
 mod given_up;
 mod ops;
+mod owners;
 mod queues;
 mod refused;
 mod scattered;

@@ -18,7 +18,7 @@ pub enum Attr {
     Type(DType),
     Shape(PartialShape),
     Tensor(Tensor),
-    /// A large tensor of one value: made where a step takes it.
+    /// A large tensor of one value, written out when a step takes it.
     Filled(Filled),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
@@ -43,7 +43,7 @@ impl Filled {
     pub const LEAST_ELEMENTS: usize = 64 << 10;
 
     /// # Errors
-    /// ResourceExhausted where the whole exceeds the limit of one tensor.
+    /// ResourceExhausted if the whole exceeds the limit of one tensor.
     pub fn new(element: Tensor, shape: Shape) -> Result<Filled> {
         let n = shape.limited_elements(element.dtype())?;
         let each = element.byte_len() + if element.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
@@ -65,7 +65,7 @@ impl Filled {
     /// The tensor itself.
     ///
     /// # Errors
-    /// ResourceExhausted where it exceeds the limit of one tensor, as one from elsewhere may.
+    /// ResourceExhausted if it exceeds the limit of one tensor, as one from elsewhere may.
     pub fn tensor(&self) -> Result<Tensor> {
         let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
         let n = shape.checked_elements(element.dtype())?;
@@ -143,7 +143,7 @@ macro_rules! getters {
         $($(#[$doc])*
         ///
         /// # Errors
-        /// InvalidArgument where the attribute is missing or of another kind.
+        /// InvalidArgument if the attribute is missing or of another kind.
         pub fn $name(&self, name: &str) -> Result<$type> {
             match self.get(name) {
                 Some($pattern) => Ok($value),
@@ -183,7 +183,7 @@ impl Attrs {
     /// The dtype and shape of a tensor.
     ///
     /// # Errors
-    /// InvalidArgument where the attribute is missing or of another kind.
+    /// InvalidArgument if the attribute is missing or of another kind.
     pub fn tensor_type(&self, name: &str) -> Result<(DType, &Shape)> {
         match self.get(name) {
             Some(Attr::Filled(filled)) => Ok((filled.element.dtype(), &filled.shape)),
@@ -191,10 +191,10 @@ impl Attrs {
         }
     }
 
-    /// A tensor, written out where it stands as one value and a shape.
+    /// A tensor, written out if it is kept as one value and a shape.
     ///
     /// # Errors
-    /// InvalidArgument where the attribute is missing or of another kind, ResourceExhausted where it is too large.
+    /// InvalidArgument if the attribute is missing or of another kind, ResourceExhausted if it is too large.
     pub fn whole_tensor(&self, name: &str) -> Result<Tensor> {
         match self.get(name) {
             Some(Attr::Filled(filled)) => filled.tensor(),
@@ -205,7 +205,7 @@ impl Attrs {
     /// A string that is text.
     ///
     /// # Errors
-    /// InvalidArgument where the attribute is missing, of another kind, or not UTF-8.
+    /// InvalidArgument if the attribute is missing, of another kind, or not UTF-8.
     pub fn str(&self, name: &str) -> Result<&str> {
         std::str::from_utf8(self.bytes(name)?).map_err(|_| Failure::invalid(format!("attribute {name:?} is not UTF-8")))
     }
@@ -213,7 +213,7 @@ impl Attrs {
     /// A list of ints.
     ///
     /// # Errors
-    /// InvalidArgument where the attribute is missing or of another kind.
+    /// InvalidArgument if the attribute is missing or of another kind.
     pub fn ints(&self, name: &str) -> Result<&[i64]> {
         self.list(name, |attr| if let Attr::Ints(v) = attr { Some(v) } else { None })
     }

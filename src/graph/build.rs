@@ -16,21 +16,24 @@ const MAX_ARGS: usize = 1 << 16;
 /// Most nodes of a cycle that its error names.
 const CYCLE_SHOWN: usize = 16;
 
-pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
-    if defs.len() > MAX_NODES {
-        return Err(GraphError::TooLarge { nodes: defs.len(), limit: MAX_NODES });
+/// Nodes that were checked against a graph and may be added to it.
+pub(crate) struct Addition {
+    /// How many nodes the graph has.
+    to: usize,
+    nodes: Vec<Node>,
+    /// What they take of nodes that cannot run.
+    taken: Vec<(Output, OutputType)>,
+}
+
+/// Checks nodes that are to be added to a graph.
+pub(super) fn check_addition(graph: &Graph, defs: Vec<NodeDef>) -> Result<Addition, GraphError> {
+    let first = graph.nodes.len();
+    let count = first.saturating_add(defs.len());
+    if count > MAX_NODES {
+        return Err(GraphError::TooLarge { nodes: count, limit: MAX_NODES });
     }
-    let mut by_name = HashMap::with_capacity(defs.len());
-    for (i, def) in defs.iter().enumerate() {
-        if !is_node_name(&def.name) {
-            return Err(GraphError::BadName { name: def.name.clone() });
-        }
-        if by_name.insert(def.name.clone(), NodeId(i as u32)).is_some() {
-            return Err(GraphError::DuplicateName { name: def.name.clone() });
-        }
-    }
-    let links: Vec<Links> = defs.iter().map(|def| link(def, &by_name)).collect::<Result<_, _>>()?;
-    let order = sort(&defs, &links)?;
+    let links = links(graph, &defs)?;
+    let order = sort(first, &defs, &links)?;
 
     let mut nodes: Vec<Option<Node>> = defs.iter().map(|_| None).collect();
     let mut defs: Vec<Option<NodeDef>> = defs.into_iter().map(Some).collect();
@@ -38,16 +41,65 @@ pub(super) fn build(defs: Vec<NodeDef>) -> Result<Graph, GraphError> {
     for i in order {
         let def = defs[i].take().expect("each node comes once in the order");
         let links = links[i].take().expect("each node comes once in the order");
-        nodes[i] = Some(check_or_keep(def, links, &nodes)?);
+        nodes[i] = Some(check_or_keep(def, links, &Checked { old: &graph.nodes, new: &nodes })?);
     }
-    let mut nodes: Vec<Node> = nodes.into_iter().map(|node| node.expect("the order has every node")).collect();
-    // Back edges were typed from the loop's other input; now that every node is known, they are held against it.
+    // Back edges were typed from the loop's other input; now that every node is known, they are checked against it.
     let mut taken = Vec::new();
-    for node in &nodes {
-        check_input_types(node, &nodes, &mut taken)?;
+    let checked = Checked { old: &graph.nodes, new: &nodes };
+    for node in nodes.iter().flatten() {
+        check_input_types(node, &checked, &mut taken)?;
     }
-    refused::type_outputs(&mut nodes, taken);
-    Ok(Graph { nodes, by_name })
+    Ok(Addition { to: first, nodes: nodes.into_iter().flatten().collect(), taken })
+}
+
+/// Adds nodes that were checked against this graph; none if it has changed since. Says whether it has added them.
+pub(super) fn append(graph: &mut Graph, addition: Addition) -> bool {
+    if addition.to != graph.nodes.len() {
+        return false;
+    }
+    let Addition { nodes, taken, .. } = addition;
+    graph.by_name.reserve(nodes.len());
+    graph.nodes.reserve(nodes.len());
+    for node in nodes {
+        graph.by_name.insert(node.name.clone(), NodeId(graph.nodes.len() as u32));
+        graph.nodes.push(node);
+    }
+    refused::type_outputs(&mut graph.nodes, taken);
+    true
+}
+
+/// The nodes that have been checked: those of the graph, and of those that are added, each once it is.
+struct Checked<'a> {
+    old: &'a [Node],
+    new: &'a [Option<Node>],
+}
+
+impl<'a> Checked<'a> {
+    fn get(&self, id: NodeId) -> Option<&'a Node> {
+        match id.index().checked_sub(self.old.len()) {
+            None => self.old.get(id.index()),
+            Some(new) => self.new.get(new)?.as_ref(),
+        }
+    }
+}
+
+/// Finds the inputs of all definitions.
+fn links(graph: &Graph, defs: &[NodeDef]) -> Result<Vec<Links>, GraphError> {
+    let mut added: HashMap<&str, NodeId> = HashMap::with_capacity(defs.len());
+    for (id, def) in (graph.nodes.len() as u32..).zip(defs) {
+        if !is_node_name(&def.name) {
+            return Err(GraphError::BadName { name: def.name.clone() });
+        }
+        if graph.by_name.contains_key(&def.name) || added.insert(&def.name, NodeId(id)).is_some() {
+            return Err(GraphError::DuplicateName { name: def.name.clone() });
+        }
+    }
+    let find = |name: &str| added.get(name).copied().or_else(|| graph.find(name));
+    let nearest = |name: &str| {
+        let all = added.keys().copied().chain(graph.by_name.keys().map(String::as_str));
+        crate::nearest::nearest(name, all).into_iter().map(str::to_owned).collect()
+    };
+    defs.iter().map(|def| link(def, find, nearest)).collect()
 }
 
 pub(super) fn is_node_name(name: &str) -> bool {
@@ -61,18 +113,19 @@ struct Links {
     control: Vec<NodeId>,
 }
 
-fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, GraphError> {
+fn link(
+    def: &NodeDef,
+    find: impl Fn(&str) -> Option<NodeId>,
+    nearest: impl Fn(&str) -> Vec<String>,
+) -> Result<Links, GraphError> {
     let mut links = Links { inputs: Vec::new(), control: Vec::new() };
     let mut seen = HashSet::new();
     for input in &def.inputs {
         let find = |name: &str| {
-            by_name.get(name).copied().ok_or_else(|| GraphError::UnknownInput {
+            find(name).ok_or_else(|| GraphError::UnknownInput {
                 node: def.name.clone(),
                 input: input.clone(),
-                nearest: crate::nearest::nearest(name, by_name.keys().map(String::as_str))
-                    .into_iter()
-                    .map(str::to_owned)
-                    .collect(),
+                nearest: nearest(name),
             })
         };
         match input.strip_prefix('^') {
@@ -91,14 +144,15 @@ fn link(def: &NodeDef, by_name: &HashMap<String, NodeId>) -> Result<Links, Graph
     Ok(links)
 }
 
-/// A topological order that ignores the back edges of loops (from NextIteration to Merge).
-fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
+/// A topological order of the definitions, of which the first has the id `first`. Ignores the back edges of loops (from
+/// NextIteration to Merge).
+fn sort(first: usize, defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
     let roles: Vec<Role> = defs.iter().map(|def| op::lookup(&def.op).map_or(Role::Compute, |op| op.role)).collect();
     let is_back = |from: usize, to: usize| roles[from].leads_back(roles[to]);
     let sources = |to: usize| {
         let links = &links[to];
         let all = links.inputs.iter().map(|input| input.node).chain(links.control.iter().copied());
-        all.map(NodeId::index).filter(move |&from| !is_back(from, to))
+        all.filter_map(|id| id.index().checked_sub(first)).filter(move |&from| !is_back(from, to))
     };
     let mut waits: Vec<usize> = (0..defs.len()).map(|i| sources(i).count()).collect();
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); defs.len()];
@@ -121,7 +175,7 @@ fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
     if order.len() == defs.len() {
         return Ok(order);
     }
-    // Whoever still waits has a source that still waits: following those must come back to a node.
+    // A node that still waits has a source that still waits: following those must come back to a node.
     let mut path: Vec<usize> = Vec::new();
     let mut place: HashMap<usize, usize> = HashMap::new();
     let mut at = (0..defs.len()).find(|&i| waits[i] > 0).expect("a node is left over");
@@ -130,7 +184,7 @@ fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
         path.push(at);
         at = sources(at).find(|&from| waits[from] > 0).expect("a waiting node has a waiting source");
     }
-    // Backwards along the edges it was found; a person reads it forwards, and not for pages.
+    // The path was found against the direction of the edges; the message shows it along them, and only some of a long one.
     let mut nodes: Vec<String> =
         path[place[&at]..].iter().rev().take(CYCLE_SHOWN).map(|&i| defs[i].name.clone()).collect();
     let left = path.len() - place[&at] - nodes.len();
@@ -141,13 +195,12 @@ fn sort(defs: &[NodeDef], links: &[Links]) -> Result<Vec<usize>, GraphError> {
     Err(GraphError::Cycle { nodes })
 }
 
-/// Checks one node, or keeps one that no step can run as it is, and so whoever cannot be checked without knowing what such
-/// a node answers.
-fn check_or_keep(def: NodeDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
-    let refused_input =
-        |input: &Output| nodes[input.node.index()].as_ref().filter(|producer| producer.refused.is_some());
+/// Checks one node. Keeps as it is one that no step can run, and one that cannot be checked without knowing the outputs of
+/// such a node.
+fn check_or_keep(def: NodeDef, links: Links, nodes: &Checked) -> Result<Node, GraphError> {
+    let refused_input = |input: &Output| nodes.get(input.node).filter(|producer| producer.refused.is_some());
     for input in &links.inputs {
-        if let Some(producer) = nodes[input.node.index()].as_ref().filter(|producer| producer.refused.is_none()) {
+        if let Some(producer) = nodes.get(input.node).filter(|producer| producer.refused.is_none()) {
             check_port(&def.name, *input, producer)?;
         }
     }
@@ -185,14 +238,14 @@ fn keep(def: NodeDef, links: Links, op: String, why: Option<String>, because_of:
 }
 
 /// Checks one node whose forward inputs have been checked, and completes its attributes.
-fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>]) -> Result<Node, GraphError> {
+fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &Checked) -> Result<Node, GraphError> {
     let NodeDef { name, device, mut attrs, .. } = def;
     device.parse::<crate::device::DeviceSpec>().map_err(|error| GraphError::BadDevice {
         node: name.clone(),
         device: device.clone(),
         why: format!("{}; {}", error.why, error.right),
     })?;
-    // Where the op alone says how many inputs there are, that is the better answer than a dtype that follows from none.
+    // If the op alone says how many inputs there are, a wrong number is a better error than a dtype that cannot be inferred.
     let is_one = |arg: &ArgDef| matches!(arg.ty, ArgType::Fixed(_) | ArgType::Attr(_));
     if op.inputs.iter().all(is_one) && op.inputs.len() != links.inputs.len() {
         let (wanted, got) = (op.inputs.len(), links.inputs.len());
@@ -201,7 +254,7 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
     let left_out: Vec<&str> = op.attrs.iter().map(|def| def.name).filter(|name| attrs.get(name).is_none()).collect();
     infer_attrs(op, &mut attrs, links.inputs.len(), |i| {
         let input = links.inputs[i];
-        nodes[input.node.index()].as_ref()?.outputs.get(input.port as usize).map(|ty| ty.dtype)
+        nodes.get(input.node)?.outputs.get(input.port as usize).map(|ty| ty.dtype)
     });
     complete_attrs(&name, op, &mut attrs).map_err(|error| match error {
         // The user wrote no such attribute: it is an input that is wrong.
@@ -209,7 +262,7 @@ fn check(def: NodeDef, op: &'static OpDef, links: Links, nodes: &[Option<Node>])
             if left_out.contains(&attr.as_str()) && attrs.get(&attr).is_some() =>
         {
             let from = input_of_attr(op, &attr, &attrs, links.inputs.len());
-            let producer = from.and_then(|i| nodes[links.inputs[i].node.index()].as_ref());
+            let producer = from.and_then(|i| nodes.get(links.inputs[i].node));
             let why =
                 producer.map_or(why.clone(), |producer| format!("{why}; it is that of its input {}", producer.name));
             GraphError::BadAttr { node, op: op_name, attr, why }
@@ -248,13 +301,13 @@ fn check_port(node: &str, input: Output, producer: &Node) -> Result<(), GraphErr
     })
 }
 
-/// Holds what a node takes against what there is; what it takes of a node that cannot run is noted.
-fn check_input_types(node: &Node, nodes: &[Node], taken: &mut Vec<(Output, OutputType)>) -> Result<(), GraphError> {
+/// Checks the inputs of a node against the outputs that they are; notes what it takes of nodes that cannot run.
+fn check_input_types(node: &Node, nodes: &Checked, taken: &mut Vec<(Output, OutputType)>) -> Result<(), GraphError> {
     if node.refused.is_some() {
         return Ok(());
     }
     for (index, ((arg, wanted), &input)) in expand(&node.op.inputs, &node.attrs).iter().zip(&node.inputs).enumerate() {
-        let producer = &nodes[input.node.index()];
+        let Some(producer) = nodes.get(input.node) else { continue };
         if producer.refused.is_some() {
             taken.push((input, *wanted));
             continue;
@@ -338,7 +391,7 @@ fn input_of_attr(op: &OpDef, attr: &str, attrs: &Attrs, count: usize) -> Option<
     op.inputs.iter().zip(shares).find(|(arg, share)| is_from(arg.ty) && !share.is_empty()).map(|(_, share)| share.start)
 }
 
-/// The attribute that says how many tensors an argument stands for, where that is not always one.
+/// The attribute that says how many tensors an argument stands for; `None` if that is always one.
 fn length(arg: &ArgDef) -> Option<&'static str> {
     match arg.ty {
         ArgType::Fixed(_) | ArgType::Attr(_) => None,
@@ -359,8 +412,8 @@ pub(super) fn argument_name(op: &OpDef, attrs: &Attrs, count: usize, place: usiz
     }
 }
 
-/// Sets the attributes that follow from the inputs where the definition leaves them out: `T` of an Add, `N` of a Pack.
-/// `dtype_of` answers the dtype of an input by its place, where it is known.
+/// Infers the attributes that the definition leaves out from its inputs: `T` of an Add, `N` of a Pack. `dtype_of` gives the
+/// dtype of an input by its index, if it is known.
 pub(super) fn infer_attrs(op: &OpDef, attrs: &mut Attrs, count: usize, dtype_of: impl Fn(usize) -> Option<DType>) {
     let shares = share_inputs(op, attrs, count);
     for (arg, share) in op.inputs.iter().zip(shares) {
@@ -406,7 +459,7 @@ fn complete_attrs(node: &str, op: &'static OpDef, attrs: &mut Attrs) -> Result<(
     if let Some(unknown) = attrs.0.keys().find(|name| !name.starts_with('_') && op.attr(name).is_none()) {
         let near = crate::nearest::nearest(unknown, op.attrs.iter().map(|attr| attr.name));
         let hint = near.first().map_or(String::new(), |name| format!("; did you mean {name:?}?"));
-        return Err(error(unknown, format!("is none that this op has{hint}")));
+        return Err(error(unknown, format!("does not exist{hint}")));
     }
     if let (Ok(dtype), Ok((own, _))) = (attrs.dtype("dtype"), attrs.tensor_type("value"))
         && dtype != own
@@ -427,13 +480,13 @@ fn check_attr(op: &OpDef, def: &AttrDef, value: &Attr) -> Result<(), String> {
     };
     if let Some(dtype) = dtypes.iter().find(|dtype| !def.types.is_empty() && !def.types.contains(dtype)) {
         let allowed: Vec<&str> = def.types.iter().map(|dtype| dtype.name()).collect();
-        return Err(format!("is {dtype}, which is none of {}", allowed.join(", ")));
+        return Err(format!("is {dtype}; it must be one of {}", allowed.join(", ")));
     }
     if let Attr::Str(text) = value
         && !def.strings.is_empty()
         && !def.strings.iter().any(|allowed| allowed.as_bytes() == text.as_slice())
     {
-        return Err(format!("is {:?}, which is none of {}", String::from_utf8_lossy(text), def.strings.join(", ")));
+        return Err(format!("is {:?}; it must be one of {}", String::from_utf8_lossy(text), def.strings.join(", ")));
     }
     let (size, what) = match value {
         Attr::Int(n) => (Some(*n), "is"),

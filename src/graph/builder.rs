@@ -1,7 +1,7 @@
 //! The Rust way to make a graph: nodes added one by one, with device, name and control scopes.
 //!
 //! Names are made unique as TensorFlow makes them (`add`, `add_1`), so that a function that builds part of a graph may be
-//! called twice. What a node states is checked when the graph is finished; that its op exists, at once.
+//! called twice. That an op exists is checked at once; the rest of a node is checked when the graph is finished.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, PartialShape, Tensor};
 
-/// A graph in the making.
+/// Builds a graph, node by node.
 ///
 /// ```
 /// use meshtf::graph::GraphBuilder;
@@ -50,8 +50,25 @@ use crate::tensor::{DType, PartialShape, Tensor};
 /// assert!(g.finish()?.find("result").is_some());
 /// # Ok::<(), meshtf::Failure>(())
 /// ```
+///
+/// A builder can go on with a graph that is there, whose nodes keep their ids:
+///
+/// ```
+/// # use meshtf::graph::GraphBuilder;
+/// # let mut g = GraphBuilder::new();
+/// # g.constant("x", 2)?;
+/// # let graph = g.finish()?;
+/// let x = graph.output("x")?;
+/// let mut g = GraphBuilder::from(graph);
+/// g.op("Neg").name("y").input(x).build()?;
+/// assert_eq!(g.finish()?.len(), 2);
+/// # Ok::<(), meshtf::Failure>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct GraphBuilder {
+    /// The graph that it goes on with.
+    base: Graph,
+    /// The nodes that it adds.
     nodes: Vec<NodeDef>,
     /// Names taken, in small letters, as two names never differ in case alone.
     taken: HashSet<String>,
@@ -59,6 +76,14 @@ pub struct GraphBuilder {
     scope: String,
     device: DeviceSpec,
     control: Vec<NodeId>,
+}
+
+impl From<Graph> for GraphBuilder {
+    /// Goes on with a graph. Its nodes stay as they are.
+    fn from(base: Graph) -> GraphBuilder {
+        let taken = base.nodes().map(|(_, node)| node.name.to_lowercase()).collect();
+        GraphBuilder { base, taken, ..GraphBuilder::default() }
+    }
 }
 
 /// An input of an op: an output of a node, or a value.
@@ -80,7 +105,7 @@ impl<T: Into<Tensor>> From<T> for Input {
     }
 }
 
-/// A node in the making; [`build`](OpBuilder::build) adds it.
+/// A node that is being described; [`build`](OpBuilder::build) adds it.
 #[must_use = "a node is added by build()"]
 #[derive(Debug)]
 pub struct OpBuilder<'g> {
@@ -98,7 +123,7 @@ impl GraphBuilder {
         GraphBuilder::default()
     }
 
-    /// Begins a node of this op type.
+    /// Starts a node of this op type.
     pub fn op(&mut self, op: &str) -> OpBuilder<'_> {
         OpBuilder {
             op: op.to_owned(),
@@ -114,23 +139,23 @@ impl GraphBuilder {
     /// Adds a constant.
     ///
     /// # Errors
-    /// InvalidArgument where the name cannot be one.
+    /// InvalidArgument if the name is not valid.
     pub fn constant(&mut self, name: &str, value: impl Into<Tensor>) -> Result<Output> {
         self.op("Const").name(name).attr("value", value.into()).build()
     }
 
-    /// Adds a tensor that every step is fed.
+    /// Adds a placeholder: a tensor that every step feeds.
     ///
     /// # Errors
-    /// InvalidArgument where the name cannot be one.
+    /// InvalidArgument if the name is not valid.
     pub fn placeholder(&mut self, name: &str, dtype: DType, shape: impl Into<PartialShape>) -> Result<Output> {
         self.op("Placeholder").name(name).attr("dtype", dtype).attr("shape", shape.into()).build()
     }
 
-    /// Requests `device` for the nodes that `add` adds. What it leaves open follows the scope around it.
+    /// Requests `device` for the nodes that `add` adds. The parts that it leaves open come from the enclosing scope.
     ///
     /// # Errors
-    /// InvalidArgument where `device` is no device string; those of `add`.
+    /// InvalidArgument if `device` is not a device string; those of `add`.
     pub fn with_device<T>(&mut self, device: &str, add: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let inner = over(&parse(device)?, &self.device);
         let outer = std::mem::replace(&mut self.device, inner);
@@ -139,7 +164,7 @@ impl GraphBuilder {
         result
     }
 
-    /// Puts `scope/` before the names of the nodes that `add` adds; `scope_1/` where `scope` is taken.
+    /// Puts `scope/` before the names of the nodes that `add` adds, or `scope_1/` if `scope` is taken.
     ///
     /// # Errors
     /// Those of `add`.
@@ -163,19 +188,23 @@ impl GraphBuilder {
         result
     }
 
-    /// Adds an input to a node after the fact: how a loop's Merge comes by what its NextIteration brings.
+    /// Adds an input to a node that this builder has added: a loop's Merge is added before the NextIteration that it takes.
     ///
     /// # Errors
-    /// InvalidArgument where a node is not of this graph.
+    /// InvalidArgument if a node is not of this graph, or was there before this builder.
     pub fn add_input(&mut self, node: Output, input: Output) -> Result<()> {
         let name = self.input_name(input)?;
-        let def = self.nodes.get_mut(node.node.index()).ok_or_else(foreign)?;
+        let Some(added) = node.node.index().checked_sub(self.base.len()) else {
+            let why = format!("{} was in the graph before; its inputs cannot change", self.base.node(node.node).name);
+            return Err(Failure::invalid(why));
+        };
+        let def = self.nodes.get_mut(added).ok_or_else(foreign)?;
         let at = def.inputs.iter().position(|input| input.starts_with('^')).unwrap_or(def.inputs.len());
         def.inputs.insert(at, name);
         Ok(())
     }
 
-    /// What a step calls this output to fetch or feed it: `y`, or `y:1`.
+    /// The name by which a step fetches or feeds this output: `y`, or `y:1`.
     ///
     /// # Panics
     /// For an output of another graph.
@@ -183,21 +212,26 @@ impl GraphBuilder {
         self.input_name(output).expect("the output is of this graph")
     }
 
-    /// The nodes so far, as definitions.
+    /// The nodes that it has added so far.
     pub fn nodes(&self) -> &[NodeDef] {
         &self.nodes
     }
 
-    /// Checks the whole and links it.
+    /// Checks what was added and links it. Costs what was added, not the graph that it went on with.
     ///
     /// # Errors
     /// As [`Graph::new`].
     pub fn finish(self) -> Result<Graph, GraphError> {
-        Graph::new(self.nodes)
+        let mut graph = self.base;
+        graph.extend(self.nodes)?;
+        Ok(graph)
     }
 
     fn input_name(&self, output: Output) -> Result<String> {
-        let name = &self.nodes.get(output.node.index()).ok_or_else(foreign)?.name;
+        let name = match output.node.index().checked_sub(self.base.len()) {
+            None => &self.base.node(output.node).name,
+            Some(added) => &self.nodes.get(added).ok_or_else(foreign)?.name,
+        };
         Ok(if output.port == 0 { name.clone() } else { format!("{name}:{}", output.port) })
     }
 
@@ -213,12 +247,12 @@ impl GraphBuilder {
 
     fn push(&mut self, def: NodeDef) -> Output {
         self.nodes.push(def);
-        Output { node: NodeId((self.nodes.len() - 1) as u32), port: 0 }
+        Output { node: NodeId((self.base.len() + self.nodes.len() - 1) as u32), port: 0 }
     }
 }
 
 impl OpBuilder<'_> {
-    /// Names the node; the op type names it otherwise.
+    /// Names the node; without this, it is named after its op type.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
@@ -242,22 +276,22 @@ impl OpBuilder<'_> {
         self
     }
 
-    /// Requests a device. What it leaves open follows the scope around the node.
+    /// Requests a device. The parts that it leaves open come from the enclosing scope.
     pub fn device(mut self, device: &str) -> Self {
         device.clone_into(&mut self.device);
         self
     }
 
-    /// Sets an attribute. Dtypes and counts that follow from the inputs need not be set.
+    /// Sets an attribute. Dtypes and counts that can be inferred from the inputs may be left out.
     pub fn attr(mut self, name: &str, value: impl Into<Attr>) -> Self {
         self.attrs.set(name, value.into());
         self
     }
 
-    /// Adds the node, and answers its first output.
+    /// Adds the node and returns its first output.
     ///
     /// # Errors
-    /// InvalidArgument for an op that is not known, a device string that is none, and inputs of another graph.
+    /// InvalidArgument for an unknown op, an invalid device string, and inputs of another graph.
     pub fn build(self) -> Result<Output> {
         let OpBuilder { graph, op, name, inputs, control, device, attrs } = self;
         let def = op::lookup(&op).ok_or_else(|| GraphError::UnknownOp {
@@ -298,7 +332,7 @@ fn parse(device: &str) -> Result<DeviceSpec> {
     device.parse().map_err(|error: crate::device::NameError| Failure::invalid(error.to_string()))
 }
 
-/// What `inner` requests, and where it leaves something open, what `outer` does.
+/// What `inner` requests, and for the parts that it leaves open, what `outer` does.
 fn over(inner: &DeviceSpec, outer: &DeviceSpec) -> DeviceSpec {
     DeviceSpec {
         job: inner.job.clone().or_else(|| outer.job.clone()),
@@ -360,6 +394,23 @@ mod tests {
         let node = |name: &str| graph.node(graph.find(name).unwrap());
         assert_eq!(node("p").control, [graph.find("a").unwrap()]);
         assert_eq!(graph.tensor_name(node("n").inputs[0]), "s:1");
+    }
+
+    #[test]
+    fn a_builder_goes_on_with_a_graph() {
+        let mut g = GraphBuilder::new();
+        g.constant("x", 2).unwrap();
+        let graph = g.finish().unwrap();
+        let x = graph.output("x").unwrap();
+        let mut g = GraphBuilder::from(graph);
+        let again = g.constant("X", 3).unwrap();
+        assert_eq!((g.tensor_name(x), g.tensor_name(again)), ("x".into(), "X_1".into()));
+        let sum = g.op("Add").name("sum").input(x).input(again).control(x).build().unwrap();
+        let refused = g.add_input(x, sum).unwrap_err();
+        assert!(refused.message.contains("x was in the graph before"), "{refused}");
+        let graph = g.finish().unwrap();
+        let node = graph.node(graph.find("sum").unwrap());
+        assert_eq!((node.inputs.clone(), node.control.clone()), (vec![x, again], vec![x.node]));
     }
 
     #[test]

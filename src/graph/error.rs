@@ -6,13 +6,13 @@ use crate::failure::{Code, Failure};
 use crate::json::{self, Fault};
 use crate::tensor::DType;
 
-/// Why a graph, or the name of something in it, is refused. Every message says what, where, and what would be right.
+/// Why a graph, or the name of something in it, is refused. Every message says what is wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphError {
     #[error("two nodes are named {name:?}; names are unique")]
     DuplicateName { name: String },
     #[error(
-        "{name:?} is no node name: a name begins with a letter, a digit, '.' or '_', and goes on with these, '-', '/', '\\' and '>'"
+        "{name:?} is not a node name: it must begin with a letter, a digit, '.' or '_'; these, '-', '/', '\\' and '>' may follow"
     )]
     BadName { name: String },
     #[error("node {node}: unknown op {op:?}{}", hint(nearest))]
@@ -53,7 +53,7 @@ pub enum GraphError {
 }
 
 impl GraphError {
-    /// The node that is wrong, where it is one.
+    /// The node that is wrong, if it is a single one.
     pub fn node(&self) -> Option<&str> {
         match self {
             GraphError::UnknownOp { node, .. }
@@ -91,7 +91,7 @@ fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
     })
 }
 
-/// Why a file is no program.
+/// Why a file is not a program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FormatError {
     #[error("line {line}, column {column}: {why}")]

@@ -1,8 +1,9 @@
 //! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
 //!
-//! Both are read into the same messages, and those into [`NodeDef`]s; and back. A node that states what meshtf cannot
-//! hold (a complex dtype, say) is kept without it, as one that no step can run; in attributes that begin with `_`, which no
-//! op of the vocabulary reads, it is dropped. Functions are expanded where they are called: see [`Library`].
+//! Both are read into the same messages, and those into [`NodeDef`]s; and back. If a node has an
+//! attribute that meshtf cannot represent (a complex dtype, say), it is kept without that, as a node that no step can run; if
+//! the attribute begins with `_`, which no op of the vocabulary reads, it is dropped. Calls of functions are expanded: see
+//! [`Library`].
 
 mod count;
 mod expand;
@@ -33,7 +34,7 @@ const PRODUCER: i32 = 2474;
 /// Reads a binary GraphDef.
 ///
 /// # Errors
-/// NoGraph where the bytes are no GraphDef, Node where a call takes its own answer.
+/// NoGraph if the bytes are no GraphDef, Node if a call takes its own output.
 pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
     match weigh::weigh(bytes, &weigh::GRAPH, weigh::MAX_GRAPH_BYTES) {
         Err(failure) if failure.code == Code::ResourceExhausted => {
@@ -50,7 +51,7 @@ pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
 /// Reads a GraphDef in protobuf's JSON mapping, with field names in camelCase or as in the .proto file.
 ///
 /// # Errors
-/// Syntax, Content, or Node where a call takes its own answer.
+/// Syntax, Content, or Node if a call takes its own output.
 pub fn from_json(text: &str) -> Result<Vec<NodeDef>, FormatError> {
     let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     from_json_value(text, &value)
@@ -63,7 +64,7 @@ pub(super) fn from_json_value(text: &str, value: &crate::json::Value) -> Result<
 /// The nodes of a GraphDef that comes whole; of one that comes in pieces, see [`Library`].
 ///
 /// # Errors
-/// Node where a call of a function takes its own answer.
+/// Node if a call of a function takes its own output.
 pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
     Library::default().expand(graph)
 }
@@ -90,7 +91,7 @@ pub fn to_json(nodes: &[NodeDef]) -> String {
 /// The tensor that a message of TensorFlow's holds.
 ///
 /// # Errors
-/// InvalidArgument where dtype, shape and values do not fit, or meshtf lacks the dtype; ResourceExhausted where there is
+/// InvalidArgument if dtype, shape and values do not fit, or meshtf lacks the dtype; ResourceExhausted if there is
 /// no memory for it.
 pub fn tensor_from_proto(proto: TensorProto) -> Result<Tensor> {
     let mut budget = Budget::new();
@@ -145,7 +146,7 @@ fn read_node(node: proto::NodeDef, reading: &mut Reading) -> NodeDef {
     NodeDef { name, op, inputs: input, device, attrs, refused }
 }
 
-/// `None` where the message holds no value.
+/// `None` if the message holds no value.
 fn read_attr(attr: AttrValue, budget: &mut Budget) -> Result<Option<Attr>, String> {
     let Some(value) = attr.value else { return Ok(None) };
     Ok(Some(match value {

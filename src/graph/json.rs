@@ -1,7 +1,7 @@
-//! Native graph.json: what a person writes. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
+//! Native graph.json, the format that people write. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
 //!
-//! A document is read in three strides: its form, into drafts of nodes; the dtypes that literals take from where they
-//! stand; the drafts into [`NodeDef`]s, each literal a Const. Whether the graph hangs together is not looked at here.
+//! A document is read in three passes: its form, into drafts of nodes; the dtypes that literals take from their context; and the
+//! drafts into [`NodeDef`]s, with a Const for each literal. Whether the graph is valid is not checked here.
 
 mod attr;
 mod draft;
@@ -34,7 +34,7 @@ pub fn from_json(text: &str) -> Result<Program, FormatError> {
 /// Reads a literal as it is typed, as a tensor of `dtype`: `2.5`, `[1, 2]`, or `{"value": 0, "shape": [2]}`.
 ///
 /// # Errors
-/// InvalidArgument where it is none, or is one that does not fit `dtype`.
+/// InvalidArgument if it is not a literal, or does not fit `dtype`.
 pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
     if !text.trim_start().starts_with('{') {
         return literal::parse_as(text, dtype);
@@ -119,7 +119,7 @@ fn constant(name: String, device: String, value: Attr) -> NodeDef {
     NodeDef { name, op: "Const".to_owned(), device, attrs, ..NodeDef::default() }
 }
 
-/// `wanted`, or `wanted_1`, `wanted_2`, … where that is taken; the answer is taken from then on.
+/// `wanted`, or `wanted_1`, `wanted_2`, … if that is taken. The name is taken from then on.
 fn unique(wanted: String, taken: &mut HashSet<String>) -> String {
     let mut name = wanted.clone();
     let mut n = 0;
@@ -144,7 +144,7 @@ impl Literal<'_, '_> {
         self.tensor(dtype, budget).map(Attr::Tensor)
     }
 
-    /// The value, as `dtype` where one is settled.
+    /// The value, as `dtype` if that is settled.
     fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);

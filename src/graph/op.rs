@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::attr::Attr;
+use super::shape::ShapeRule;
 use crate::tensor::DType;
 
 /// An op type.
@@ -26,55 +27,76 @@ pub struct OpDef {
     pub role: Role,
     /// May have to wait for another step: for room in a queue, or for what one holds.
     pub waits: bool,
-    /// Takes the shape of its input and not the values: runs where the input is, unless it requests a device.
-    pub looks_at_shape: bool,
+    /// Uses only the shape of its input: runs on the input's device unless it requests one.
+    pub uses_only_shape: bool,
+    /// Exists to be fed; its attribute `shape` states what with.
+    pub is_fed: bool,
+    /// Reads or writes files that its first input names.
+    pub uses_files: bool,
+    /// Makes a variable.
+    pub makes_variable: bool,
+    /// Gives the variable of its first input a value, whether or not it has one.
+    pub assigns: bool,
+    /// When it outputs its first input as it is.
+    pub unchanged: Option<Unchanged>,
+    /// What is known of the shapes of its outputs.
+    pub shape: ShapeRule,
     /// The op that took its place in newer clients and does the same with the same inputs.
     newer: Option<&'static str>,
 }
 
-/// What an op does beside computing: all that those who plan and run a graph tell ops apart by.
+/// When an op outputs its first input as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unchanged {
+    /// When the input has the shape of the output.
+    SameShape,
+    /// When its second input, a list of axes, has no elements.
+    NoAxes,
+}
+
+/// What an op does beside computing. Planning and running a graph depend on this, not on the names of ops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// Computes outputs from inputs, in a kernel.
     #[default]
     Compute,
-    /// Answers its attribute `value`.
+    /// Outputs its attribute `value`.
     Const,
-    /// Is fed.
+    /// Must be fed.
     Placeholder,
-    /// Nothing: keeps control inputs together.
+    /// Does nothing: groups control inputs.
     Nothing,
-    /// Hands on its inputs as they are.
+    /// Outputs its inputs as they are.
     Forward,
-    /// Hands its input to one of two outputs.
+    /// Outputs its first input at one of two outputs.
     Switch,
-    /// Hands on the input that came, of several of which one does.
+    /// Outputs the one of its inputs that arrives.
     Merge,
-    /// Hands its input into a loop.
+    /// Brings its input into a loop.
     Enter,
-    /// Hands its input out of a loop.
+    /// Brings its input out of a loop.
     Exit,
-    /// Hands its input to the next iteration.
+    /// Brings its input to the next iteration.
     NextIteration,
-    /// Says whether a loop goes on, and hands that on.
+    /// Outputs its input, which says whether a loop goes on.
     LoopCond,
-    /// Nothing, also after a branch that was not taken.
+    /// Does nothing, and runs even after a branch that was not taken.
     ControlTrigger,
 }
 
 impl Role {
-    /// Whether it decides what else runs, and how often.
+    /// Whether it decides which other nodes run, and how often.
     pub fn is_control_flow(self) -> bool {
         use Role::{ControlTrigger, Enter, Exit, LoopCond, Merge, NextIteration, Switch};
         matches!(self, Switch | Merge | Enter | Exit | NextIteration | LoopCond | ControlTrigger)
     }
 
-    /// Whether its outputs are inputs of it as they are.
-    pub fn hands_on(self) -> bool {
+    /// Whether its outputs are its inputs as they are.
+    pub fn forwards(self) -> bool {
         self == Role::Forward || self.is_control_flow()
     }
 
-    /// Whether an edge to an op of the role `to` closes a loop: it leads to an earlier op, in the next iteration.
+    /// Whether an edge to an op of the role `to` closes a loop: it leads to an earlier node, in the next iteration.
     pub fn leads_back(self, to: Role) -> bool {
         (self, to) == (Role::NextIteration, Role::Merge)
     }
@@ -133,7 +155,7 @@ pub struct AttrDef {
 }
 
 impl OpDef {
-    /// An op of which nothing is known.
+    /// An op that is not in the vocabulary.
     pub(super) const fn unknown(name: &'static str) -> OpDef {
         OpDef {
             name,
@@ -144,12 +166,23 @@ impl OpDef {
             allows_uninitialized: false,
             role: Role::Compute,
             waits: false,
-            looks_at_shape: false,
+            uses_only_shape: false,
+            is_fed: false,
+            uses_files: false,
+            makes_variable: false,
+            assigns: false,
+            unchanged: None,
+            shape: ShapeRule::UNKNOWN,
             newer: None,
         }
     }
 
-    /// The op type whose kernel it runs: its own, or that of the newer op that it is another name for.
+    /// Whether running it does more than compute its outputs: it touches state, or changes or makes a reference.
+    pub fn has_effect(&self) -> bool {
+        self.stateful || self.inputs.iter().chain(&self.outputs).any(|arg| arg.is_ref)
+    }
+
+    /// The op type whose kernel it runs: itself, or the newer op of which it is an older name.
     pub fn runs_as(&'static self) -> &'static OpDef {
         self.newer.and_then(lookup).unwrap_or(self)
     }
@@ -167,12 +200,17 @@ impl PartialEq for &'static OpDef {
 }
 
 static OPS: LazyLock<HashMap<&'static str, OpDef>> = LazyLock::new(|| {
-    include_str!("op/table.txt")
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(parse::op)
-        .map(|op| (op.name, op))
-        .collect()
+    let lines = include_str!("op/table.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut ops: HashMap<&str, OpDef> = lines.map(parse::op).map(|op| (op.name, op)).collect();
+    let rules: Vec<(&str, ShapeRule)> = ops
+        .values()
+        .filter(|op| op.shape == ShapeRule::OF_NEWER)
+        .filter_map(|op| Some((op.name, ops.get(op.newer?)?.shape)))
+        .collect();
+    for (name, rule) in rules {
+        ops.entry(name).and_modify(|op| op.shape = rule);
+    }
+    ops
 });
 
 /// The op type of that name.
@@ -187,7 +225,7 @@ pub fn all() -> Vec<&'static OpDef> {
     ops
 }
 
-/// The known names nearest to one that is unknown, best first; empty where none is near.
+/// The known names nearest to one that is unknown, best first; empty if none is near.
 pub fn nearest(name: &str) -> Vec<&'static str> {
     crate::nearest::nearest(name, OPS.keys().copied())
 }
@@ -209,6 +247,8 @@ mod tests {
                 assert!(newer.newer.is_none() && newer.inputs.len() == op.inputs.len(), "{}", op.name);
                 assert_eq!((newer.role, newer.waits), (op.role, op.waits), "{}", op.name);
             }
+            assert_ne!(op.shape, ShapeRule::OF_NEWER, "{}: has no shape rule", op.name);
+            assert_eq!(op.outputs.is_empty(), op.shape.name() == "none", "{}: its shape rule", op.name);
             for arg in op.inputs.iter().chain(&op.outputs) {
                 let names: Vec<&str> = match arg.ty {
                     ArgType::Fixed(_) => vec![],
@@ -230,7 +270,7 @@ mod tests {
         let dequeue = lookup("QueueDequeueV2").unwrap();
         assert!(dequeue.stateful);
         assert_eq!(dequeue.outputs[0].ty, ArgType::List("component_types"));
-        assert!(dequeue.waits && lookup("Size").unwrap().looks_at_shape);
+        assert!(dequeue.waits && lookup("Size").unwrap().uses_only_shape);
         let enter = lookup("RefEnter").unwrap();
         assert_eq!((enter.role, enter.runs_as().role), (Role::Enter, Role::Enter));
         let assign = lookup("Assign").unwrap();

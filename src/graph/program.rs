@@ -9,7 +9,7 @@ use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     pub nodes: Vec<NodeDef>,
-    /// Tensors to answer; empty where the file does not say, as a GraphDef never does.
+    /// Tensors to fetch; empty if the file does not say, as a GraphDef never does.
     pub fetch: Vec<String>,
     /// Tensors and the values they are fed.
     pub feed: Vec<(String, Tensor)>,
@@ -44,7 +44,7 @@ impl Budget {
     /// The number of elements of a constant that is about to be made.
     ///
     /// # Errors
-    /// Why it cannot be; where only memory is missing, that is noted.
+    /// Why it cannot be read; notes if only memory is missing.
     pub fn elements(&mut self, shape: &Shape, dtype: DType) -> Result<usize, String> {
         shape.checked_elements(dtype).map_err(|failure| {
             let why = failure.message.clone();
@@ -58,7 +58,7 @@ impl Budget {
     /// Takes `bytes` off what is left.
     ///
     /// # Errors
-    /// Why, where less is left.
+    /// Why not, if less is left.
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
@@ -71,7 +71,7 @@ impl Budget {
     /// Takes `bytes` off what is left, which a few bytes of the file stand for.
     ///
     /// # Errors
-    /// Why, where less is left.
+    /// Why not, if less is left.
     pub fn expand(&mut self, bytes: usize) -> Result<(), String> {
         self.expanded = self.expanded.checked_sub(bytes).ok_or_else(|| {
             format!(
@@ -107,7 +107,7 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
         Ok(_) if is_text => no_graph("this is text, but no graph: graph.json is a JSON object and begins with {"),
         text => match graphdef::from_binary(bytes) {
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
-            // A JSON document with a stray control character is better served by being told where that is.
+            // A JSON document with a stray control character is better told where that is.
             Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => read_json(text.expect("just checked")),
             Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
             Err(FormatError::NoGraph { why }) => {
@@ -118,7 +118,7 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     }
 }
 
-/// Where a native graph.json states a node: `$.nodes.y (line 6, column 5)`. `None` where it does not, as for the constant that
+/// Where a native graph.json states a node: `$.nodes.y (line 6, column 5)`. `None` if it does not, as for the constant that
 /// a literal input becomes, and for every other form.
 pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;

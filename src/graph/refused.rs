@@ -1,28 +1,28 @@
 //! Nodes that are kept though no step can run them: of an op that meshtf does not have, or with an attribute that it
 //! cannot hold. Programs of TensorFlow's have such nodes beside what they run (input pipelines, what only an exporter needs),
-//! and a run is refused only where it needs one.
+//! and a run is refused only if it needs one.
 
 use std::sync::Arc;
 
 use super::{GraphError, Node, OpDef, Output, OutputType, op};
 use crate::tensor::DType;
 
-/// Most outputs of such a node that are known by who takes them: nothing else says how many it has.
+/// Most outputs of such a node that are known from the inputs that take them: nothing else says how many it has.
 const MAX_PORTS: u32 = 64;
 
-/// Stands for the op of a node that no step can run.
+/// The op of every node that no step can run.
 static UNKNOWN: OpDef = OpDef::unknown("an op that meshtf does not have");
 
-/// What such a node stated, and whose fault it is.
+/// What such a node stated, and why it cannot run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// The node's name.
     pub node: String,
     /// The op type as stated.
     pub op: String,
-    /// What its reader found wrong; `None` where it is the op that is unknown.
+    /// What its reader found wrong; `None` if it is the op that is unknown.
     pub why: Option<String>,
-    /// The node that cannot run by itself, where this one only takes of that, or of others that take of it, what it cannot
+    /// The node that cannot run by itself, if this one only takes of that, or of others that take of it, what it cannot
     /// be checked without. All of them share it, and it has none of its own: a client says how long such a chain is.
     pub because_of: Option<Arc<Refused>>,
 }
@@ -48,12 +48,12 @@ pub(super) fn unknown_op() -> &'static OpDef {
     &UNKNOWN
 }
 
-/// Whether what `input` takes of a node that cannot run can be known by that.
+/// Whether an output of a node that cannot run can be typed by the input that takes it.
 pub(super) fn is_countable(input: Output) -> bool {
     input.port < MAX_PORTS
 }
 
-/// Types the outputs of nodes that cannot run by who takes them, so that they can be fed all the same.
+/// Types the outputs of nodes that cannot run by the inputs that take them, so that they can still be fed.
 pub(super) fn type_outputs(nodes: &mut [Node], taken: Vec<(Output, OutputType)>) {
     for (output, ty) in taken {
         let outputs = &mut nodes[output.node.index()].outputs;
@@ -66,5 +66,5 @@ pub(super) fn type_outputs(nodes: &mut [Node], taken: Vec<(Output, OutputType)>)
     }
 }
 
-/// An output that nobody who can run takes: no client can feed or fetch it.
+/// An output that no node which can run takes: no client can feed or fetch it.
 pub(super) const UNTYPED: OutputType = OutputType { dtype: DType::Variant, is_ref: false };

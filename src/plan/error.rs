@@ -10,21 +10,21 @@ use crate::tensor::{DType, PartialShape};
 /// Most devices that a message lists.
 const MAX_LISTED: usize = 32;
 
-/// What a name in a signature is for.
+/// How a signature uses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Use {
     Feed,
     Fetch,
     Target,
 }
 
-/// Why a graph is not planned. Every message says what, where, and what would be right.
+/// Why a graph is not planned. Every message says what is wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    #[error("{role} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
-    NoSuchNode { role: Role, name: String, nearest: Vec<String> },
-    #[error("{role} {tensor}: {node} ({op}) has {ports} output(s), numbered from 0{}", as_target(*ports))]
-    NoSuchPort { role: Role, tensor: String, node: String, op: String, ports: usize },
+    #[error("{usage} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
+    NoSuchNode { usage: Use, name: String, nearest: Vec<String> },
+    #[error("{usage} {tensor}: {node} ({op}) has {ports} output(s), numbered from 0{}", as_target(*ports))]
+    NoSuchPort { usage: Use, tensor: String, node: String, op: String, ports: usize },
     /// It needs a node that no step can run.
     #[error(transparent)]
     CannotRun(GraphError),
@@ -32,19 +32,19 @@ pub enum PlanError {
     NothingAsked,
     #[error("{tensor} is fed more than once")]
     FedTwice { tensor: String },
-    #[error("{role} {tensor}: it is a handle of state on a device, which no client can {role}")]
-    Handle { role: Role, tensor: String, node: String, op: String },
+    #[error("{usage} {tensor}: it is a handle of state on a device, which clients cannot {usage}")]
+    Handle { usage: Use, tensor: String, node: String, op: String },
     #[error(
         "{tensor} cannot be fed: input {index} of {node} ({op}) takes it as a reference to a variable, and a fed tensor is only a value"
     )]
     FedReference { tensor: String, node: String, op: String, index: usize },
     #[error("You must feed a value for placeholder tensor '{node}' with dtype {}{}", tf_name(*dtype), and_shape(shape))]
-    UnfedPlaceholder { node: String, dtype: DType, shape: PartialShape, device: DeviceName },
+    UnfedPlaceholder { node: String, op: String, dtype: DType, shape: PartialShape, device: DeviceName },
     #[error(
-        "fetch {tensor}: it is inside of the loop {frame:?}, where it has a value for each iteration; fetch what comes out of an Exit"
+        "fetch {tensor}: it is inside the loop {frame:?}, where it has a value for each iteration; fetch the output of an Exit instead"
     )]
     FetchInLoop { tensor: String, node: String, op: String, frame: String },
-    #[error("no node is up, so that there is no device to run the graph on")]
+    #[error("no node is up, so there is no device to run the graph on")]
     NoDevices,
     #[error(
         "Cannot assign a device for operation {node}: {node} was explicitly assigned to {requested} but available devices are [ {} ]. {hint}",
@@ -56,7 +56,7 @@ pub enum PlanError {
         requested: DeviceSpec,
         devices: Vec<DeviceName>,
         hint: String,
-        /// What is missing is the whole task, and its name is no slip of the pen for one that is there.
+        /// The whole task is missing, and its name is not a likely misspelling of one that is up.
         is_task_down: bool,
     },
     #[error(
@@ -71,12 +71,14 @@ pub enum PlanError {
          frame '{second_frame}'. Values enter a loop through Enter and leave it through Exit"
     )]
     Frames { node: String, op: String, first: String, first_frame: String, second: String, second_frame: String },
-    #[error("{node} ({op}) stands outside of every loop; what it takes must come, in the end, from an Enter")]
+    #[error(
+        "{node} ({op}) is outside of every loop; its input must come from an Enter, directly or through other nodes"
+    )]
     OutsideLoop { node: String, op: String },
     #[error("{node} ({op}) enters the loop {frame:?} more than {limit} loops deep, which is the limit")]
     LoopsTooDeep { frame: String, node: String, op: String, limit: usize },
-    #[error("the loop {frame:?} has two LoopCond nodes, {first} and {second}; it takes one")]
-    TwoConditions { frame: String, first: String, second: String },
+    #[error("the loop {frame:?} has two LoopCond nodes, {first} and {second}; it must have one")]
+    TwoConditions { frame: String, first: String, second: String, op: String },
     #[error("the loop {frame:?} spans devices but has no LoopCond, so that only one of them could know when it ends")]
     NoCondition { frame: String, node: String, op: String },
 }
@@ -110,11 +112,11 @@ impl From<PlanError> for Failure {
             | PlanError::NoCondition { node, op, .. }
             | PlanError::LoopsTooDeep { node, op, .. }
             | PlanError::Apart { second: node, op, .. } => failure.at_node(node, op),
-            PlanError::UnfedPlaceholder { node, device, .. } => {
-                failure.at_node(node, "Placeholder").on_device(&device.to_string())
+            PlanError::UnfedPlaceholder { node, op, device, .. } => {
+                failure.at_node(node, op).on_device(&device.to_string())
             }
             PlanError::CannotRun(GraphError::UnknownOp { node, op, .. }) => failure.at_node(node, op),
-            PlanError::TwoConditions { second: node, .. } => failure.at_node(node, "LoopCond"),
+            PlanError::TwoConditions { second: node, op, .. } => failure.at_node(node, op),
             PlanError::NoSuchNode { .. }
             | PlanError::CannotRun(_)
             | PlanError::NothingAsked
@@ -124,12 +126,12 @@ impl From<PlanError> for Failure {
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Role::Feed => "feed",
-            Role::Fetch => "fetch",
-            Role::Target => "run",
+            Use::Feed => "feed",
+            Use::Fetch => "fetch",
+            Use::Target => "run",
         })
     }
 }

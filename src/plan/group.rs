@@ -1,7 +1,7 @@
 //! Which nodes of a graph must share a device, and what all of them together request.
 //!
-//! Two nodes do where a reference to a variable or a handle of state leads from one to the other, or where a `_class`
-//! attribute of one names the other. Knows no devices, only requests.
+//! Two nodes must if a reference to a variable or a handle of state leads from one to the other, or if a `_class` attribute of
+//! one names the other. Knows no devices, only requests.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub(super) struct GroupSpec {
 }
 
 impl Groups {
-    /// Groups the whole graph. Soft placement gives up kinds and numbers of devices that contradict each other.
+    /// Groups the whole graph. Soft placement drops kinds and numbers of devices that contradict each other.
     pub fn of(graph: &Graph, soft_placement: bool) -> Groups {
         let mut groups = Groups {
             parents: (0..graph.len() as u32).collect(),
@@ -70,8 +70,8 @@ impl Groups {
             let request = parsed.entry(&node.device).or_insert_with(|| node.device.parse().unwrap_or_default());
             self.requests.push(request.clone());
         }
-        // Those that make handles first: who takes one follows it, whatever it requests. As in TensorFlow, whose clients
-        // write the device of a worker on what asks a variable elsewhere for its shape.
+        // Nodes that make handles first: a node that takes one follows it, whatever it requests. As in TensorFlow, whose clients
+        // request a worker's device for nodes that ask a variable elsewhere for its shape.
         let takes_handle = |node: &Node| node.inputs.iter().any(|&input| graph.output_type(input).dtype.is_handle());
         let (takers, makers): (Vec<_>, Vec<_>) = graph.nodes().partition(|(_, node)| takes_handle(node));
         let makers = makers.into_iter().map(|(id, node)| (id, node, false));
@@ -94,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// Why the group of that root cannot be placed; `None` where it can.
+    /// Why the group of that root cannot be placed; `None` if it can.
     pub fn fault(&self, graph: &Graph, root: NodeId) -> Option<PlanError> {
         let mut fault = self.faults.get(&root)?.clone();
         if let PlanError::NoSuchColocation { with, nearest: near, .. } = &mut fault {
@@ -131,7 +131,7 @@ impl Groups {
 }
 
 impl GroupSpec {
-    /// Takes a member's request in. Soft placement gives up a kind or number of device that contradicts another.
+    /// Adds a member's request. Soft placement drops a kind or number of device that contradicts another.
     ///
     /// # Errors
     /// The member whose request this one contradicts.
@@ -157,7 +157,7 @@ impl GroupSpec {
         let index = part(&mut self.spec.index, &mut self.index, &request.index, id);
         match kind.and(index) {
             Err(_) if soft_placement => {
-                // A CPU takes everything.
+                // A CPU runs everything.
                 (self.spec.kind, self.spec.index) = (Some(DeviceKind::Cpu), None);
                 Ok(())
             }
@@ -165,7 +165,7 @@ impl GroupSpec {
         }
     }
 
-    /// The member that decided where the group goes, other than `id` where there is one.
+    /// The member that decided where the group goes, other than `id` if there is one.
     pub fn decider(&self, graph: &Graph, id: NodeId, root: NodeId) -> String {
         let deciders = [self.task, self.job, self.kind, self.index];
         let other = deciders.into_iter().flatten().find(|&decider| decider != id).unwrap_or(root);
@@ -180,7 +180,7 @@ fn colocated_with(node: &Node) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Without the nearest names, which are looked for where the fault is told.
+/// Without the nearest names, which are looked up when the fault is reported.
 fn no_such_colocation(node: &Node, with: String) -> PlanError {
     PlanError::NoSuchColocation { node: node.name.clone(), op: node.op.name.to_owned(), nearest: Vec::new(), with }
 }

@@ -1,28 +1,29 @@
-//! A placed step split into one piece per device, with a Send and a Recv wherever a value crosses.
+//! Splits a placed graph into one piece per device, with a Send and a Recv wherever a value crosses.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::frame::Loops;
 use super::place::Placed;
 use super::prune::{ItemOp, PrunedGraph};
-use super::shape::Shapes;
 use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
 use crate::graph::op::Role;
-use crate::graph::{Attrs, Node, OutputType};
+use crate::graph::shape::State;
+use crate::graph::{Attrs, Node, OutputType, Shapes};
 
-/// Splits the step. What crosses is one transfer for each value, or order alone, and each device that waits for it.
+/// Splits the graph. There is one transfer for each value, or mere order, and each device that waits for it.
 ///
 /// # Errors
 /// NoCondition.
-pub(super) fn partition(step: &PrunedGraph, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
-    let taking_part = TakingPart::find(step, &placed, loops)?;
-    let late_reads = late_reads(step, &placed, loops);
-    let crossings = crossings(step, &placed, loops, &taking_part, &late_reads);
+pub(super) fn partition(pruned: &PrunedGraph, placed: Placed, loops: &Loops, mode: Mode) -> Result<Plan, PlanError> {
+    let taking_part = TakingPart::find(pruned, &placed, loops)?;
+    let late_reads = late_reads(pruned, &placed, loops);
+    let crossings = crossings(pruned, &placed, loops, &taking_part, &late_reads);
     let is_split = crossings.iter().any(|crossings| !crossings.is_empty()) || !late_reads.is_empty();
-    let shapes = if is_split { Shapes::infer(step, &[]) } else { Shapes::default() };
+    let shapes = is_split.then(|| pruned.shapes(State::Declared));
 
     let mut builder = Builder {
-        step,
+        pruned,
         placed: &placed,
         loops,
         shapes,
@@ -45,20 +46,20 @@ pub(super) fn partition(step: &PrunedGraph, placed: Placed, loops: &Loops, mode:
         pieces,
         transfers,
         placements: placed.placements,
-        feed_types: step.feed_types.clone(),
-        fetch_types: step.fetch_types.clone(),
+        feed_types: pruned.feed_types.clone(),
+        fetch_types: pruned.fetch_types.clone(),
     })
 }
 
-/// The frames that each device has to do with, parents included, ascending and so parents first.
+/// The frames that each device takes part in, with their parents, in ascending order: parents first.
 struct TakingPart {
     frames: BTreeMap<usize, BTreeSet<usize>>,
 }
 
 impl TakingPart {
-    fn find(step: &PrunedGraph, placed: &Placed, loops: &Loops) -> Result<Self, PlanError> {
+    fn find(pruned: &PrunedGraph, placed: &Placed, loops: &Loops) -> Result<Self, PlanError> {
         let mut frames: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for item in 0..step.items.len() {
+        for item in 0..pruned.items.len() {
             for &device in &placed.of_item[item] {
                 let known = frames.entry(device).or_default();
                 for mut frame in [loops.runs_in[item], loops.answers_in[item]] {
@@ -74,8 +75,8 @@ impl TakingPart {
             if let (Some(next), None, 2..) = (it.next_iteration, it.condition, devices) {
                 return Err(PlanError::NoCondition {
                     frame: it.name.clone(),
-                    node: step.tensor_name(next, 0),
-                    op: step.op(next).to_owned(),
+                    node: pruned.tensor_name(next, 0),
+                    op: pruned.op(next).to_owned(),
                 });
             }
         }
@@ -83,15 +84,15 @@ impl TakingPart {
     }
 }
 
-/// That an output of an item, or (without a port) only that it has run, is awaited on another device.
+/// An output of an item, or (without a port) the fact that it has run, is awaited on another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Crossing {
     port: Option<u32>,
     to: usize,
 }
 
-/// A variable read on another device than its own by an item that waits for others first, which may write it: what is
-/// sent is its value once those have run. A transfer of its own, since others read the same variable at other times.
+/// A variable that is read on another device by an item which waits for others that may write the variable: its value is sent
+/// once those have run. It has its own transfer, since others read the same variable at other times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LateRead {
     reader: usize,
@@ -109,15 +110,15 @@ impl LateRead {
     }
 }
 
-/// Outside loops, where the same variable may be meant in many iterations.
-fn late_reads(step: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
+/// Outside of loops only: there, a read may be of any of many iterations.
+fn late_reads(pruned: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<LateRead> {
     let mut reads = BTreeSet::new();
-    for (reader, item) in step.items.iter().enumerate() {
+    for (reader, item) in pruned.items.iter().enumerate() {
         if item.control.is_empty() || item.control.iter().any(|&before| loops.answers_in[before] != 0) {
             continue;
         }
         for &(from, port) in &item.inputs {
-            let is_variable = step.is_ref(from, port) && loops.answers_in[from] == 0;
+            let is_variable = pruned.is_ref(from, port) && loops.answers_in[from] == 0;
             for &to in placed.of_item[reader].iter().filter(|to| is_variable && !placed.of_item[from].contains(to)) {
                 reads.insert(LateRead { reader, to, from, port });
             }
@@ -128,14 +129,14 @@ fn late_reads(step: &PrunedGraph, placed: &Placed, loops: &Loops) -> BTreeSet<La
 
 /// What crosses from each item, late reads apart.
 fn crossings(
-    step: &PrunedGraph,
+    pruned: &PrunedGraph,
     placed: &Placed,
     loops: &Loops,
     taking_part: &TakingPart,
     late_reads: &BTreeSet<LateRead>,
 ) -> Vec<BTreeSet<Crossing>> {
-    let mut crossings: Vec<BTreeSet<Crossing>> = vec![BTreeSet::new(); step.items.len()];
-    for (to, item) in step.items.iter().enumerate() {
+    let mut crossings: Vec<BTreeSet<Crossing>> = vec![BTreeSet::new(); pruned.items.len()];
+    for (to, item) in pruned.items.iter().enumerate() {
         for &device in &placed.of_item[to] {
             for &(from, port) in item.inputs.iter().filter(|(from, _)| !placed.of_item[*from].contains(&device)) {
                 if !late_reads.contains(&LateRead { reader: to, to: device, from, port }) {
@@ -153,9 +154,9 @@ fn crossings(
             }
         }
     }
-    for (to, item) in step.items.iter().enumerate() {
+    for (to, item) in pruned.items.iter().enumerate() {
         for &device in &placed.of_item[to] {
-            // A late read says by its coming that those on the variable's device have run.
+            // The arrival of a late read says that the items on the variable's device have run.
             let told: Vec<usize> = late_reads
                 .range(LateRead::all_of(to))
                 .filter(|read| read.to == device)
@@ -164,17 +165,18 @@ fn crossings(
             let is_told = |from: usize| placed.of_item[from].iter().any(|device| told.contains(device));
             let elsewhere = |from: usize| !placed.of_item[from].contains(&device);
             for &from in item.control.iter().filter(|&&from| elsewhere(from) && !is_told(from)) {
-                if carrier(step, &crossings[from], from, device).is_none() {
+                if carrier(pruned, &crossings[from], from, device).is_none() {
                     crossings[from].insert(Crossing { port: None, to: device });
                 }
             }
         }
     }
-    // The variable's device has to know, too, that those have run whom the reader waits for.
+    // The variable's device must also learn that the items which the reader waits for have run.
     for read in late_reads {
         let device = placed.of_item[read.from][0];
-        for &before in step.items[read.reader].control.iter().filter(|&&item| !placed.of_item[item].contains(&device)) {
-            if carrier(step, &crossings[before], before, device).is_none() {
+        for &before in pruned.items[read.reader].control.iter().filter(|&&item| !placed.of_item[item].contains(&device))
+        {
+            if carrier(pruned, &crossings[before], before, device).is_none() {
                 crossings[before].insert(Crossing { port: None, to: device });
             }
         }
@@ -182,16 +184,16 @@ fn crossings(
     crossings
 }
 
-/// The port whose value, crossing to that device anyway, says that the item has run. Not so for a Switch, which has run
-/// though an output is dead.
-fn carrier(step: &PrunedGraph, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
-    if step.role(item) == Role::Switch {
+/// The port whose value crosses to that device anyway, and so tells it that the item has run. None for a Switch, which has
+/// run even if an output is dead.
+fn carrier(pruned: &PrunedGraph, crossings: &BTreeSet<Crossing>, item: usize, to: usize) -> Option<u32> {
+    if pruned.role(item) == Role::Switch {
         return None;
     }
     crossings.iter().find(|crossing| crossing.to == to && crossing.port.is_some()).and_then(|crossing| crossing.port)
 }
 
-/// The attributes of a node as its kernel takes them: of an older op, with those that the newer one has beyond.
+/// The attributes of a node as its kernel takes them: for an older op, completed with those of the newer op.
 fn attrs_to_run(node: &Node) -> Attrs {
     let mut attrs = node.attrs.clone();
     let runs_as = node.op.runs_as();
@@ -205,25 +207,26 @@ fn attrs_to_run(node: &Node) -> Attrs {
     attrs
 }
 
-/// Puts the pieces together, item by item.
+/// Builds the pieces, item by item.
 struct Builder<'a> {
-    step: &'a PrunedGraph<'a>,
+    pruned: &'a PrunedGraph<'a>,
     placed: &'a Placed,
     loops: &'a Loops,
-    shapes: Shapes,
+    /// If something crosses.
+    shapes: Option<Cow<'a, Shapes>>,
     /// By device, as a place in `placed.devices`.
     pieces: BTreeMap<usize, Building>,
     transfers: Vec<Transfer>,
 }
 
-/// A piece in the making.
+/// A piece while it is built.
 #[derive(Default)]
 struct Building {
     nodes: Vec<PieceNode>,
     frames: Vec<Frame>,
     feeds: Vec<u32>,
     fetches: Vec<u32>,
-    /// The node that an item is here.
+    /// The node of this piece for an item.
     own: HashMap<usize, u32>,
     /// The Recv of an item's output, or of its having run.
     received: BTreeMap<(usize, Option<u32>), u32>,
@@ -256,13 +259,13 @@ impl Building {
         (self.nodes.len() - 1) as u32
     }
 
-    /// The node that says here that an item has run: itself, the Recv of that, or the Recv of its first value that comes.
+    /// The node of this piece that tells that an item has run: its own, the Recv of that fact, or the Recv of its first value.
     fn after(&self, item: usize) -> Option<u32> {
         let received = || self.received.range((item, None)..=(item, Some(u32::MAX))).next().map(|(_, &recv)| recv);
         self.own.get(&item).copied().or_else(received)
     }
 
-    /// The node and port that answer an item's output here, where there are any yet.
+    /// The node and port that provide an item's output in this piece, if there are any yet.
     fn source(&self, item: usize, port: u32) -> Option<(u32, u32)> {
         let own = self.own.get(&item).map(|&node| (node, port));
         own.or_else(|| self.received.get(&(item, Some(port))).map(|&recv| (recv, 0)))
@@ -272,7 +275,7 @@ impl Building {
 impl Builder<'_> {
     /// Adds an item to its piece.
     fn node(&mut self, item: usize, device: usize) {
-        let it = &self.step.items[item];
+        let it = &self.pruned.items[item];
         let piece = self.pieces.get_mut(&device).expect("each device of an item takes part");
         let index = piece.nodes.len() as u32;
         let mut inputs = Vec::with_capacity(it.inputs.len());
@@ -290,28 +293,28 @@ impl Builder<'_> {
             (piece.frame_of[&self.loops.runs_in[item]], piece.frame_of[&self.loops.answers_in[item]]);
         let (name, op) = match it.op {
             ItemOp::Node(id) => {
-                let node = self.step.graph.node(id);
+                let node = self.pruned.graph.node(id);
                 (node.name.clone(), PieceOp::Op(node.op.runs_as().name.to_owned()))
             }
             ItemOp::Feed(feed, _) => {
                 piece.feeds.push(feed);
                 let place = piece.feeds.len() as u32 - 1;
-                (format!("_Feed/{}", self.step.tensor_name(item, 0)), PieceOp::Feed(place))
+                (format!("_Feed/{}", self.pruned.tensor_name(item, 0)), PieceOp::Feed(place))
             }
             ItemOp::Fetch(fetch, _) => {
                 piece.fetches.push(fetch);
                 let place = piece.fetches.len() as u32 - 1;
-                (format!("_Fetch/{}", self.step.tensor_name(item, 0)), PieceOp::Fetch(place))
+                (format!("_Fetch/{}", self.pruned.tensor_name(item, 0)), PieceOp::Fetch(place))
             }
         };
-        let node = self.step.node(item);
+        let node = self.pruned.node(item);
         piece.push(PieceNode {
             name,
             op,
             input_refs: node.map_or_else(|| vec![false; inputs.len()], |node| node.input_refs.clone()),
             inputs,
             control,
-            outputs: self.step.outputs(item),
+            outputs: self.pruned.outputs(item),
             attrs: node.map_or_else(Attrs::default, attrs_to_run),
             frame,
             output_frame,
@@ -329,22 +332,22 @@ impl Builder<'_> {
     /// The same for a late read.
     fn late_read(&mut self, read: &LateRead) {
         let &LateRead { reader, to, from, port } = read;
-        let recv = self.send(from, Crossing { port: Some(port), to }, &self.step.items[reader].control);
+        let recv = self.send(from, Crossing { port: Some(port), to }, &self.pruned.items[reader].control);
         self.pieces.get_mut(&to).expect("a reader's device takes part").read_late.insert(*read, recv);
     }
 
-    /// Adds a Send that waits until `after` have run, and its Recv, which it answers.
+    /// Adds a Send that waits until `after` have run, and its Recv; returns the Recv.
     fn send(&mut self, item: usize, crossing: Crossing, after: &[usize]) -> u32 {
         let devices = &self.placed.devices;
         let (from, to) = (self.placed.of_item[item][0], crossing.to);
         let transfer = self.transfers.len() as u32;
-        let ty = crossing.port.map(|port| OutputType { is_ref: false, ..self.step.outputs(item)[port as usize] });
+        let ty = crossing.port.map(|port| OutputType { is_ref: false, ..self.pruned.outputs(item)[port as usize] });
         let tensor = match crossing.port {
-            Some(port) => self.step.tensor_name(item, port),
-            None => format!("^{}", self.step.tensor_name(item, 0)),
+            Some(port) => self.pruned.tensor_name(item, port),
+            None => format!("^{}", self.pruned.tensor_name(item, 0)),
         };
         let bytes = crossing.port.and_then(|port| {
-            let elements = self.shapes.of(item, port)?.elements()?;
+            let elements = self.shapes.as_ref()?.known(self.pruned.tensor(item, port))?.elements()?;
             u64::try_from(elements.checked_mul(ty?.dtype.size()?)?).ok()
         });
         let frame = self.loops.answers_in[item];

@@ -1,10 +1,10 @@
-//! Where each node of a step runs, and why.
+//! Where each node of a pruned graph runs, and why.
 //!
 //! Nodes that must share a device form a group, over the whole graph and not only what the step runs: so a variable is on
-//! the same device for every step of a session. A group's device answers all its members' requests at once.
+//! the same device for every step of a session. A group's device satisfies the requests of all its members.
 //!
-//! Of several devices that answer a request, the first of these is taken: the default device, a device of the default
-//! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even where it has a GPU.
+//! Of several devices that satisfy a request, the first of these is taken: the default device, a device of the default
+//! device's task, a CPU, the first by name. So `/job:ps/task:1` means that task's CPU even if it has a GPU.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,7 +19,7 @@ use crate::nearest::nearest;
 /// Most bytes of a constant that is copied to each device that uses it.
 const MAX_COPIED_BYTES: usize = 64 << 10;
 
-/// The devices of a step's items.
+/// The devices of the items.
 #[derive(Debug)]
 pub(super) struct Placed {
     /// Every device of the cluster, in the order of their names, each once.
@@ -35,35 +35,35 @@ pub(super) struct Placed {
 ///
 /// # Errors
 /// NoDevices, NoSuchDevice, Apart, NoSuchColocation: for groups that have a node which runs.
-pub(super) fn place(step: &PrunedGraph, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
+pub(super) fn place(pruned: &PrunedGraph, devices: &[DeviceName], options: &PlanOptions) -> Result<Placed, PlanError> {
     let devices: Vec<DeviceName> = devices.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     if devices.is_empty() {
         return Err(PlanError::NoDevices);
     }
-    let groups = Groups::of(step.graph, options.soft_placement);
-    let mut placer = Placer { step, groups, devices: &devices, options, chosen: HashMap::new() };
+    let groups = Groups::of(pruned.graph, options.soft_placement);
+    let mut placer = Placer { pruned, groups, devices: &devices, options, chosen: HashMap::new() };
 
-    let mut homes: Vec<Home> = Vec::with_capacity(step.items.len());
-    for item in 0..step.items.len() {
-        let home = match step.items[item].op {
+    let mut homes: Vec<Home> = Vec::with_capacity(pruned.items.len());
+    for item in 0..pruned.items.len() {
+        let home = match pruned.items[item].op {
             ItemOp::Node(id) => {
                 let own = placer.home(id)?;
-                match followed(step, item).filter(|_| placer.groups.is_single(id)) {
-                    Some(with) => Home { device: homes[with].device, why: because_of(step, with) },
+                match followed(pruned, item).filter(|_| placer.groups.is_single(id)) {
+                    Some(with) => Home { device: homes[with].device, why: because_of(pruned, with) },
                     None => own,
                 }
             }
             ItemOp::Feed(_, tensor) => placer.home(tensor.node).unwrap_or_else(|_| placer.default_home()),
-            ItemOp::Fetch(..) => homes[step.items[item].inputs[0].0].clone(),
+            ItemOp::Fetch(..) => homes[pruned.items[item].inputs[0].0].clone(),
         };
         homes.push(home);
     }
-    let homes = follow_consumers(step, &placer, homes);
+    let homes = follow_consumers(pruned, &placer, homes);
 
     let mut placements: Vec<(NodeId, Placement)> = Vec::new();
     for (item, homes) in homes.iter().enumerate() {
-        let ItemOp::Node(id) = step.items[item].op else { continue };
-        let node = step.graph.node(id);
+        let ItemOp::Node(id) = pruned.items[item].op else { continue };
+        let node = pruned.graph.node(id);
         placements.extend(homes.iter().map(|home| {
             let (node, op) = (node.name.clone(), node.op.name.to_owned());
             (id, Placement { node, op, device: devices[home.device].clone(), why: home.why.clone() })
@@ -82,49 +82,49 @@ struct Home {
     why: Why,
 }
 
-/// The input whose device an item takes: what only looks at its input's shape, unless it requests a device, and what only
-/// hands a value out of a loop, whatever it requests.
-fn followed(step: &PrunedGraph, item: usize) -> Option<usize> {
-    let input = step.items[item].inputs.first()?.0;
-    let node = step.node(item)?;
-    // A constant has no place of its own: it goes where it is used.
-    let looks = node.op.looks_at_shape && node.device.is_empty() && !is_generator(step, input);
+/// The input whose device an item takes: that of an op which uses only its input's shape, unless it requests a device, and that
+/// of an Exit, whatever it requests.
+fn followed(pruned: &PrunedGraph, item: usize) -> Option<usize> {
+    let input = pruned.items[item].inputs.first()?.0;
+    let node = pruned.node(item)?;
+    // A constant has no device of its own: it follows its consumers.
+    let looks = node.op.uses_only_shape && node.device.is_empty() && !is_generator(pruned, input);
     (node.op.role == Role::Exit || looks).then_some(input)
 }
 
-/// Whether the item is a constant that depends on nothing and nothing binds to a place: it goes where it is used.
-fn is_generator(step: &PrunedGraph, item: usize) -> bool {
-    let Item { inputs, control, .. } = &step.items[item];
-    inputs.is_empty() && control.is_empty() && step.role(item) == Role::Const
+/// Whether the item is a constant that waits for nothing, and so may follow its consumers.
+fn is_generator(pruned: &PrunedGraph, item: usize) -> bool {
+    let Item { inputs, control, .. } = &pruned.items[item];
+    inputs.is_empty() && control.is_empty() && pruned.role(item) == Role::Const
 }
 
-/// Where every item runs, after those that go where they are used have gone there: Enter and NextIteration always, so
-/// that nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a place, to several
-/// devices only where it is small; a feed, where that is one device.
-fn follow_consumers(step: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
-    let consumers = consumers(step);
+/// Where every item runs once those that follow their consumers have moved there: Enter and NextIteration always, so that
+/// nothing crosses at the border of a loop or an iteration; a constant that nothing binds to a device, to several devices only
+/// if it is small; a feed, if it has consumers on one device only.
+fn follow_consumers(pruned: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Vec<Vec<Home>> {
+    let consumers = consumers(pruned);
     let mut homes: Vec<Vec<Home>> = homes.into_iter().map(|home| vec![home]).collect();
     // From the last to the first, so that consumers have moved before what they consume follows them.
-    for item in (0..step.items.len()).rev() {
-        let role = step.role(item);
-        let mut most_devices = match step.items[item].op {
+    for item in (0..pruned.items.len()).rev() {
+        let role = pruned.role(item);
+        let mut most_devices = match pruned.items[item].op {
             ItemOp::Feed(..) => 1,
             ItemOp::Fetch(..) => continue,
             ItemOp::Node(id) => match role {
                 Role::Enter | Role::NextIteration => usize::MAX,
-                Role::Const if is_generator(step, item) && placer.is_free(id) => 1,
+                Role::Const if is_generator(pruned, item) && placer.is_free(id) => 1,
                 _ => continue,
             },
         };
-        if role == Role::Const && step.node(item).is_some_and(is_small) {
+        if role == Role::Const && pruned.node(item).is_some_and(is_small) {
             most_devices = usize::MAX;
         }
         // The first consumer on each device.
         let mut users: BTreeMap<usize, usize> = BTreeMap::new();
         for &to in &consumers[item] {
             let counts = match role {
-                Role::NextIteration => role.leads_back(step.role(to)),
-                _ => !matches!(step.items[to].op, ItemOp::Fetch(..)),
+                Role::NextIteration => role.leads_back(pruned.role(to)),
+                _ => !matches!(pruned.items[to].op, ItemOp::Fetch(..)),
             };
             for home in homes[to].iter().filter(|_| counts) {
                 users.entry(home.device).or_insert(to);
@@ -134,27 +134,27 @@ fn follow_consumers(step: &PrunedGraph, placer: &Placer, homes: Vec<Home>) -> Ve
             let own = homes[item][0].clone();
             let follow = |(device, user): (usize, usize)| match device == own.device {
                 true => own.clone(),
-                false => Home { device, why: because_of(step, user) },
+                false => Home { device, why: because_of(pruned, user) },
             };
             homes[item] = users.into_iter().map(follow).collect();
         }
     }
-    // A fetch is where its value is, which may have moved.
-    for item in 0..step.items.len() {
-        if let ItemOp::Fetch(..) = step.items[item].op {
-            homes[item] = vec![homes[step.items[item].inputs[0].0][0].clone()];
+    // A fetch is on the device of its value, which may have moved.
+    for item in 0..pruned.items.len() {
+        if let ItemOp::Fetch(..) = pruned.items[item].op {
+            homes[item] = vec![homes[pruned.items[item].inputs[0].0][0].clone()];
         }
     }
     homes
 }
 
-fn because_of(step: &PrunedGraph, item: usize) -> Why {
-    Why::Colocated { with: step.tensor_name(item, 0) }
+fn because_of(pruned: &PrunedGraph, item: usize) -> Why {
+    Why::Colocated { with: pruned.tensor_name(item, 0) }
 }
 
-fn consumers(step: &PrunedGraph) -> Vec<Vec<usize>> {
-    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); step.items.len()];
-    for (to, item) in step.items.iter().enumerate() {
+fn consumers(pruned: &PrunedGraph) -> Vec<Vec<usize>> {
+    let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); pruned.items.len()];
+    for (to, item) in pruned.items.iter().enumerate() {
         for from in item.inputs.iter().map(|&(from, _)| from).chain(item.control.iter().copied()) {
             if consumers[from].last() != Some(&to) {
                 consumers[from].push(to);
@@ -171,7 +171,7 @@ fn is_small(node: &Node) -> bool {
 
 /// Chooses devices.
 struct Placer<'a> {
-    step: &'a PrunedGraph<'a>,
+    pruned: &'a PrunedGraph<'a>,
     groups: Groups,
     devices: &'a [DeviceName],
     options: &'a PlanOptions,
@@ -186,7 +186,7 @@ struct Choice {
 }
 
 impl Placer<'_> {
-    /// Whether nothing says where the node goes: no request, and no group.
+    /// Whether nothing binds the node to a device: no request, and no group.
     fn is_free(&self, id: NodeId) -> bool {
         self.groups.is_single(id) && self.groups.requests[id.index()].is_open()
     }
@@ -197,7 +197,7 @@ impl Placer<'_> {
     }
 
     fn home(&mut self, id: NodeId) -> Result<Home, PlanError> {
-        let graph = self.step.graph;
+        let graph = self.pruned.graph;
         let group = self.groups.find(id);
         if let Some(fault) = self.groups.fault(graph, group) {
             return Err(fault);
@@ -209,7 +209,7 @@ impl Placer<'_> {
         };
         let why = if self.groups.is_single(id) || !own.is_open() {
             let has_own = self.devices[device].matches(&own);
-            // Who takes a handle follows it, to another task even.
+            // A node that takes a handle follows it, even to another task.
             let is_moved = self.options.soft_placement && self.devices[device].matches(&own.task_only());
             let follows = !is_soft && !has_own && !is_moved;
             match (own.is_open(), is_soft || !has_own) {
@@ -227,7 +227,7 @@ impl Placer<'_> {
         Ok(Home { device, why })
     }
 
-    /// The device that answers a request best; with soft placement, of its task where the request itself has none.
+    /// The device that satisfies a request best; with soft placement, one of its task if there is none.
     fn choose(&mut self, spec: &DeviceSpec) -> Option<Choice> {
         if let Some(&known) = self.chosen.get(spec) {
             return known;
@@ -252,10 +252,10 @@ impl Placer<'_> {
             .map(|(place, _)| place)
     }
 
-    /// The node whose device string somebody wrote: for the constant that stands for a literal input, its consumer, after
-    /// which it is named and whose device it has.
+    /// The node whose device string a user wrote: for the constant that stands for a literal input, its consumer, after which it
+    /// is named and whose device it has.
     fn placed_by_user(&self, id: NodeId) -> NodeId {
-        let graph = self.step.graph;
+        let graph = self.pruned.graph;
         let constant = graph.node(id);
         let is_for = |node: &Node| {
             constant.name.strip_prefix(&node.name).is_some_and(|rest| rest.starts_with('/'))
@@ -269,7 +269,7 @@ impl Placer<'_> {
     }
 
     fn no_such_device(&mut self, id: NodeId, own: &DeviceSpec, whole: &GroupSpec) -> PlanError {
-        let node = self.step.graph.node(self.placed_by_user(id));
+        let node = self.pruned.graph.node(self.placed_by_user(id));
         let requested = if !own.is_open() && self.choose(own).is_none() { own.clone() } else { whole.spec.clone() };
         let (hint, is_task_down) = hint(&requested, self.devices);
         PlanError::NoSuchDevice {
@@ -283,8 +283,8 @@ impl Placer<'_> {
     }
 }
 
-/// What would be right, for a request that no device answers; and whether it names a task that is down, rather than a device
-/// that its task does not have or a name that is a slip of the pen.
+/// What would be right, for a request that no device satisfies; and whether it names a task that is down, rather than a device
+/// that its task does not have, or a misspelt name.
 fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     let place = requested.task_only();
     if devices.iter().any(|device| device.matches(&place)) {
@@ -306,8 +306,8 @@ fn hint(requested: &DeviceSpec, devices: &[DeviceName]) -> (String, bool) {
     }
 }
 
-/// The names among `tasks` of which a request for none of them may be a slip of the pen; none where it is for another task
-/// of a job that is there: that task is down.
+/// The names among `tasks` that a request for none of them may have misspelt; empty if it names another task of a job that
+/// is up: that task is down.
 pub fn meant<'a>(requested: &DeviceSpec, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<String> {
     let tasks: Vec<&Task> = tasks.into_iter().collect();
     let Some(job) = &requested.job else { return Vec::new() };

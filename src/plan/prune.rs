@@ -1,13 +1,15 @@
-//! What a step runs: the part of a graph that its fetches and targets need, cut where it is fed, in topological order.
+//! The part of a graph that the fetches and targets of a signature need, cut at its feeds, in topological order.
 //!
 //! Knows nothing of devices.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
-use super::{PlanError, Role, Signature};
-use crate::graph::op::Role as OpRole;
-use crate::graph::{Graph, Node, NodeId, Output, OutputType, split_tensor_name};
+use super::{PlanError, Signature, Use};
+use crate::graph::op::Role;
+use crate::graph::shape::State;
+use crate::graph::{Graph, Node, NodeId, Output, OutputType, Shapes, split_tensor_name};
 use crate::tensor::DType;
 
 /// The pruned graph of one signature.
@@ -16,7 +18,7 @@ pub(super) struct PrunedGraph<'a> {
     pub graph: &'a Graph,
     /// In topological order but for the back edges of loops; among what is ready, in the graph's order.
     pub items: Vec<Item>,
-    /// The nodes that are to run though nobody may take their value.
+    /// The nodes that run even if nothing takes their value.
     pub targets: HashSet<NodeId>,
     /// dtype of each feed, in the signature's order.
     pub feed_types: Vec<DType>,
@@ -35,19 +37,19 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// The items whose answers it takes, and those it only waits for.
+    /// The items whose outputs it takes, and those that it only waits for.
     pub fn before(&self) -> impl Iterator<Item = usize> {
         self.inputs.iter().map(|&(from, _)| from).chain(self.control.iter().copied())
     }
 }
 
-/// What stands in the pruned graph.
+/// What an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemOp {
     Node(NodeId),
-    /// The place in the signature's feeds, and the tensor whose value it brings.
+    /// The place in the signature's feeds, and the tensor that it replaces.
     Feed(u32, Output),
-    /// The place in the signature's fetches, and the tensor it hands out.
+    /// The place in the signature's fetches, and the tensor that it returns.
     Fetch(u32, Output),
 }
 
@@ -60,14 +62,14 @@ impl<'a> PrunedGraph<'a> {
         }
     }
 
-    /// The op type that the item's node runs as; empty for feeds and fetches.
+    /// The op type that the item's node runs as, for messages; empty for feeds and fetches.
     pub fn op(&self, item: usize) -> &'static str {
         self.node(item).map_or("", |node| node.op.runs_as().name)
     }
 
-    /// What a node does beside computing; what is fed and fetched computes nothing, and has no role either.
-    pub fn role(&self, item: usize) -> OpRole {
-        self.node(item).map_or(OpRole::Compute, |node| node.op.role)
+    /// What the item's node does beside computing; feeds and fetches have no role of their own.
+    pub fn role(&self, item: usize) -> Role {
+        self.node(item).map_or(Role::Compute, |node| node.op.role)
     }
 
     /// `name`, `name:1`: an output of an item as users write it.
@@ -76,6 +78,34 @@ impl<'a> PrunedGraph<'a> {
             ItemOp::Node(node) => self.graph.tensor_name(Output { node, port }),
             ItemOp::Feed(_, tensor) | ItemOp::Fetch(_, tensor) => self.graph.tensor_name(tensor),
         }
+    }
+
+    /// The tensor that an output of an item is.
+    pub fn tensor(&self, item: usize, port: u32) -> Output {
+        match self.items[item].op {
+            ItemOp::Node(node) => Output { node, port },
+            ItemOp::Feed(_, tensor) | ItemOp::Fetch(_, tensor) => tensor,
+        }
+    }
+
+    /// What is known of the shapes of its tensors: what is known of the graph's, unless it feeds tensors that may have any
+    /// shape.
+    pub fn shapes(&self, state: State) -> Cow<'a, Shapes> {
+        let is_fed = |node: NodeId| self.graph.node(node).op.is_fed;
+        let feed = |item: &Item| if let ItemOp::Feed(_, tensor) = item.op { Some(tensor) } else { None };
+        let fed: HashSet<Output> = self.items.iter().filter_map(feed).filter(|tensor| !is_fed(tensor.node)).collect();
+        if fed.is_empty() {
+            return Cow::Borrowed(match state {
+                State::Declared => self.graph.shapes(),
+                State::Doubted => self.graph.certain_shapes(),
+            });
+        }
+        let order = self.items.iter().filter_map(|item| match item.op {
+            ItemOp::Node(id) => Some(id),
+            ItemOp::Feed(_, tensor) => Some(tensor.node).filter(|&node| is_fed(node)),
+            ItemOp::Fetch(..) => None,
+        });
+        Cow::Owned(Shapes::of_step(self.graph, order, &fed, state))
     }
 
     /// Whether an output of an item is a reference to a variable.
@@ -97,8 +127,8 @@ impl<'a> PrunedGraph<'a> {
 
 /// Prunes the graph to what the signature asks for.
 ///
-/// A feed replaces one tensor: it goes to all that read it as a value. The node that would have made it still runs where
-/// another of its outputs is read, or where something has a control input from it; only a fed Placeholder never runs.
+/// A feed replaces one tensor for all that read it as a value. The node that would have computed it still runs if another of
+/// its outputs is read, or if something has a control input from it; only a fed Placeholder never runs.
 pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
     if signature.fetches.is_empty() && signature.targets.is_empty() {
         return Err(PlanError::NothingAsked);
@@ -106,14 +136,14 @@ pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<Prune
     let mut fed: HashMap<Output, u32> = HashMap::with_capacity(signature.feeds.len());
     let mut feeds = Vec::with_capacity(signature.feeds.len());
     for (i, name) in signature.feeds.iter().enumerate() {
-        let tensor = find_tensor(graph, Role::Feed, name)?;
+        let tensor = find_tensor(graph, Use::Feed, name)?;
         if fed.insert(tensor, i as u32).is_some() {
             return Err(PlanError::FedTwice { tensor: graph.tensor_name(tensor) });
         }
         feeds.push(tensor);
     }
     let fetches: Vec<Output> =
-        signature.fetches.iter().map(|name| find_tensor(graph, Role::Fetch, name)).collect::<Result<_, _>>()?;
+        signature.fetches.iter().map(|name| find_tensor(graph, Use::Fetch, name)).collect::<Result<_, _>>()?;
     let targets: Vec<NodeId> =
         signature.targets.iter().map(|name| find_target(graph, name)).collect::<Result<_, _>>()?;
 
@@ -204,15 +234,15 @@ impl<'a> Reached<'a> {
     /// What a control input from a node waits for.
     fn control(&self, graph: &Graph, node: NodeId) -> Source {
         match self.fed.get(&Output { node, port: 0 }) {
-            Some(&feed) if graph.node(node).op.role == OpRole::Placeholder => Source::Feed(feed),
+            Some(&feed) if graph.node(node).op.role == Role::Placeholder => Source::Feed(feed),
             _ => Source::Node(node),
         }
     }
 
-    /// The items in topological order; what is ready at the same time stands in the graph's order, a feed where its node
-    /// would, fetches last.
+    /// The items in topological order; among those that are ready at the same time, in the graph's order, with a feed in the place
+    /// of its node, and fetches last.
     fn in_order(&self, graph: &Graph, feeds: &[Output], fetches: &[Output]) -> Vec<Item> {
-        // Every source under a number that sorts as wanted: a node at 2n+1, what is fed in its stead just before.
+        // Every source under a number that sorts in that order: a node at 2n+1, what is fed in its stead just before.
         let mut sources: Vec<(u64, Source)> = Vec::new();
         sources.extend(graph.nodes().filter(|(id, _)| self.nodes[id.index()]).map(|(id, _)| {
             let rank = u64::from(id.0) * 2 + 1;
@@ -258,12 +288,12 @@ impl<'a> Reached<'a> {
     }
 }
 
-/// Sorts items topologically, the earliest of those that are ready first, and says where each has gone. Back edges of loops
-/// do not count.
+/// Sorts items topologically, the earliest of those that are ready first; returns the new place of each too. Ignores the back
+/// edges of loops.
 fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
     let role = |item: &Item| match item.op {
         ItemOp::Node(id) => graph.node(id).op.role,
-        ItemOp::Feed(..) | ItemOp::Fetch(..) => OpRole::Compute,
+        ItemOp::Feed(..) | ItemOp::Fetch(..) => Role::Compute,
     };
     let is_back = |from: usize, to: usize| role(&items[from]).leads_back(role(&items[to]));
     let sources = |to: usize| items[to].before().filter(move |&from| !is_back(from, to));
@@ -299,16 +329,16 @@ fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
     (moved.collect(), new_place)
 }
 
-fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanError> {
+fn find_tensor(graph: &Graph, usage: Use, tensor: &str) -> Result<Output, PlanError> {
     let (name, port) = split_tensor_name(tensor);
-    let id = find(graph, role, name)?;
+    let id = find(graph, usage, name)?;
     let node = graph.node(id);
     let Some(ty) = node.outputs.get(port as usize) else {
         if let Some(error) = graph.refusal(id) {
             return Err(PlanError::CannotRun(error));
         }
         return Err(PlanError::NoSuchPort {
-            role,
+            usage,
             tensor: tensor.to_owned(),
             node: node.name.clone(),
             op: node.op.name.to_owned(),
@@ -320,7 +350,7 @@ fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanEr
             return Err(PlanError::CannotRun(error));
         }
         let (node, op) = (node.name.clone(), node.op.name.to_owned());
-        return Err(PlanError::Handle { role, tensor: tensor.to_owned(), node, op });
+        return Err(PlanError::Handle { usage, tensor: tensor.to_owned(), node, op });
     }
     Ok(Output { node: id, port })
 }
@@ -328,12 +358,12 @@ fn find_tensor(graph: &Graph, role: Role, tensor: &str) -> Result<Output, PlanEr
 /// A target is a node; `name:0` and `^name` are taken for it too.
 fn find_target(graph: &Graph, name: &str) -> Result<NodeId, PlanError> {
     let name = name.strip_prefix('^').unwrap_or(name);
-    find(graph, Role::Target, split_tensor_name(name).0)
+    find(graph, Use::Target, split_tensor_name(name).0)
 }
 
-fn find(graph: &Graph, role: Role, name: &str) -> Result<NodeId, PlanError> {
+fn find(graph: &Graph, usage: Use, name: &str) -> Result<NodeId, PlanError> {
     graph.find(name).ok_or_else(|| PlanError::NoSuchNode {
-        role,
+        usage,
         name: name.to_owned(),
         nearest: crate::nearest::nearest(name, graph.nodes().map(|(_, node)| node.name.as_str()))
             .into_iter()

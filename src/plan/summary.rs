@@ -1,5 +1,5 @@
-//! What a person wants to know of a plan after its run: which devices took part, with some of their nodes, and what
-//! travelled. Small however large the plan is, so that it goes with every answer.
+//! A short account of a plan for people: which devices take part, with some of their nodes, and what is transferred. Small
+//! however large the plan is, so that every reply can include it.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSummary {
     pub device: DeviceName,
-    /// The first of the nodes that run there, in the graph's order; none where fed and fetched values only pass through.
+    /// The first of the nodes that run there, in the graph's order; empty if fed and fetched values only pass through.
     pub nodes: Vec<String>,
     /// How many more there are.
     pub more_nodes: u64,

@@ -322,12 +322,15 @@ impl State {
 
     fn extend(&self, client: &Peer, id: SessionId, nodes: Vec<NodeDef>) -> Result<()> {
         let handle = self.sessions.of(client, id)?;
-        let old = Arc::clone(handle.lock().machine.graph());
-        let mut defs = old.to_defs();
-        defs.extend(nodes);
-        let graph = Arc::new(Graph::new(defs)?);
-        self.on(&handle, Event::Extended(graph));
-        Ok(())
+        loop {
+            let graph = Arc::clone(handle.lock().machine.graph());
+            let addition = graph.check_addition(nodes.clone())?;
+            drop(graph);
+            // Another request may have extended the graph in the meantime.
+            if handle.lock().machine.extend(addition) {
+                return Ok(());
+            }
+        }
     }
 
     fn explain(&self, graph: Vec<NodeDef>, signature: &Signature, options: &SessionOptions) -> Result<Plan> {

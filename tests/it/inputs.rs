@@ -227,7 +227,7 @@ fn names_that_are_asked_for() {
     refused(
         nodes(r#""b": true, "y": {"op": "Neg", "inputs": ["b"]}"#),
         &[],
-        &["is bool, which is none of", "that of its input b", "$.nodes.y (line "],
+        &["is bool; it must be one of", "that of its input b", "$.nodes.y (line "],
     );
     run(nodes(r#""y": {"base64": "aGk="}"#), &[]).prints("hi");
     // The constant node for the literal 66 has the same device, though the file does not list it.

@@ -13,7 +13,7 @@ use super::trace::metadata;
 use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Library};
-use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef};
+use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef, op};
 use crate::lock::lock;
 use crate::plan::{Mode, Signature};
 use crate::session::{PartialRun, Session};
@@ -51,7 +51,7 @@ pub(super) struct Placeholders(HashMap<String, (DType, PartialShape)>);
 
 impl Placeholders {
     pub fn of(nodes: &[NodeDef]) -> Placeholders {
-        let is_one = |node: &&NodeDef| matches!(&*node.op, "Placeholder" | "PlaceholderWithDefault");
+        let is_one = |node: &&NodeDef| op::lookup(&node.op).is_some_and(|op| op.is_fed);
         let takes = |node: &NodeDef| {
             let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
             Some((node.name.clone(), (node.attrs.dtype("dtype").ok()?, shape)))
@@ -72,15 +72,12 @@ impl Placeholders {
     }
 }
 
-/// The ops that access checkpoints.
-const FILE_OPS: [&str; 7] =
-    ["Save", "SaveSlices", "SaveV2", "Restore", "RestoreSlice", "RestoreV2", "MergeV2Checkpoints"];
-
 /// The nodes of a GraphDef as a TensorFlow client means them: relative file names are relative to the program's folder,
 /// since the program looks for its checkpoints itself.
 pub(super) fn stated(library: &mut Library, graph_def: GraphDef) -> Result<Vec<NodeDef>> {
     let mut nodes = library.expand(graph_def)?;
-    for node in nodes.iter_mut().filter(|node| FILE_OPS.contains(&&*node.op)) {
+    let uses_files = |node: &&mut NodeDef| op::lookup(&node.op).is_some_and(|op| op.uses_files);
+    for node in nodes.iter_mut().filter(uses_files) {
         node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
     }
     Ok(nodes)

@@ -9,7 +9,7 @@ use super::expand::MAX_DEPTH;
 use super::function::{Call, Functions, fill, is_caller};
 use super::proto::{NameAttrList, NodeDef};
 
-/// Most ways to call functions, by name and attributes, that are looked into for the calls of one piece of a graph, and
+/// Most ways to call functions, by name and attributes, that are followed for the calls of one piece of a graph, and
 /// most bytes that these are as messages.
 const MAX_WAYS: usize = 1 << 16;
 const MAX_WAY_BYTES: usize = 16 << 20;
@@ -20,7 +20,7 @@ pub(super) struct Counter<'a> {
     /// What has been counted, by name and attributes.
     known: HashMap<Vec<u8>, usize>,
     known_bytes: usize,
-    /// Nodes of bodies that may still be looked at.
+    /// How many more nodes of bodies may be visited.
     left: usize,
 }
 
@@ -29,8 +29,8 @@ impl<'a> Counter<'a> {
         Counter { functions, known: HashMap::new(), known_bytes: 0, left: limit }
     }
 
-    /// The nodes that a call becomes, or fewer; `None` where that cannot be told within the limits, and so is too many. What
-    /// is wrong with a call is for its expansion to say, and counts nothing.
+    /// The nodes that a call becomes, or fewer; `None` if that cannot be told within the limits, and so is too many. A
+    /// call that is wrong counts nothing: its expansion reports it.
     pub fn nodes(&mut self, call: &Call) -> Option<usize> {
         self.call(call, 0)
     }

@@ -1,5 +1,5 @@
 //! Calls of functions become the nodes of their bodies: `caller/node` for each, and one under the caller's own name,
-//! which answers what the call answered.
+//! which has the outputs of the call.
 //!
 //! Branches and loops are in `flow`.
 
@@ -17,20 +17,19 @@ use crate::graph::op::{self, ArgType};
 use crate::graph::{Attr, Attrs, FormatError, NodeDef};
 use crate::tensor::{DType, Tensor};
 
-/// Most functions within each other.
+/// How deeply functions may nest.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Most bytes that the nodes which calls become take together, as messages.
+/// Most bytes that all nodes made of calls may have together, as messages.
 const MAX_BYTES: usize = 256 << 20;
 
-/// What stands in the place of an output that is a handle, under the caller's name. Those who take the handle take it
-/// from where it comes from.
+/// Stands for an output that is a handle, under the caller's name. Nodes that take the handle take it from its origin.
 const HANDLE: &str = "a handle of state, which stays on its device";
 
-/// The calls among some nodes, each behind those whose answers it takes.
+/// The calls among some nodes, each after those whose outputs it takes.
 ///
 /// # Errors
-/// A call that takes its own answer.
+/// A call that takes its own output.
 pub(super) fn order(
     nodes: &[NodeMessage],
     calls: &[Option<Call>],
@@ -79,22 +78,22 @@ pub(super) fn is_handle(ty: i32) -> bool {
 /// What surrounds a call: control inputs, as `^node`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around {
-    /// What nodes without inputs wait for, so that they run where, and only where, the call does.
+    /// What nodes without inputs wait for, so that they run if, and only if, the call does.
     pub pivot: Option<String>,
     /// What everything with an effect waits for.
     pub before: Option<String>,
 }
 
-/// What a call answers.
+/// The outputs of a call.
 pub(super) struct Answer {
     pub tensors: Vec<String>,
     /// Their dtypes, by number.
     pub types: Vec<i32>,
-    /// Control inputs for who wants the call to have run.
+    /// Control inputs for nodes that wait for the call.
     pub done: Vec<String>,
 }
 
-/// Makes nodes of calls.
+/// Expands calls into nodes.
 pub(super) struct Expander<'a> {
     functions: &'a Functions,
     names: &'a mut HashSet<String>,
@@ -117,7 +116,7 @@ impl<'a> Expander<'a> {
         Expander { functions, names, numbers, active: Vec::new(), made: Vec::new(), spent: 0, limit, bytes: 0, reading }
     }
 
-    /// Refuses a call that would become more nodes than are left: `None` where there is no telling.
+    /// Refuses a call that would become more nodes than are left; a count of `None` is too many.
     pub fn has_room(&self, node: &str, wanted: Option<usize>) -> Result<(), FormatError> {
         match wanted {
             Some(wanted) if wanted <= self.limit - self.spent.min(self.limit) => Ok(()),
@@ -125,7 +124,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// The nodes that were made since this was last asked.
+    /// The nodes that were made since the last call.
     pub fn take_made(&mut self) -> Vec<NodeDef> {
         std::mem::take(&mut self.made)
     }
@@ -135,7 +134,7 @@ impl<'a> Expander<'a> {
         match call {
             Call::Function(function) => {
                 let (args, mut first) = inputs_of(node);
-                // Whatever waits, waits for what the whole call waits for.
+                // Everything in it waits for what the call waits for.
                 let around = if first.is_empty() {
                     around.clone()
                 } else {
@@ -152,7 +151,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// The node of the caller's name, which answers what the call answered.
+    /// The node of the caller's name, which has the outputs of the call.
     pub fn caller(&mut self, node: &NodeMessage, answer: Answer, around: &Around) -> Result<(), FormatError> {
         let Answer { mut tensors, types, mut done } = answer;
         done.extend(inputs_of(node).1);
@@ -179,7 +178,7 @@ impl<'a> Expander<'a> {
         self.push(NodeDef { name, op: op.into(), inputs, device, ..NodeDef::default() })
     }
 
-    /// Makes the body of a function nodes named `prefix/node`.
+    /// Turns the body of a function into nodes named `prefix/node`.
     pub fn inline(
         &mut self,
         caller: &NodeMessage,
@@ -190,7 +189,7 @@ impl<'a> Expander<'a> {
     ) -> Result<Answer, FormatError> {
         let refuse = |why: String| refuse(&caller.name, why);
         let Some(function) = self.functions.get(&call.name).cloned() else {
-            return Err(refuse(format!("calls {:?}, which is no function of the graph's library", call.name)));
+            return Err(refuse(format!("calls {:?}, which is not a function of the graph's library", call.name)));
         };
         if self.active.contains(&call.name) {
             let path = self.active.join(" -> ");
@@ -265,7 +264,7 @@ impl<'a> Expander<'a> {
             body.names.push(name);
         }
 
-        // Calls first: what they answer is where they say.
+        // Calls first: they decide where their outputs come from.
         let order = order(&body.nodes, &body.calls, |input| body.source(input));
         let order = order.map_err(|node| refuse(&body.names[node], circle()))?;
         let wanted_by_name = wanted_by_name(function);
@@ -341,7 +340,7 @@ impl<'a> Expander<'a> {
         Ok(Some(control(&gate)))
     }
 
-    /// A node of its own, under that name or the next that is free; answers the name.
+    /// Makes a node under that name or the next that is free; returns the name.
     pub fn node(
         &mut self,
         name: String,
@@ -374,7 +373,7 @@ impl<'a> Expander<'a> {
         Ok(())
     }
 
-    /// Counts one node more.
+    /// Counts another node.
     fn spend(&mut self, node: &str, bytes: usize) -> Result<(), FormatError> {
         self.spent += 1;
         self.bytes += node.len() + bytes;
@@ -395,7 +394,7 @@ impl<'a> Expander<'a> {
         if self.names.insert(wanted.clone()) {
             return wanted;
         }
-        // Where the last one like it was found: a call of many branches wants one name for each.
+        // Searches on from the last one like it: a call of many branches needs a name for each.
         let mut number = self.numbers.get(&wanted).copied().unwrap_or(0);
         let name = loop {
             number += 1;
@@ -463,7 +462,7 @@ fn device(node: &NodeMessage, caller: &str) -> String {
     own.to_string()
 }
 
-/// What takes a handle runs where that is, unless it says otherwise itself.
+/// A node that takes a handle runs on the handle's device, unless it requests another.
 fn own_device(node: &NodeMessage, stated: &str) -> String {
     let is_handle = |attr: &str| {
         let value = node.attr.get(attr).and_then(|attr| attr.value.as_ref());

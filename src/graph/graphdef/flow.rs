@@ -9,13 +9,13 @@ use crate::tensor::{DType, Tensor};
 /// `DT_BOOL`.
 const BOOL: i32 = 10;
 
-/// Iterations under way at once, where the loop does not say.
+/// How many iterations run at once if the loop does not say.
 const PARALLEL_ITERATIONS: i64 = 10;
 
-/// What runs where a condition holds, or where it does not.
+/// What runs if a condition is true, or if it is false.
 struct Side {
     args: Vec<String>,
-    /// A control input that is alive on this side alone.
+    /// A control input that is alive on this side only.
     pivot: String,
 }
 
@@ -42,8 +42,8 @@ impl Expander<'_> {
         self.unite(node, vec![left, taken])
     }
 
-    /// A chain of choices: the first branch or the others, of those the first or the others, …; whatever is no branch's
-    /// number takes the last.
+    /// A chain of choices: the first branch or the others, of those the first or the others, …; a number that no branch has
+    /// takes the last.
     pub(super) fn choose_case(
         &mut self,
         node: &NodeMessage,
@@ -73,7 +73,7 @@ impl Expander<'_> {
             let inputs = vec![index.clone(), number];
             let pred =
                 self.node(format!("{}/{name}/is_taken", node.name), "Equal", inputs, &node.device, Attrs::default())?;
-            // The index goes the way of the arguments.
+            // The index is passed on like an argument.
             let mut args = std::mem::take(&mut rest.args);
             args.push(index);
             let mut types = types.clone();
@@ -102,7 +102,7 @@ impl Expander<'_> {
         Ok((inputs, first))
     }
 
-    /// Whether each argument of a function is a handle: its dtype where that is plain, 0 otherwise.
+    /// The dtype of each argument of a function that is a handle; 0 for the others.
     fn arg_types(&self, call: &NameAttrList) -> Vec<i32> {
         self.signature(call)
             .and_then(|signature| super::function::types(&signature.input_arg, &call.attr).ok())
@@ -110,7 +110,7 @@ impl Expander<'_> {
             .unwrap_or_default()
     }
 
-    /// Sends values one way where `pred` holds and the other where not: `[taken, left]`.
+    /// Sends values one way if `pred` is true and the other if not: `[taken, left]`.
     fn divide(
         &mut self,
         node: &NodeMessage,
@@ -127,7 +127,7 @@ impl Expander<'_> {
         let left = self.node(name("switch_f"), "Identity", vec![switch], at, Attrs::default())?;
         let mut sides = [taken, left].map(|pivot| Side { args: Vec::new(), pivot: control(&pivot) });
         for (i, value) in values.iter().enumerate() {
-            // Handles stay where they are.
+            // Handles are not switched.
             let at = if types.get(i).is_some_and(|&ty| is_handle(ty)) { "" } else { at };
             let inputs = vec![value.clone(), pred.to_owned()];
             let switch = self.node(name(&format!("switch_{i}")), "Switch", inputs, at, Attrs::default())?;
@@ -149,7 +149,7 @@ impl Expander<'_> {
         Ok((answer, side.pivot))
     }
 
-    /// What the sides answer, of which one is alive; each with its pivot.
+    /// The outputs of the sides, of which one is alive; each with its pivot.
     fn unite(&mut self, node: &NodeMessage, sides: Vec<(Answer, String)>) -> Result<Answer, FormatError> {
         let types = sides[0].0.types.clone();
         for (side, _) in &sides {
@@ -169,7 +169,7 @@ impl Expander<'_> {
                 Attrs::default(),
             )?);
         }
-        // Where a side has effects that no output waits for, the side that is alive says when they are done.
+        // If a side has effects that no output waits for, the side that is alive tells when they are done.
         if answer.tensors.is_empty() || sides.iter().any(|(side, _)| !side.done.is_empty()) {
             let mut ends = Vec::new();
             for (side, pivot) in sides {
@@ -199,7 +199,7 @@ impl Expander<'_> {
             return Err(refuse(&node.name, why));
         }
         let mut is_fixed = self.handed_back(body, values.len());
-        // One at least goes round, by which the rest knows how often.
+        // At least one value goes around, which tells the others how often.
         let round = (0..values.len())
             .find(|&i| !is_fixed[i] && !is_handle(types[i]))
             .or_else(|| (0..values.len()).find(|&i| !is_handle(types[i])))
@@ -211,7 +211,7 @@ impl Expander<'_> {
         let name = |what: &str, i: usize| format!("{}/{what}_{i}", node.name);
         let home = |i: usize| if is_handle(types[i]) { "" } else { node.device.as_str() };
         let none = Attrs::default;
-        // In.
+        // Into the loop.
         let mut heads: Vec<String> = Vec::with_capacity(values.len());
         let next: Vec<String> = (0..values.len()).map(|i| self.claim(name("next_iteration", i))).collect();
         for (i, value) in values.iter().enumerate() {
@@ -223,7 +223,7 @@ impl Expander<'_> {
             }
             heads.push(head);
         }
-        // Once more?
+        // The condition.
         let pivot = Some(control(&heads[round]));
         let prefix = format!("{}/cond", node.name);
         let answer = self.inline(node, &prefix, cond, heads.clone(), &Around { pivot, before: None })?;
@@ -232,7 +232,7 @@ impl Expander<'_> {
         }
         let inputs = answer.tensors.into_iter().chain(answer.done).collect();
         let pred = self.node(format!("{}/loop_cond", node.name), "LoopCond", inputs, &node.device, none())?;
-        // Round.
+        // Around the loop.
         let mut args = heads.clone();
         let mut out = values.clone();
         for i in (0..values.len()).filter(|&i| !is_fixed[i]) {
@@ -243,7 +243,7 @@ impl Expander<'_> {
         }
         let pivot = vec![args[round].clone()];
         let pivot = control(&self.node(format!("{}/round", node.name), "Identity", pivot, &node.device, none())?);
-        // What is the same in every round is there in the last, too, in which the body does not run.
+        // What is the same in every iteration also exists in the last, in which the body does not run.
         for i in (0..values.len()).filter(|&i| is_fixed[i]) {
             let inputs = vec![heads[i].clone(), pivot.clone()];
             args[i] = self.node(name("fixed", i), "Identity", inputs, home(i), none())?;
@@ -261,7 +261,7 @@ impl Expander<'_> {
         Ok(Answer { done: vec![control(&out[round])], tensors: out, types })
     }
 
-    /// Whether a function hands each of its first `count` arguments back as it came.
+    /// Whether a function returns each of its first `count` arguments as it is.
     fn handed_back(&self, call: &NameAttrList, count: usize) -> Vec<bool> {
         let mut all = vec![false; count];
         let Some(function) = self.function(call) else { return all };

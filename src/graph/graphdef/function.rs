@@ -1,4 +1,4 @@
-//! The functions of a graph: who calls one, what it takes and answers, and how its body names tensors.
+//! The functions of a graph: which nodes call one, what it takes and returns, and how its body names tensors.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ pub(super) type Functions = BTreeMap<String, Arc<FunctionDef>>;
 
 type AttrValues = BTreeMap<String, AttrValue>;
 
-/// Most tensors that the arguments of a function may stand for, where a number says how many.
+/// Most tensors that the arguments of a function may stand for, if an attribute says how many.
 const MAX_TENSORS: usize = 1 << 16;
 
 /// The ops that call functions, as an error names them.
@@ -33,48 +33,61 @@ pub(super) enum Call {
     While { cond: NameAttrList, body: NameAttrList },
 }
 
-/// Whether a node of that op calls a function, or would.
+/// The ops of GraphDef that call functions. Calls are expanded when a graph is read, so none of these is in the vocabulary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Function,
+    If,
+    Case,
+    While,
+    Gradient,
+}
+
+impl Caller {
+    fn of(op: &str) -> Option<Caller> {
+        Some(match op {
+            "PartitionedCall" | "StatefulPartitionedCall" => Caller::Function,
+            "If" | "StatelessIf" => Caller::If,
+            "Case" | "StatelessCase" => Caller::Case,
+            "While" | "StatelessWhile" => Caller::While,
+            "SymbolicGradient" => Caller::Gradient,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether a node of that op calls a function that can be expanded.
 pub(super) fn is_caller(op: &str, functions: &Functions) -> bool {
-    matches!(
-        op,
-        "PartitionedCall"
-            | "StatefulPartitionedCall"
-            | "If"
-            | "StatelessIf"
-            | "Case"
-            | "StatelessCase"
-            | "While"
-            | "StatelessWhile"
-    ) || functions.contains_key(op)
+    Caller::of(op).is_some_and(|caller| caller != Caller::Gradient) || functions.contains_key(op)
 }
 
 impl Call {
-    /// What a node calls; `None` where it calls nothing.
+    /// What a node calls; `None` if it calls nothing.
     ///
     /// # Errors
-    /// Why, where an attribute should be a function and is none, or no node can do what it asks.
+    /// Why not, if an attribute is not the function that it should be, or no node can do what the op asks.
     pub fn of(node: &NodeDef, functions: &Functions) -> Result<Option<Call>, String> {
         if functions.contains_key(&node.op) {
             return Ok(Some(Call::Function(NameAttrList { name: node.op.clone(), attr: node.attr.clone() })));
         }
         let function = |key: &str| match node.attr.get(key).and_then(|attr| attr.value.as_ref()) {
             Some(Value::Func(function)) => Ok(function.clone()),
-            _ => Err(format!("attribute {key:?} of {} is no function", node.op)),
+            _ => Err(format!("attribute {key:?} of {} is not a function", node.op)),
         };
-        Ok(Some(match node.op.as_str() {
-            "PartitionedCall" | "StatefulPartitionedCall" => Call::Function(function("f")?),
-            "If" | "StatelessIf" => Call::If { then: function("then_branch")?, other: function("else_branch")? },
-            "While" | "StatelessWhile" => Call::While { cond: function("cond")?, body: function("body")? },
-            "Case" | "StatelessCase" => match node.attr.get("branches").and_then(|attr| attr.value.as_ref()) {
+        let Some(caller) = Caller::of(&node.op) else { return Ok(None) };
+        Ok(Some(match caller {
+            Caller::Function => Call::Function(function("f")?),
+            Caller::If => Call::If { then: function("then_branch")?, other: function("else_branch")? },
+            Caller::While => Call::While { cond: function("cond")?, body: function("body")? },
+            Caller::Case => match node.attr.get("branches").and_then(|attr| attr.value.as_ref()) {
                 Some(Value::List(list)) if !list.func.is_empty() => Call::Case(list.func.clone()),
-                _ => return Err(format!("attribute \"branches\" of {} is no list of functions", node.op)),
+                _ => return Err(format!("attribute \"branches\" of {} is not a list of functions", node.op)),
             },
-            "SymbolicGradient" => {
+            Caller::Gradient => {
                 return Err("asks for the gradient of a function, which meshtf does not derive; tf.function brings \
                             its gradient as a function of its own"
                     .into());
             }
-            _ => return Ok(None),
         }))
     }
 
@@ -102,7 +115,7 @@ impl Call {
     }
 }
 
-/// Why a node with an attribute that is a function, and which is no call, is refused.
+/// Why a node with an attribute that is a function, but which is not a call, is refused.
 pub(super) fn no_caller(function: &str) -> String {
     format!("is the function {function:?}; of the ops that take functions meshtf has {CALLERS}")
 }
@@ -139,11 +152,11 @@ pub(super) fn types(args: &[ArgDef], attrs: &AttrValues) -> Result<Vec<Vec<i32>>
 }
 
 /// Most bytes that the attributes of a call fill in for one node of a body, and how deep functions among them nest: each
-/// call within a call may double what it hands on.
+/// call within a call may double what it passes on.
 const MAX_FILLED_BYTES: usize = 1 << 20;
 const MAX_FILLED_DEPTH: usize = 64;
 
-/// The attributes of a node of a body, where those of the call take the places they are meant for.
+/// The attributes of a node of a body, with those of the call filled in.
 pub(super) fn fill(attr: &AttrValues, given: &AttrValues) -> Result<AttrValues, String> {
     Filling { given, left: MAX_FILLED_BYTES }.all(attr, 0)
 }
@@ -192,24 +205,24 @@ impl Filling<'_> {
     }
 }
 
-/// Where the outputs of a call stand among all that it answers: by name, or all under one.
+/// The places of the outputs of a call: by name, or all under one.
 pub(super) enum Places {
     Named(HashMap<String, Range<usize>>),
     All(usize),
 }
 
-/// The body of a function, in the course of becoming nodes of a graph.
+/// The body of a function while it is turned into nodes of a graph.
 pub(super) struct Body<'a> {
     pub functions: &'a Functions,
     /// Its nodes, with the attributes of this call.
     pub nodes: Vec<NodeDef>,
     /// What each node calls.
     pub calls: Vec<Option<Call>>,
-    /// What each node is called in the graph.
+    /// The name of each node in the graph.
     pub names: Vec<String>,
-    /// What each call that has been expanded answers.
+    /// The outputs of each call that has been expanded.
     pub answers: HashMap<usize, Vec<String>>,
-    /// Where the outputs of each call stand whose answer was asked for.
+    /// The places of the outputs of each call that something takes.
     pub places: RefCell<HashMap<usize, Places>>,
     pub by_name: HashMap<&'a str, usize>,
     /// The tensors of the graph that each argument stands for.
@@ -267,7 +280,7 @@ impl Body<'_> {
             Some(call) => self.answer_places(node, call, output)?,
             None => places(&self.nodes[node], output)?,
         };
-        // One of them, or all; only what is asked for is made.
+        // One of them, or all; only what is used is made.
         let places = match parts.next() {
             None => places,
             Some(index) => {
@@ -285,7 +298,7 @@ impl Body<'_> {
 
 /// The places of the outputs of a node that its op calls `name`.
 fn places(node: &NodeDef, name: &str) -> Result<Range<usize>, String> {
-    // An op that is not known is refused by its name, later.
+    // An unknown op is refused by its name, later.
     let Some(op) = op::lookup(&node.op) else { return Ok(0..1) };
     let mut first = 0;
     for output in &op.outputs {

@@ -1,4 +1,4 @@
-//! A graph that comes in pieces, with functions: each piece as nodes that call none.
+//! A graph that arrives in pieces, with functions: turns each piece into nodes that call none.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::{Reading, read_node};
 use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
-/// The functions of a graph that comes in pieces, and what has become of the calls so far.
+/// The functions of a graph that arrives in pieces, and what its calls were expanded to.
 #[derive(Clone, Debug)]
 pub struct Library {
     functions: Functions,
     /// Every node so far, stated or made.
     names: HashSet<String>,
-    /// Where the outputs `caller:port` of calls come from that are handles of state.
+    /// The origin of each output `caller:port` of a call that is a handle of state.
     handles: HashMap<String, String>,
     /// Most nodes that the calls of one piece become.
     limit: usize,
@@ -39,7 +39,7 @@ impl Library {
     /// they were.
     ///
     /// # Errors
-    /// NoGraph where two functions of one name differ, Node where a call takes its own answer, NoRoom where there is no
+    /// NoGraph if two functions of one name differ, Node if a call takes its own output, NoRoom if there is no
     /// memory for the constants.
     pub fn expand(&mut self, graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
         let mut added = Vec::new();
@@ -57,7 +57,7 @@ impl Library {
         nodes
     }
 
-    /// Takes a function in; its name, where it is new.
+    /// Adds a function; returns its name if it is new.
     fn learn(&mut self, name: &str, function: FunctionDef) -> Result<Option<String>, FormatError> {
         match self.functions.get(name) {
             // As bytes, because a NaN among its constants equals nothing.
@@ -87,7 +87,7 @@ impl Library {
 
         let mut counter = Counter::new(&self.functions, self.limit);
         let mut expander = Expander::new(&self.functions, &mut self.names, self.limit, reading);
-        // Each call's nodes, to stand where the call stood.
+        // Each call's nodes, which replace it.
         let mut expanded: HashMap<usize, Vec<NodeDef>> = HashMap::new();
         for i in order {
             let Some(call) = &calls[i] else { continue };
@@ -135,7 +135,7 @@ fn why(call: &str, error: FormatError) -> String {
     }
 }
 
-/// The node, with the handles that it takes from calls taken from where they are.
+/// The node, with the handles that it takes from calls replaced by their origins.
 fn with_handles(mut node: NodeMessage, handles: &HashMap<String, String>) -> NodeMessage {
     if !handles.is_empty() {
         for input in node.input.iter_mut().filter(|input| !input.starts_with('^')) {

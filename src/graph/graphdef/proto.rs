@@ -41,7 +41,7 @@ pub struct FunctionDef {
     /// The tensor of the body that each output is.
     #[prost(btree_map = "string, string", tag = "4")]
     pub ret: BTreeMap<String, String>,
-    /// The nodes of the body that run even where no output needs them.
+    /// The nodes of the body that run even if no output needs them.
     #[prost(btree_map = "string, string", tag = "6")]
     pub control_ret: BTreeMap<String, String>,
 }
@@ -110,7 +110,7 @@ pub struct AttrValue {
 #[derive(Clone, PartialEq, prost::Oneof, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Value {
-    // The two large ones stand apart, or every attribute would take their place.
+    // The two large ones are boxed, or every attribute would be as large.
     #[prost(message, boxed, tag = "1")]
     List(Box<ListValue>),
     #[prost(bytes, tag = "2")]
@@ -188,7 +188,7 @@ pub struct TensorShapeProto {
 
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct Dim {
-    /// -1 where it is unknown.
+    /// -1 if it is unknown.
     #[prost(int64, tag = "1")]
     #[serde(serialize_with = "text")]
     pub size: i64,
@@ -258,7 +258,7 @@ const FOREIGN: [(&str, i32); 18] = [
     ("FLOAT4_E2M1FN", 33),
 ];
 
-/// `DT_FLOAT` for 1, `DT_FLOAT_REF` for 101; the number itself where it has no name.
+/// `DT_FLOAT` for 1, `DT_FLOAT_REF` for 101; the number itself if it has no name.
 pub(super) fn data_type_name(number: i32) -> String {
     let (plain, suffix) = if number > 100 { (number - 100, "_REF") } else { (number, "") };
     let own = crate::tensor::DType::from_proto(plain).map(|(dtype, _)| dtype.proto_name());

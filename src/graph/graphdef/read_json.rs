@@ -251,7 +251,7 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
             "halfVal" => tensor.half_val = list(value, path, number)?,
             "uint32Val" => tensor.uint32_val = list(value, path, number)?,
             "uint64Val" => tensor.uint64_val = list(value, path, number)?,
-            // For dtypes that are refused by their name later.
+            // Such dtypes are refused by their name later.
             "versionNumber" | "scomplexVal" | "dcomplexVal" | "resourceHandleVal" | "variantVal" | "float8Val" => {}
             _ => return unknown(&["dtype", "tensorShape", "tensorContent", "floatVal", "intVal", "stringVal"]),
         }
@@ -260,7 +260,7 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
     Ok(tensor)
 }
 
-/// Whether a message has a field of that name; where it has none, names that it has.
+/// Whether a message has a field of that name; if not, an error with the names that it has.
 enum Known {
     Yes,
     No(&'static [&'static str]),
@@ -355,7 +355,7 @@ fn number<T: TryFrom<i128>>(value: &Value, path: Path) -> Read<T> {
     };
     read.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
         let bits = size_of::<T>() * 8;
-        Fault::content(value, path, format!("{text} is no whole number of {bits} bits"))
+        Fault::content(value, path, format!("{text} is not a whole number of {bits} bits"))
     })
 }
 
@@ -366,14 +366,15 @@ fn real<T: FromStr>(value: &Value, path: Path) -> Read<T> {
         Kind::String(text) => text,
         _ => return Err(expected("a number", value, path)),
     };
-    text.parse().map_err(|_| Fault::content(value, path, format!("{text:?} is no number")))
+    text.parse().map_err(|_| Fault::content(value, path, format!("{text:?} is not a number")))
 }
 
 /// A dtype, by its name (`DT_FLOAT`) or number.
 fn data_type(value: &Value, path: Path) -> Read<i32> {
     match &value.kind {
-        Kind::String(name) => data_type_number(name)
-            .ok_or_else(|| Fault::content(value, path, format!("{name:?} is no dtype; one is written DT_FLOAT"))),
+        Kind::String(name) => data_type_number(name).ok_or_else(|| {
+            Fault::content(value, path, format!("{name:?} is not a dtype; they are written as DT_FLOAT is"))
+        }),
         Kind::Number(_) => number(value, path),
         _ => Err(expected("a dtype such as \"DT_FLOAT\"", value, path)),
     }

@@ -35,7 +35,7 @@ pub(super) fn shape_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
-/// The constant that a message holds. Where it is large and one value many times over, it stays that.
+/// The constant that a message holds. A large one of one repeated value is kept as that value and a shape.
 pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Result<Attr, String> {
     let dtype = dtype(proto.dtype)?;
     let shape = shape(&proto)?;
@@ -105,7 +105,7 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
     Tensor::new(shape, data).map_err(|failure| failure.message)
 }
 
-/// `n` values: those stated, then the last again; zeros where none is stated. As TensorFlow reads them.
+/// `n` values: those stated, then the last again; zeros if none is stated. As TensorFlow reads them.
 fn fill<T: Element + Default>(mut values: Vec<T>, n: usize, budget: &mut Budget) -> Result<Data, String> {
     if values.len() > n {
         return Err(format!("has {} values, but its shape holds {n}", values.len()));
@@ -122,7 +122,10 @@ fn fill<T: Element + Default>(mut values: Vec<T>, n: usize, budget: &mut Budget)
 }
 
 fn narrow<T: TryFrom<i32> + Element>(values: &[i32]) -> Result<Vec<T>, String> {
-    values.iter().map(|&v| T::try_from(v).map_err(|_| format!("has {v} in intVal, which is no {}", T::DTYPE))).collect()
+    values
+        .iter()
+        .map(|&v| T::try_from(v).map_err(|_| format!("has {v} in intVal, which is not {}", T::DTYPE.with_article())))
+        .collect()
 }
 
 /// Strings in tensor_content: their lengths as varints, then their bytes.

@@ -65,7 +65,7 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(r#"{"dtype": "DT_COMPLEX64"}"#, "node c: attribute \"value\" has dtype DT_COMPLEX64");
     check(r#"{"dtype": "DT_VARIANT"}"#, "DT_VARIANT");
     check(r#"{"dtype": "DT_QINT8"}"#, "DT_QINT8");
-    check(r#"{"dtype": "DT_NONSENSE"}"#, "is no dtype");
+    check(r#"{"dtype": "DT_NONSENSE"}"#, "is not a dtype");
     check(r#"{"dtype": 4711}"#, "4711");
     check(r#"{"dtype": "DT_RESOURCE"}"#, "resource handle");
     check(r#"{"dtype": "DT_UINT8", "intVal": [256]}"#, "256");

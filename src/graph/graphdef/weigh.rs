@@ -1,4 +1,4 @@
-//! How much memory a message takes once it is decoded, told from its bytes: two of them can ask for hundreds.
+//! How much memory a message takes once it is decoded, computed from its bytes: two of them can ask for hundreds.
 //!
 //! Walks the fields and makes nothing, so that a message of a stranger, or one that is written to be large, is refused
 //! while it is as small as it came. What a field costs stands in a [`Schema`] beside the messages of a GraphDef.
@@ -12,7 +12,7 @@ use crate::graph::MAX_NODES;
 
 /// Most bytes that a graph may take as messages, on its way to be one.
 pub const MAX_GRAPH_BYTES: usize = 4 << 30;
-/// Most messages within each other; what protobuf's own decoders take.
+/// How deeply messages may nest: the limit of protobuf's own decoders.
 const MAX_DEPTH: usize = 100;
 /// How many elements a list makes room for with its first, and for each further one: it doubles when it is full.
 const FIRST: usize = 4;
@@ -25,7 +25,7 @@ pub struct Schema(pub &'static [(u32, Field)]);
 
 /// What a field costs.
 pub enum Field {
-    /// A string or bytes that the message holds once.
+    /// A string or bytes of which the message has one.
     Text,
     /// Strings or bytes, each with a handle.
     Texts,
@@ -33,7 +33,7 @@ pub enum Field {
     Numbers(usize),
     /// A message that takes no place of its own.
     One(&'static Schema),
-    /// A message of so many bytes that stands apart.
+    /// A boxed message of so many bytes.
     Apart(usize, &'static Schema),
     /// Messages of so many bytes each.
     Many(usize, &'static Schema),
@@ -46,7 +46,7 @@ pub enum Field {
 /// Walks a message; how many bytes it takes once it is decoded, beside its own length.
 ///
 /// # Errors
-/// InvalidArgument where the bytes are no message; ResourceExhausted where it takes more than `most`, or the graph in it
+/// InvalidArgument if the bytes are not a message; ResourceExhausted if it takes more than `most`, or the graph in it
 /// has more nodes than a graph may have.
 pub fn weigh(message: impl Buf, schema: &'static Schema, most: usize) -> Result<usize> {
     Walk::default().run(message, schema, most)
@@ -63,7 +63,7 @@ struct Walk {
 /// A message that is being walked.
 struct Open {
     schema: &'static Schema,
-    /// How many bytes are left of the whole where it ends.
+    /// How many bytes of the whole are left after its end.
     end: usize,
     /// The lists and maps that it has a part of, by their field.
     begun: u64,
@@ -117,7 +117,7 @@ impl Walk {
         Ok(self.bytes)
     }
 
-    /// Counts a field; the schema of the message in it, where it is one.
+    /// Counts a field; the schema of the message in it, if it is one.
     fn field(&mut self, open: &mut Open, tag: u32, wire: WireType, length: usize) -> Option<&'static Schema> {
         let Some((_, field)) = open.schema.0.iter().find(|(own, _)| *own == tag) else {
             self.unknown += 1;

@@ -161,7 +161,7 @@ fn dtype_among(value: &Value, path: Path, is_right: impl Fn(DType) -> bool) -> R
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there are {}", known.join(", ")),
         };
-        Fault::content(value, path, format!("{name:?} is no dtype here; {hint}"))
+        Fault::content(value, path, format!("{name:?} is not a dtype here; {hint}"))
     })
 }
 

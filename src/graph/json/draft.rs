@@ -1,4 +1,4 @@
-//! The form of a document: which keys stand where, and what kind of value each has.
+//! The form of a document: which keys it may have where, and what kind of value each has.
 
 use super::attr;
 use crate::graph::build::is_node_name;

@@ -1,4 +1,4 @@
-//! The dtypes that literals take from where they stand, as TensorFlow's Python takes them: `x * 2` of a float32 `x` is a
+//! The dtypes that literals take from their context, as TensorFlow's Python takes them: `x * 2` of a float32 `x` is a
 //! product of float32s.
 //!
 //! An input's dtype is settled by the op (`axis` of a Split is int32), by an attribute the node states, or by the other
@@ -18,7 +18,7 @@ use crate::tensor::{DType, literal};
 /// What is known of a node's dtypes.
 #[derive(Clone, Default)]
 pub(super) struct Settled {
-    /// Of each input, where it is a literal.
+    /// Of each input that is a literal.
     pub inputs: Vec<Option<DType>>,
     outputs: Vec<DType>,
 }
@@ -28,7 +28,7 @@ pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
     let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (node.name, i)).collect();
     let mut settled: Vec<Option<Settled>> = vec![None; nodes.len()];
     // Depth first, without recursion: a node is entered once, and settled when it is seen again behind its inputs. One
-    // that is met again before that stands in a loop and is left open for whoever asks.
+    // that is met again before that is in a loop, and is left open.
     let mut entered = vec![false; nodes.len()];
     let mut stack = Vec::new();
     for root in 0..nodes.len() {
@@ -60,7 +60,7 @@ fn leads_back(from: &Draft, to: &OpDef) -> bool {
     matches!(&from.made, Made::Op { op, .. } if op.role.leads_back(to.role))
 }
 
-/// The dtype of `name` or `name:port`, where it is known.
+/// The dtype of `name` or `name:port`, if it is known.
 pub(super) fn of_tensor(tensor: &str, by_name: &HashMap<&str, usize>, settled: &[Settled]) -> Option<DType> {
     let (name, port) = split_tensor_name(tensor);
     settled[*by_name.get(name)?].outputs.get(port as usize).copied()

@@ -30,7 +30,7 @@ pub fn to_json(program: &Program) -> String {
     text + "\n}\n"
 }
 
-/// A node, its keys in the order a person writes them.
+/// A node, with its keys in the order in which people write them.
 fn node_text(node: &NodeDef) -> String {
     let (control, inputs): (Vec<&str>, Vec<&str>) =
         node.inputs.iter().map(String::as_str).partition(|input| input.starts_with('^'));
@@ -67,7 +67,7 @@ fn node_text(node: &NodeDef) -> String {
     format!("{{ {} }}", keys.join(", "))
 }
 
-/// A literal with its dtype, and its shape where the lists do not show it.
+/// A literal with its dtype, and its shape if the lists do not show it.
 fn tensor(value: &Tensor) -> Value {
     let mut literal = json!({ "value": render::to_json(value), "dtype": value.dtype().name() });
     if value.is_empty() && value.rank() > 1 {

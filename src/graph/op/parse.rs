@@ -1,7 +1,7 @@
 //! Reads a line of `table.txt`. The table is part of the program: a line that is wrong is a bug and panics.
 
 use super::super::attr::Attr;
-use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role};
+use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role, ShapeRule, Unchanged};
 use crate::tensor::{DType, PartialShape};
 
 /// `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
@@ -22,9 +22,9 @@ pub(super) fn op(line: &'static str) -> OpDef {
     }
 }
 
-/// `stateful`, `uninitialized`, `waits`, `shape`, `is ROLE`, `as OP`
+/// The flags, as the table's head explains them.
 fn facts(flags: &'static str) -> OpDef {
-    let mut op = OpDef { stateful: false, ..OpDef::unknown("") };
+    let mut op = OpDef { stateful: false, shape: ShapeRule::OF_NEWER, ..OpDef::unknown("") };
     let mut words = split(flags, " ");
     while let Some(word) = words.next() {
         let mut next = || words.next().unwrap_or_else(|| panic!("nothing follows {word} in {flags}"));
@@ -32,13 +32,31 @@ fn facts(flags: &'static str) -> OpDef {
             "stateful" => op.stateful = true,
             "uninitialized" => op.allows_uninitialized = true,
             "waits" => op.waits = true,
-            "shape" => op.looks_at_shape = true,
+            "shape_only" => op.uses_only_shape = true,
+            "fed" => op.is_fed = true,
+            "files" => op.uses_files = true,
+            "variable" => op.makes_variable = true,
+            "assigns" => op.assigns = true,
+            "unchanged" => op.unchanged = Some(unchanged(next())),
+            "shape" => op.shape = shape(next()),
             "is" => op.role = role(next()),
             "as" => op.newer = Some(next()),
-            other => panic!("{other} is no flag in {flags}"),
+            other => panic!("{other} is not a flag, in {flags}"),
         }
     }
     op
+}
+
+fn unchanged(when: &str) -> Unchanged {
+    match when {
+        "same_shape" => Unchanged::SameShape,
+        "no_axes" => Unchanged::NoAxes,
+        other => panic!("{other} does not say when an op outputs its input as it is"),
+    }
+}
+
+fn shape(rule: &'static str) -> ShapeRule {
+    ShapeRule::named(rule).unwrap_or_else(|| panic!("{rule} is not a shape rule"))
 }
 
 fn role(name: &str) -> Role {
@@ -54,7 +72,7 @@ fn role(name: &str) -> Role {
         "next" => Role::NextIteration,
         "condition" => Role::LoopCond,
         "trigger" => Role::ControlTrigger,
-        other => panic!("{other} is no role"),
+        other => panic!("{other} is not a role"),
     }
 }
 
@@ -95,7 +113,7 @@ fn attr(text: &'static str) -> AttrDef {
         "shape" => AttrKind::Shape,
         "tensor" => AttrKind::Tensor,
         "func" => AttrKind::Func,
-        other => panic!("{other} is no kind of attribute in {text}"),
+        other => panic!("{other} is not a kind of attribute, in {text}"),
     };
     let allowed = split(allowed, "|");
     let (mut types, mut strings) = (Vec::new(), Vec::new());
@@ -116,7 +134,7 @@ fn attr(text: &'static str) -> AttrDef {
 }
 
 fn dtype(name: &str) -> DType {
-    DType::from_name(name).unwrap_or_else(|| panic!("{name} is no dtype"))
+    DType::from_name(name).unwrap_or_else(|| panic!("{name} is not a dtype"))
 }
 
 fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
@@ -138,6 +156,6 @@ fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
         (AttrKind::Str, true) => Attr::Strs(items().map(string).collect()),
         (AttrKind::Type, true) => Attr::Types(items().map(dtype).collect()),
         (AttrKind::Shape, true) => Attr::Shapes(Vec::new()),
-        (AttrKind::Tensor | AttrKind::Func, _) => panic!("no default is written for {kind:?}: {text}"),
+        (AttrKind::Tensor | AttrKind::Func, _) => panic!("a {kind:?} cannot have a default: {text}"),
     }
 }

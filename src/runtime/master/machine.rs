@@ -15,7 +15,7 @@ pub(super) use self::run::{Ask, Fed};
 use super::Limits;
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
-use crate::graph::Graph;
+use crate::graph::{Addition, Graph};
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions, ToClient, ToWorker};
@@ -39,8 +39,6 @@ pub(super) enum Event<'a> {
     Prepare { request: RequestId, signature: Signature, cluster: &'a Cluster },
     /// What the session wanted planned has been, on this cluster.
     Planned { request: RequestId, signature: Signature, plan: Result<Plan>, cluster: &'a Cluster },
-    /// Its graph has more nodes.
-    Extended(Arc<Graph>),
     /// A worker has compiled its pieces of a plan, or refused them.
     Registered { worker: &'a Peer, pieces: Vec<PieceId>, result: Result<()> },
     /// A worker has a fetch of a partial run, by its place among the piece's fetches.
@@ -139,7 +137,6 @@ impl Machine {
                 return self.prepare(request, signature, cluster);
             }
             Event::Planned { request, signature, plan, cluster } => self.planned(request, signature, plan, cluster),
-            Event::Extended(graph) => self.graph = graph,
             Event::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
             Event::PartialFetch { piece, step, place, tensors } => self.partial_fetch(piece, step, place, tensors),
             Event::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
@@ -173,6 +170,13 @@ impl Machine {
 
     pub fn graph(&self) -> &Arc<Graph> {
         &self.graph
+    }
+
+    /// Adds nodes that were checked against its graph, unless that has changed since; says whether it has. The graph is copied
+    /// only if a plan is being made of it.
+    #[must_use]
+    pub fn extend(&mut self, addition: Addition) -> bool {
+        Arc::make_mut(&mut self.graph).append(addition)
     }
 
     /// How many runs are under way.
@@ -457,8 +461,7 @@ fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
 fn stated_shape(graph: &Graph, feed: &str) -> PartialShape {
     let Ok(output) = graph.output(feed) else { return PartialShape::UNKNOWN };
     let node = graph.node(output.node);
-    let is_placeholder = matches!(node.op.name, "Placeholder" | "PlaceholderWithDefault");
-    node.attrs.shape("shape").ok().filter(|_| is_placeholder).cloned().unwrap_or_default()
+    node.attrs.shape("shape").ok().filter(|_| node.op.is_fed).cloned().unwrap_or_default()
 }
 
 /// What a session that ends with its tasks says once one of them is not the process that it was.

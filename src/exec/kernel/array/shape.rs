@@ -10,7 +10,6 @@ use crate::tensor::{DType, Numeric, Shape, Tensor, with_float};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
-        "Identity" | "StopGradient" | "PlaceholderWithDefault" | "PreventGradient" | "Snapshot" => call(|[x]| Ok(x)),
         "Rank" => call(|[x]| Ok(Tensor::scalar(x.rank() as i32))),
         "Shape" | "ShapeN" => {
             let dtype = output_dtype(node, 0)?;

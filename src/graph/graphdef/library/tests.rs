@@ -262,7 +262,7 @@ fn a_library_grows_with_its_graph() {
     let error = library.expand(piece(&graph(&[], &[new, other]))).unwrap_err().to_string();
     assert_eq!(error, "there are two functions \"f\" that differ");
     let nodes = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap();
-    assert_eq!(nodes[0].refused.as_deref(), Some("calls \"new\", which is no function of the graph's library"));
+    assert_eq!(nodes[0].refused.as_deref(), Some("calls \"new\", which is not a function of the graph's library"));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn what_cannot_be_expanded_is_refused_by_name() {
     let lost = function("f(a) -> (o)", &[node("m = Neg a", r#""T": {"placeholder": "T"}"#)], "o=m:y:0", "");
     check(&[x(), node("y = f x", "")], &[lost], "node y/m: attribute \"T\" stands for attribute \"T\" of its function");
     check(&[x(), node("y = f z", ""), node("z = f y", "")], &[square()], "takes, through calls alone");
-    check(&[node("y = While", r#""cond": {"b": true}"#)], &[], "node y: attribute \"cond\" of While is no function");
+    check(&[node("y = While", r#""cond": {"b": true}"#)], &[], "node y: attribute \"cond\" of While is not a function");
     check(&[node("y = SymbolicGradient", "")], &[square()], "node y: asks for the gradient of a function");
     let call =
         format!("{}, {}, \"Tcond\": {{\"type\": \"DT_INT32\"}}", func("then_branch", "f"), func("else_branch", "f"));
