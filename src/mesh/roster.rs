@@ -167,18 +167,11 @@ impl Roster {
     /// machine.
     pub fn hello_for(&self, loopback: bool) -> Hello {
         let mut hello = self.own_hello();
-        hello.addresses.retain(|address| is_reachable_from(address, loopback));
-        hello.addresses.truncate(MAX_ADDRESSES);
+        hello.addresses = reachable(&hello.addresses, loopback);
         let known = self.links().into_iter().filter_map(|link| {
             let theirs = link.hello();
             let theirs_loopback = link.connection().loopback;
-            let addresses: Vec<String> = theirs
-                .addresses
-                .iter()
-                .filter(|a| is_reachable_from(a, loopback && theirs_loopback))
-                .take(MAX_ADDRESSES)
-                .cloned()
-                .collect();
+            let addresses = reachable(&theirs.addresses, loopback && theirs_loopback);
             theirs.task.clone().map(|task| KnownPeer { peer: link.peer.clone(), task, addresses })
         });
         hello.peers = known.take(MAX_KNOWN_PEERS).collect();
@@ -466,6 +459,11 @@ fn holder(peer: &Peer, hello: &Hello) -> Holder {
 
 fn said_task(hello: &Hello) -> Task {
     hello.task.clone().unwrap_or_else(|| Task::new("", 0))
+}
+
+/// The addresses that can be told to a peer, which is on the same machine or is not.
+fn reachable(addresses: &[String], same_machine: bool) -> Vec<String> {
+    addresses.iter().filter(|address| is_reachable_from(address, same_machine)).take(MAX_ADDRESSES).cloned().collect()
 }
 
 /// A Hello without what is over the limits.
