@@ -228,7 +228,7 @@ pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
         dims.push(*dims.last()?);
         return one(dims);
     }
-    let Some((low, high)) = diagonals(call) else { return None };
+    let (low, high) = diagonals(call)?;
     let longest = dims.pop()?;
     if low < high {
         dims.pop()?;

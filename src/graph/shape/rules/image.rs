@@ -60,10 +60,9 @@ fn convolved(call: &Call, rank: usize, channels: Option<Size>) -> Option<Vec<Fac
     let dilations = of_axes(call, "dilations", rank).unwrap_or_else(|| vec![1; rank]);
     let paddings = call.node.attrs.ints("explicit_paddings").unwrap_or_default();
     let (channel, first) = layout(call, rank);
-    for i in 0..rank - 2 {
-        let at = first + i;
+    for (at, &size) in (first..).zip(&filter[..rank - 2]) {
         let padding = (paddings.get(2 * at).copied().unwrap_or(0), paddings.get(2 * at + 1).copied().unwrap_or(0));
-        let window = Window { size: filter[i], stride: strides[at], dilation: dilations[at], padding };
+        let window = Window { size, stride: strides[at], dilation: dilations[at], padding };
         dims[at] = places(call, dims[at], window)?;
     }
     dims[channel] = channels.unwrap_or(filter[rank - 1]);
@@ -237,7 +236,7 @@ fn batched(call: &Call, block: Option<&[usize]>, edges_in: usize, blocks: &Block
         Blocks::OutOf => batch.checked_div(all),
     });
     for (i, &each) in block.iter().enumerate() {
-        let edge = || Some(edges.as_ref()?.get(2 * i)?.checked_add(*edges.as_ref()?.get(2 * i + 1)?)?);
+        let edge = || edges.as_ref()?.get(2 * i)?.checked_add(*edges.as_ref()?.get(2 * i + 1)?);
         let size = *dims.get(i + 1)?;
         dims[i + 1] = call.map(size, |size| match blocks {
             Blocks::Into => size.checked_add(edge()?)?.checked_div(each),
@@ -290,8 +289,8 @@ fn deepened(call: &Call, blocks: &Blocks) -> Option<Vec<Fact>> {
     let size = block_size(call)?;
     let (channel, first) = layout(call, 4);
     let (into_channels, out_of_axes) = (size.checked_mul(size)?, size);
-    for at in first..first + 2 {
-        dims[at] = call.map(dims[at], |own| match blocks {
+    for size in &mut dims[first..first + 2] {
+        *size = call.map(*size, |own| match blocks {
             Blocks::Into => own.checked_div(out_of_axes),
             Blocks::OutOf => own.checked_mul(out_of_axes),
         });

@@ -43,7 +43,7 @@ pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
     let mut kept = Dims::new();
     let mut places = None;
     let mut at = 0;
-    for i in 0..count {
+    for (i, &stride) in strides.iter().enumerate() {
         if is_ellipsis(i) {
             kept.extend(dims.get(at..at + left)?);
             at += left;
@@ -53,7 +53,7 @@ pub(super) fn strided_slice(call: &Call) -> Option<Vec<Fact>> {
             let size = *dims.get(at)?;
             at += 1;
             let value = |of: &Option<Vec<i64>>| of.as_ref().and_then(|of| of.get(i).copied());
-            let (own_begin, end, stride) = (value(&begins), value(&ends), strides[i]);
+            let (own_begin, end) = (value(&begins), value(&ends));
             if bit(shrink_mask, i) {
                 places = own_begin.map(|begin| (begin, 1, 1));
                 continue;
