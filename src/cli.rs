@@ -13,6 +13,7 @@ macro_rules! eprintln {
 }
 
 mod completions;
+mod events;
 mod failure;
 mod init;
 mod inputs;
@@ -25,8 +26,11 @@ mod ps;
 mod reach;
 mod run;
 mod signals;
+mod status;
 mod submit;
+mod table;
 mod ticket;
+mod variable;
 mod verify;
 
 use std::io::IsTerminal;
@@ -47,6 +51,7 @@ Examples:
   meshtf run graph.json          the same in this process, without a network
   meshtf plan graph.json         show placement and transfers without running
   meshtf ps                      list the tasks that are up
+  meshtf status                  show how they fare
   meshtf ticket                  then, on another machine: meshtf join TICKET
 
 Exit codes:
@@ -89,6 +94,12 @@ enum Command {
     Run(run::Args),
     /// List the tasks that are up
     Ps(ps::Args),
+    /// Show how nodes fare: sessions, devices, variables, peers, limits
+    Status(status::Args),
+    /// Follow what happens on a node: who comes and goes, sessions, failures, limits
+    Events(events::Args),
+    /// List, read and set the variables of a node
+    Variable(variable::Args),
     /// Show placement and transfers of a graph without running it
     Plan(plan::Args),
     /// Print a ticket that lets another machine join this mesh
@@ -137,6 +148,9 @@ fn dispatch(command: Command) -> Outcome {
         Command::Submit(args) => in_runtime(submit::submit(args)),
         Command::Run(args) => in_runtime(run::run(args)),
         Command::Ps(args) => in_runtime(ps::ps(args)),
+        Command::Status(args) => in_runtime(status::status(args)),
+        Command::Events(args) => in_runtime(events::events(args)),
+        Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Ticket(args) => in_runtime(ticket::ticket(args)),
         Command::Join(args) => in_runtime(join::join(args)),
@@ -223,6 +237,11 @@ mod tests {
         check("meshtf submit graph.json --feed x", false);
         check("meshtf submit graph.json --timeout soon", false);
         check("meshtf submit graph.json --timeout 1.5", true);
+        check("meshtf status ps/0 --json", true);
+        check("meshtf status ps", false);
+        check("meshtf variable get ps/0 w --device gpu:0", true);
+        check("meshtf variable get ps/0", false);
+        check("meshtf variable set ps/0 w -2.5 --if-version 3", true);
         check("meshtf verify", false);
         check("meshtf completions fish", true);
         check("meshtf launch", false);

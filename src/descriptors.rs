@@ -35,6 +35,13 @@ pub(crate) fn limit() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
+/// How many it has open; `None` if the system does not tell.
+pub(crate) fn open() -> Option<usize> {
+    // One of them is the folder itself, while it is read.
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    Some(entries.count().saturating_sub(1))
+}
+
 #[cfg(unix)]
 fn limits() -> io::Result<libc::rlimit> {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -61,6 +68,16 @@ mod tests {
         let after = raise().unwrap();
         assert!(after >= before, "{before} before, {after} after");
         assert_eq!((limit(), raise().unwrap()), (after, after));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_open_is_counted() {
+        // Other tests open and close files meanwhile, though not as many.
+        let before = open().unwrap();
+        let files: Vec<_> = (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let after = open().unwrap();
+        assert!(after >= before + files.len() / 2 && after <= limit(), "{before}, {after}");
     }
 
     #[test]

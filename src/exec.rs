@@ -9,6 +9,7 @@
 pub mod adapters;
 #[cfg(feature = "exec")]
 mod burn;
+mod busy;
 mod denormals;
 mod device;
 pub mod engine;
@@ -40,8 +41,8 @@ mod tests;
 pub use adapters::{BackendChoice, Offer, cpu, gpus};
 pub use device::Device;
 pub use host::HostEngine;
-pub use mailbox::{Holds, MAX_MESSAGES};
+pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
-pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, Resources};
+pub use resource::{DEFAULT_CONTAINER, Key as ResourceKey, MAX_RESOURCES, ResourceInfo, Resources};
 pub use sink::{Iterations, Pushed, Sink};
 pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};

@@ -16,6 +16,7 @@
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `runtime` | what a node runs: client, worker and master, and the router between them |
+//! | `events` | what happened on a node, and who follows it |
 //! | [`exec`], `mesh` | a device that runs pieces of graphs; connections, keys, discovery. Neither knows the other |
 //! | `strangers`, `descriptors` | how many sockets may wait at a port before they have proven anything; how many there can be |
 //! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
@@ -53,6 +54,8 @@ mod descriptors;
 pub mod device;
 #[cfg(feature = "node")]
 pub mod door;
+#[cfg(feature = "node")]
+mod events;
 pub mod exec;
 mod failure;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -90,6 +93,8 @@ pub mod verify;
 
 #[cfg(feature = "node")]
 pub use allocator::Allocator;
+#[cfg(feature = "node")]
+pub use events::Follower;
 #[cfg(feature = "node")]
 pub use failure::{Code, Failure, Reason, Result, Stage};
 #[cfg(feature = "node")]

@@ -5,15 +5,19 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::checkpoint::DataDir;
 use crate::device::Task;
+use crate::events::Follower;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::Incarnation;
 use crate::plan::{Plan, Signature};
+use crate::protocol::inquiry::VariableName;
+use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
-use crate::session::{Session, explain};
+use crate::session::{Session, explain, inquire};
+use crate::tensor::Tensor;
 
 /// A cluster in this process. Dropping it shuts its devices down.
 ///
@@ -136,6 +140,52 @@ impl LocalCluster {
         options: SessionOptions,
     ) -> Result<Plan> {
         explain(&self.host(target)?.client, &peer_of(target), graph, signature, options).await
+    }
+
+    /// Follows what happens on a task from now on.
+    ///
+    /// # Errors
+    /// NotFound where there is no such task.
+    pub fn events(&self, task: &Task) -> Result<Follower> {
+        Ok(self.host(task)?.events.follow())
+    }
+
+    /// How a task fares.
+    ///
+    /// # Errors
+    /// NotFound where there is no such task.
+    pub async fn status(&self, task: &Task) -> Result<NodeStatus> {
+        inquire::status(&self.host(task)?.client, &peer_of(task)).await
+    }
+
+    /// The variables, queues and accumulators of a task, in the order of their names.
+    ///
+    /// # Errors
+    /// NotFound where there is no such task.
+    pub async fn resources(&self, task: &Task) -> Result<Vec<ResourceStatus>> {
+        inquire::resources(&self.host(task)?.client, &peer_of(task)).await
+    }
+
+    /// As [`Node::read_variable`](crate::Node::read_variable).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_variable(&self, task: &Task, variable: VariableName) -> Result<(Tensor, u64)> {
+        inquire::read_variable(&self.host(task)?.client, &peer_of(task), variable).await
+    }
+
+    /// As [`Node::write_variable`](crate::Node::write_variable).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn write_variable(
+        &self,
+        task: &Task,
+        variable: VariableName,
+        value: Tensor,
+        expected: Option<u64>,
+    ) -> Result<u64> {
+        inquire::write_variable(&self.host(task)?.client, &peer_of(task), variable, value, expected).await
     }
 
     fn host(&self, task: &Task) -> Result<&Arc<Host>> {

@@ -29,6 +29,7 @@ mod roster;
 mod sent;
 mod single;
 mod ticket;
+mod traffic;
 mod transfer;
 mod transport;
 mod wire;
@@ -56,11 +57,13 @@ use self::admission::Gate;
 use self::driver::{Command, Driver};
 use self::link::Link;
 use self::port::Port;
-use self::roster::Roster;
+use self::roster::{MAX_PEERS, Roster};
 use self::transport::Transport;
 use self::transport::tcp::Tcp;
+use crate::descriptors;
 use crate::device::Task;
 use crate::lock::lock;
+use crate::protocol::status::{LimitStatus, NetworkStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
 
 /// Most requests to the driver that wait.
@@ -87,6 +90,12 @@ pub trait Inbox: Send + Sync {
     /// The peer is gone, once for every `up`; `task` is the one it held. What was sent to it and has not arrived is lost.
     /// A connection that breaks is not that: what was on it comes over the next.
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str);
+
+    /// The connection that carried the link with a peer broke; another is tried.
+    fn broke(&self, _peer: &Peer, _why: &str) {}
+
+    /// After `broke`: the link goes on over another connection.
+    fn mended(&self, _peer: &Peer) {}
 
     /// Called a while after `down` of a peer that held a task. Others that lost the peer have noticed by now; those that have
     /// not can reach it, though this participant could not. It may be up here again, too.
@@ -341,6 +350,25 @@ impl Mesh {
     pub fn flush(&self) {
         let links = std::mem::take(&mut *lock(&self.unflushed));
         links.iter().for_each(|link| link.flush());
+    }
+
+    /// Has every peer send something back, so that a later [`Mesh::status`] tells how long that takes.
+    pub fn probe(&self) {
+        self.roster.links().iter().for_each(|link| link.probe());
+    }
+
+    /// How the links fare, and how near this participant is to its limits.
+    pub fn status(&self) -> NetworkStatus {
+        let links = self.roster.links();
+        let mut limits = vec![LimitStatus::new("peers", links.len(), MAX_PEERS)];
+        if let Some(open) = descriptors::open() {
+            limits.push(LimitStatus::new("descriptors", open, descriptors::limit()));
+        }
+        NetworkStatus {
+            mesh: Some(self.roster.own_hello().mesh),
+            peers: links.iter().map(|link| link.status()).collect(),
+            limits,
+        }
     }
 
     /// Changes this node's devices and tells every peer.

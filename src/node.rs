@@ -12,16 +12,21 @@ pub use spec::ClusterSpec;
 
 use crate::checkpoint::DataDir;
 use crate::device::{DeviceKind, DeviceSpec, Task};
+use crate::events::Follower;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::plan::{Plan, Signature, meant};
+use crate::protocol::event::{Event, Noted};
+use crate::protocol::inquiry::VariableName;
+use crate::protocol::status::{NetworkStatus, NodeStatus, ResourceStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions, ToWorker};
 use crate::runtime::host::Host;
 use crate::runtime::router::Router;
-use crate::session::{Session, explain};
+use crate::session::{Session, explain, inquire};
+use crate::tensor::Tensor;
 
 /// How often [`Node::wait_until`] looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -101,6 +106,12 @@ struct MeshRouter {
 }
 
 impl MeshRouter {
+    fn note(&self, event: impl FnOnce() -> Event) {
+        if let Some(host) = self.host.get().and_then(Weak::upgrade) {
+            host.events.note(event());
+        }
+    }
+
     fn send_by(
         &self,
         to: &Peer,
@@ -137,6 +148,16 @@ impl Router for MeshRouter {
     fn cluster(&self) -> Arc<Cluster> {
         self.mesh.get().map(Mesh::cluster).unwrap_or_default()
     }
+
+    fn network(&self) -> NetworkStatus {
+        self.mesh.get().map(Mesh::status).unwrap_or_default()
+    }
+
+    fn probe(&self) {
+        if let Some(mesh) = self.mesh.get() {
+            mesh.probe();
+        }
+    }
 }
 
 impl Inbox for MeshRouter {
@@ -150,14 +171,24 @@ impl Inbox for MeshRouter {
         }
     }
 
-    fn up(&self, _peer: &Peer, _hello: &Hello) {
+    fn up(&self, peer: &Peer, hello: &Hello) {
+        self.note(|| Event::TaskMet { task: hello.task.clone(), peer: peer.clone() });
         let first = lock(&self.unconfirmed).take();
         if let Some((home, mesh)) = first {
             MeshKey::confirm(&home, &mesh);
         }
     }
 
+    fn broke(&self, peer: &Peer, why: &str) {
+        self.note(|| Event::LinkDown { peer: peer.clone(), why: why.to_owned() });
+    }
+
+    fn mended(&self, peer: &Peer) {
+        self.note(|| Event::LinkUp { peer: peer.clone() });
+    }
+
     fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
+        self.note(|| Event::TaskLost { task: task.cloned(), peer: peer.clone(), why: why.to_owned() });
         if let Some(host) = self.host.get().and_then(Weak::upgrade) {
             host.down(peer, task, why);
         }
@@ -291,6 +322,60 @@ impl Node {
         options: SessionOptions,
     ) -> Result<Plan> {
         explain(&self.host.client, &self.master(target)?, graph, signature, options).await
+    }
+
+    /// Follows what happens on this node from now on.
+    pub fn events(&self) -> Follower {
+        self.host.events.follow()
+    }
+
+    /// What happened on a node after the event of that `number`, or from the first that it keeps: some at a time, none of steps.
+    ///
+    /// # Errors
+    /// As [`Node::status`].
+    pub async fn events_of(&self, target: Option<&Task>, after: u64) -> Result<Vec<Noted>> {
+        inquire::events(&self.host.client, &self.master(target)?, after).await
+    }
+
+    /// How a node fares: that of `target`, or this one, or the first task there is by name.
+    ///
+    /// # Errors
+    /// As [`Node::session`].
+    pub async fn status(&self, target: Option<&Task>) -> Result<NodeStatus> {
+        inquire::status(&self.host.client, &self.master(target)?).await
+    }
+
+    /// The variables, queues and accumulators of a node, in the order of their names.
+    ///
+    /// # Errors
+    /// As [`Node::status`].
+    pub async fn resources(&self, target: Option<&Task>) -> Result<Vec<ResourceStatus>> {
+        inquire::resources(&self.host.client, &self.master(target)?).await
+    }
+
+    /// The value of a node's variable that sessions share, and its version: how often it was changed.
+    ///
+    /// # Errors
+    /// NotFound where there is no such variable; PermissionDenied where it is an isolated session's; FailedPrecondition while
+    /// it has no value; InvalidArgument where several devices have one of that name and none is said. And as [`Node::status`].
+    pub async fn read_variable(&self, target: Option<&Task>, variable: VariableName) -> Result<(Tensor, u64)> {
+        inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
+    }
+
+    /// Sets a node's variable that sessions share; if a version is `expected`, only while the variable has that. Answers the
+    /// version that it then has.
+    ///
+    /// # Errors
+    /// Aborted where the variable has another version than that; InvalidArgument where it takes no such value; and as
+    /// [`Node::read_variable`].
+    pub async fn write_variable(
+        &self,
+        target: Option<&Task>,
+        variable: VariableName,
+        value: Tensor,
+        expected: Option<u64>,
+    ) -> Result<u64> {
+        inquire::write_variable(&self.host.client, &self.master(target)?, variable, value, expected).await
     }
 
     /// Makes `tasks` forget every resource of `containers`; an empty name is the default container's.

@@ -3,7 +3,10 @@
 //! Pure data. How the messages travel is `mesh`'s business; what they lead to is `worker`'s and `master`'s.
 
 pub mod cluster;
+pub mod event;
 mod flow;
+pub mod inquiry;
+pub mod status;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ pub use flow::Flow;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use self::inquiry::{Answer, Inquiry};
 use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::failure::Failure;
 use crate::graph::NodeDef;
@@ -248,6 +252,8 @@ pub enum Request {
         signature: Signature,
         options: SessionOptions,
     },
+    /// Asks the node itself, and not its master.
+    Ask(Inquiry),
 }
 
 /// What a master answers.
@@ -268,4 +274,5 @@ pub enum Reply {
     Cancelled,
     Closed,
     Explained(Box<crate::plan::Plan>),
+    Told(Answer),
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod client;
 pub(crate) mod host;
+mod inspect;
 pub(crate) mod master;
 pub(crate) mod router;
 #[cfg(test)]

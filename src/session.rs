@@ -4,6 +4,7 @@
 //! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
 //! dropped.
 
+pub(crate) mod inquire;
 mod partial;
 
 use std::collections::{BTreeSet, HashMap};

@@ -129,9 +129,12 @@ fn exit_of(failure: &Failure) -> Exit {
         // A node of the graph may fail with these, too: a queue that is closed.
         Code::Aborted | Code::ResourceExhausted if failure.node.is_none() && !failure.is_in_step() => Exit::Mesh,
         _ if failure.is_in_step() => Exit::GraphFailed,
-        Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::Unimplemented | Code::OutOfRange => {
-            Exit::BadInput
-        }
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::Unimplemented
+        | Code::OutOfRange
+        | Code::PermissionDenied => Exit::BadInput,
         _ => Exit::GraphFailed,
     }
 }

@@ -53,7 +53,7 @@ fn feed(text: &str) -> Result<Feed, String> {
 }
 
 /// A value on the command line as a tensor of `dtype`.
-fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
+pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
     if let Some(file) = value.strip_prefix('@') {
         let bytes = read(file.as_ref()).map_err(|trouble| trouble.to_string())?;
         let array = npy::read(&bytes).and_then(|array| literal::convert_feed(array, dtype));

@@ -65,7 +65,7 @@ pub(super) fn values_json(names: &[String], values: &[Tensor]) -> Value {
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
-fn tensor_json(value: &Tensor) -> Value {
+pub(super) fn tensor_json(value: &Tensor) -> Value {
     json!({ "dtype": value.dtype().name(), "shape": value.dims(), "value": to_json(value) })
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 
 use super::reach::{Deadline, MeshArgs};
-use super::{Exit, Outcome, output};
+use super::table::{duration, short_peer};
+use super::{Exit, Outcome, output, table};
 use crate::mesh::is_loopback;
 use crate::protocol::{Cluster, Member};
 
@@ -49,7 +49,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
     if args.json {
         output::json_value(&members.iter().map(|member| as_json(member, &cluster)).collect())?;
     } else {
-        output::line(&table(&members))?;
+        output::line(&members_table(&members))?;
         for (from, to) in cluster.apart() {
             output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
         }
@@ -82,16 +82,8 @@ fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
     })
 }
 
-fn table(members: &[&Member]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header([
-        "TASK",
-        "DEVICES",
-        "ADDRESSES",
-        "UP",
-        "PEER",
-    ]);
-    for member in members {
+fn members_table(members: &[&Member]) -> String {
+    let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
             .iter()
@@ -99,15 +91,15 @@ fn table(members: &[&Member]) -> String {
                 format!("{}:{} {} ({})", device.name.kind.name(), device.name.index, device.backend, device.description)
             })
             .collect();
-        table.add_row([
+        vec![
             member.task.short(),
             devices.join("\n"),
             addresses(member).join("\n"),
             up_for(member.since_unix_ms),
             short_peer(member.peer.as_str()),
-        ]);
-    }
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+        ]
+    };
+    table::table(&["TASK", "DEVICES", "ADDRESSES", "UP", "PEER"], members.iter().map(row))
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
@@ -119,21 +111,7 @@ fn addresses(member: &Member) -> Vec<&str> {
     if others.is_empty() { loopback } else { others }
 }
 
-/// The end of a PeerId, which is enough to tell two apart.
-fn short_peer(peer: &str) -> String {
-    match peer.char_indices().rev().nth(7) {
-        Some((at, _)) if at > 0 => format!("…{}", &peer[at..]),
-        _ => peer.to_owned(),
-    }
-}
-
 fn up_for(since_unix_ms: u64) -> String {
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_unix_ms);
-    let seconds = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
-    }
+    duration(SystemTime::now().duration_since(since).unwrap_or_default().as_secs())
 }

@@ -92,6 +92,11 @@ impl<B: Backing> Engine for BurnEngine<B> {
         if B::REMOTE { 1 } else { SMALL }
     }
 
+    fn memory_in_use(&self) -> Option<u64> {
+        let tell = || Ok(B::memory_pool_usage(&self.site.device).map(|usage| usage.bytes_in_use));
+        guarded(&self.name, tell).ok().flatten().filter(|_| B::REMOTE)
+    }
+
     fn upload(&self, tensor: Tensor) -> Result<Value> {
         if tensor.is_empty() || tensor.rank() > B::MAX_RANK || !self.site.floats.contains(&tensor.dtype()) {
             return Ok(Value::Host(tensor));

@@ -1,12 +1,16 @@
 //! A device, as its owner sees it: pieces go in, steps are started, values arrive.
 
+mod variable;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use super::busy::Busy;
 use super::engine::Engine;
-use super::mailbox::{self, Holds, Inbox, Message};
+use super::mailbox::{self, Holds, Inbox, Load, Message};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
 use super::place::Place;
 use super::program;
@@ -71,6 +75,7 @@ impl Device {
             mailbox,
             parked: Arc::new(AtomicUsize::new(0)),
             generators: Mutex::default(),
+            busy: Busy::default(),
         });
         let threads = start(Arc::clone(&place), inbox)?;
         Ok(Device { place, threads })
@@ -205,7 +210,27 @@ impl Device {
 
     /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
     pub fn holds(&self) -> Holds {
-        self.query(|reply| Message::Count { reply }).unwrap_or_default()
+        self.query(|reply| Message::Count { most: 0, reply }).unwrap_or_default().holds
+    }
+
+    /// What the device does and holds, with the `most` pieces that ran most steps. Waits for its threads, up to `limit`:
+    /// `None` if they do not answer by then.
+    pub fn load(&self, most: usize, limit: Duration) -> Option<Load> {
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        self.place.mailbox.send(Message::Count { most, reply });
+        #[cfg(test)]
+        self.threads.take_messages();
+        answer.recv_timeout(limit).ok()
+    }
+
+    /// How long the device has had something to do since it was opened.
+    pub fn busy(&self) -> Duration {
+        self.place.busy.total()
+    }
+
+    /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
+    pub fn memory_in_use(&self) -> Option<u64> {
+        self.place.engine.memory_in_use()
     }
 }
 

@@ -98,6 +98,11 @@ pub trait Engine: Send + Sync {
     /// A tensor of no more elements than this is better off with the host.
     fn small(&self) -> usize;
 
+    /// Bytes in use of the device's own memory; `None` where that is the process's, or nothing tells.
+    fn memory_in_use(&self) -> Option<u64> {
+        None
+    }
+
     /// The tensor where it is best kept: for constants, variables and what comes from elsewhere. A kernel takes what lies
     /// with the host as it comes.
     ///

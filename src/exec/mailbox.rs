@@ -64,8 +64,10 @@ pub(super) enum Message {
         turn: Turn,
         result: Result<Progress>,
     },
+    /// Asks for what the device holds, and for the pieces, `most` of them, that ran most steps.
     Count {
-        reply: SyncSender<Holds>,
+        most: usize,
+        reply: SyncSender<Load>,
     },
     /// Asks what takes the most memory.
     Largest {
@@ -81,8 +83,18 @@ pub struct Holds {
     pub pieces: usize,
     /// Steps under way, waiting to begin, or known only from values that came early.
     pub steps: usize,
-    /// Bytes of values that wait for their step or their Recv, with what keeping each costs.
+    /// Values that came from elsewhere and wait for their step or their Recv.
+    pub parked_values: usize,
+    /// Bytes of these and of the feeds of steps that wait, with what keeping each costs.
     pub parked_bytes: usize,
+}
+
+/// What a device does and holds at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub holds: Holds,
+    /// Some of its pieces, and how many steps each has run.
+    pub ran: Vec<(PieceId, u64)>,
 }
 
 /// The sending side.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
+use super::busy::Busy;
 use super::engine::Engine;
 use super::kernel::Generators;
 use super::mailbox::Mailbox;
@@ -32,6 +33,7 @@ pub(super) struct Place {
     pub parked: Arc<AtomicUsize>,
     /// The state of each session's random ops, which all pieces of it share.
     pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
+    pub busy: Busy,
 }
 
 impl Place {

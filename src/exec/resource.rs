@@ -5,6 +5,7 @@
 //! table: they live as long as a handle to them flows through their step.
 
 mod accumulator;
+mod list;
 mod queue;
 mod stack;
 mod tensor_array;
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) use accumulator::Accumulator;
+pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use stack::Stack;
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
-pub(super) use variable::Variable;
+pub(super) use variable::{Place, Variable};
 
 use super::waiting::{Ticket, Waited};
 use crate::checkpoint::DataDir;
@@ -104,7 +106,7 @@ impl fmt::Debug for Resource {
 
 /// Names a resource in the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub struct Key {
     /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
     pub device: (DeviceKind, u32),

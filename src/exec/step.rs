@@ -159,6 +159,11 @@ impl Step {
         }
     }
 
+    /// Values that came and that no node asks for yet.
+    pub fn parked_values(&self) -> usize {
+        self.parked.len()
+    }
+
     /// Takes a value that another device pushed, and that is counted as parked; it stays parked until a node asks for it.
     ///
     /// # Errors

@@ -130,11 +130,13 @@ impl Threads {
 
     /// Drives until a turn took long and another thread drives, or the device is closed.
     fn drive(self: &Arc<Threads>, mut driver: Box<Driver>) {
+        let at_work = self.place.busy.begin();
         loop {
             // The values of a turn and the word that its step is done go out together.
             self.flush();
             if !driver.table.has_turn() {
-                match driver.inbox.wait() {
+                let message = driver.inbox.take().or_else(|| at_work.pause(|| driver.inbox.wait()));
+                match message {
                     None | Some(Message::Close) => return self.close(driver),
                     Some(message) => driver.table.take(message),
                 }

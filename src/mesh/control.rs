@@ -270,6 +270,7 @@ impl Channel {
                 Poll::Ready(Ok(read)) => {
                     self.end += read;
                     if let Some(link) = &self.link {
+                        link.traffic.received(read);
                         link.note_heard(Instant::now().into());
                     }
                 }
@@ -334,6 +335,14 @@ impl Channel {
                     roster.lose(task.clone(), holder.clone());
                 }
                 return Err(End::Refused(refusal));
+            }
+            Kind::Echo | Kind::Echoed => {
+                let link = self.link.as_ref().ok_or_else(early)?;
+                let number = postcard::from_bytes(header).map_err(|error| End::Peer(error.to_string()))?;
+                match prefix.kind {
+                    Kind::Echo => link.say_number(Kind::Echoed, number),
+                    _ => link.came_back(number),
+                }
             }
             Kind::Call => super::transfer::answer_call(roster, self.link.as_ref().ok_or_else(early)?),
             Kind::Message => {

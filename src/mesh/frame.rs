@@ -39,6 +39,10 @@ pub enum Kind {
     Call = 3,
     /// A [`Standing`], first on a control stream.
     Standing = 4,
+    /// A number that is to be sent back at once, to measure how long that takes.
+    Echo = 5,
+    /// The number of an [`Kind::Echo`], sent back.
+    Echoed = 6,
 }
 
 /// The first bytes of a frame.
@@ -171,6 +175,8 @@ impl Prefix {
             2 => Kind::Refused,
             3 => Kind::Call,
             4 => Kind::Standing,
+            5 => Kind::Echo,
+            6 => Kind::Echoed,
             other => return Err(Failure::invalid(format!("no frame is of kind {other}"))),
         };
         let [_, a, b, c, d, rest @ ..] = bytes;

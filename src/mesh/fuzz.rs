@@ -23,6 +23,7 @@ pub fn frame(bytes: &[u8]) -> bool {
         }
         Kind::Standing => postcard::from_bytes::<Standing>(header).is_ok(),
         Kind::Refused => postcard::from_bytes::<Refusal>(header).is_ok_and(|refusal| !refusal.to_string().is_empty()),
+        Kind::Echo | Kind::Echoed => postcard::from_bytes::<u64>(header).is_ok(),
         Kind::Ping | Kind::Call => body.is_empty(),
     }
 }

@@ -16,9 +16,11 @@ use super::error::MeshError;
 use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
 use super::order::{Disorder, Order};
 use super::sent::Sent;
+use super::traffic::Traffic;
 use super::transfer::Outbound;
 use super::wire::Wire;
 use crate::lock::lock;
+use crate::protocol::status::{LinkState, PeerStatus};
 use crate::protocol::{Envelope, Hello, Peer};
 
 /// Messages of the control stream, and bulk messages and bytes, that a receiver takes before it acknowledges them with a
@@ -55,6 +57,7 @@ pub struct Link {
     began: Instant,
     /// When the peer was last heard, in milliseconds since the link began.
     heard: AtomicU64,
+    pub traffic: Traffic,
     ended: watch::Sender<bool>,
 }
 
@@ -98,6 +101,7 @@ impl Link {
             told: Default::default(),
             began: Instant::now(),
             heard: AtomicU64::new(0),
+            traffic: Traffic::default(),
             ended: watch::Sender::new(false),
         }
     }
@@ -159,6 +163,48 @@ impl Link {
         }
     }
 
+    /// Says a number beside the messages.
+    pub fn say_number(&self, kind: Kind, number: u64) {
+        if let Ok(frame) = frame::encode_value(kind, &number) {
+            self.say(frame);
+        }
+    }
+
+    /// Has the peer send something back, which tells how long the way there and back takes.
+    pub fn probe(&self) {
+        self.say_number(Kind::Echo, self.began.elapsed().as_micros() as u64);
+    }
+
+    /// The peer sent the number of a [`Link::probe`] back.
+    pub fn came_back(&self, number: u64) {
+        // The number is this side's clock, unless the peer made it up: then the figure about it is wrong, and no other.
+        let now = self.began.elapsed().as_micros() as u64;
+        self.traffic.round_trip_took(now.saturating_sub(number));
+    }
+
+    /// How the link fares, for people.
+    pub fn status(&self) -> PeerStatus {
+        let now = Instant::now();
+        let since = |then: Instant| now.saturating_duration_since(then).as_millis() as u64;
+        let Condition { heard, broken } = self.condition();
+        let state =
+            broken.map_or(LinkState::Up, |broken| LinkState::Mending { for_ms: since(broken.at), why: broken.why });
+        let (sent_bytes, received_bytes) = self.traffic.bytes();
+        PeerStatus {
+            peer: self.peer.clone(),
+            task: self.hello().task.clone(),
+            address: self.connection().remote.to_string(),
+            state,
+            up_ms: since(self.began),
+            heard_ms: since(heard),
+            round_trip_us: self.traffic.round_trip_us(),
+            sent_bytes,
+            received_bytes,
+            sent_per_second: 0.0,
+            received_per_second: 0.0,
+        }
+    }
+
     /// Messages sent so far on the control stream.
     pub fn frames(&self) -> u64 {
         lock(&self.outgoing).sent.last()
@@ -174,7 +220,9 @@ impl Link {
         Taken { frames, bulk }
     }
 
+    /// Makes a frame ready to leave.
     fn stamp(&self, frame: &mut [u8], number: u64) {
+        self.traffic.sent(frame.len());
         frame::stamp(frame, number, self.tell_taken());
     }
 

@@ -233,6 +233,7 @@ impl Roster {
             };
             link.attach(connection, standing).map_err(Unmet::Again)?;
             drop(turn);
+            self.inbox.mended(peer);
             self.update(&link, hello);
             self.tell_changes(&link, said);
             return Ok(link);
@@ -314,7 +315,7 @@ impl Roster {
     /// A connection is over. The link that it carried, if any, waits for another.
     pub fn broke(&self, link: &Link, connection: &Arc<Connection>, why: &str, hung_up: bool) {
         if link.detach(connection, why, hung_up) && !link.is_over() {
-            tracing::debug!(peer = %link.peer, why, "the connection broke");
+            self.inbox.broke(&link.peer, why);
             self.news.notify_one();
         }
     }
@@ -347,7 +348,6 @@ impl Roster {
             links.remove(&link.peer);
         }
         drop(links);
-        tracing::debug!(peer = %link.peer, why, "down");
         // A thread that is delivering a message of it finishes first; later ones see that the link is over.
         link.settle();
         let task = link.hello().task.clone();

@@ -333,6 +333,7 @@ async fn write(socket: &mut PeerStream, link: &Link, number: u64, message: &Bulk
     for part in parts {
         for chunk in part.chunks(WRITE_BYTES) {
             socket.write_all(chunk).await?;
+            link.traffic.sent(chunk.len());
         }
     }
     socket.flush().await
@@ -480,6 +481,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
         Err(error) => return Err(Unread::Broken(error)),
     }
     socket.read_exact(&mut prefix[1..]).await?;
+    link.traffic.received(PREFIX_BYTES);
     let prefix = Prefix::decode(&prefix, MAX_MESSAGE_BYTES).map_err(|failure| Unread::Wrong(failure.message))?;
     if prefix.kind != Kind::Message {
         return Err(Unread::Wrong("a bulk stream carries messages only".to_owned()));
@@ -499,6 +501,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
         let start = header.len();
         header.resize(prefix.header_bytes.min(start + HEADER_STEP_BYTES), 0);
         socket.read_exact(&mut header[start..]).await?;
+        link.traffic.received(header.len() - start);
     }
     let header = frame::decode_header(&header, prefix.payload_bytes).map_err(|f| Unread::Wrong(f.message))?;
     drop(reserved);
@@ -514,7 +517,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
     for tensor in header.tensors {
         // Its memory is allocated as a whole before its first byte is read.
         reserved.taken(tensor.payload_bytes().map_err(io::Error::other)?);
-        tensors.push(read_tensor(socket, tensor).await?);
+        tensors.push(read_tensor(socket, link, tensor).await?);
     }
     Ok(Some((prefix, Envelope { message: header.message, tensors })))
 }
@@ -536,27 +539,29 @@ async fn pass_over(socket: &mut PeerStream, bytes: usize) -> io::Result<()> {
 }
 
 /// Reads a tensor into the memory it then keeps.
-async fn read_tensor(socket: &mut PeerStream, header: TensorHeader) -> io::Result<Tensor> {
+async fn read_tensor(socket: &mut PeerStream, link: &Link, header: TensorHeader) -> io::Result<Tensor> {
     let bytes = header.payload_bytes().map_err(io::Error::other)?;
     if let Some(strings) = header.strings {
         return Tensor::new(header.shape, frame::string_data(strings)).map_err(io::Error::other);
     }
     if header.dtype == DType::Bool {
-        let flags = read_elements::<u8>(socket, bytes).await?;
+        let flags = read_elements::<u8>(socket, link, bytes).await?;
         return Tensor::from_bytes(DType::Bool, header.shape, &flags).map_err(io::Error::other);
     }
     let count = bytes / header.dtype.size().unwrap_or(1);
-    let data = with_number!(header.dtype, T => T::into_data(read_elements::<T>(socket, count).await?));
+    let data = with_number!(header.dtype, T => T::into_data(read_elements::<T>(socket, link, count).await?));
     let data = data.ok_or_else(|| io::Error::other(format!("a {} does not travel as bytes", header.dtype)))?;
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }
 
-async fn read_elements<T: AnyBitPattern>(socket: &mut PeerStream, count: usize) -> io::Result<Vec<T>> {
+async fn read_elements<T: AnyBitPattern>(socket: &mut PeerStream, link: &Link, count: usize) -> io::Result<Vec<T>> {
     let mut incoming = Incoming::new(count).map_err(io::Error::other)?;
     while incoming.has_remaining_mut() {
-        if socket.read_buf(&mut incoming).await? == 0 {
+        let read = socket.read_buf(&mut incoming).await?;
+        if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        link.traffic.received(read);
     }
     incoming.finish().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

@@ -66,7 +66,7 @@ impl ToMaster {
     fn flow(&self) -> Option<Flow> {
         match self {
             ToMaster::Request { id, request } => Some(match request {
-                Request::Run { .. } | Request::Explain { .. } => Flow::Request(id.0),
+                Request::Run { .. } | Request::Explain { .. } | Request::Ask(_) => Flow::Request(id.0),
                 Request::Feed { run, .. } | Request::Cancel { run, .. } => Flow::Request(run.0),
                 Request::Open { session, .. }
                 | Request::Extend { session, .. }

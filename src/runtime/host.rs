@@ -9,11 +9,13 @@ use std::sync::Arc;
 pub(super) use self::by_hand::Chore;
 
 use crate::device::Task;
+use crate::events::Events;
 use crate::exec::{Device, Offer, Resources};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
-use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToMaster, ToWorker};
+use crate::protocol::{DeviceInfo, Envelope, Message, Peer, Request, ToClient, ToMaster, ToWorker};
 use crate::runtime::client::Client;
+use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Limits, Master};
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
@@ -21,23 +23,50 @@ use crate::tensor::Tensor;
 
 pub(crate) struct Host {
     pub client: Arc<Client>,
+    pub events: Arc<Events>,
     task: Option<Task>,
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
-    worker: Option<Worker>,
-    master: Option<Master>,
+    worker: Option<Arc<Worker>>,
+    master: Option<Arc<Master>>,
+    inspector: Arc<Inspector>,
 }
 
 impl Host {
     /// A host for `task`, or for a client alone. `resources` are what its graphs keep and may touch.
     pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
-        let resources = resources.watched();
+        let (resources, events) = (resources.watched(), Events::new());
+        let worker = task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources)));
+        let master =
+            task.map(|task| Master::new(task.clone(), Arc::clone(router), Limits::default(), Arc::clone(&events)));
+        Host::of(task, router, resources, worker, master, events)
+    }
+
+    fn of(
+        task: Option<&Task>,
+        router: &Arc<dyn Router>,
+        resources: Arc<Resources>,
+        worker: Option<Worker>,
+        master: Option<Master>,
+        events: Arc<Events>,
+    ) -> Self {
+        let (worker, master) = (worker.map(Arc::new), master.map(Arc::new));
+        let inspector = Inspector::new(
+            task.cloned(),
+            Arc::clone(router),
+            Arc::clone(&resources),
+            worker.as_ref(),
+            master.as_ref(),
+            Arc::clone(&events),
+        );
         Host {
             task: task.cloned(),
             router: Arc::clone(router),
             client: Client::new(Arc::clone(router)),
-            worker: task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources))),
-            master: task.map(|task| Master::new(task.clone(), Arc::clone(router), Limits::default())),
+            worker,
+            master,
+            inspector,
+            events,
             resources,
         }
     }
@@ -48,7 +77,7 @@ impl Host {
         if let Some(worker) = &self.worker {
             let resources = Arc::clone(&self.resources);
             let device = Device::open(info.name.clone(), offer.open()?, resources, worker.sink())?;
-            worker.add_device(info.name.clone(), device);
+            worker.add_device(info.clone(), device);
         }
         Ok(info)
     }
@@ -57,6 +86,9 @@ impl Host {
         let Envelope { message, tensors } = envelope;
         match message {
             Message::ToClient(message) => self.client.deliver(from, message, tensors),
+            Message::ToMaster(ToMaster::Request { id, request: Request::Ask(inquiry) }) => {
+                self.inspector.take(from, id, inquiry, tensors);
+            }
             Message::ToMaster(message) => self.to_master(from, message, tensors),
             Message::ToWorker(message) => {
                 if let Some(worker) = &self.worker {
@@ -133,10 +165,10 @@ impl Host {
     pub fn holds(&self) -> String {
         let mut held = Vec::new();
         held.extend((self.client.waits() > 0).then(|| format!("{} requests", self.client.waits())));
-        let sessions = self.master.as_ref().map_or(0, Master::sessions);
-        let runs = self.master.as_ref().map_or(0, Master::runs);
+        let sessions = self.master.as_deref().map_or(0, Master::sessions);
+        let runs = self.master.as_deref().map_or(0, Master::runs);
         held.extend((sessions > 0).then(|| format!("{sessions} sessions as their master with {runs} runs")));
-        held.extend(self.worker.as_ref().and_then(Worker::holds));
+        held.extend(self.worker.as_deref().and_then(Worker::holds));
         held.join(", ")
     }
 

@@ -15,12 +15,14 @@ use self::machine::{About, Ask, Event, Fed, Machine, Nanos, Outgoing, ToPlan};
 use self::planner::{Job, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
+use crate::events::Events;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
+use crate::protocol::event::Event as Happened;
+use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
-
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
@@ -54,31 +56,34 @@ struct State {
     task: Task,
     router: Arc<dyn Router>,
     limits: Limits,
+    events: Arc<Events>,
     sessions: Sessions,
     started: Instant,
 }
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
-    pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
-        Master::with(task, router, limits, Planner::start)
+    pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits, events: Arc<Events>) -> Self {
+        Master::with(task, router, limits, events, Planner::start)
     }
 
     fn with(
         task: Task,
         router: Arc<dyn Router>,
         limits: Limits,
+        events: Arc<Events>,
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
-        let state = Arc::new(State { task, router, limits, sessions: Sessions::new(limits), started: Instant::now() });
+        let (sessions, started) = (Sessions::new(limits), Instant::now());
+        let state = Arc::new(State { task, router, limits, events, sessions, started });
         let planner = planner(state.clone());
         Master { state, planner }
     }
 
     /// A master without threads, which plans when it is told to.
     #[cfg(test)]
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: Limits) -> Self {
-        Master::with(task, router, limits, Planner::without_threads)
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: Limits, events: Arc<Events>) -> Self {
+        Master::with(task, router, limits, events, Planner::without_threads)
     }
 
     /// The planner, for those who have it work by hand.
@@ -150,6 +155,20 @@ impl Master {
         }
     }
 
+    /// The sessions that are open, and how near the master is to its limits.
+    pub fn status(&self) -> (Vec<SessionStatus>, Vec<LimitStatus>) {
+        let now = self.state.now();
+        let sessions: Vec<SessionStatus> =
+            self.state.sessions.all().iter().map(|handle| handle.lock().machine.status(now)).collect();
+        let most_plans = sessions.iter().map(|session| session.plans as usize).max().unwrap_or(0);
+        let limits = self.state.limits;
+        let limits = vec![
+            LimitStatus::new("sessions", sessions.len(), limits.sessions),
+            LimitStatus::new("plans of one session", most_plans, limits.plans),
+        ];
+        (sessions, limits)
+    }
+
     /// How many sessions are open.
     #[cfg(test)]
     pub fn sessions(&self) -> usize {
@@ -179,6 +198,9 @@ impl Master {
 
 impl State {
     fn reply(&self, client: &Peer, id: RequestId, result: Result<Reply>) {
+        if let Err(failure) = &result {
+            note_limit(&self.events, failure);
+        }
         if let Err(failure) = self.router.send(client, ToClient::Reply { id, result }.into())
             && failure.code != Code::Unavailable
         {
@@ -215,7 +237,10 @@ impl State {
             if !is_wanted(&session.machine) {
                 return None;
             }
+            session.machine.tell_steps(self.events.are_followed());
             let to_plan = session.machine.handle(event, now);
+            // Under the lock, so that what happens to a session is noted in its order.
+            self.note(&mut session.machine);
             let sends = session.machine.has_outgoing() && !std::mem::replace(&mut session.is_sending, true);
             (to_plan, sends)
         };
@@ -223,6 +248,10 @@ impl State {
             self.empty(handle);
         }
         Some(to_plan)
+    }
+
+    fn note(&self, machine: &mut Machine) {
+        machine.take_happened().into_iter().for_each(|event| self.events.note(event));
     }
 
     fn empty(&self, handle: &Arc<Handle>) {
@@ -261,7 +290,9 @@ impl State {
         if matches!(about, About::Nothing) && failure.code != Code::Unavailable {
             tracing::warn!("{to} was not told to let go of something: {failure}");
         }
-        handle.lock().machine.handle(Event::Unsent { to, about, failure }, self.now());
+        let mut session = handle.lock();
+        session.machine.handle(Event::Unsent { to, about, failure }, self.now());
+        self.note(&mut session.machine);
     }
 
     /// Does for a client what it asks of its session.
@@ -305,7 +336,7 @@ impl State {
             Request::Explain { graph, signature, options } => {
                 self.explain(graph, &signature, &options).map(|plan| Some(Reply::Explained(Box::new(plan))))
             }
-            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } => Ok(None),
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Ask(_) => Ok(None),
         }
     }
 
@@ -317,6 +348,7 @@ impl State {
             let failure = self.sessions.no_session(handle.id);
             self.on(&handle, Event::End { failure: &failure });
         }
+        self.events.note(Happened::SessionOpened { session: id, client: client.clone() });
         Ok(())
     }
 
@@ -390,7 +422,11 @@ impl Work for State {
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes } => known(session) + nodes.len(),
             Request::Prepare { session, .. } => known(session),
-            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Close { .. } => 0,
+            Request::Run { .. }
+            | Request::Feed { .. }
+            | Request::Cancel { .. }
+            | Request::Close { .. }
+            | Request::Ask(_) => 0,
         }
     }
 
@@ -411,6 +447,13 @@ impl Work for State {
             self.close(client, handle.id, &failure);
         }
         self.reply(client, id, Err(failure));
+    }
+}
+
+/// Notes that something failed because of a limit, if that is why.
+fn note_limit(events: &Events, failure: &Failure) {
+    if failure.code == Code::ResourceExhausted {
+        events.note(Happened::LimitReached { what: failure.to_string() });
     }
 }
 

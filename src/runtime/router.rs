@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::failure::Result;
+use crate::protocol::status::NetworkStatus;
 use crate::protocol::{Cluster, Envelope, Peer};
 
 /// A way to every other participant. Called from any thread; never blocks.
@@ -27,4 +28,12 @@ pub trait Router: Send + Sync {
 
     /// Who is there now.
     fn cluster(&self) -> Arc<Cluster>;
+
+    /// How the network fares; empty where there is none.
+    fn network(&self) -> NetworkStatus {
+        NetworkStatus::default()
+    }
+
+    /// Measures how long the way to each peer and back takes, for a later [`Router::network`].
+    fn probe(&self) {}
 }

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod by_hand;
+mod status;
+mod variables;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -19,9 +21,10 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::plan::Piece;
-use crate::protocol::{Envelope, Peer, PushedValue, ToMaster, ToWorker};
+use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
+pub use status::WorkerStatus;
 
 /// Most registrations that wait to be compiled; a master has one under way at a time for each plan.
 const REGISTRATIONS: usize = 1024;
@@ -51,7 +54,7 @@ struct State {
     task: Task,
     router: Arc<dyn Router>,
     resources: Arc<Resources>,
-    devices: RwLock<BTreeMap<DeviceName, Arc<Device>>>,
+    devices: RwLock<BTreeMap<DeviceName, (Arc<Device>, DeviceInfo)>>,
     sessions: Mutex<HashMap<SessionId, WorkerSession>>,
     /// For each peer that went down and may be up for others: the sessions that may have lost values with it.
     lost_peers: Mutex<HashMap<Peer, Vec<Affected>>>,
@@ -83,6 +86,7 @@ struct Registered {
     device: Arc<Device>,
     /// How many of a `Start`'s tensors are this piece's feeds.
     feeds: usize,
+    nodes: usize,
 }
 
 impl Worker {
@@ -128,8 +132,14 @@ impl Worker {
     }
 
     /// Serves a device from now on.
-    pub fn add_device(&self, name: DeviceName, device: Device) {
-        self.state.devices.write().expect("no panic under this lock").insert(name, Arc::new(device));
+    pub fn add_device(&self, info: DeviceInfo, device: Device) {
+        let mut devices = self.state.devices.write().expect("no panic under this lock");
+        devices.insert(info.name.clone(), (Arc::new(device), info));
+    }
+
+    /// What the devices do and hold, and how near the worker is to its limits. Waits for the devices' threads, though not long.
+    pub fn status(&self) -> WorkerStatus {
+        self.state.status()
     }
 
     /// Takes a message that a master or another worker sent.
@@ -257,11 +267,11 @@ impl Drop for Worker {
 
 impl State {
     fn device(&self, name: &DeviceName) -> Option<Arc<Device>> {
-        self.devices.read().expect("no panic under this lock").get(name).cloned()
+        self.devices.read().expect("no panic under this lock").get(name).map(|(device, _)| Arc::clone(device))
     }
 
     fn all_devices(&self) -> Vec<Arc<Device>> {
-        self.devices.read().expect("no panic under this lock").values().cloned().collect()
+        self.devices.read().expect("no panic under this lock").values().map(|(device, _)| Arc::clone(device)).collect()
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, WorkerSession>> {
@@ -369,12 +379,12 @@ impl State {
         let device = self.device(&piece.device).ok_or_else(|| {
             Failure::new(Code::FailedPrecondition, format!("this task has no device {}", piece.device))
         })?;
-        let feeds = piece.feeds.len();
+        let (feeds, nodes) = (piece.feeds.len(), piece.nodes.len());
         device.register(id, piece)?;
         let mut sessions = self.sessions();
         match sessions.get_mut(&id.session).filter(|session| is_wanted(session)) {
             Some(session) => {
-                session.pieces.insert(id, Some(Registered { device, feeds }));
+                session.pieces.insert(id, Some(Registered { device, feeds, nodes }));
                 session.is_used = true;
                 Ok(())
             }

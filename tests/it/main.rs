@@ -21,5 +21,6 @@ mod ops;
 mod output;
 mod sandbox;
 mod state;
+mod status;
 mod strangers;
 mod surface;

@@ -63,13 +63,14 @@ pub const RULES: &[Rule] = &[
         pure: false,
     },
     Rule { module: "random", may_use: &[], pure: false },
+    Rule { module: "events", may_use: &["protocol", "lock"], pure: false },
     Rule { module: "descriptors", may_use: &[], pure: false },
     Rule { module: "strangers", may_use: &["descriptors", "lock"], pure: false },
     Rule {
         module: "runtime",
         may_use: &[
-            "exec", "mesh", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids",
-            "nearest", "lock", "random",
+            "exec", "mesh", "events", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure",
+            "ids", "nearest", "lock", "random",
         ],
         pure: false,
     },
@@ -211,7 +212,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "exec",
         &[
-            &["turn", "denormals"],
+            &["turn", "denormals", "busy"],
             &["kernel"],
             &["engine, burn"],
             &["host", "rows", "sums", "waiting", "sink"],
@@ -241,5 +242,5 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["grpc", "fuzz"],
         ],
     ),
-    ("runtime", &[&["router"], &["client", "worker", "master"], &["host"]]),
+    ("runtime", &[&["router"], &["client", "worker", "master"], &["inspect"], &["host"]]),
 ];

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::super::sums::{add, divide};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, Ticket, Waited, Waiter, too_many_waiters};
+use super::list::Look;
 use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Tensor};
@@ -51,6 +52,18 @@ impl Accumulator {
 
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: vec![self.dtype],
+            shape: self.shape.clone(),
+            bytes: state.as_ref().map(|state| state.sum.as_ref().map_or(0, Tensor::byte_len)),
+            length: state.as_ref().map(|state| state.count as usize),
+            version: None,
+        }
     }
 
     /// How many gradients were added since the last take.

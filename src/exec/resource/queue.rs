@@ -10,6 +10,7 @@ use self::elements::{Element, Elements, bytes, heap_bytes};
 use super::super::kernel::Dice;
 use super::super::rows::{row, stack, stack_padded};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, Ticket, Waited, Waiter, too_many_waiters};
+use super::list::Look;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
@@ -105,6 +106,18 @@ impl Queue {
     /// Whether a node that names this queue describes it as it is.
     pub fn is_as(&self, kind: Kind, types: &[DType], shapes: &[PartialShape], capacity: usize) -> bool {
         (self.kind, &self.types[..], &self.shapes[..], self.capacity) == (kind, types, shapes, capacity)
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let state = self.try_hold();
+        Look {
+            dtypes: self.types.clone(),
+            shape: if let [shape] = &self.shapes[..] { shape.clone() } else { PartialShape::UNKNOWN },
+            bytes: state.as_ref().map(|state| state.elements.bytes()),
+            length: state.as_ref().map(|state| state.elements.len()),
+            version: None,
+        }
     }
 
     /// Elements in the queue.

@@ -3,9 +3,10 @@
 use std::sync::{Mutex, MutexGuard};
 
 use super::super::engine::Value;
+use super::list::{Look, element_bytes};
 use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
-use crate::tensor::{DType, PartialShape};
+use crate::tensor::{DType, PartialShape, Shape};
 
 /// A variable: a name, a type and the value it has now, if any.
 #[derive(Debug)]
@@ -14,12 +15,28 @@ pub(in crate::exec) struct Variable {
     pub dtype: DType,
     /// What the graph says of its shape.
     pub shape: PartialShape,
-    value: Mutex<Option<Value>>,
+    place: Mutex<Place>,
+}
+
+/// What a variable holds.
+#[derive(Debug, Default)]
+pub(in crate::exec) struct Place {
+    pub value: Option<Value>,
+    /// How often it was changed.
+    version: u64,
+}
+
+impl Place {
+    /// Puts another value there, or the changed one back.
+    pub fn set(&mut self, value: Value) {
+        self.value = Some(value);
+        self.version += 1;
+    }
 }
 
 impl Variable {
     pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
-        Variable { name, dtype, shape, value: Mutex::new(None) }
+        Variable { name, dtype, shape, place: Mutex::default() }
     }
 
     /// The value it has now.
@@ -27,21 +44,83 @@ impl Variable {
     /// # Errors
     /// FailedPrecondition if it has none yet.
     pub fn read(&self) -> Result<Value> {
-        self.hold().clone().ok_or_else(|| self.uninitialized())
+        self.hold().value.clone().ok_or_else(|| self.uninitialized())
     }
 
     pub fn is_initialized(&self) -> bool {
-        self.hold().is_some()
+        self.hold().value.is_some()
     }
 
     /// Bytes of its value; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
-        self.value.try_lock().ok().and_then(|value| value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
+        self.place.try_lock().ok().and_then(|place| place.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }
 
     /// Its place, for reading and writing while nobody else can.
-    pub fn hold(&self) -> MutexGuard<'_, Option<Value>> {
-        lock(&self.value)
+    pub fn hold(&self) -> MutexGuard<'_, Place> {
+        lock(&self.place)
+    }
+
+    /// The value it has now, and its version.
+    ///
+    /// # Errors
+    /// As [`Variable::read`].
+    pub fn read_with_version(&self) -> Result<(Value, u64)> {
+        let place = self.hold();
+        let value = place.value.clone().ok_or_else(|| self.uninitialized())?;
+        Ok((value, place.version))
+    }
+
+    /// Sets it, if it has the `expected` version; its version then.
+    ///
+    /// # Errors
+    /// Aborted where it has another version.
+    pub fn set_if(&self, expected: Option<u64>, value: Value) -> Result<u64> {
+        let mut place = self.hold();
+        if let Some(expected) = expected.filter(|&expected| expected != place.version) {
+            let why = format!("variable {} has version {}, and not {expected}", self.name, place.version);
+            return Err(Failure::new(Code::Aborted, why));
+        }
+        place.set(value);
+        Ok(place.version)
+    }
+
+    /// Whether a value of this type can be assigned to it.
+    ///
+    /// # Errors
+    /// InvalidArgument where it holds another type.
+    pub fn check_dtype(&self, dtype: DType) -> Result<()> {
+        if self.dtype == dtype {
+            return Ok(());
+        }
+        let why = format!("variable {} holds {}, which {dtype} cannot be assigned to", self.name, self.dtype);
+        Err(Failure::invalid(why))
+    }
+
+    /// Whether a value of this shape is one that the graph lets it have.
+    ///
+    /// # Errors
+    /// InvalidArgument where it is not.
+    pub fn check_shape(&self, shape: &Shape) -> Result<()> {
+        if self.shape.admits(shape) {
+            return Ok(());
+        }
+        let wanted = &self.shape;
+        let why = format!("Trying to assign to variable with tensor with wrong shape. Expected {wanted} got {shape}");
+        Err(Failure::invalid(why))
+    }
+
+    /// What it is, for those who ask from outside.
+    pub fn look(&self) -> Look {
+        let place = self.place.try_lock().ok();
+        let value = place.as_ref().and_then(|place| place.value.as_ref());
+        Look {
+            dtypes: vec![self.dtype],
+            shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
+            bytes: place.as_ref().map(|place| place.value.as_ref().map_or(0, element_bytes)),
+            length: None,
+            version: place.as_ref().map(|place| place.version),
+        }
     }
 
     pub fn uninitialized(&self) -> Failure {

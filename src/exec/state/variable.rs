@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
-use super::super::resource::{Resource, Variable};
+use super::super::resource::{Place, Resource, Variable};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use super::named::{Named, Site};
@@ -82,43 +82,32 @@ fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
     simple(move |mut inputs, call| {
         let variable = inputs.variable(0)?;
         let value = inputs.value(1)?;
-        check_dtype(&variable, value.dtype())?;
+        variable.check_dtype(value.dtype())?;
         let value = match value {
             Value::Host(tensor) => call.engine.keep(tensor)?,
             kept => kept,
         };
         let mut place = variable.hold();
         if checks {
-            check_shape(&variable, place.as_ref(), value.shape(), is_ref)?;
+            check_shape(&variable, place.value.as_ref(), value.shape(), is_ref)?;
         }
-        *place = Some(value);
+        place.set(value);
         drop(place);
         Ok(if is_ref { one(Token::Ref(variable)) } else { nothing() })
     })
 }
 
-fn check_dtype(variable: &Variable, dtype: DType) -> Result<()> {
-    if variable.dtype == dtype {
-        return Ok(());
-    }
-    let why = format!("variable {} holds {}, which {dtype} cannot be assigned to", variable.name, variable.dtype);
-    Err(Failure::invalid(why))
-}
-
 /// Holds the shape of a value against the variable's: a reference asks for that of the value which it has now.
 fn check_shape(variable: &Variable, now: Option<&Value>, shape: &Shape, is_ref: bool) -> Result<()> {
-    let wanted = match now {
-        Some(value) if is_ref => PartialShape::from(value.shape()),
-        _ => variable.shape.clone(),
-    };
+    if !is_ref {
+        return variable.check_shape(shape);
+    }
+    let wanted = now.map_or_else(|| variable.shape.clone(), |value| PartialShape::from(value.shape()));
     if wanted.admits(shape) {
         return Ok(());
     }
-    Err(Failure::invalid(if is_ref {
-        format!("Assign requires shapes of both tensors to match. lhs shape= {wanted} rhs shape= {shape}")
-    } else {
-        format!("Trying to assign to variable with tensor with wrong shape. Expected {wanted} got {shape}")
-    }))
+    let why = format!("Assign requires shapes of both tensors to match. lhs shape= {wanted} rhs shape= {shape}");
+    Err(Failure::invalid(why))
 }
 
 fn assign_by(node: &KernelNode, engine: &dyn Engine, adds: bool) -> Result<Option<StateOp>> {
@@ -155,7 +144,7 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
         let variable = inputs.variable(0)?;
         // Held throughout: of two steps that count at the same time, each gets a number of its own.
         let mut place = variable.hold();
-        let before = place.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
+        let before = place.value.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
         let count = before.to_i64()?;
         if count >= limit {
             return Err(Failure::new(Code::OutOfRange, format!("Reached limit of {limit}")));
@@ -164,7 +153,7 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
             DType::I32 => Tensor::scalar((count + 1) as i32),
             _ => Tensor::scalar(count + 1),
         };
-        *place = Some(after.into());
+        place.set(after.into());
         Ok(one(before))
     })
 }
@@ -216,17 +205,17 @@ fn change(
     }
     let mut rest: Values = (count..inputs.0.len()).map(|i| inputs.value(i)).collect::<Result<_>>()?;
     let mut places = hold(&variables);
-    if let Some(i) = places.iter().position(|place| place.is_none()) {
+    if let Some(i) = places.iter().position(|place| place.value.is_none()) {
         return Err(variables[i].uninitialized());
     }
     if let Some(kernel) = fast
-        && !kernel.leaves(places.iter().map(|place| place.as_ref()).chain(rest.iter().map(Some)))
+        && !kernel.leaves(places.iter().map(|place| place.value.as_ref()).chain(rest.iter().map(Some)))
     {
-        let values = places.iter().filter_map(|place| (**place).clone()).chain(rest).collect();
+        let values = places.iter().filter_map(|place| place.value.clone()).chain(rest).collect();
         match (kernel.run)(values)? {
             EngineOutcome::Done(values) => {
                 for (place, value) in places.iter_mut().zip(values) {
-                    **place = Some(value);
+                    place.set(value);
                 }
                 drop(places);
                 return Ok(answer(variables, is_ref));
@@ -240,7 +229,7 @@ fn change(
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());
     for place in &mut places {
-        match take_to_host(place) {
+        match take_to_host(&mut place.value) {
             Ok(tensor) => values.extend(tensor),
             Err(failure) => {
                 result = Err(failure);
@@ -253,7 +242,7 @@ fn change(
     }
     for (place, tensor) in places.iter_mut().zip(values) {
         match engine.keep(tensor) {
-            Ok(value) => **place = Some(value),
+            Ok(value) => place.set(value),
             Err(failure) => result = result.and(Err(failure)),
         }
     }
@@ -263,10 +252,10 @@ fn change(
 
 /// The places of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
 /// is: so no two wait for each other.
-fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Option<Value>>; 4]> {
+fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Place>; 4]> {
     let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
     order.sort_unstable_by_key(|&i| Arc::as_ptr(&variables[i]));
-    let mut places: SmallVec<[Option<MutexGuard<Option<Value>>>; 4]> = variables.iter().map(|_| None).collect();
+    let mut places: SmallVec<[Option<MutexGuard<Place>>; 4]> = variables.iter().map(|_| None).collect();
     for i in order {
         places[i] = Some(variables[i].hold());
     }

@@ -51,6 +51,8 @@ struct PieceState {
     /// The step under way.
     current: Option<u64>,
     runs: VecDeque<StepRange>,
+    /// Steps that it has run.
+    ran: u64,
     is_queued: bool,
     /// What came for the step while the body was out.
     held: Vec<Awaited>,
@@ -165,8 +167,8 @@ impl Table {
             Message::Release { session } => self.release(session),
             Message::Wake { ticket, result } => self.wake(ticket, result),
             Message::Back { turn, result } => self.back(turn, result),
-            Message::Count { reply } => {
-                let _gone = reply.send(self.holds());
+            Message::Count { most, reply } => {
+                let _gone = reply.send(self.load(most));
             }
             Message::Largest { reply } => {
                 let _gone = reply.send(self.most_held());
@@ -190,6 +192,7 @@ impl Table {
             signal: Arc::default(),
             current: None,
             runs: VecDeque::new(),
+            ran: 0,
             is_queued: false,
             held: Vec::new(),
         };
@@ -287,7 +290,7 @@ impl Table {
             Ok(Progress::Waits) => {}
             Ok(Progress::Yields) => self.queue(id),
             Ok(Progress::Done(fetches)) => {
-                if let Some(step) = self.end_step(id) {
+                if let Some(step) = self.end_step(id, true) {
                     self.place.sink.done(id, step, fetches);
                 }
                 self.begin(id);
@@ -312,10 +315,11 @@ impl Table {
         sink.flush();
     }
 
-    /// Forgets the step under way of a piece.
-    fn end_step(&mut self, id: PieceId) -> Option<StepId> {
+    /// Forgets the step under way of a piece, which has run or is given up.
+    fn end_step(&mut self, id: PieceId, has_run: bool) -> Option<StepId> {
         let piece = self.pieces.get_mut(&id)?;
         let number = piece.current.take()?;
+        piece.ran += u64::from(has_run);
         match &mut piece.body {
             Some(body) => body.step.cancel(&body.program.code, &self.place.parked),
             None => {
@@ -334,7 +338,7 @@ impl Table {
 
     /// Forgets the step under way of a piece and those that would have followed it.
     fn end_run(&mut self, id: PieceId) -> Option<StepId> {
-        let step = self.end_step(id)?;
+        let step = self.end_step(id, false)?;
         let run = self.pieces.get_mut(&id).and_then(|piece| piece.runs.pop_front());
         if let Some(run) = run.filter(|run| run.next < run.end) {
             self.forget(id.session, run.next..run.end);

@@ -15,15 +15,10 @@ pub enum Chore {
 
 impl Host {
     pub fn by_hand(task: &Task, router: &Arc<dyn Router>, resources: Resources, limits: Limits) -> Self {
-        let resources = resources.watched();
-        Host {
-            task: Some(task.clone()),
-            router: Arc::clone(router),
-            client: Client::new(Arc::clone(router)),
-            worker: Some(Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources))),
-            master: Some(Master::by_hand(task.clone(), Arc::clone(router), limits)),
-            resources,
-        }
+        let (resources, events) = (resources.watched(), Events::new());
+        let worker = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
+        let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events));
+        Host::of(Some(task), router, resources, Some(worker), Some(master), events)
     }
 
     /// Serves a device that has no threads.
@@ -32,7 +27,7 @@ impl Host {
         if let Some(worker) = &self.worker {
             let resources = Arc::clone(&self.resources);
             let device = Device::by_hand(info.name.clone(), offer.open()?, resources, worker.sink())?;
-            worker.add_device(info.name.clone(), device);
+            worker.add_device(info.clone(), device);
         }
         Ok(info)
     }

@@ -18,6 +18,8 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Addition, Graph};
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
+use crate::protocol::event::Event as Happened;
+use crate::protocol::status::SessionStatus;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
@@ -87,6 +89,13 @@ pub(super) struct Machine {
     runs: Runs,
     /// When its client last asked for something.
     used: Nanos,
+    /// When it was opened.
+    opened: Nanos,
+    /// Steps that are done, of all its runs.
+    steps_done: u64,
+    /// What happened, for those who follow; of steps only if they are told.
+    happened: Vec<Happened>,
+    tells_steps: bool,
     /// What is to be sent, first what was decided first.
     outbox: Outgoing,
     /// It has ended; whoever still holds it does nothing more with it.
@@ -111,6 +120,10 @@ impl Machine {
             plans: Plans::new(limits),
             runs: Runs::default(),
             used: now,
+            opened: now,
+            steps_done: 0,
+            happened: Vec::new(),
+            tells_steps: false,
             outbox: Outgoing::new(),
             is_over: false,
             next_piece: 0,
@@ -189,6 +202,38 @@ impl Machine {
     pub fn is_idle(&self) -> bool {
         let is_asked = |plan: &Prepared| matches!(plan.registration, Registration::Waiting { .. });
         self.runs.is_empty() && !self.plans.iter().any(is_asked)
+    }
+
+    /// How it fares, for people.
+    pub fn status(&self, now: Nanos) -> SessionStatus {
+        let since = |then: Nanos| now.saturating_sub(then) / 1_000_000;
+        SessionStatus {
+            id: self.id,
+            client: self.client.clone(),
+            age_ms: since(self.opened),
+            idle_ms: since(self.used),
+            plans: self.plans.len() as u64,
+            runs: self.runs.len() as u64,
+            steps: self.steps_done,
+            steps_per_second: 0.0,
+        }
+    }
+
+    /// From now on it tells what happens to its steps, or does not.
+    pub fn tell_steps(&mut self, tells_steps: bool) {
+        self.tells_steps = tells_steps;
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_happened(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.happened)
+    }
+
+    /// Tells that something was refused because of a limit, if that is why.
+    fn tell_limit(&mut self, failure: &Failure) {
+        if failure.code == Code::ResourceExhausted {
+            self.happened.push(Happened::LimitReached { what: failure.to_string() });
+        }
     }
 
     fn send(&mut self, to: Peer, envelope: impl Into<Envelope>) {
@@ -414,6 +459,7 @@ impl Machine {
                 open.extend(requests);
             }
         }
+        self.happened.push(Happened::SessionEnded { session: self.id, why: failure.message.clone() });
         self.plans.clear();
         open.sort_unstable();
         for request in open {

@@ -189,7 +189,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
         | Request::Feed { session, .. }
         | Request::Cancel { session, .. }
         | Request::Close { session } => Some(*session),
-        Request::Explain { .. } => None,
+        Request::Explain { .. } | Request::Ask(_) => None,
     }
 }
 

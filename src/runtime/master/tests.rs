@@ -103,7 +103,7 @@ fn bench(limits: Limits) -> Bench {
         whims: Mutex::default(),
         changed: Condvar::new(),
     });
-    let master = Master::new(Task::new("t", 0), network.clone(), limits);
+    let master = Master::new(Task::new("t", 0), network.clone(), limits, crate::events::Events::new());
     Bench { master, network, sent, requests: 0 }
 }
 

@@ -10,7 +10,7 @@ use crate::exec::HostEngine;
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
 use crate::plan::{PlanOptions, Signature, plan};
-use crate::protocol::{Cluster, Member, Message};
+use crate::protocol::{Cluster, DeviceInfo, Member, Message};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -74,7 +74,8 @@ fn bench() -> Bench {
     let worker = Worker::new(task.clone(), network.clone(), resources.clone());
     let name = task.device(DeviceKind::Cpu, 0);
     let device = Device::open(name.clone(), Box::new(HostEngine), resources, worker.sink()).unwrap();
-    worker.add_device(name.clone(), device);
+    let info = DeviceInfo { name: name.clone(), backend: "host".into(), description: String::new() };
+    worker.add_device(info, device);
     let text = r#"{ "version": 1, "nodes": { "x": 2, "y": { "op": "Neg", "inputs": ["x"] } } }"#;
     let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
     let signature = Signature { fetches: vec!["y".to_owned()], ..Signature::default() };

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use super::super::super::held::Tally;
-use super::super::super::mailbox::Holds;
-use super::{PieceState, Table};
+use super::super::super::mailbox::{Holds, Load};
+use super::{Awaited, PieceState, Table};
 use crate::failure::Held;
+use crate::ids::PieceId;
 
 impl Table {
     /// What takes the most memory of all that this device's steps hold, but for those that have their turn.
@@ -34,7 +35,27 @@ impl Table {
         waiting.chain(running).chain(constants).max_by_key(|held| held.bytes)
     }
 
-    pub(super) fn holds(&self) -> Holds {
+    /// What the device holds, and the pieces, `most` of them, that ran most steps.
+    pub(super) fn load(&self, most: usize) -> Load {
+        let mut ran: Vec<(PieceId, u64)> = self.pieces.iter().map(|(&id, piece)| (id, piece.ran)).collect();
+        if ran.len() > most && most > 0 {
+            ran.select_nth_unstable_by_key(most - 1, |&(_, steps)| std::cmp::Reverse(steps));
+        }
+        ran.truncate(most);
+        Load { holds: self.holds(), ran }
+    }
+
+    /// Values that came from elsewhere and that nothing has taken yet, but for those of a step that has its turn.
+    fn parked_values(&self) -> usize {
+        let early = self.sessions.values().flat_map(|session| session.early.values()).map(|parked| parked.len());
+        let is_value = |awaited: &&Awaited| matches!(awaited, Awaited::Pushed(_));
+        let held = self.pieces.values().map(|piece| {
+            piece.held.iter().filter(is_value).count() + piece.body.as_ref().map_or(0, |body| body.step.parked_values())
+        });
+        early.chain(held).sum()
+    }
+
+    fn holds(&self) -> Holds {
         let waiting = |piece: &PieceState| piece.runs.iter().map(|run| (run.end - run.next) as usize).sum::<usize>();
         Holds {
             sessions: self.sessions.len(),
@@ -42,6 +63,7 @@ impl Table {
             steps: self.ending
                 + self.pieces.values().map(waiting).sum::<usize>()
                 + self.sessions.values().map(|session| session.steps.len() + session.early.len()).sum::<usize>(),
+            parked_values: self.parked_values(),
             parked_bytes: self.place.parked.load(Ordering::Relaxed),
         }
     }

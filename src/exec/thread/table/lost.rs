@@ -70,8 +70,8 @@ impl Table {
                 self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
             }
             Message::Release { session } => self.place.resources.release(session),
-            Message::Count { reply } => {
-                let _gone = reply.send(self.holds());
+            Message::Count { most, reply } => {
+                let _gone = reply.send(self.load(most));
             }
             Message::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
             Message::Overflow { .. }

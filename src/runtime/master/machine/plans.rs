@@ -115,6 +115,10 @@ impl Plans {
         self.plans.get_mut(&number)
     }
 
+    pub fn len(&self) -> usize {
+        self.plans.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Prepared> {
         self.plans.values()
     }

@@ -11,6 +11,7 @@ use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result, Stage};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
 use crate::plan::Signature;
+use crate::protocol::event::Event as Happened;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
 use crate::tensor::Tensor;
 
@@ -195,6 +196,19 @@ impl Run {
         pairs.iter().any(|pair| self.meets.contains(pair)).then_some((one, other))
     }
 
+    /// Tells which steps are done, and which began after that: each the first, on the session's count, and how many.
+    fn tell_steps(&self, session: SessionId, done: (u64, u64), begun: (u64, u64), happened: &mut Vec<Happened>) {
+        // The client counts the steps of its run.
+        let of_run = |step: u64| step - self.first + 1;
+        let run = self.request;
+        if done.1 > 0 {
+            happened.push(Happened::StepsDone { session, run, first: of_run(done.0), count: done.1 });
+        }
+        if begun.1 > 0 {
+            happened.push(Happened::StepsBegun { session, run, first: of_run(begun.0), count: begun.1 });
+        }
+    }
+
     fn first_open(&self) -> u64 {
         self.next - self.open.len() as u64
     }
@@ -317,6 +331,9 @@ impl Machine {
         plan.runs += 1;
         self.runs.steps = end - 1;
         run.advance(&mut self.outbox);
+        if self.tells_steps {
+            run.tell_steps(self.id, (first, 0), (first, run.next - first), &mut self.happened);
+        }
         self.runs.by_request.insert(request, first);
         self.runs.runs.insert(first, run);
         Ok(())
@@ -332,6 +349,9 @@ impl Machine {
     /// Gives up the run of that first step and answers the client.
     pub(super) fn fail_run(&mut self, first: u64, failure: &Failure) {
         let Some(run) = self.runs.remove(first) else { return };
+        self.tell_limit(failure);
+        let (session, why) = (self.id, failure.to_string());
+        self.happened.push(Happened::RunFailed { session, run: run.request, why });
         run.abort(self.id, failure, &mut self.outbox);
         self.answer(run.request, Err(failure.clone()));
         let unneeded = self.plans.run_over(run.plan);
@@ -370,7 +390,14 @@ impl Machine {
     pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
-        if run.done(&self.client, piece, step, tensors, now, &mut self.outbox) {
+        let (done_before, begun_before) = (run.first_open(), run.next);
+        let is_over = run.done(&self.client, piece, step, tensors, now, &mut self.outbox);
+        let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
+        self.steps_done += done;
+        if self.tells_steps {
+            run.tell_steps(self.id, (done_before, done), (begun_before, begun), &mut self.happened);
+        }
+        if is_over {
             let plan = run.plan;
             self.runs.remove(first);
             let unneeded = self.plans.run_over(plan);

@@ -1,0 +1,73 @@
+//! `meshtf events`: what happens on a node.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::reach::{Deadline, MeshArgs};
+use super::signals::interrupted;
+use super::{Exit, Outcome, Trouble, output};
+use crate::device::Task;
+use crate::node::Node;
+use crate::protocol::event::Noted;
+
+/// How often a node is asked for what is new.
+const ASK_EVERY: Duration = Duration::from_millis(300);
+
+/// Follow what happens on a node
+///
+/// Prints the last events that the node keeps (1024 at most), and then each as it comes, until Ctrl-C. The first number is the
+/// event's. Single steps are not among them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf events ps/0
+  meshtf events ps/0 --now                       what has happened so far, and no more
+  meshtf events ps/0 --json | jq 'select(.event == \"run_failed\")'")]
+pub struct Args {
+    /// Task whose node to follow
+    task: Task,
+    /// Print what has happened so far, and end
+    #[arg(long)]
+    now: bool,
+    /// Print an object a line: number, unix_ms, event, text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+pub(super) async fn events(args: Args) -> Outcome {
+    let node = args.mesh.reach(std::slice::from_ref(&args.task), Deadline::after(None)).await?;
+    let outcome = tokio::select! {
+        outcome = follow(&node, &args) => outcome,
+        trouble = interrupted() => Err(trouble),
+    };
+    node.close().await;
+    outcome
+}
+
+async fn follow(node: &Node, args: &Args) -> Outcome {
+    let mut after = 0;
+    loop {
+        let events = node.events_of(Some(&args.task), after).await?;
+        events.iter().try_for_each(|noted| show(noted, args.json))?;
+        match events.last() {
+            Some(last) => after = last.number,
+            None if args.now => return Ok(Exit::Ok),
+            None => tokio::time::sleep(ASK_EVERY).await,
+        }
+    }
+}
+
+fn show(noted: &Noted, as_json: bool) -> Result<(), Trouble> {
+    let Noted { number, unix_ms, event } = noted;
+    if as_json {
+        let object = json!({ "number": number, "unix_ms": unix_ms, "event": event.name(), "text": event.to_string() });
+        return output::line(&object.to_string());
+    }
+    // The time of day, as UTC.
+    let seconds = unix_ms / 1000 % 86400;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    output::line(&format!("{number:>6} {hours:02}:{minutes:02}:{:02}Z {event}", seconds % 60))
+}

@@ -1,0 +1,326 @@
+//! `meshtf status`: how nodes fare.
+
+use serde_json::{Value, json};
+
+use super::reach::{Deadline, MeshArgs, seconds};
+use super::table::{duration, short_peer, table};
+use super::{Exit, Outcome, Trouble, output};
+use crate::device::Task;
+use crate::memory::Bytes;
+use crate::node::Node;
+use crate::protocol::status::{
+    DeviceStatus, LimitStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, PieceStatus, ResourceStatus,
+    SessionStatus,
+};
+use crate::tensor::PartialShape;
+
+/// Show how nodes fare
+///
+/// What a node says of itself: the sessions whose master it is and how fast their steps run, the pieces of graphs that it
+/// runs, its devices, its variables and queues, its peers, and how near it is to its limits. Rates are of the last quarter of a
+/// second to 5 s. Long lists are cut, and say so.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf status                       every node that is up
+  meshtf status ps/0
+  meshtf status --json | jq '.[] | {task, busy: [.devices[].busy_share]}'
+  meshtf status worker/1 --json | jq '.[0].sessions.items[].steps_per_second'")]
+pub struct Args {
+    /// Task whose node to ask [default: every node that is up]
+    #[arg(value_name = "TASK")]
+    task: Option<Task>,
+    /// Print a list of objects, one for each node
+    #[arg(long)]
+    json: bool,
+    /// Give up after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<std::time::Duration>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+pub(super) async fn status(args: Args) -> Outcome {
+    let deadline = Deadline::after(args.timeout);
+    let named: Vec<Task> = args.task.iter().cloned().collect();
+    let node = args.mesh.reach(&named, deadline).await?;
+    let outcome = deadline.within(show(&node, named, args.json)).await;
+    node.close().await;
+    outcome
+}
+
+async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {
+    if tasks.is_empty() {
+        tasks = node.cluster().tasks().cloned().collect();
+    }
+    let asked = futures::future::join_all(tasks.iter().map(|task| node.status(Some(task)))).await;
+    let mut troubles: Vec<Trouble> = Vec::new();
+    let mut told = Vec::new();
+    for (task, answer) in tasks.iter().zip(asked) {
+        match answer {
+            Ok(status) => told.push((task, status)),
+            Err(failure) => troubles.push(failure.into()),
+        }
+    }
+    if as_json {
+        output::json_value(&told.iter().map(|(task, status)| node_json(task, status)).collect())?;
+    } else {
+        let texts: Vec<String> = told.iter().map(|(task, status)| node_text(task, status)).collect();
+        if !texts.is_empty() {
+            output::line(&texts.join("\n\n\n"))?;
+        }
+    }
+    // What one node does not say is no reason to be silent about the others.
+    let last = troubles.pop();
+    troubles.iter().for_each(|trouble| eprintln!("meshtf: {trouble}"));
+    last.map_or(Ok(Exit::Ok), Err)
+}
+
+fn node_text(task: &Task, status: &NodeStatus) -> String {
+    let identity = &status.identity;
+    let mesh = identity.mesh.as_ref().map_or_else(String::new, |mesh| format!(" of mesh {mesh}"));
+    let title = format!("{task}{mesh}, meshtf {}, up {}", identity.version, duration(identity.up_ms / 1000));
+    let parts = [
+        Some(title),
+        part(&status.devices, &DEVICES, device_row),
+        part(&status.sessions, &SESSIONS, session_row),
+        part(&status.pieces, &PIECES, piece_row),
+        part(&status.resources, &RESOURCES, resource_row),
+        part(&status.peers, &PEERS, peer_row),
+        Some(table(&["LIMIT", "USED", "OF", ""], status.limits.iter().map(limit_row))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+}
+
+/// A table, and how much of it is left out; nothing where there is nothing.
+fn part<T>(listed: &Listed<T>, header: &[&str], row: fn(&T) -> Vec<String>) -> Option<String> {
+    if listed.items.is_empty() {
+        return None;
+    }
+    let mut text = table(header, listed.items.iter().map(row));
+    if listed.left_out() > 0 {
+        text.push_str(&format!("\nand {} more", listed.left_out()));
+    }
+    Some(text)
+}
+
+const DEVICES: [&str; 6] = ["DEVICE", "BACKEND", "BUSY", "PIECES", "WAITING", "MEMORY"];
+
+fn device_row(device: &DeviceStatus) -> Vec<String> {
+    let waiting = match device.parked_values {
+        0 if device.parked_bytes == 0 => "-".to_owned(),
+        values => format!("{values} values, {}", Bytes(device.parked_bytes as usize)),
+    };
+    let memory = match device.memory {
+        None => "unknown".to_owned(),
+        Some(MemoryStatus { used, free: None }) => Bytes(used as usize).to_string(),
+        Some(MemoryStatus { used, free: Some(free) }) => {
+            format!("{}, {} free", Bytes(used as usize), Bytes(free as usize))
+        }
+    };
+    vec![
+        format!("{}:{}", device.name.kind.name(), device.name.index),
+        format!("{} ({})", device.backend, device.description),
+        format!("{:.0} %", 100.0 * device.busy_share),
+        device.pieces.to_string(),
+        waiting,
+        memory,
+    ]
+}
+
+const SESSIONS: [&str; 7] = ["SESSION", "CLIENT", "AGE", "PLANS", "RUNS", "STEPS", "STEPS/S"];
+
+fn session_row(session: &SessionStatus) -> Vec<String> {
+    vec![
+        session.id.to_string(),
+        short_peer(session.client.as_str()),
+        duration(session.age_ms / 1000),
+        session.plans.to_string(),
+        session.runs.to_string(),
+        session.steps.to_string(),
+        rate(session.steps_per_second),
+    ]
+}
+
+const PIECES: [&str; 5] = ["PIECE OF SESSION", "NUMBER", "DEVICE", "NODES", "STEPS"];
+
+fn piece_row(piece: &PieceStatus) -> Vec<String> {
+    vec![
+        piece.session.to_string(),
+        piece.number.to_string(),
+        format!("{}:{}", piece.device.kind.name(), piece.device.index),
+        piece.nodes.to_string(),
+        piece.steps.to_string(),
+    ]
+}
+
+pub(super) const RESOURCES: [&str; 6] = ["RESOURCE", "KIND", "DEVICE", "TYPE", "HOLDS", "VERSION"];
+
+pub(super) fn resource_row(resource: &ResourceStatus) -> Vec<String> {
+    let mut name = resource.name.clone();
+    if resource.container != crate::exec::DEFAULT_CONTAINER {
+        name = format!("{} in container {}", name, resource.container);
+    }
+    if resource.is_isolated {
+        name = format!("{name} (of session {} alone)", resource.session);
+    }
+    let types: Vec<&str> = resource.dtypes.iter().map(|dtype| dtype.name()).collect();
+    let shape = match &resource.shape {
+        PartialShape(None) => String::new(),
+        shape => shape.to_string(),
+    };
+    let bytes = resource.bytes.map_or_else(|| "changing".to_owned(), |bytes| Bytes(bytes as usize).to_string());
+    let holds = resource.length.map_or_else(|| bytes.clone(), |length| format!("{length}, {bytes}"));
+    vec![
+        name,
+        resource.kind.clone(),
+        format!("{}:{}", resource.device.kind.name(), resource.device.index),
+        format!("{}{shape}", types.join(", ")),
+        holds,
+        resource.version.map_or_else(|| "-".to_owned(), |version| version.to_string()),
+    ]
+}
+
+const PEERS: [&str; 6] = ["PEER", "ADDRESS", "LINK", "ROUND TRIP", "SENT", "RECEIVED"];
+
+fn peer_row(peer: &PeerStatus) -> Vec<String> {
+    let traffic = |bytes: u64, per_second: f64| match per_second {
+        0.0 => Bytes(bytes as usize).to_string(),
+        _ => format!("{}, {}/s", Bytes(bytes as usize), Bytes(per_second as usize)),
+    };
+    let state = match &peer.state {
+        LinkState::Up => format!("up {}", duration(peer.up_ms / 1000)),
+        LinkState::Mending { for_ms, why } => format!("mending for {:.1} s: {why}", *for_ms as f64 / 1000.0),
+    };
+    vec![
+        peer.task.as_ref().map_or_else(|| format!("client {}", short_peer(peer.peer.as_str())), Task::short),
+        peer.address.clone(),
+        state,
+        peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
+        traffic(peer.sent_bytes, peer.sent_per_second),
+        traffic(peer.received_bytes, peer.received_per_second),
+    ]
+}
+
+fn limit_row(limit: &LimitStatus) -> Vec<String> {
+    let amount = |count: u64| match limit.name.contains("bytes") || limit.name == "memory" {
+        true => Bytes(count as usize).to_string(),
+        false => count.to_string(),
+    };
+    let share = limit.limit.map(|most| format!("{:.0} %", 100.0 * limit.used as f64 / most.max(1) as f64));
+    vec![
+        limit.name.clone(),
+        amount(limit.used),
+        limit.limit.map_or_else(|| "no limit".to_owned(), amount),
+        share.unwrap_or_default(),
+    ]
+}
+
+fn rate(per_second: f64) -> String {
+    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
+}
+
+fn node_json(task: &Task, status: &NodeStatus) -> Value {
+    let identity = &status.identity;
+    json!({
+        "task": task.to_string(),
+        "incarnation": identity.incarnation.map(|incarnation| incarnation.to_string()),
+        "version": identity.version,
+        "mesh": identity.mesh,
+        "up_ms": identity.up_ms,
+        "window_ms": status.window_ms,
+        "sessions": listed(&status.sessions, session_json),
+        "pieces": listed(&status.pieces, piece_json),
+        "devices": listed(&status.devices, device_json),
+        "resources": listed(&status.resources, resource_json),
+        "peers": listed(&status.peers, peer_json),
+        "limits": status.limits.iter().map(|LimitStatus { name, used, limit }| {
+            json!({ "name": name, "used": used, "limit": limit })
+        }).collect::<Value>(),
+    })
+}
+
+fn listed<T>(listed: &Listed<T>, one: fn(&T) -> Value) -> Value {
+    json!({ "total": listed.total, "items": listed.items.iter().map(one).collect::<Value>() })
+}
+
+fn session_json(session: &SessionStatus) -> Value {
+    json!({
+        "id": session.id.to_string(),
+        "client": session.client.as_str(),
+        "age_ms": session.age_ms,
+        "idle_ms": session.idle_ms,
+        "plans": session.plans,
+        "runs": session.runs,
+        "steps": session.steps,
+        "steps_per_second": session.steps_per_second,
+    })
+}
+
+fn piece_json(piece: &PieceStatus) -> Value {
+    json!({
+        "session": piece.session.to_string(),
+        "number": piece.number,
+        "master": piece.master.as_str(),
+        "device": piece.device.to_string(),
+        "nodes": piece.nodes,
+        "steps": piece.steps,
+    })
+}
+
+fn device_json(device: &DeviceStatus) -> Value {
+    json!({
+        "name": device.name.to_string(),
+        "backend": device.backend,
+        "description": device.description,
+        "memory_used": device.memory.map(|memory| memory.used),
+        "memory_free": device.memory.and_then(|memory| memory.free),
+        "busy_us": device.busy_us,
+        "busy_share": device.busy_share,
+        "sessions": device.sessions,
+        "pieces": device.pieces,
+        "steps": device.steps,
+        "parked_values": device.parked_values,
+        "parked_bytes": device.parked_bytes,
+    })
+}
+
+pub(super) fn resource_json(resource: &ResourceStatus) -> Value {
+    let sizes =
+        |sizes: &Vec<Option<usize>>| sizes.iter().map(|&size| size.map_or(json!(-1), |size| json!(size))).collect();
+    json!({
+        "name": resource.name,
+        "container": resource.container,
+        "kind": resource.kind,
+        "device": resource.device.to_string(),
+        "session": resource.session.to_string(),
+        "isolated": resource.is_isolated,
+        "dtypes": resource.dtypes.iter().map(|dtype| dtype.name()).collect::<Vec<_>>(),
+        "shape": resource.shape.0.as_ref().map(|shape| -> Value { sizes(shape) }),
+        "bytes": resource.bytes,
+        "length": resource.length,
+        "version": resource.version,
+    })
+}
+
+fn peer_json(peer: &PeerStatus) -> Value {
+    let (state, mending_ms, why) = match &peer.state {
+        LinkState::Up => ("up", None, None),
+        LinkState::Mending { for_ms, why } => ("mending", Some(*for_ms), Some(why)),
+    };
+    json!({
+        "peer": peer.peer.as_str(),
+        "task": peer.task.as_ref().map(Task::to_string),
+        "address": peer.address,
+        "state": state,
+        "mending_ms": mending_ms,
+        "why": why,
+        "up_ms": peer.up_ms,
+        "heard_ms": peer.heard_ms,
+        "round_trip_us": peer.round_trip_us,
+        "sent_bytes": peer.sent_bytes,
+        "received_bytes": peer.received_bytes,
+        "sent_per_second": peer.sent_per_second,
+        "received_per_second": peer.received_per_second,
+    })
+}

@@ -1,0 +1,169 @@
+//! The events of a node: the last of them, and those who follow them.
+//!
+//! Noting one never waits for anybody: what a follower does not take in time is dropped, and its number says so. Events of steps
+//! are noted only while somebody follows, so that a step costs one look at a flag.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use crate::lock::lock;
+use crate::protocol::event::{Event, Noted, Subject};
+
+/// Most events that are kept for those who ask what happened; none of steps.
+pub(crate) const MAX_KEPT: usize = 1024;
+
+/// Most events that wait for one follower; beyond, it misses the oldest.
+const MAX_WAITING: usize = 1024;
+
+/// The events of one node.
+pub(crate) struct Events {
+    ring: Mutex<Ring>,
+    followers: Arc<AtomicUsize>,
+}
+
+struct Ring {
+    /// Number of the last event.
+    last: u64,
+    kept: VecDeque<Noted>,
+    /// To the followers; `None` while there is none.
+    sender: Option<broadcast::Sender<Noted>>,
+}
+
+/// Follows the events of a node, from when it was made.
+pub struct Follower {
+    /// How many there are.
+    followers: Arc<AtomicUsize>,
+    receiver: broadcast::Receiver<Noted>,
+    missed: u64,
+}
+
+impl Events {
+    pub fn new() -> Arc<Self> {
+        let ring = Ring { last: 0, kept: VecDeque::new(), sender: None };
+        Arc::new(Events { ring: Mutex::new(ring), followers: Arc::default() })
+    }
+
+    /// Whether events of steps are to be noted.
+    #[inline]
+    pub fn are_followed(&self) -> bool {
+        self.followers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that something happened, in the log too.
+    pub fn note(&self, event: Event) {
+        match event.subject() {
+            Subject::Limits => tracing::info!("{event}"),
+            Subject::Steps => tracing::trace!("{event}"),
+            Subject::Peers | Subject::Sessions => tracing::debug!("{event}"),
+        }
+        let mut ring = lock(&self.ring);
+        ring.last += 1;
+        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let noted = Noted { number: ring.last, unix_ms, event };
+        // Under the lock, so that everybody gets them in the order of their numbers. It never waits.
+        let is_heard = ring.sender.as_ref().is_some_and(|sender| sender.send(noted.clone()).is_ok());
+        if !is_heard {
+            ring.sender = None;
+        }
+        if noted.event.subject() == Subject::Steps {
+            return;
+        }
+        if ring.kept.len() >= MAX_KEPT {
+            ring.kept.pop_front();
+        }
+        ring.kept.push_back(noted);
+    }
+
+    /// Notes events of steps, if anybody follows.
+    #[inline]
+    pub fn note_step(&self, event: impl FnOnce() -> Event) {
+        if self.are_followed() {
+            self.note(event());
+        }
+    }
+
+    /// Number of the last event; 0 where there was none.
+    pub fn last(&self) -> u64 {
+        lock(&self.ring).last
+    }
+
+    /// The last of those after `number`, the oldest first.
+    pub fn since(&self, number: u64) -> Vec<Noted> {
+        lock(&self.ring).kept.iter().filter(|noted| noted.number > number).cloned().collect()
+    }
+
+    pub fn follow(&self) -> Follower {
+        let receiver = lock(&self.ring).sender.get_or_insert_with(|| broadcast::Sender::new(MAX_WAITING)).subscribe();
+        self.followers.fetch_add(1, Ordering::Relaxed);
+        Follower { followers: Arc::clone(&self.followers), receiver, missed: 0 }
+    }
+}
+
+impl Follower {
+    /// The next event; `None` once the node is gone. What came while too many waited is left out, and counted.
+    pub async fn next(&mut self) -> Option<Noted> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(noted) => return Some(noted),
+                Err(RecvError::Lagged(missed)) => self.missed += missed,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// How many events it has missed.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.followers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{RequestId, SessionId};
+
+    fn limit(n: usize) -> Event {
+        Event::LimitReached { what: n.to_string() }
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_what_comes_after_it_and_counts_what_it_missed() {
+        let events = Events::new();
+        events.note(limit(1));
+        let mut follower = events.follow();
+        events.note(limit(2));
+        let noted = follower.next().await.unwrap();
+        assert_eq!((noted.number, noted.event), (2, limit(2)));
+        let many = MAX_WAITING + 10;
+        (0..many).for_each(|n| events.note(limit(n)));
+        // The ten oldest had no room.
+        let next = follower.next().await.unwrap();
+        assert_eq!((follower.missed(), next.number, next.event), (10, 13, limit(10)));
+        let kept = events.since(0);
+        assert_eq!((kept.len(), kept[0].number), (MAX_KEPT, (2 + many - MAX_KEPT) as u64 + 1));
+        assert_eq!(events.since(2 + many as u64 - 1).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn events_of_steps_are_made_for_followers_alone() {
+        let events = Events::new();
+        let done = || Event::StepsDone { session: SessionId(1), run: RequestId(1), first: 1, count: 1 };
+        events.note_step(|| panic!("nobody follows"));
+        let mut follower = events.follow();
+        events.note_step(done);
+        assert_eq!(follower.next().await.unwrap().event, done());
+        drop(follower);
+        events.note_step(|| panic!("nobody follows any more"));
+        assert_eq!(events.since(0), [], "those of steps go to followers alone");
+    }
+}

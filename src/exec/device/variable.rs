@@ -1,0 +1,48 @@
+//! Variables of a device as others than its graphs read and set them: by name, with their version.
+
+use std::sync::Arc;
+
+use super::super::engine::Value;
+use super::super::resource::{Resource, Variable};
+use super::Device;
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::tensor::Tensor;
+
+impl Device {
+    /// The value that a variable which sessions share has now, with its version. Waits for an op that changes it.
+    ///
+    /// # Errors
+    /// NotFound; FailedPrecondition while it has none; PermissionDenied where it is an isolated session's;
+    /// ResourceExhausted where there is no memory for a copy.
+    pub fn read_variable(&self, container: &str, name: &str) -> Result<(Tensor, u64)> {
+        let variable = self.variable(container, name)?;
+        let (value, version) = variable.read_with_version()?;
+        if let Value::Device(_) = value {
+            memory::admit(value.len() * value.dtype().size().unwrap_or(0))?;
+        }
+        Ok((value.into_host()?, version))
+    }
+
+    /// Sets a variable that sessions share; if a version is `expected`, only while the variable has that. Answers the
+    /// version that it has with the new value. Waits for an op that changes it.
+    ///
+    /// # Errors
+    /// As [`Device::read_variable`]; Aborted where the variable has another version; InvalidArgument where it takes no such
+    /// value.
+    pub fn write_variable(&self, container: &str, name: &str, value: Tensor, expected: Option<u64>) -> Result<u64> {
+        let variable = self.variable(container, name)?;
+        variable.check_dtype(value.dtype())?;
+        variable.check_shape(value.shape())?;
+        let value = self.place.engine.keep(value)?;
+        variable.set_if(expected, value)
+    }
+
+    fn variable(&self, container: &str, name: &str) -> Result<Arc<Variable>> {
+        let device = (self.place.name.kind, self.place.name.index);
+        match self.place.resources.shared(device, container, name)? {
+            Resource::Variable(variable) => Ok(variable),
+            other => Err(Failure::invalid(format!("'{name}' is no variable but a {}", other.kind()))),
+        }
+    }
+}

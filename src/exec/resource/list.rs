@@ -1,0 +1,125 @@
+//! What the resources of a task are, for those who ask from outside of its graphs.
+
+use std::ops::Bound;
+
+use super::super::engine::Value;
+use super::{Key, Resource, Resources};
+use crate::device::DeviceKind;
+use crate::failure::{Code, Failure, Result};
+use crate::ids::SessionId;
+use crate::lock::lock;
+use crate::tensor::{DType, PartialShape};
+
+/// A resource at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceInfo {
+    pub key: Key,
+    /// `variable`, `queue` or `accumulator`.
+    pub kind: &'static str,
+    /// The session that made it.
+    pub session: SessionId,
+    /// Of a variable's value, of a queue's components.
+    pub dtypes: Vec<DType>,
+    /// Of a variable's value, or of what the graph says where it has none; of what an accumulator takes.
+    pub shape: PartialShape,
+    /// Bytes of the elements that it holds, wherever they lie; `None` while an op changes it.
+    pub bytes: Option<usize>,
+    /// Elements of a queue, gradients of an accumulator; `None` while an op changes it.
+    pub length: Option<usize>,
+    /// How often a variable was changed; `None` while an op changes it.
+    pub version: Option<u64>,
+}
+
+/// What a resource says of itself; what is not known at the moment is `None`.
+#[derive(Default)]
+pub(in crate::exec) struct Look {
+    pub dtypes: Vec<DType>,
+    pub shape: PartialShape,
+    pub bytes: Option<usize>,
+    pub length: Option<usize>,
+    pub version: Option<u64>,
+}
+
+impl Resources {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        lock(&self.table).resources.len()
+    }
+
+    /// The `most` that take most memory, the largest first.
+    pub fn largest(&self, most: usize) -> Vec<ResourceInfo> {
+        let table = lock(&self.table);
+        let mut sizes: Vec<(usize, &Key)> =
+            table.resources.iter().map(|(key, (resource, _))| (resource.look().bytes.unwrap_or(0), key)).collect();
+        // The keys are in order, and stay so among those of one size.
+        sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+        sizes.into_iter().take(most).map(|(_, key)| info(key, &table.resources[key])).collect()
+    }
+
+    /// A resource that sessions share.
+    ///
+    /// # Errors
+    /// As [`Resources::devices_with`].
+    pub(in crate::exec) fn shared(&self, device: (DeviceKind, u32), container: &str, name: &str) -> Result<Resource> {
+        let key = Key { session: None, device, container: container.to_owned(), name: name.to_owned() };
+        let found = lock(&self.table).resources.get(&key).map(|(resource, _)| resource.clone());
+        found.ok_or_else(|| self.not_shared(container, name))
+    }
+
+    /// The devices that have a resource of that name which sessions share; one at least.
+    ///
+    /// # Errors
+    /// NotFound; PermissionDenied where isolated sessions alone have one.
+    pub fn devices_with(&self, container: &str, name: &str) -> Result<Vec<(DeviceKind, u32)>> {
+        let having: Vec<_> =
+            self.named(container, name).into_iter().filter(|key| key.session.is_none()).map(|key| key.device).collect();
+        if having.is_empty() { Err(self.not_shared(container, name)) } else { Ok(having) }
+    }
+
+    fn named(&self, container: &str, name: &str) -> Vec<Key> {
+        let table = lock(&self.table);
+        table.resources.keys().filter(|key| key.container == container && key.name == name).cloned().collect()
+    }
+
+    fn not_shared(&self, container: &str, name: &str) -> Failure {
+        if self.named(container, name).iter().any(|key| key.session.is_some()) {
+            let why = format!("'{name}' is of an isolated session, which alone can see it");
+            return Failure::new(Code::PermissionDenied, why);
+        }
+        Failure::new(Code::NotFound, format!("there is no variable '{name}' in container '{container}'"))
+    }
+
+    /// Those that follow `after` in the order of their keys, `most` of them.
+    pub fn after(&self, after: Option<&Key>, most: usize) -> Vec<ResourceInfo> {
+        let table = lock(&self.table);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let following = table.resources.range::<Key, _>((from, Bound::Unbounded));
+        following.take(most).map(|(key, resource)| info(key, resource)).collect()
+    }
+}
+
+fn info(key: &Key, (resource, session): &(Resource, SessionId)) -> ResourceInfo {
+    let Look { dtypes, shape, bytes, length, version } = resource.look();
+    ResourceInfo { key: key.clone(), kind: resource.kind(), session: *session, dtypes, shape, bytes, length, version }
+}
+
+impl Resource {
+    /// Never waits.
+    fn look(&self) -> Look {
+        match self {
+            Resource::Variable(variable) => variable.look(),
+            Resource::Queue(queue) => queue.look(),
+            Resource::Accumulator(accumulator) => accumulator.look(),
+            // Those stand in no table.
+            Resource::TensorArray(_) | Resource::Stack(_) => Look::default(),
+        }
+    }
+}
+
+/// Bytes of the elements of a value, wherever they lie.
+pub(super) fn element_bytes(value: &Value) -> usize {
+    match value {
+        Value::Host(tensor) => tensor.byte_len(),
+        Value::Device(_) => value.len() * value.dtype().size().unwrap_or(0),
+    }
+}

@@ -1,0 +1,182 @@
+//! What happens on a node, in one closed vocabulary: what logs, tests and whoever watches a node are made of.
+//!
+//! Each fact has one form here, and one text: [`Event`]'s `Display`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::status::shorten;
+use super::{Peer, RequestId, SessionId};
+use crate::device::Task;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A node or client is there: its link began.
+    TaskMet {
+        task: Option<Task>,
+        peer: Peer,
+    },
+    /// It is gone: its link ended.
+    TaskLost {
+        task: Option<Task>,
+        peer: Peer,
+        why: String,
+    },
+    /// The connection that carried a link broke; another is tried.
+    LinkDown {
+        peer: Peer,
+        why: String,
+    },
+    /// The link goes on over another connection.
+    LinkUp {
+        peer: Peer,
+    },
+    /// A client opened a session whose master this node is.
+    SessionOpened {
+        session: SessionId,
+        client: Peer,
+    },
+    SessionEnded {
+        session: SessionId,
+        why: String,
+    },
+    /// Steps of a run were sent to its workers.
+    StepsBegun {
+        session: SessionId,
+        run: RequestId,
+        first: u64,
+        count: u64,
+    },
+    /// Steps of a run are done on all of its workers.
+    StepsDone {
+        session: SessionId,
+        run: RequestId,
+        first: u64,
+        count: u64,
+    },
+    /// A run was given up.
+    RunFailed {
+        session: SessionId,
+        run: RequestId,
+        why: String,
+    },
+    /// Something was refused because a limit is reached.
+    LimitReached {
+        what: String,
+    },
+}
+
+/// What an event is about, for those who want only some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Peers,
+    Sessions,
+    Steps,
+    Limits,
+}
+
+impl Event {
+    pub fn subject(&self) -> Subject {
+        match self {
+            Event::TaskMet { .. } | Event::TaskLost { .. } | Event::LinkDown { .. } | Event::LinkUp { .. } => {
+                Subject::Peers
+            }
+            Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::RunFailed { .. } => Subject::Sessions,
+            Event::StepsBegun { .. } | Event::StepsDone { .. } => Subject::Steps,
+            Event::LimitReached { .. } => Subject::Limits,
+        }
+    }
+
+    /// Cuts its texts to [`MAX_NAME_BYTES`](super::status::MAX_NAME_BYTES), for an answer.
+    pub fn shorten(&mut self) {
+        match self {
+            Event::TaskLost { why, .. }
+            | Event::LinkDown { why, .. }
+            | Event::SessionEnded { why, .. }
+            | Event::RunFailed { why, .. }
+            | Event::LimitReached { what: why } => shorten(why),
+            Event::TaskMet { .. }
+            | Event::LinkUp { .. }
+            | Event::SessionOpened { .. }
+            | Event::StepsBegun { .. }
+            | Event::StepsDone { .. } => {}
+        }
+    }
+
+    /// Its name, which does not change: `task_met`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::TaskMet { .. } => "task_met",
+            Event::TaskLost { .. } => "task_lost",
+            Event::LinkDown { .. } => "link_down",
+            Event::LinkUp { .. } => "link_up",
+            Event::SessionOpened { .. } => "session_opened",
+            Event::SessionEnded { .. } => "session_ended",
+            Event::StepsBegun { .. } => "steps_begun",
+            Event::StepsDone { .. } => "steps_done",
+            Event::RunFailed { .. } => "run_failed",
+            Event::LimitReached { .. } => "limit_reached",
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = |task: &Option<Task>, peer: &Peer| match task {
+            Some(task) => format!("{} ({peer})", task.short()),
+            None => format!("client {peer}"),
+        };
+        let steps = |first: u64, count: u64| match count {
+            1 => format!("step {first}"),
+            _ => format!("steps {first} to {}", first.saturating_add(count).saturating_sub(1)),
+        };
+        match self {
+            Event::TaskMet { task, peer } => write!(f, "{} is there", who(task, peer)),
+            Event::TaskLost { task, peer, why } => write!(f, "{} is gone: {why}", who(task, peer)),
+            Event::LinkDown { peer, why } => write!(f, "the connection with {peer} broke: {why}"),
+            Event::LinkUp { peer } => write!(f, "the link with {peer} goes on over another connection"),
+            Event::SessionOpened { session, client } => write!(f, "session {session} of {client} is open"),
+            Event::SessionEnded { session, why } => write!(f, "session {session} ended: {why}"),
+            Event::StepsBegun { session, first, count, .. } => {
+                write!(f, "session {session}: {} began", steps(*first, *count))
+            }
+            Event::StepsDone { session, first, count, .. } => {
+                write!(f, "session {session}: done with {}", steps(*first, *count))
+            }
+            Event::RunFailed { session, why, .. } => write!(f, "session {session}: a run failed: {why}"),
+            Event::LimitReached { what } => write!(f, "a limit is reached: {what}"),
+        }
+    }
+}
+
+/// An event, with its number and when it happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// Counts the events of the node that were noted, from 1: for a follower, a gap says how many it missed.
+    pub number: u64,
+    pub unix_ms: u64,
+    pub event: Event,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_what_happened() {
+        let check = |event: Event, name: &str, text: &str| {
+            assert_eq!((event.name(), event.to_string().as_str()), (name, text));
+        };
+        let (peer, session, run) = (Peer::new("12D3"), SessionId(7), RequestId(1));
+        let task = Some(Task::new("ps", 0));
+        check(Event::TaskMet { task: task.clone(), peer: peer.clone() }, "task_met", "ps/0 (12D3) is there");
+        let lost = Event::TaskLost { task, peer: peer.clone(), why: "it left".into() };
+        check(lost, "task_lost", "ps/0 (12D3) is gone: it left");
+        check(Event::TaskMet { task: None, peer }, "task_met", "client 12D3 is there");
+        let begun = |count| Event::StepsBegun { session, run, first: 3, count };
+        check(begun(1), "steps_begun", "session 0000000000000007: step 3 began");
+        check(begun(4), "steps_begun", "session 0000000000000007: steps 3 to 6 began");
+    }
+}

@@ -1,0 +1,85 @@
+//! What every member of a mesh may ask a node, without a session: how the node fares, what outlives its steps, and what its
+//! variables hold.
+
+use serde::{Deserialize, Serialize};
+
+use super::SessionId;
+use super::event::Noted;
+use super::status::{NodeStatus, ResourceStatus};
+use crate::device::DeviceKind;
+
+/// Most resources of one [`Answer::Resources`].
+pub const MAX_PAGE: usize = 256;
+
+/// Most bytes of names in one [`Answer::Resources`], unless it is of one resource.
+pub const MAX_PAGE_BYTES: usize = 32 << 10;
+
+/// Most events of one [`Answer::Events`].
+pub const MAX_EVENTS: usize = 128;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Inquiry {
+    Status,
+    /// The resources that follow this one, or the first.
+    Resources {
+        after: Option<ResourceKey>,
+    },
+    /// The events after that number, of those that the node keeps; none of steps.
+    Events {
+        after: u64,
+    },
+    /// The value of a variable, with its version.
+    ReadVariable(VariableName),
+    /// Sets a variable to the tensor; if a version is `expected`, only while the variable has that.
+    WriteVariable {
+        variable: VariableName,
+        expected: Option<u64>,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    Status(Box<NodeStatus>),
+    /// Resources in the order of their keys, with their whole names.
+    Resources {
+        page: Vec<ResourceStatus>,
+        /// After which one the next page begins; `None`: this is the last.
+        next: Option<ResourceKey>,
+        /// How many resources there are.
+        total: u64,
+    },
+    /// Events in the order of their numbers, [`MAX_EVENTS`] at most.
+    Events {
+        events: Vec<Noted>,
+    },
+    /// The tensor is the value.
+    Variable {
+        version: u64,
+    },
+    /// The variable has the value, and this version with it.
+    Written {
+        version: u64,
+    },
+}
+
+/// Names a variable of a node that sessions share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariableName {
+    /// Empty: the default one.
+    pub container: String,
+    pub name: String,
+    /// Its device; need not be said if only one has a variable of that name.
+    pub device: Option<(DeviceKind, u32)>,
+}
+
+/// Which resource of a node one is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ResourceKey {
+    /// The one session that sees it, if that is isolated.
+    pub session: Option<SessionId>,
+    pub device: (DeviceKind, u32),
+    pub container: String,
+    pub name: String,
+}

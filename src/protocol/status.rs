@@ -1,0 +1,413 @@
+//! What a node says of itself when it is asked: its sessions, pieces, devices, resources, peers and limits.
+//!
+//! Pure data, and bounded: a list holds [`MAX_LISTED`] entries at most and says how many there are, a name
+//! [`MAX_NAME_BYTES`]. Rates are measured over a short time before the answer, by two looks at the same counters.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Incarnation, Peer, SessionId};
+use crate::device::{DeviceName, Task};
+use crate::tensor::{DType, PartialShape};
+
+/// Most entries of one list of an answer.
+pub const MAX_LISTED: usize = 64;
+
+/// Most bytes of a name in an answer; a longer one is cut and ends with `…`.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// Most dtypes of a queue's components, and dimensions of a shape, in an answer; a shape of more is left out.
+const MAX_COMPONENTS: usize = 16;
+
+/// Some of the entries that there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed<T> {
+    pub items: Vec<T>,
+    /// How many there are, listed or not.
+    pub total: u64,
+}
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        Listed { items: Vec::new(), total: 0 }
+    }
+}
+
+impl<T> Listed<T> {
+    /// All of these.
+    pub fn all(items: Vec<T>) -> Self {
+        Listed { total: items.len() as u64, items }
+    }
+
+    /// The first of these that may be listed.
+    pub fn cut(mut self) -> Self {
+        self.items.truncate(MAX_LISTED);
+        self.items.shrink_to_fit();
+        self
+    }
+
+    /// How many there are that are not listed.
+    pub fn left_out(&self) -> u64 {
+        self.total.saturating_sub(self.items.len() as u64)
+    }
+}
+
+/// A node at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub identity: Identity,
+    /// How long before the answer the counters were looked at first: what rates and shares are measured over.
+    pub window_ms: u64,
+    /// The sessions whose master this node is: first what ran most steps of late.
+    pub sessions: Listed<SessionStatus>,
+    /// The pieces of graphs that masters registered here: first what ran most steps.
+    pub pieces: Listed<PieceStatus>,
+    pub devices: Listed<DeviceStatus>,
+    /// Variables, queues and accumulators: first what takes most memory.
+    pub resources: Listed<ResourceStatus>,
+    pub peers: Listed<PeerStatus>,
+    /// What is limited, and how near each limit is.
+    pub limits: Vec<LimitStatus>,
+}
+
+/// Who it is that answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub task: Option<Task>,
+    pub incarnation: Option<Incarnation>,
+    /// Version of the program.
+    pub version: String,
+    /// Name of the mesh; `None` in a cluster of one process.
+    pub mesh: Option<String>,
+    pub up_ms: u64,
+}
+
+/// A session whose master the node is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    pub id: SessionId,
+    pub client: Peer,
+    pub age_ms: u64,
+    /// How long ago its client last asked for something.
+    pub idle_ms: u64,
+    pub plans: u64,
+    /// Runs under way.
+    pub runs: u64,
+    /// Steps that are done, of all its runs.
+    pub steps: u64,
+    pub steps_per_second: f64,
+}
+
+/// A piece that a master registered with the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceStatus {
+    pub session: SessionId,
+    /// Its number in the session.
+    pub number: u32,
+    pub master: Peer,
+    pub device: DeviceName,
+    pub nodes: u64,
+    /// Steps that it has run.
+    pub steps: u64,
+}
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    pub used: u64,
+    /// `None` if nothing tells: no budget is set, or the GPU's driver does not say.
+    pub free: Option<u64>,
+}
+
+/// A device of the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    pub name: DeviceName,
+    pub backend: String,
+    /// What it is, for people.
+    pub description: String,
+    /// CPU: of the process, which all its CPU devices share. `None`: unknown.
+    pub memory: Option<MemoryStatus>,
+    /// How long it has had something to do since it was opened.
+    pub busy_us: u64,
+    /// The share of the time of late in which it had something to do, 0 to 1.
+    pub busy_share: f64,
+    pub sessions: u64,
+    pub pieces: u64,
+    /// Steps under way, waiting to begin, or known only from values that came early.
+    pub steps: u64,
+    /// Values that came from elsewhere and that no node of a graph has taken yet.
+    pub parked_values: u64,
+    /// Bytes of all values that wait, feeds too.
+    pub parked_bytes: u64,
+}
+
+/// What outlives steps on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceStatus {
+    /// `variable`, `queue` or `accumulator`.
+    pub kind: String,
+    pub device: DeviceName,
+    pub container: String,
+    pub name: String,
+    /// The session that made it.
+    pub session: SessionId,
+    /// No other session sees it.
+    pub is_isolated: bool,
+    /// Of a variable's value, or of a queue's components.
+    pub dtypes: Vec<DType>,
+    /// Of a variable's value, or of what the graph says where it has none.
+    pub shape: PartialShape,
+    /// Bytes of what it holds: where that lies on a GPU, those of the GPU. `None` while an op changes it.
+    pub bytes: Option<u64>,
+    /// Elements of a queue, or gradients of an accumulator.
+    pub length: Option<u64>,
+    /// How often a variable was changed.
+    pub version: Option<u64>,
+}
+
+/// How the node stands with a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    pub peer: Peer,
+    /// The task it holds; `None`: a client.
+    pub task: Option<Task>,
+    /// Where it is connected.
+    pub address: String,
+    pub state: LinkState,
+    /// How long there has been a link with it.
+    pub up_ms: u64,
+    /// How long ago it was last heard.
+    pub heard_ms: u64,
+    /// `None` if it did not answer in time.
+    pub round_trip_us: Option<u64>,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub sent_per_second: f64,
+    pub received_per_second: f64,
+}
+
+/// Whether a link has a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkState {
+    Up,
+    /// Its connection broke so long ago, and another is tried.
+    Mending {
+        for_ms: u64,
+        why: String,
+    },
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    pub name: String,
+    pub used: u64,
+    /// `None`: none is set.
+    pub limit: Option<u64>,
+}
+
+impl LimitStatus {
+    pub fn new(name: &str, used: usize, limit: impl Into<Option<usize>>) -> Self {
+        LimitStatus { name: name.to_owned(), used: used as u64, limit: limit.into().map(|limit| limit as u64) }
+    }
+}
+
+/// What a node's network tells: nothing where there is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NetworkStatus {
+    /// Name of the mesh.
+    pub mesh: Option<String>,
+    pub peers: Vec<PeerStatus>,
+    pub limits: Vec<LimitStatus>,
+}
+
+/// The counters of a node at one moment, from which rates are made.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    steps: HashMap<SessionId, u64>,
+    busy_us: HashMap<DeviceName, u64>,
+    bytes: HashMap<Peer, (u64, u64)>,
+}
+
+impl NodeStatus {
+    pub fn counters(&self) -> Counters {
+        Counters {
+            steps: self.sessions.items.iter().map(|session| (session.id, session.steps)).collect(),
+            busy_us: self.devices.items.iter().map(|device| (device.name.clone(), device.busy_us)).collect(),
+            bytes: self
+                .peers
+                .items
+                .iter()
+                .map(|peer| (peer.peer.clone(), (peer.sent_bytes, peer.received_bytes)))
+                .collect(),
+        }
+    }
+
+    /// Makes rates of what was counted since `earlier`, `window_us` ago. What was not there then counted from nothing.
+    pub fn measure(&mut self, earlier: &Counters, window_us: u64) {
+        self.window_ms = window_us / 1000;
+        let seconds = window_us.max(1) as f64 / 1e6;
+        let rate = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0)) as f64 / seconds;
+        for session in &mut self.sessions.items {
+            session.steps_per_second = rate(session.steps, earlier.steps.get(&session.id).copied());
+        }
+        for device in &mut self.devices.items {
+            let busy = rate(device.busy_us, earlier.busy_us.get(&device.name).copied()) / 1e6;
+            device.busy_share = busy.min(1.0);
+        }
+        for peer in &mut self.peers.items {
+            let before = earlier.bytes.get(&peer.peer);
+            peer.sent_per_second = rate(peer.sent_bytes, before.map(|before| before.0));
+            peer.received_per_second = rate(peer.received_bytes, before.map(|before| before.1));
+        }
+    }
+
+    /// Puts each list in order and cuts it, and every text, to what an answer may hold.
+    pub fn cut(mut self) -> Self {
+        let NodeStatus { sessions, pieces, devices, resources, peers, limits, .. } = &mut self;
+        sessions.items.sort_by(|a, b| {
+            let order = b.steps_per_second.total_cmp(&a.steps_per_second).then(b.steps.cmp(&a.steps));
+            order.then(a.id.cmp(&b.id))
+        });
+        pieces.items.sort_by_key(|piece| (std::cmp::Reverse(piece.steps), piece.session, piece.number));
+        // Nodes before clients, and those by name.
+        peers.items.sort_by(|a, b| (a.task.is_none(), &a.task, &a.peer).cmp(&(b.task.is_none(), &b.task, &b.peer)));
+        *sessions = std::mem::take(sessions).cut();
+        *pieces = std::mem::take(pieces).cut();
+        *devices = std::mem::take(devices).cut();
+        *resources = std::mem::take(resources).cut();
+        *peers = std::mem::take(peers).cut();
+        limits.truncate(MAX_LISTED);
+        for device in &mut devices.items {
+            shorten(&mut device.backend);
+            shorten(&mut device.description);
+        }
+        for resource in &mut resources.items {
+            shorten(&mut resource.container);
+            shorten(&mut resource.name);
+            resource.dtypes.truncate(MAX_COMPONENTS);
+            if resource.shape.0.as_ref().is_some_and(|sizes| sizes.len() > MAX_COMPONENTS) {
+                resource.shape = PartialShape::UNKNOWN;
+            }
+        }
+        for peer in &mut peers.items {
+            shorten(&mut peer.address);
+            if let Some(task) = &mut peer.task {
+                shorten(&mut task.job);
+            }
+            if let LinkState::Mending { why, .. } = &mut peer.state {
+                shorten(why);
+            }
+        }
+        self
+    }
+}
+
+/// Cuts a text to [`MAX_NAME_BYTES`].
+pub(super) fn shorten(text: &mut String) {
+    const CUT: &str = "…";
+    if text.len() > MAX_NAME_BYTES {
+        let end = (0..=MAX_NAME_BYTES - CUT.len()).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(CUT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(id: u64, steps: u64) -> SessionStatus {
+        SessionStatus {
+            id: SessionId(id),
+            client: Peer::new("client"),
+            age_ms: 0,
+            idle_ms: 0,
+            plans: 1,
+            runs: 1,
+            steps,
+            steps_per_second: 0.0,
+        }
+    }
+
+    fn resource(name: &str) -> ResourceStatus {
+        ResourceStatus {
+            kind: "variable".to_owned(),
+            device: "/job:ps/task:0/device:CPU:0".parse().unwrap(),
+            container: String::new(),
+            name: name.to_owned(),
+            session: SessionId(1),
+            is_isolated: false,
+            dtypes: vec![DType::F32],
+            shape: PartialShape::UNKNOWN,
+            bytes: Some(4),
+            length: None,
+            version: Some(1),
+        }
+    }
+
+    #[test]
+    fn rates_are_what_was_counted_in_the_time_between() {
+        let mut earlier = NodeStatus { sessions: Listed::all(vec![session(1, 100)]), ..NodeStatus::default() };
+        earlier.sessions.items.push(session(2, 7));
+        let mut now = NodeStatus::default();
+        // The third was not there then.
+        now.sessions = Listed::all(vec![session(1, 350), session(2, 7), session(3, 50)]);
+        now.measure(&earlier.counters(), 500_000);
+        assert_eq!(now.window_ms, 500);
+        let rates: Vec<f64> = now.sessions.items.iter().map(|session| session.steps_per_second).collect();
+        assert_eq!(rates, [500.0, 0.0, 100.0]);
+    }
+
+    #[test]
+    fn an_answer_is_cut_to_its_limits_and_says_what_there_is() {
+        let many = MAX_LISTED as u64 + 10;
+        let mut status = NodeStatus {
+            sessions: Listed::all((0..many).map(|id| session(id, id)).collect()),
+            ..NodeStatus::default()
+        };
+        status.resources = Listed::all(vec![resource(&"ä".repeat(1000)), resource("w")]);
+        status.measure(&Counters::default(), 1_000_000);
+        let status = status.cut();
+        let Listed { items, total } = &status.sessions;
+        assert_eq!((items.len(), *total, status.sessions.left_out()), (MAX_LISTED, many, 10));
+        // First what ran most.
+        assert_eq!(items[0].steps, many - 1);
+        let name = &status.resources.items[0].name;
+        assert!(name.len() <= MAX_NAME_BYTES && name.ends_with("ä…"), "{name}");
+        assert_eq!(status.resources.items[1].name, "w");
+    }
+
+    #[test]
+    fn the_largest_answer_is_little_more_than_a_small_message() {
+        let long = || "x".repeat(10_000);
+        let peer = || PeerStatus {
+            peer: Peer::new("12D3KooW".repeat(6)),
+            task: Some(Task::new(long(), 1)),
+            address: long(),
+            state: LinkState::Mending { for_ms: u64::MAX, why: long() },
+            up_ms: u64::MAX,
+            heard_ms: u64::MAX,
+            round_trip_us: Some(u64::MAX),
+            sent_bytes: u64::MAX,
+            received_bytes: u64::MAX,
+            sent_per_second: 0.1,
+            received_per_second: 0.1,
+        };
+        let shape = PartialShape(Some(vec![Some(usize::MAX); 1000]));
+        let dtypes = vec![DType::F32; 1000];
+        let variable =
+            || ResourceStatus { container: long(), dtypes: dtypes.clone(), shape: shape.clone(), ..resource(&long()) };
+        let status = NodeStatus {
+            sessions: Listed::all((0..1000).map(|id| session(id, u64::MAX)).collect()),
+            resources: Listed::all((0..1000).map(|_| variable()).collect()),
+            peers: Listed::all((0..1000).map(|_| peer()).collect()),
+            ..NodeStatus::default()
+        };
+        let bytes = postcard::to_allocvec(&status.cut()).unwrap().len();
+        // Two small messages' worth, and only where every name is as long as it may be.
+        assert!(bytes <= 128 << 10, "{bytes}");
+    }
+}

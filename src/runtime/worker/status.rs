@@ -1,0 +1,86 @@
+//! What a worker says of its devices and of the pieces on them.
+
+use std::time::Duration;
+
+use super::{MAX_SESSIONS, Registered, State};
+use crate::device::DeviceKind;
+use crate::exec::{Device, Load, MAX_PARKED_BYTES, MAX_PIECES};
+use crate::memory;
+use crate::protocol::DeviceInfo;
+use crate::protocol::status::{DeviceStatus, LimitStatus, Listed, MAX_LISTED, MemoryStatus, PieceStatus};
+
+/// How long a device's threads may take to say what they hold. One of them takes over within 20 ms where an op takes long.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+
+/// A worker at one moment.
+#[derive(Default)]
+pub struct WorkerStatus {
+    pub devices: Vec<DeviceStatus>,
+    /// Those that ran most steps.
+    pub pieces: Listed<PieceStatus>,
+    pub limits: Vec<LimitStatus>,
+}
+
+impl State {
+    pub(super) fn status(&self) -> WorkerStatus {
+        let devices: Vec<_> = self.devices.read().expect("no panic under this lock").values().cloned().collect();
+        let mut status = WorkerStatus::default();
+        for (device, info) in devices {
+            let load = device.load(MAX_LISTED, ANSWERS_WITHIN).unwrap_or_default();
+            status.pieces.total += load.holds.pieces as u64;
+            status.pieces.items.extend(self.pieces(&load, &info));
+            status.devices.push(of_device(&device, &load, info));
+        }
+        let most = |what: fn(&DeviceStatus) -> u64| status.devices.iter().map(what).max().unwrap_or(0) as usize;
+        status.limits = vec![
+            LimitStatus::new("sessions with pieces here", self.sessions().len(), MAX_SESSIONS),
+            LimitStatus::new("pieces of one device", most(|device| device.pieces), MAX_PIECES),
+            LimitStatus::new("bytes that wait on one device", most(|device| device.parked_bytes), MAX_PARKED_BYTES),
+        ];
+        status
+    }
+
+    /// What is known of the pieces that a device tells of.
+    fn pieces(&self, load: &Load, info: &DeviceInfo) -> Vec<PieceStatus> {
+        let sessions = self.sessions();
+        let known = load.ran.iter().filter_map(|&(id, steps)| {
+            let session = sessions.get(&id.session)?;
+            let Some(Registered { nodes, .. }) = session.pieces.get(&id)? else { return None };
+            Some(PieceStatus {
+                session: id.session,
+                number: id.number,
+                master: session.master.clone(),
+                device: info.name.clone(),
+                nodes: *nodes as u64,
+                steps,
+            })
+        });
+        known.collect()
+    }
+}
+
+fn of_device(device: &Device, load: &Load, info: DeviceInfo) -> DeviceStatus {
+    let DeviceInfo { name, backend, description } = info;
+    let of_process = || MemoryStatus {
+        used: memory::in_use() as u64,
+        free: memory::limit().map(|limit| limit.saturating_sub(memory::in_use()) as u64),
+    };
+    let memory = match name.kind {
+        DeviceKind::Cpu => Some(of_process()),
+        DeviceKind::Gpu => device.memory_in_use().map(|used| MemoryStatus { used, free: None }),
+    };
+    let holds = load.holds;
+    DeviceStatus {
+        name,
+        backend,
+        description,
+        memory,
+        busy_us: device.busy().as_micros() as u64,
+        busy_share: 0.0,
+        sessions: holds.sessions as u64,
+        pieces: holds.pieces as u64,
+        steps: holds.steps as u64,
+        parked_values: holds.parked_values as u64,
+        parked_bytes: holds.parked_bytes as u64,
+    }
+}

@@ -1,0 +1,292 @@
+//! Questions to a node that need no session: how it fares, and what its variables hold.
+
+use std::sync::Arc;
+
+use super::unexpected;
+use crate::failure::{Code, Failure, Result};
+use crate::protocol::event::Noted;
+use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
+use crate::protocol::status::{NodeStatus, ResourceStatus};
+use crate::protocol::{Peer, Reply, Request};
+use crate::runtime::client::Client;
+use crate::tensor::Tensor;
+
+async fn ask(
+    client: &Arc<Client>,
+    node: &Peer,
+    inquiry: Inquiry,
+    tensors: Vec<Tensor>,
+) -> Result<(Answer, Vec<Tensor>)> {
+    match client.ask(node, Request::Ask(inquiry), tensors, None)?.answer().await? {
+        (Reply::Told(answer), tensors) => Ok((answer, tensors)),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+fn other(answer: &Answer) -> Failure {
+    Failure::new(Code::Internal, format!("the node answered something else: {answer:?}"))
+}
+
+/// How a node fares.
+pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStatus> {
+    match ask(client, node, Inquiry::Status, Vec::new()).await? {
+        (Answer::Status(status), _) => Ok(*status),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// All that outlives steps on a node.
+pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<ResourceStatus>> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        match ask(client, node, Inquiry::Resources { after }, Vec::new()).await? {
+            (Answer::Resources { page, next, .. }, _) => {
+                all.extend(page);
+                if next.is_none() {
+                    return Ok(all);
+                }
+                after = next;
+            }
+            (answer, _) => return Err(other(&answer)),
+        }
+    }
+}
+
+/// Some of what happened on a node after the event of that number.
+pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64) -> Result<Vec<Noted>> {
+    match ask(client, node, Inquiry::Events { after }, Vec::new()).await? {
+        (Answer::Events { events }, _) => Ok(events),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// The value of a variable, and its version.
+pub(crate) async fn read_variable(client: &Arc<Client>, node: &Peer, variable: VariableName) -> Result<(Tensor, u64)> {
+    let (answer, tensors) = ask(client, node, Inquiry::ReadVariable(variable), Vec::new()).await?;
+    match (answer, tensors.into_iter().next()) {
+        (Answer::Variable { version }, Some(value)) => Ok((value, version)),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// Sets a variable, if it has the `expected` version; its version then.
+pub(crate) async fn write_variable(
+    client: &Arc<Client>,
+    node: &Peer,
+    variable: VariableName,
+    value: Tensor,
+    expected: Option<u64>,
+) -> Result<u64> {
+    match ask(client, node, Inquiry::WriteVariable { variable, expected }, vec![value]).await? {
+        (Answer::Written { version }, _) => Ok(version),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DeviceKind, Task};
+    use crate::exec::BackendChoice;
+    use crate::graph::{Graph, read};
+    use crate::protocol::SessionOptions;
+    use crate::protocol::event::Event;
+    use crate::protocol::status::Listed;
+    use crate::session::{Session, Steps};
+    use crate::{LocalCluster, Reason};
+
+    /// A variable of a thousand numbers and a counter, a queue of pairs.
+    const GRAPH: &str = r#"{ "version": 1, "nodes": {
+      "w":     { "op": "VarHandleOp", "attrs": { "dtype": "float32", "shape": [1000] } },
+      "zeros": { "op": "Fill", "inputs": [[1000], { "value": 0.0 }] },
+      "zero":  { "op": "AssignVariableOp", "inputs": ["w", "zeros"] },
+      "n":     { "op": "VarHandleOp", "attrs": { "dtype": "int64", "shape": [] } },
+      "begin": { "op": "AssignVariableOp", "inputs": ["n", { "value": 0, "dtype": "int64" }] },
+      "count": { "op": "AssignAddVariableOp", "inputs": ["n", { "value": 1, "dtype": "int64" }] },
+      "q":     { "op": "FIFOQueueV2", "attrs": { "component_types": ["float32", "int64"], "shapes": [[], []] } },
+      "put":   { "op": "QueueEnqueueV2", "inputs": ["q", { "value": 1.5 }, { "value": 2, "dtype": "int64" }] },
+      "init":  { "op": "NoOp", "control": ["zero", "begin"] } } }"#;
+
+    fn task() -> Task {
+        Task::new("local", 0)
+    }
+
+    fn cluster() -> LocalCluster {
+        LocalCluster::start(&[task()], BackendChoice::Flex).unwrap()
+    }
+
+    async fn session(cluster: &LocalCluster, options: SessionOptions) -> Session {
+        let graph = Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
+        cluster.session(graph, &task(), options).await.unwrap()
+    }
+
+    fn named(name: &str) -> VariableName {
+        VariableName { name: name.to_owned(), ..VariableName::default() }
+    }
+
+    fn find<'a>(resources: &'a [ResourceStatus], name: &str) -> &'a ResourceStatus {
+        resources.iter().find(|resource| resource.name == name).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_tells_what_it_did_and_holds() {
+        let cluster = cluster();
+        let idle = cluster.status(&task()).await.unwrap();
+        assert_eq!(idle.identity.task, Some(task()));
+        assert_eq!(idle.identity.incarnation, Some(cluster.cluster().member(&task()).unwrap().incarnation));
+        assert_eq!((idle.sessions.total, idle.pieces.total, idle.resources.total), (0, 0, 0));
+        assert_eq!((idle.peers.total, idle.identity.mesh), (0, None), "there is no network");
+        assert!(idle.window_ms >= 250 && idle.window_ms < 60_000, "{}", idle.window_ms);
+
+        let session = session(&cluster, SessionOptions::default()).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        let steps = Steps { count: 25, every: 0 };
+        session.run_steps(&[], &[], &["count"], steps, |_, _| {}).await.unwrap();
+        for _ in 0..3 {
+            session.run(&[], &[], &["put"]).await.unwrap();
+        }
+        let status = cluster.status(&task()).await.unwrap();
+
+        let [ours] = &status.sessions.items[..] else { panic!("{:?}", status.sessions) };
+        // One of init, 25 that count, three that put something into the queue: three plans, none of which runs now.
+        assert_eq!((ours.steps, ours.plans, ours.runs), (29, 3, 0));
+        assert_eq!(ours.client.as_str(), "local/0");
+        let ran: Vec<u64> = status.pieces.items.iter().map(|piece| piece.steps).collect();
+        assert_eq!((status.pieces.total, ran), (3, vec![25, 3, 1]));
+        assert!(status.pieces.items.iter().all(|piece| piece.session == ours.id && piece.nodes > 0));
+
+        let [cpu] = &status.devices.items[..] else { panic!("{:?}", status.devices) };
+        assert_eq!((cpu.name.kind, cpu.backend.as_str(), cpu.sessions, cpu.pieces), (DeviceKind::Cpu, "flex", 1, 3));
+        assert!(cpu.busy_us > 0 && (0.0..=1.0).contains(&cpu.busy_share), "{cpu:?}");
+        assert_eq!((cpu.steps, cpu.parked_values, cpu.parked_bytes), (0, 0, 0));
+
+        let Listed { items: resources, total } = &status.resources;
+        assert_eq!((*total, resources[0].name.as_str()), (3, "w"), "the largest first");
+        let w = find(resources, "w");
+        assert_eq!((w.kind.as_str(), w.bytes, w.version, w.length), ("variable", Some(4000), Some(1), None));
+        let n = find(resources, "n");
+        assert_eq!((n.bytes, n.version), (Some(8), Some(26)), "one assignment and 25 updates");
+        let q = find(resources, "q");
+        // Each element is a float32 and an int64.
+        assert_eq!((q.kind.as_str(), q.bytes, q.length, q.version), ("queue", Some(3 * 12), Some(3), None));
+        assert!(resources.iter().all(|resource| resource.session == ours.id && !resource.is_isolated));
+
+        let limit = |name: &str| status.limits.iter().find(|limit| limit.name == name).unwrap();
+        assert_eq!((limit("sessions").used, limit("sessions").limit), (1, Some(4096)));
+        assert_eq!(limit("plans of one session").used, 3);
+        assert_eq!(limit("resources").used, 3);
+        assert_eq!(limit("pieces of one device").used, 3);
+
+        session.close().await.unwrap();
+        let status = cluster.status(&task()).await.unwrap();
+        assert_eq!((status.sessions.total, status.pieces.total, status.resources.total), (0, 0, 3));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_variable_is_read_and_set_by_name_and_version() {
+        let cluster = cluster();
+        let session = session(&cluster, SessionOptions::default()).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        session.run(&[], &[], &["count"]).await.unwrap();
+        let task = task();
+        assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(1i64), 2));
+        let set = |value: Tensor, expected| cluster.write_variable(&task, named("n"), value, expected);
+        assert_eq!(set(Tensor::scalar(40i64), Some(2)).await.unwrap(), 3);
+        // Somebody who read it before that is told.
+        let late = set(Tensor::scalar(50i64), Some(2)).await.unwrap_err();
+        assert_eq!(late.code, Code::Aborted);
+        assert!(late.message.contains("version 3"), "{late}");
+        session.run(&[], &[], &["count"]).await.unwrap();
+        assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(41i64), 4));
+        assert_eq!(set(Tensor::scalar(7i64), None).await.unwrap(), 5);
+        // What it cannot hold changes nothing.
+        for wrong in [Tensor::scalar(7i32), Tensor::vector(vec![7i64])] {
+            assert_eq!(set(wrong, None).await.unwrap_err().code, Code::InvalidArgument);
+        }
+        assert_eq!(cluster.read_variable(&task, named("n")).await.unwrap(), (Tensor::scalar(7i64), 5));
+
+        let code = async |variable| cluster.read_variable(&task, variable).await.unwrap_err().code;
+        assert_eq!(code(named("nobody")).await, Code::NotFound);
+        assert_eq!(code(VariableName { container: "other".into(), ..named("n") }).await, Code::NotFound);
+        assert_eq!(
+            code(VariableName { device: Some((DeviceKind::Cpu, 7)), ..named("n") }).await,
+            Code::InvalidArgument
+        );
+        session.run(&[], &[], &["put"]).await.unwrap();
+        assert_eq!(code(named("q")).await, Code::InvalidArgument);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn variables_of_an_isolated_session_are_listed_and_no_more() {
+        let cluster = cluster();
+        let options = SessionOptions { isolated: true, ..SessionOptions::default() };
+        let session = session(&cluster, options).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        let task = task();
+        let listed = cluster.resources(&task).await.unwrap();
+        assert!(find(&listed, "n").is_isolated && listed.len() == 2);
+        let read = cluster.read_variable(&task, named("n")).await.unwrap_err();
+        assert_eq!((read.code, read.reason), (Code::PermissionDenied, None::<Reason>));
+        let set = cluster.write_variable(&task, named("n"), Tensor::scalar(1i64), None).await.unwrap_err();
+        assert_eq!(set.code, Code::PermissionDenied);
+        session.close().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn more_resources_than_a_page_are_all_listed_once() {
+        const COUNT: usize = 600;
+        let mut text = String::from(r#"{ "version": 1, "nodes": { "all": { "op": "NoOp", "control": ["a0""#);
+        (1..COUNT).for_each(|n| text += &format!(r#", "a{n}""#));
+        text += "] }";
+        for n in 0..COUNT {
+            text += &format!(
+                r#", "v{n}": {{ "op": "VarHandleOp", "attrs": {{ "dtype": "int32", "shape": [] }} }},
+                "a{n}": {{ "op": "AssignVariableOp", "inputs": ["v{n}", {n}] }}"#
+            );
+        }
+        text += "} }";
+        let cluster = cluster();
+        let graph = Graph::new(read(text.as_bytes()).unwrap().nodes).unwrap();
+        let session = cluster.session(graph, &task(), SessionOptions::default()).await.unwrap();
+        session.run(&[], &[], &["all"]).await.unwrap();
+        let mut names: Vec<String> =
+            cluster.resources(&task()).await.unwrap().into_iter().map(|resource| resource.name).collect();
+        assert!(names.is_sorted());
+        names.dedup();
+        assert_eq!(names.len(), COUNT);
+        // The status lists some, and says how many there are.
+        let resources = cluster.status(&task()).await.unwrap().resources;
+        assert_eq!((resources.total, resources.items.len()), (600, crate::protocol::status::MAX_LISTED));
+        assert_eq!(cluster.read_variable(&task(), named("v599")).await.unwrap(), (Tensor::scalar(599i32), 1));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_follower_hears_of_sessions_and_steps() {
+        let cluster = cluster();
+        let mut follower = cluster.events(&task()).unwrap();
+        let session = session(&cluster, SessionOptions::default()).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        session.run_steps(&[], &[], &["count"], Steps { count: 100, every: 0 }, |_, _| {}).await.unwrap();
+        session.close().await.unwrap();
+        let (mut names, mut begun, mut done) = (Vec::new(), 0, 0);
+        while names.last() != Some(&"session_ended") {
+            let noted = follower.next().await.unwrap();
+            match noted.event {
+                // The two runs count their steps from 1 each.
+                Event::StepsBegun { first, count, .. } => {
+                    assert!(first == 1 || first == begun, "{first}, {begun}");
+                    begun = first + count;
+                }
+                Event::StepsDone { first, count, .. } => {
+                    assert!(first == 1 || first == done, "{first}, {done}");
+                    done = first + count;
+                    assert!(done <= begun);
+                }
+                _ => {}
+            }
+            names.push(noted.event.name());
+        }
+        assert_eq!((names[0], begun, done), ("session_opened", 101, 101));
+        assert_eq!(follower.missed(), 0);
+    }
+}
