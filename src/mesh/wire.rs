@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures::task::AtomicWaker;
@@ -24,10 +24,9 @@ pub const MAX_QUEUED_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES + RESERVED_BYTES + 
 
 /// What is written on one connection with a peer. A thread that holds `line` may lock `queue` for a moment, never the other
 /// way round.
-#[derive(Default)]
-pub struct Wire {
+pub struct Wire<S = Stream> {
     queue: Mutex<Queue>,
-    line: Mutex<Option<Line>>,
+    line: Mutex<Option<Line<S>>>,
     /// Wakes the connection's task.
     waker: AtomicWaker,
 }
@@ -51,8 +50,8 @@ struct Queue {
 }
 
 /// The stream, and what is being written to it.
-struct Line {
-    stream: Stream,
+struct Line<S> {
+    stream: S,
     output: Vec<u8>,
     written: usize,
     unflushed: bool,
@@ -66,13 +65,20 @@ struct Line {
     sent: Instant,
 }
 
-impl Wire {
+impl<S> Default for Wire<S> {
+    fn default() -> Self {
+        Wire { queue: Mutex::default(), line: Mutex::new(None), waker: AtomicWaker::new() }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Sends a frame. Frames are written in the order they were pushed.
     ///
     /// # Errors
     /// [`NotTaken`] if more than [`MAX_QUEUED_BYTES`] wait, and after a close.
     pub fn push(&self, frame: &[u8]) -> Result<(), NotTaken> {
         self.push_soon(frame)?;
+        pause();
         self.flush();
         Ok(())
     }
@@ -100,7 +106,9 @@ impl Wire {
             return;
         }
         drop(queue);
+        pause();
         if !self.write_now() {
+            pause();
             self.waker.wake();
         }
     }
@@ -108,6 +116,7 @@ impl Wire {
     /// Takes no more; what waits is still written, then the connection closes.
     pub fn close(&self) {
         lock(&self.queue).closed = true;
+        pause();
         self.waker.wake();
     }
 
@@ -126,7 +135,7 @@ impl Wire {
     }
 
     /// From now on frames go to this stream.
-    pub fn connect(&self, stream: Stream) {
+    pub fn connect(&self, stream: S) {
         *lock(&self.line) = Some(Line {
             stream,
             output: Vec::new(),
@@ -162,7 +171,7 @@ impl Wire {
 
     /// Writes what waits, and closes this side of the stream behind the last of it. Ready if it broke.
     pub fn poll_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<Infallible>> {
-        let mut line = lock(&self.line);
+        let mut line = self.line_of_task();
         let Some(line) = &mut *line else { return Poll::Pending };
         if let Some(error) = line.error.take() {
             return Poll::Ready(Err(error));
@@ -175,6 +184,12 @@ impl Wire {
             line.finished = true;
         }
         Poll::Pending
+    }
+
+    fn line_of_task(&self) -> MutexGuard<'_, Option<Line<S>>> {
+        #[cfg(test)]
+        tests::until(|| !matches!(self.line.try_lock(), Err(TryLockError::WouldBlock)));
+        lock(&self.line)
     }
 
     /// Writes what waits on this thread. Returns whether all of it went, or the connection's task knows that it has to go on.
@@ -192,17 +207,19 @@ impl Wire {
         // The noop waker is enough: when this cannot write all, the connection's task is woken and polls itself. A frame that
         // is pushed meanwhile is not waited for: its thread finds the line taken, and wakes that task.
         line.take(&self.queue);
+        pause();
         match line.write(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => return true,
             Poll::Ready(Err(error)) => line.error = Some(error),
             Poll::Pending => {}
         }
+        pause();
         line.stuck = true;
         false
     }
 }
 
-impl Line {
+impl<S: AsyncWrite + Unpin> Line<S> {
     /// Takes what waits in the queue, once all that was taken before is written. Returns whether the queue was empty, and
     /// whether it is closed.
     fn take(&mut self, queue: &Mutex<Queue>) -> Option<Empty> {
@@ -246,6 +263,7 @@ impl Line {
     fn write_all(&mut self, queue: &Mutex<Queue>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             let empty = self.take(queue);
+            pause();
             ready!(self.write(cx))?;
             if let Some(Empty { closed }) = empty {
                 return Poll::Ready(Ok(closed));
@@ -254,7 +272,16 @@ impl Line {
     }
 }
 
+/// Another thread may come in between here: in a test, it does.
+fn pause() {
+    #[cfg(test)]
+    tests::pause();
+}
+
 /// Nothing waits in a queue, which may be closed.
 struct Empty {
     closed: bool,
 }
+
+#[cfg(test)]
+mod tests;
