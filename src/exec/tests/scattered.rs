@@ -56,13 +56,15 @@ fn replay(case: &Case, round: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not where reference variables would race, and not where a device that is missing was to be refused.
+/// Not if reference variables would race, a device that is missing was to be refused, or the session needs files: these
+/// devices have no data folder.
 fn can_be_scattered(case: &Case) -> bool {
     let is_placement = |expected: &Expected| {
         matches!(expected, Expected::Error(error)
             if error.code == Code::InvalidArgument && error.message.contains("Cannot assign a device"))
     };
-    !case.graph.nodes().any(|(_, node)| node.outputs.iter().any(|ty| ty.is_ref))
+    let needs_files = |op: &str| op.starts_with("Save") || op.starts_with("Restore") || op == "MergeV2Checkpoints";
+    !case.graph.nodes().any(|(_, node)| node.outputs.iter().any(|ty| ty.is_ref) || needs_files(node.op.name))
         && !case.steps.iter().any(|step| is_placement(&step.expected))
 }
 
