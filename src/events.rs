@@ -78,15 +78,7 @@ impl Events {
         ring.kept.push_back(noted);
     }
 
-    /// Notes events of steps, if anybody follows.
-    #[inline]
-    pub fn note_step(&self, event: impl FnOnce() -> Event) {
-        if self.are_followed() {
-            self.note(event());
-        }
-    }
-
-    /// Number of the last event; 0 where there was none.
+    /// Number of the last event; 0 if there was none.
     pub fn last(&self) -> u64 {
         lock(&self.ring).last
     }
@@ -155,15 +147,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_of_steps_are_made_for_followers_alone() {
+    async fn events_of_steps_go_to_followers_alone() {
         let events = Events::new();
-        let done = || Event::StepsDone { session: SessionId(1), run: RequestId(1), first: 1, count: 1 };
-        events.note_step(|| panic!("nobody follows"));
+        let done = Event::StepsDone { session: SessionId(1), run: RequestId(1), first: 1, count: 1 };
+        assert!(!events.are_followed());
         let mut follower = events.follow();
-        events.note_step(done);
-        assert_eq!(follower.next().await.unwrap().event, done());
+        assert!(events.are_followed());
+        events.note(done.clone());
+        assert_eq!(follower.next().await.unwrap().event, done);
         drop(follower);
-        events.note_step(|| panic!("nobody follows any more"));
-        assert_eq!(events.since(0), [], "those of steps go to followers alone");
+        assert!(!events.are_followed());
+        assert_eq!(events.since(0), [], "none is kept");
     }
 }

@@ -113,6 +113,10 @@ impl Master {
                     self.state.reply(from, id, Ok(Reply::Cancelled));
                 }
                 Request::Close { session } => self.close(from, id, session),
+                Request::Ask(_) => {
+                    let failure = Failure::new(Code::Internal, "the host answers inquiries, not the master");
+                    self.state.reply(from, id, Err(failure));
+                }
                 request @ (Request::Open { .. }
                 | Request::Extend { .. }
                 | Request::Prepare { .. }

@@ -108,6 +108,7 @@ pub const RULES: &[Rule] = &[
         module: "node",
         may_use: &[
             "runtime",
+            "events",
             "session",
             "exec",
             "mesh",
@@ -116,6 +117,7 @@ pub const RULES: &[Rule] = &[
             "plan",
             "device",
             "graph",
+            "tensor",
             "failure",
             "json",
             "lock",
@@ -126,6 +128,7 @@ pub const RULES: &[Rule] = &[
         module: "local",
         may_use: &[
             "runtime",
+            "events",
             "session",
             "exec",
             "checkpoint",

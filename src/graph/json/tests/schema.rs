@@ -1,7 +1,7 @@
 //! Holds the parser against `docs/graph.schema.json`: what one takes the other takes, and what is wrong in form both
 //! refuse. What only reading can tell (a name that does not exist, ragged lists) is the parser's alone.
 //!
-//! The schema itself is applied in `tests/schema`, a package of its own: what a validator depends on would otherwise change
+//! The schema itself is applied in `examples/schema`, a package of its own: what a validator depends on would otherwise change
 //! how every dependency of meshtf is built.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ fn schema() -> Value {
     serde_json::from_str(include_str!("../../../../docs/graph.schema.json")).unwrap()
 }
 
-/// `tests/schema` holds the schema against the same documents.
+/// `examples/schema` holds the schema against the same documents.
 #[test]
 fn the_parser_takes_what_is_right_in_form() {
     let lines = include_str!("../../../../tests/data/documents.txt").lines();
