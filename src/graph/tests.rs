@@ -229,34 +229,3 @@ fn an_extension_that_is_wrong_leaves_nothing_behind() {
     graph.extend(fine()).unwrap();
     assert_eq!(graph.len(), 4);
 }
-
-#[test]
-#[ignore = "measures"]
-fn measure_extends() {
-    use std::time::Instant;
-    let big: Vec<NodeDef> = (0..100_000)
-        .map(|i| if i == 0 { constant("n0") } else { node(&format!("n{i}"), "Neg", &[&format!("n{}", i - 1)]) })
-        .collect();
-    let start = Instant::now();
-    let graph = Graph::new(big).unwrap();
-    eprintln!("build 100k: {:?}", start.elapsed());
-    let start = Instant::now();
-    graph.shapes();
-    eprintln!("shapes 100k: {:?}", start.elapsed());
-    for base in [1000, 100_000] {
-        let defs: Vec<NodeDef> = graph.to_defs().into_iter().take(base).collect();
-        let mut graph = Graph::new(defs).unwrap();
-        let _ = (graph.shapes(), graph.certain_shapes());
-        for round in 0..4 {
-            let start = Instant::now();
-            for i in 0..500 {
-                let name = |k: usize| format!("x{round}_{i}_{k}");
-                let defs = (0..5)
-                    .map(|k| node(&name(k), "Neg", &[if k == 0 { "n0".into() } else { name(k - 1) }.as_str()]))
-                    .collect();
-                graph.extend(defs).unwrap();
-            }
-            eprintln!("base {base}, 500 extends of 5 nodes: {:?} each", start.elapsed() / 500);
-        }
-    }
-}

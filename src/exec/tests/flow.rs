@@ -18,6 +18,17 @@ fn a_sum_on_one_task_and_over_two() {
     cluster.check(&graph(SPLIT_238), &[("x", "5")], &[("y2", "-61"), ("y", "244")]);
 }
 
+/// Ops of a role of their own, without a kernel.
+#[test]
+fn what_forwards_its_input_outputs_it_as_it_is() {
+    let mut cluster = Cluster::new(1);
+    for op in ["Identity", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "IdentityN"] {
+        let shape = if op == "PlaceholderWithDefault" { " shape=[]" } else { "" };
+        let graph = graph(&format!("x = Const is=(7)\n same = {op} x{shape}\n sum = Add same x"));
+        cluster.check(&graph, &[], &[("same", "7"), ("sum", "14")]);
+    }
+}
+
 #[test]
 fn a_branch_not_taken_is_dead_as_far_as_its_merge() {
     for task in [0, 1] {

@@ -69,8 +69,8 @@ fn what_cannot_be_held_is_refused_by_name() {
     check(r#"{"dtype": 4711}"#, "4711");
     check(r#"{"dtype": "DT_RESOURCE"}"#, "resource handle");
     check(r#"{"dtype": "DT_UINT8", "intVal": [256]}"#, "256");
-    check(r#"{"dtype": "DT_INT32", "intVal": [3000000000]}"#, "no whole number of 32 bits");
-    check(r#"{"dtype": "DT_INT32", "intVal": [1.5]}"#, "no whole number");
+    check(r#"{"dtype": "DT_INT32", "intVal": [3000000000]}"#, "is not a whole number of 32 bits");
+    check(r#"{"dtype": "DT_INT32", "intVal": [1.5]}"#, "is not a whole number");
     check(r#"{"dtype": "DT_INT32", "intVal": [1, 2]}"#, "2 values, but its shape holds 1");
     check(r#"{"dtype": "DT_INT32", "tensorContent": "AAAA"}"#, "takes 4 bytes, got 3");
     check(r#"{"dtype": "DT_INT32", "tensorContent": "A*AA"}"#, "no base64");

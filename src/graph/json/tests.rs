@@ -219,7 +219,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         "exceeds the limit",
     );
     check(r#""b/c": {"op": "Add", "attrs": 1}"#, "$.nodes[\"b/c\"].attrs", "an object of attributes");
-    check(r#""a b": 1"#, "$.nodes[\"a b\"]", "begins with a letter, a digit, '.' or '_'");
+    check(r#""a b": 1"#, "$.nodes[\"a b\"]", "must begin with a letter, a digit, '.' or '_'");
 }
 
 #[test]

@@ -16,7 +16,6 @@ const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"
 const NOT_RECORDED: &[&str] = &[
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",
-    "PlaceholderV2",
     "TensorArray",
     "TensorArrayGrad",
     "TensorArrayGradV2",

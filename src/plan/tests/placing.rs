@@ -268,7 +268,7 @@ fn what_cannot_be_planned_says_why() {
     check(&[], &["far_out"], InvalidArgument, &["far_out", "/job:nowhere"]);
     check(&[], &["gpu"], InvalidArgument, &["/job:local/task:1 has no GPU:0", "soft placement"]);
     check(&[], &["mixed"], InvalidArgument, &["'mixed' has inputs from different frames", "frame 'loop'", "frame ''"]);
-    check(&[], &["inner"], InvalidArgument, &["inside of the loop \"loop\"", "Exit"]);
+    check(&[], &["inner"], InvalidArgument, &["inside the loop \"loop\"", "Exit"]);
     check(&[], &["out"], InvalidArgument, &["out (Exit) is outside of every loop"]);
     let error = plan(&graph, &[], &signature(&[], &["x"], &[]), &options(&devices)).unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);

@@ -1,6 +1,7 @@
 //! Ops on state: a handle is known by the node that made it, whose attributes declare the shapes of what it holds.
 
 use super::one;
+use crate::graph::Node;
 use crate::graph::shape::call::{Call, known};
 use crate::graph::shape::{Dims, Fact, Size};
 use crate::tensor::PartialShape;
@@ -100,11 +101,14 @@ fn rows_of(call: &Call, count: Size) -> Option<Vec<Fact>> {
     Some(components(call)?.iter().map(rows).collect())
 }
 
+/// Whether all elements of a tensor array must have the shape that it declares.
+fn is_checked(array: &Node) -> bool {
+    array.attrs.bool("identical_element_shapes").unwrap_or(false)
+}
+
 /// The shape that a tensor array declares for its elements, if all of them must have it.
 fn element(call: &Call) -> Option<Dims> {
-    let array = call.maker(0)?;
-    let is_checked = array.attrs.bool("identical_element_shapes").unwrap_or(false);
-    call.stated(array.attrs.shape("element_shape").ok().filter(|_| is_checked)?)
+    call.stated(call.maker(0).filter(|array| is_checked(array))?.attrs.shape("element_shape").ok()?)
 }
 
 pub(super) fn array_read(call: &Call) -> Option<Vec<Fact>> {
@@ -114,7 +118,11 @@ pub(super) fn array_read(call: &Call) -> Option<Vec<Fact>> {
 /// An element for each index.
 pub(super) fn array_gather(call: &Call) -> Option<Vec<Fact>> {
     let count = call.of_rank(1, 1)?[0];
-    let element = element(call).or_else(|| call.stated_in("element_shape"))?;
+    // What the op itself states counts for arrays that need not hold elements of one shape.
+    let element = match call.maker(0)? {
+        array if is_checked(array) => element(call)?,
+        _ => call.stated_in("element_shape")?,
+    };
     one([&[count], &element[..]].concat())
 }
 
