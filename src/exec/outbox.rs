@@ -67,7 +67,7 @@ impl Outbox {
         if self.batches.is_empty() {
             return None;
         }
-        let now = Instant::now();
+        let now = now();
         if !self.is_quick[node as usize] || now - *self.since.get_or_insert(now) > PATIENCE {
             self.send(sink, step);
         }
@@ -77,7 +77,7 @@ impl Outbox {
     /// The node has run.
     pub fn ran(&mut self, node: u32, since: Option<Instant>) {
         if let Some(since) = since {
-            self.is_quick[node as usize] = since.elapsed() < QUICK;
+            self.is_quick[node as usize] = now() - since < QUICK;
         }
     }
 
@@ -100,6 +100,27 @@ impl Outbox {
         self.since = None;
         self.batches.clear();
     }
+}
+
+#[cfg(not(test))]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+thread_local! {
+    static STOPPED_AT: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on, no time passes on this thread, so that what it sends repeats exactly.
+#[cfg(test)]
+pub(super) fn stop_time() {
+    STOPPED_AT.set(Some(Instant::now()));
+}
+
+#[cfg(test)]
+fn now() -> Instant {
+    STOPPED_AT.get().unwrap_or_else(Instant::now)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! A device without threads, for tests: whoever has it work is its thread, so that nothing is left to the scheduler of the
-//! operating system.
+//! A device without threads, for tests: whoever has it work is its thread, and time stands still on that. So nothing is left
+//! to the scheduler of the operating system or to a clock.
 
 use super::*;
+use crate::exec::outbox;
 
 impl Threads {
     pub fn by_hand(place: Arc<Place>, inbox: Inbox) -> Arc<Threads> {
+        outbox::stop_time();
         let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
         let state = State { by_hand: Some(driver), ..State::default() };
         Arc::new(Threads { place, state: Mutex::new(state), watch: Condvar::new(), reserve: Condvar::new() })
