@@ -5,6 +5,8 @@
 //! jumps from row to row, and on pages of 4 KiB each jump misses the TLB. Allocations are counted for the process's
 //! [memory budget](crate::memory).
 
+#![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
+
 use std::alloc::{GlobalAlloc, Layout};
 
 use mimalloc::MiMalloc;

@@ -2,6 +2,8 @@
 //!
 //! What a process may hold at once is asked here and nowhere else; nothing here opens or closes anything.
 
+#![allow(unsafe_code, reason = "the system's limits are asked and set in C")]
+
 use std::io;
 
 /// What a process asks for, if the system allows it: far more than nine sockets for each of a thousand peers, and far less than

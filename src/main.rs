@@ -1,5 +1,7 @@
 //! The `meshtf` command: the exit code, and what must be done before anything else. See [`meshtf::cli`].
 
+#![allow(unsafe_code, reason = "the system is asked in C, and the environment is changed before any thread")]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[global_allocator]

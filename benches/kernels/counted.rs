@@ -1,5 +1,7 @@
 //! An allocator that counts, on top of the one of the `meshtf` command.
 
+#![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -1,5 +1,7 @@
 //! `--memory`: the memory budget of a process that runs graphs, and its default.
 
+#![allow(unsafe_code, reason = "the system's limits are asked in C")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

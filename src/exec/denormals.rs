@@ -5,6 +5,8 @@
 //! do. What only moves a number leaves it as it is; and reading and writing numbers as text works on their bits, wherever it
 //! happens.
 
+#![allow(unsafe_code, reason = "the processor's control register is read and written")]
+
 use std::sync::Once;
 
 /// Lets the calling thread, and the pool that kernels spread their work over, take denormals for zero and answer zero

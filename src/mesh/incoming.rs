@@ -1,5 +1,7 @@
 //! The elements of a tensor while they come in.
 
+#![allow(unsafe_code, reason = "elements are filled before they are initialised")]
+
 use std::collections::TryReserveError;
 use std::mem::MaybeUninit;
 

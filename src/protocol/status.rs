@@ -352,9 +352,9 @@ mod tests {
     fn rates_are_what_was_counted_in_the_time_between() {
         let mut earlier = NodeStatus { sessions: Listed::all(vec![session(1, 100)]), ..NodeStatus::default() };
         earlier.sessions.items.push(session(2, 7));
-        let mut now = NodeStatus::default();
         // The third was not there then.
-        now.sessions = Listed::all(vec![session(1, 350), session(2, 7), session(3, 50)]);
+        let sessions = Listed::all(vec![session(1, 350), session(2, 7), session(3, 50)]);
+        let mut now = NodeStatus { sessions, ..NodeStatus::default() };
         now.measure(&earlier.counters(), 500_000);
         assert_eq!(now.window_ms, 500);
         let rates: Vec<f64> = now.sessions.items.iter().map(|session| session.steps_per_second).collect();

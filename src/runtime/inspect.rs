@@ -174,7 +174,7 @@ impl Inspector {
         self.keep_look(now, status.counters());
         let largest = self.resources.largest(MAX_LISTED);
         let items = largest.into_iter().filter_map(|info| self.resource(info)).collect();
-        status.resources = Listed { items, total: self.resources.len() as u64 };
+        status.resources = Listed { items, total: self.resources.count() as u64 };
         status.cut()
     }
 
@@ -202,7 +202,7 @@ impl Inspector {
         let worker = self.worker.as_ref().and_then(Weak::upgrade).map(|worker| worker.status()).unwrap_or_default();
         let mut limits = vec![
             LimitStatus::new("memory", memory::in_use(), memory::limit()),
-            LimitStatus::new("resources", self.resources.len(), MAX_RESOURCES),
+            LimitStatus::new("resources", self.resources.count(), MAX_RESOURCES),
         ];
         limits.extend(of_master.into_iter().chain(worker.limits).chain(network.limits));
         NodeStatus {
@@ -235,7 +235,7 @@ impl Inspector {
         found.truncate(listed);
         let next = found.last().filter(|_| !is_last).map(|info| of_protocol(&info.key));
         let page = found.into_iter().filter_map(|info| self.resource(info)).collect();
-        Answer::Resources { page, next, total: self.resources.len() as u64 }
+        Answer::Resources { page, next, total: self.resources.count() as u64 }
     }
 
     /// `None` on a participant without a task, which has none.

@@ -1,6 +1,8 @@
 //! The door under load: large, silent or endless requests of strangers and clients take neither its memory nor the time
 //! of other clients.
 
+#![allow(unsafe_code, reason = "a thread enters a network namespace in C")]
+
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

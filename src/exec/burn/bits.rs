@@ -7,6 +7,8 @@
 //!
 //! Sums, products and quotients are the hardware's own, which every GPU computes as IEEE 754 says.
 
+#![allow(unsafe_code, reason = "kernels are launched without bounds checks")]
+
 /// A function of one number that is computed this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(in crate::exec) enum One {

@@ -1,5 +1,7 @@
 //! Matrix products. Transposition is a view: nothing is copied for it.
 
+#![allow(unsafe_code, reason = "gemm takes pointers")]
+
 use smallvec::SmallVec;
 
 use super::array::{Array, Site, done};

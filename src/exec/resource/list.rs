@@ -42,7 +42,7 @@ pub(in crate::exec) struct Look {
 
 impl Resources {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         lock(&self.table).resources.len()
     }
 
