@@ -61,6 +61,9 @@ fn every_kind_of_frame_has_its_bytes() {
 
     check(empty_frame(Kind::Call).to_vec(), prefix(3, 0, 0), &[], &[]);
 
+    check(encode_value(Kind::Echo, &300u64).unwrap(), prefix(5, 2, 0), &[0xac, 2], &[]);
+    check(encode_value(Kind::Echoed, &300u64).unwrap(), prefix(6, 2, 0), &[0xac, 2], &[]);
+
     let standing = Standing {
         fresh: 9,
         link: Some(LinkNumbers { own: 1, theirs: 2 }),
