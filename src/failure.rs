@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The canonical gRPC codes, with TensorFlow's names for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Code {
     Cancelled = 1,
     Unknown = 2,
@@ -84,6 +85,7 @@ impl Code {
 
 /// What the class leaves open and somebody acts on: a client that tries again, a command that chooses its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Reason {
     /// A task that is named is not up; its name is no slip of the pen for one that is.
     TaskDown,
@@ -94,6 +96,7 @@ pub enum Reason {
 
 /// How far a request had come when it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Stage {
     /// No step failed: the request was refused before one began, or ended from outside, since its client cancelled it or a task
     /// was lost, say.

@@ -78,6 +78,7 @@ impl Default for NodeConfig {
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NodeError {
     #[error(transparent)]
     Mesh(#[from] MeshError),

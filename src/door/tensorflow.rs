@@ -69,6 +69,7 @@ pub struct DoorConfig {
 
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DoorError {
     #[error(
         "--grpc {0} can be reached from other machines, and whoever reaches it can run graphs on the mesh: set a token \

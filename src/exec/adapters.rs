@@ -13,6 +13,7 @@ use crate::failure::Result;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BackendChoice {
     /// burn-flex on the CPU, and burn-wgpu on each GPU there is.
     #[default]

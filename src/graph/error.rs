@@ -8,6 +8,7 @@ use crate::tensor::DType;
 
 /// Why a graph, or the name of something in it, is refused. Every message says what is wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GraphError {
     #[error("two nodes are named {name:?}; names are unique")]
     DuplicateName { name: String },
@@ -93,6 +94,7 @@ fn hint(nearest: &[String]) -> impl fmt::Display + '_ {
 
 /// Why a file is not a program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FormatError {
     #[error("line {line}, column {column}: {why}")]
     Syntax { line: usize, column: usize, why: String },

@@ -33,6 +33,7 @@ impl fmt::Display for Holder {
 
 /// Why joining a mesh or sending on it failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MeshError {
     /// Another live node holds the task.
     #[error("{task} is held by {holder}; stop it or choose another name")]
@@ -103,6 +104,7 @@ impl From<MeshError> for Failure {
 
 /// What can be wrong with a mesh key, a ticket or the folder that keeps them.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyError {
     #[error("{name:?} is not a mesh name: 1 to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit")]
     Name { name: String },

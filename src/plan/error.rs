@@ -20,6 +20,7 @@ pub enum Use {
 
 /// Why a graph is not planned. Every message says what is wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     #[error("{usage} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
     NoSuchNode { usage: Use, name: String, nearest: Vec<String> },

@@ -12,6 +12,7 @@ use crate::device::Task;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Event {
     /// A node or client is there: its link began.
     TaskMet {

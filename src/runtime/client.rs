@@ -18,6 +18,7 @@ const EVENTS: usize = 1024;
 
 /// What a run of many steps tells while it is under way. Steps are counted from 1.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum StepEvent {
     /// What a step fetched, in the order asked.
     Fetched { step: u64, values: Vec<Tensor> },

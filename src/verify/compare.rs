@@ -7,6 +7,7 @@ use crate::tensor::{DType, Numeric, Tensor, with_float, with_type};
 
 /// How a value differs from the recorded one.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Mismatch {
     DType {
         expected: DType,
