@@ -15,7 +15,7 @@ const COUNTING: &str = r#"{ "version": 1, "nodes": {
   "zero":  { "op": "AssignVariableOp", "inputs": ["w", "zeros"], "device": "/job:ps/task:0" },
   "n":     { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int64", "shape": [] } },
   "begin": { "op": "AssignVariableOp", "inputs": ["n", { "value": 0, "dtype": "int64" }], "device": "/job:ps/task:0" },
-  "one":   { "op": "Const", "attrs": { "dtype": "int64", "value": 1 }, "device": "/job:worker/task:0" },
+  "one":   { "op": "Const", "attrs": { "dtype": "int64", "value": { "dtype": "int64", "value": 1 } }, "device": "/job:worker/task:0" },
   "count": { "op": "AssignAddVariableOp", "inputs": ["n", "one"], "device": "/job:ps/task:0" },
   "seen":  { "op": "ReadVariableOp", "inputs": ["n"], "control": ["count"], "device": "/job:ps/task:0",
              "attrs": { "dtype": "int64" } } },
