@@ -41,7 +41,7 @@ with sandbox.Cluster(server_kind(), {"ps": 1, "worker": 2}, meshtf_binary()) as 
                 raise AssertionError("a task that is not there answers")
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
                 # The two that a MonitoredTrainingSession comes back from.
-                check("/job:worker/task:1" in str(error) and "/job:ps" not in str(error).split("tasks there")[0], error)
+                check("/job:worker/task:1" in str(error) and "/job:ps" not in str(error).split("tasks that are up")[0], error)
         took = time.monotonic() - began
         check(took < 15, took)
     note(f"refused after {took:.1f} s")
