@@ -95,7 +95,6 @@ pub mod verify;
 pub use allocator::Allocator;
 #[cfg(feature = "node")]
 pub use events::Follower;
-#[cfg(feature = "node")]
 pub use failure::{Code, Failure, Reason, Result, Stage};
 #[cfg(feature = "node")]
 pub use local::LocalCluster;

@@ -1,7 +1,6 @@
 //! Every target with modified examples from `fuzz/seeds/<target>/`, to which each input that once broke one is added.
 //! The modifications are drawn from a fixed seed, so that a test that passes here passes everywhere.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +15,13 @@ use crate::exec::fuzz::Outcome;
 
 /// Modified examples per target.
 const CASES: u32 = 4000;
+#[cfg(feature = "exec")]
 /// Cases per op.
 const CASES_OF_AN_OP: u32 = 24;
 /// Fewer than one op in this many may never answer.
 #[cfg(feature = "exec")]
 const MOST_NEVER_ANSWERED: usize = 24;
+#[cfg(feature = "exec")]
 /// Most bytes that choose an op's arguments.
 const CHOICES: usize = 160;
 
@@ -152,7 +153,7 @@ fn every_op_answers_or_fails_whatever_its_arguments() {
     let mut never = Vec::new();
     let ops = crate::exec::fuzz::ops();
     for op in &ops {
-        let answered = Cell::new(0);
+        let answered = std::cell::Cell::new(0);
         let outcome = runner(CASES_OF_AN_OP).run(&strategy, |choices| {
             let answers = crate::exec::fuzz::one(op, &choices) == Outcome::Answered;
             answered.set(answered.get() + u32::from(answers));

@@ -91,5 +91,9 @@ fn by_a_cluster_file_with_fixed_addresses() {
     // A task that the file does not have, and a file that is none.
     here.run(&["node", "--name", "local/7", "--cluster", &file]).expect(2).complains(&["local", "cluster"]);
     let wrong = here.file("wrong.json", r#"{"local": 7}"#);
-    here.run(&["node", "--name", "local/0", "--cluster", &wrong]).expect(2).complains(&["wrong.json", "$.local", "list of addresses"]);
+    here.run(&["node", "--name", "local/0", "--cluster", &wrong]).expect(2).complains(&[
+        "wrong.json",
+        "$.local",
+        "list of addresses",
+    ]);
 }
