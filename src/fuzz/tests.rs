@@ -15,14 +15,14 @@ use crate::exec::fuzz::Outcome;
 
 /// Modified examples per target.
 const CASES: u32 = 4000;
-#[cfg(feature = "exec")]
 /// Cases per op.
+#[cfg(feature = "exec")]
 const CASES_OF_AN_OP: u32 = 24;
 /// Fewer than one op in this many may never answer.
 #[cfg(feature = "exec")]
 const MOST_NEVER_ANSWERED: usize = 24;
-#[cfg(feature = "exec")]
 /// Most bytes that choose an op's arguments.
+#[cfg(feature = "exec")]
 const CHOICES: usize = 160;
 
 fn folder(name: &str) -> PathBuf {
