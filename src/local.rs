@@ -145,7 +145,7 @@ impl LocalCluster {
     /// Follows what happens on a task from now on.
     ///
     /// # Errors
-    /// NotFound where there is no such task.
+    /// NotFound if there is no such task.
     pub fn events(&self, task: &Task) -> Result<Follower> {
         Ok(self.host(task)?.events.follow())
     }
@@ -153,7 +153,7 @@ impl LocalCluster {
     /// How a task fares.
     ///
     /// # Errors
-    /// NotFound where there is no such task.
+    /// NotFound if there is no such task.
     pub async fn status(&self, task: &Task) -> Result<NodeStatus> {
         inquire::status(&self.host(task)?.client, &peer_of(task)).await
     }
@@ -161,7 +161,7 @@ impl LocalCluster {
     /// The variables, queues and accumulators of a task, in the order of their names.
     ///
     /// # Errors
-    /// NotFound where there is no such task.
+    /// NotFound if there is no such task.
     pub async fn resources(&self, task: &Task) -> Result<Vec<ResourceStatus>> {
         inquire::resources(&self.host(task)?.client, &peer_of(task)).await
     }

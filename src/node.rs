@@ -357,8 +357,8 @@ impl Node {
     /// The value of a node's variable that sessions share, and its version: how often it was changed.
     ///
     /// # Errors
-    /// NotFound where there is no such variable; PermissionDenied where it is an isolated session's; FailedPrecondition while
-    /// it has no value; InvalidArgument where several devices have one of that name and none is said. And as [`Node::status`].
+    /// NotFound where there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
+    /// it has no value; InvalidArgument if several devices have one of that name and none is said. And as [`Node::status`].
     pub async fn read_variable(&self, target: Option<&Task>, variable: VariableName) -> Result<(Tensor, u64)> {
         inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
     }
@@ -367,7 +367,7 @@ impl Node {
     /// version that it then has.
     ///
     /// # Errors
-    /// Aborted where the variable has another version than that; InvalidArgument where it takes no such value; and as
+    /// Aborted where the variable has another version than that; InvalidArgument if it takes no such value; and as
     /// [`Node::read_variable`].
     pub async fn write_variable(
         &self,

@@ -33,7 +33,7 @@ impl DeviceTrace {
     }
 
     /// # Errors
-    /// Internal where the tensor is no trace.
+    /// Internal if the tensor is no trace.
     pub fn from_tensor(tensor: &Tensor) -> Result<DeviceTrace> {
         let no_trace = |why: String| Failure::new(Code::Internal, format!("a device answered no trace: {why}"));
         let bytes = tensor.item::<Vec<u8>>().map_err(|failure| no_trace(failure.message))?;

@@ -53,7 +53,7 @@ pub struct KernelNode<'a> {
 /// flow, queues).
 ///
 /// # Errors
-/// InvalidArgument or Unimplemented where the attributes or dtypes are such that no input could be right.
+/// InvalidArgument or Unimplemented if the attributes or dtypes are such that no input could be right.
 pub fn compile(node: &KernelNode) -> Result<Option<HostKernel>> {
     compile_with(node, &Generators::default())
 }

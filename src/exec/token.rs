@@ -173,7 +173,7 @@ impl From<Optional> for Token {
 /// How deep the variants are that some values hold, themselves included.
 ///
 /// # Errors
-/// ResourceExhausted if that passes the limit, so that dropping one never recurses too deep.
+/// ResourceExhausted if that exceeds the limit, so that dropping one never recurses too deep.
 pub(super) fn depth_over<'a>(tokens: impl Iterator<Item = &'a Token>) -> Result<usize> {
     let depth = |token: &Token| match token {
         Token::Variant(variant) => variant.depth(),

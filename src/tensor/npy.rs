@@ -129,9 +129,10 @@ impl Header {
     /// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, the keys in any order.
     fn parse(text: &str) -> Result<Header, String> {
         let (mut descr, mut order, mut shape) = (None, None, None);
-        let mut rest = text.trim().strip_prefix('{').ok_or("its header is no dict")?.trim_start();
+        let mut rest = text.trim().strip_prefix('{').ok_or("its header is not a dict")?.trim_start();
         while !rest.starts_with('}') {
-            let (key, after) = quoted(rest).ok_or("its header is no dict of 'descr', 'fortran_order' and 'shape'")?;
+            let (key, after) =
+                quoted(rest).ok_or("its header is not a dict of 'descr', 'fortran_order' and 'shape'")?;
             let value = after.trim_start().strip_prefix(':').ok_or("a key of its header has no value")?.trim_start();
             rest = match key {
                 "descr" => {
@@ -190,7 +191,7 @@ fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
         .split(',')
         // Python 2 wrote long integers as 3L.
         .map(|size| {
-            size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is no size", size.trim()))
+            size.trim().trim_end_matches('L').parse().map_err(|_| format!("{:?} in 'shape' is not a size", size.trim()))
         })
         .collect()
 }
@@ -405,7 +406,7 @@ mod tests {
         check(&plain("<i4", "(9223372036854775807, 4)", &[]), "exceeds the limit");
         check(&plain("<U9223372036854775807", "(2,)", &[]), "wider than memory");
         check(&plain("|S9223372036854775807", "(4,)", &[]), "more than memory holds");
-        check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is no size");
+        check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is not a size");
         check(&plain("|O", "(1,)", &[0]), "pickled");
         check(&plain("|S0", "(2000000000,)", &[]), "no width");
         check(&plain("<c8", "(1,)", &[0; 8]), "complex");
@@ -413,7 +414,7 @@ mod tests {
         check(&plain("|b1", "(1,)", &[2]), "0 or 1");
         check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
         check(&file("{'descr': '<i4', 'shape': (1,)}", &[0; 4]), "lacks one of");
-        check(&file("[[[[", &[]), "no dict");
+        check(&file("[[[[", &[]), "not a dict");
         check(b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "the limit is 65536");
         check(b"\x93NUMPY\x09\x00", "version is 9.0");
     }

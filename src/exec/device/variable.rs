@@ -13,8 +13,8 @@ impl Device {
     /// The value that a variable which sessions share has now, with its version. Waits for an op that changes it.
     ///
     /// # Errors
-    /// NotFound; FailedPrecondition while it has none; PermissionDenied where it is an isolated session's;
-    /// ResourceExhausted where there is no memory for a copy.
+    /// NotFound; FailedPrecondition while it has none; PermissionDenied if it is an isolated session's;
+    /// ResourceExhausted if there is no memory for a copy.
     pub fn read_variable(&self, container: &str, name: &str) -> Result<(Tensor, u64)> {
         let variable = self.variable(container, name)?;
         let (value, version) = variable.read_with_version()?;
@@ -28,7 +28,7 @@ impl Device {
     /// version that it has with the new value. Waits for an op that changes it.
     ///
     /// # Errors
-    /// As [`Device::read_variable`]; Aborted where the variable has another version; InvalidArgument where it takes no such
+    /// As [`Device::read_variable`]; Aborted where the variable has another version; InvalidArgument if it takes no such
     /// value.
     pub fn write_variable(&self, container: &str, name: &str, value: Tensor, expected: Option<u64>) -> Result<u64> {
         let variable = self.variable(container, name)?;

@@ -69,7 +69,7 @@ impl Resources {
     /// The devices that have a resource of that name which sessions share; one at least.
     ///
     /// # Errors
-    /// NotFound; PermissionDenied where isolated sessions alone have one.
+    /// NotFound; PermissionDenied if isolated sessions alone have one.
     pub fn devices_with(&self, container: &str, name: &str) -> Result<Vec<(DeviceKind, u32)>> {
         let having: Vec<_> =
             self.named(container, name).into_iter().filter(|key| key.session.is_none()).map(|key| key.device).collect();

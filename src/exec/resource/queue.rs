@@ -241,7 +241,7 @@ impl Queue {
                 }
                 let Some(element) = elements.pop_front() else { break Ok(Answer::new()) };
                 if state.elements.bytes() + bytes(&element) > MAX_QUEUE_BYTES {
-                    let why = format!("queue '{}' passes the limit of {MAX_QUEUE_BYTES} bytes", self.name);
+                    let why = format!("queue '{}' exceeds the limit of {MAX_QUEUE_BYTES} bytes", self.name);
                     break Err(Failure::new(Code::ResourceExhausted, why));
                 }
                 if let Err(failure) = memory::grow() {

@@ -192,7 +192,7 @@ impl TensorArray {
                 Ok(at)
             }
             Ok(_) if self.is_dynamic => {
-                let why = format!("TensorArray {}: index {index} passes the limit of {MAX_TENSOR_ARRAY}", self.name);
+                let why = format!("TensorArray {}: index {index} exceeds the limit of {MAX_TENSOR_ARRAY}", self.name);
                 Err(Failure::new(Code::ResourceExhausted, why))
             }
             _ => self.wrong(format!("Tried to write to index {index} but array is not resizeable and size is: {size}")),

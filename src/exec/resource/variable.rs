@@ -74,7 +74,7 @@ impl Variable {
     /// Sets it, if it has the `expected` version; its version then.
     ///
     /// # Errors
-    /// Aborted where it has another version.
+    /// Aborted if it has another version.
     pub fn set_if(&self, expected: Option<u64>, value: Value) -> Result<u64> {
         let mut place = self.hold();
         if let Some(expected) = expected.filter(|&expected| expected != place.version) {
@@ -88,7 +88,7 @@ impl Variable {
     /// Whether a value of this type can be assigned to it.
     ///
     /// # Errors
-    /// InvalidArgument where it holds another type.
+    /// InvalidArgument if it holds another type.
     pub fn check_dtype(&self, dtype: DType) -> Result<()> {
         if self.dtype == dtype {
             return Ok(());
@@ -100,7 +100,7 @@ impl Variable {
     /// Whether a value of this shape is one that the graph lets it have.
     ///
     /// # Errors
-    /// InvalidArgument where it is not.
+    /// InvalidArgument if it is not.
     pub fn check_shape(&self, shape: &Shape) -> Result<()> {
         if self.shape.admits(shape) {
             return Ok(());

@@ -12,7 +12,7 @@ impl Worker {
     /// The value of a variable, and its version.
     ///
     /// # Errors
-    /// As [`Device::read_variable`]; InvalidArgument where several devices have a variable of that name.
+    /// As [`Device::read_variable`]; InvalidArgument if several devices have a variable of that name.
     pub fn read_variable(&self, variable: &VariableName) -> Result<(Tensor, u64)> {
         let container = container(variable);
         self.state.device_of(variable)?.read_variable(container, &variable.name)
