@@ -141,13 +141,20 @@ impl Value {
         self.len() == 0
     }
 
+    /// Bytes of the elements, wherever they lie.
+    pub fn element_bytes(&self) -> usize {
+        match self {
+            Value::Host(tensor) => tensor.byte_len(),
+            Value::Device(tensor) => self.len() * tensor.dtype.size().unwrap_or(0),
+        }
+    }
+
     /// Bytes of this process's memory that the elements take: none if they lie on a GPU.
     pub fn byte_len(&self) -> usize {
         match self {
-            Value::Host(tensor) => tensor.byte_len(),
             #[cfg(feature = "wgpu")]
             Value::Device(DeviceTensor { memory, .. }) if matches!(**memory, Some(Memory::Wgpu(_))) => 0,
-            Value::Device(tensor) => self.len() * tensor.dtype.size().unwrap_or(0),
+            _ => self.element_bytes(),
         }
     }
 

@@ -19,7 +19,7 @@ impl Device {
         let variable = self.variable(container, name)?;
         let (value, version) = variable.read_with_version()?;
         if let Value::Device(_) = value {
-            memory::admit(value.len() * value.dtype().size().unwrap_or(0))?;
+            memory::admit(value.element_bytes())?;
         }
         Ok((value.into_host()?, version))
     }

@@ -2,7 +2,6 @@
 
 use std::ops::Bound;
 
-use super::super::engine::Value;
 use super::{Key, Resource, Resources};
 use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Result};
@@ -113,13 +112,5 @@ impl Resource {
             // Those stand in no table.
             Resource::TensorArray(_) | Resource::Stack(_) => Look::default(),
         }
-    }
-}
-
-/// Bytes of the elements of a value, wherever they lie.
-pub(super) fn element_bytes(value: &Value) -> usize {
-    match value {
-        Value::Host(tensor) => tensor.byte_len(),
-        Value::Device(_) => value.len() * value.dtype().size().unwrap_or(0),
     }
 }

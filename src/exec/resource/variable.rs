@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use super::super::engine::Value;
-use super::list::{Look, element_bytes};
+use super::list::Look;
 use crate::failure::{Code, Failure, Result};
 use crate::lock::lock;
 use crate::tensor::{DType, PartialShape, Shape};
@@ -117,7 +117,7 @@ impl Variable {
         Look {
             dtypes: vec![self.dtype],
             shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
-            bytes: place.as_ref().map(|place| place.value.as_ref().map_or(0, element_bytes)),
+            bytes: place.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
             length: None,
             version: place.as_ref().map(|place| place.version),
         }
