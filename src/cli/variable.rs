@@ -11,7 +11,7 @@ use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::{DeviceKind, DeviceSpec, Task};
-use crate::exec::DEFAULT_CONTAINER;
+use crate::exec::container_named;
 use crate::failure::{Code, Failure};
 use crate::node::Node;
 use crate::protocol::inquiry::VariableName;
@@ -164,7 +164,7 @@ async fn get(node: &Node, of: &NodeArgs, variable: VariableName, out: Option<&Pa
 }
 
 async fn set(node: &Node, of: &NodeArgs, variable: VariableName, value: &str, expected: Option<u64>) -> Outcome {
-    let container = if variable.container.is_empty() { DEFAULT_CONTAINER } else { &variable.container };
+    let container = container_named(&variable.container);
     let resources = node.resources(Some(&of.task)).await?;
     let known = resources.iter().find(|resource| {
         let device = (resource.device.kind, resource.device.index);

@@ -34,6 +34,11 @@ use crate::memory::{self, Holder};
 /// The container of resources that name none.
 pub const DEFAULT_CONTAINER: &str = "localhost";
 
+/// The container that a name stands for: the default one for an empty name.
+pub fn container_named(name: &str) -> &str {
+    if name.is_empty() { DEFAULT_CONTAINER } else { name }
+}
+
 /// Most resources a task holds.
 pub const MAX_RESOURCES: usize = 1 << 20;
 
@@ -160,7 +165,7 @@ impl Resources {
 
     /// Forgets every resource of a container; an empty name is the default container's.
     pub fn clear(&self, container: &str) {
-        let container = if container.is_empty() { DEFAULT_CONTAINER } else { container };
+        let container = container_named(container);
         lock(&self.table).resources.retain(|key, _| key.container != container);
         self.generation.fetch_add(1, Ordering::Release);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::kernel::{Generators, KernelNode};
-use super::super::resource::{DEFAULT_CONTAINER, Key, Resource, Resources};
+use super::super::resource::{Key, Resource, Resources, container_named};
 use crate::device::DeviceKind;
 use crate::failure::{Failure, Result};
 use crate::ids::SessionId;
@@ -44,7 +44,7 @@ impl Named {
         if node.op != "VarHandleOp" {
             check_names(text("container")?, text("shared_name")?)?;
         }
-        let container = Some(text("container")?).filter(|text| !text.is_empty()).unwrap_or(DEFAULT_CONTAINER);
+        let container = container_named(text("container")?);
         let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
         let key = Key {
             session: site.resources.is_isolated(site.session).then_some(site.session),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{State, Worker};
-use crate::exec::{DEFAULT_CONTAINER, Device};
+use crate::exec::{Device, container_named};
 use crate::failure::{Failure, Result};
 use crate::protocol::inquiry::VariableName;
 use crate::tensor::Tensor;
@@ -14,7 +14,7 @@ impl Worker {
     /// # Errors
     /// As [`Device::read_variable`]; InvalidArgument if several devices have a variable of that name.
     pub fn read_variable(&self, variable: &VariableName) -> Result<(Tensor, u64)> {
-        let container = container(variable);
+        let container = container_named(&variable.container);
         self.state.device_of(variable)?.read_variable(container, &variable.name)
     }
 
@@ -23,20 +23,16 @@ impl Worker {
     /// # Errors
     /// As [`Device::write_variable`] and [`Worker::read_variable`].
     pub fn write_variable(&self, variable: &VariableName, value: Tensor, expected: Option<u64>) -> Result<u64> {
-        let container = container(variable);
+        let container = container_named(&variable.container);
         self.state.device_of(variable)?.write_variable(container, &variable.name, value, expected)
     }
-}
-
-fn container(variable: &VariableName) -> &str {
-    if variable.container.is_empty() { DEFAULT_CONTAINER } else { &variable.container }
 }
 
 impl State {
     /// The device that has the variable.
     fn device_of(&self, variable: &VariableName) -> Result<Arc<Device>> {
         let VariableName { name, device, .. } = variable;
-        let having = self.resources.devices_with(container(variable), name)?;
+        let having = self.resources.devices_with(container_named(&variable.container), name)?;
         let (kind, index) = match (device, &having[..]) {
             (Some(device), _) => *device,
             (None, &[only]) => only,
