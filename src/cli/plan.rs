@@ -1,10 +1,10 @@
 //! `meshtf plan`: the device of every node and why, and every transfer, without running anything.
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 
 use super::inputs::GraphArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
+use super::table::wide_table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::exec::BackendChoice;
@@ -100,16 +100,15 @@ fn as_json(plan: &Plan) -> serde_json::Value {
 }
 
 fn as_text(plan: &Plan) -> String {
-    let mut nodes = plain_table(["NODE", "OP", "DEVICE", "WHY"]);
-    for placement in &plan.placements {
-        nodes.add_row([&placement.node, &placement.op, &placement.device.to_string(), &why(&placement.why)]);
-    }
-    let mut text = lines(&nodes);
+    let nodes = plan.placements.iter().map(|placement| {
+        vec![placement.node.clone(), placement.op.clone(), placement.device.to_string(), why(&placement.why)]
+    });
+    let mut text = wide_table(&["NODE", "OP", "DEVICE", "WHY"], nodes);
     if plan.transfers.is_empty() {
         text.push_str("\n\nno transfers");
         return text;
     }
-    let mut transfers = plain_table(["TRANSFER", "FROM", "TO", "BYTES"]);
+    let mut transfers = Vec::new();
     let mut known = 0;
     let mut unknown = 0;
     for transfer in &plan.transfers {
@@ -124,23 +123,17 @@ fn as_text(plan: &Plan) -> String {
                 "?".to_owned()
             }
         };
-        transfers.add_row([&transfer.tensor, &transfer.from.to_string(), &transfer.to.to_string(), &bytes]);
+        transfers.push(vec![transfer.tensor.clone(), transfer.from.to_string(), transfer.to.to_string(), bytes]);
     }
     let rest = match unknown {
         0 => String::new(),
         1 => ", and 1 transfer of unknown size".to_owned(),
         n => format!(", and {n} transfers of unknown size"),
     };
-    text.push_str(&format!("\n\n{}\n\n{} per step{rest}", lines(&transfers), Bytes(known as usize)));
+    text.push_str(&format!(
+        "\n\n{}\n\n{} per step{rest}",
+        wide_table(&["TRANSFER", "FROM", "TO", "BYTES"], transfers),
+        Bytes(known as usize)
+    ));
     text
-}
-
-fn plain_table(header: [&str; 4]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
-    table
-}
-
-fn lines(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -4,11 +4,17 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 /// A table without lines, as wide as the terminal lets it be.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    arranged(ContentArrangement::Dynamic, header, rows)
+}
+
+/// A table without lines, each row of which is one line, however long.
+pub(super) fn wide_table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    arranged(ContentArrangement::Disabled, header, rows)
+}
+
+fn arranged(how: ContentArrangement, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
+    table.load_preset(presets::NOTHING).set_content_arrangement(how).set_header(header).add_rows(rows);
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
