@@ -24,6 +24,7 @@
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`trace`] | what a device ran in a traced step, and when |
+//! | [`lowering`] | burn's operations as nodes of a graph |
 //! | [`graph`] | a program as data, checked against the vocabulary of ops |
 //! | [`tensor`] | dtype, shape, elements |
 //! | [`device`] | names: tasks, devices, the device string of a node |
@@ -42,7 +43,8 @@
 //!
 //! # Features
 //!
-//! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone.
+//! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone. `burn-ir`
+//! (in `node`): burn's operations as graphs.
 
 #[cfg(feature = "node")]
 mod allocator;
@@ -68,6 +70,8 @@ mod json;
 mod local;
 mod lock;
 // The unit tests and those of tests/it have one rule for what a machine may lack.
+#[cfg(feature = "burn-ir")]
+pub mod lowering;
 #[cfg(test)]
 #[path = "../tests/it/means.rs"]
 mod means;

@@ -1,0 +1,147 @@
+//! burn's operations as nodes of a graph: what a burn program computes, in the vocabulary that this crate plans and runs.
+//!
+//! A burn program that runs on a remote device, or is captured, tells what it computes as a list of [`OperationIr`]. Each becomes
+//! one node, or a few. Shapes are concrete in burn and every output carries its own, so nothing is inferred here.
+//!
+//! | file | operations |
+//! |---|---|
+//! | `base` | of tensors of any kind: reshape, slice, gather, scatter, masks |
+//! | `numeric` | of numbers: arithmetic, comparisons, reductions, sorting |
+//! | `float`, `int`, `boolean` | of one kind alone |
+//! | `activation` | relu, gelu, softmax and their gradients |
+//! | `module`, `module/*` | layers: linear, convolutions, pools, normalisation, attention, interpolation |
+//! | `values` | the tensors and scalars of a program as inputs of nodes |
+
+mod activation;
+mod base;
+mod boolean;
+mod float;
+mod int;
+mod module;
+mod numeric;
+mod values;
+
+use std::collections::HashMap;
+
+use burn_ir::{OperationIr, ScalarIr, TensorId};
+
+use crate::failure::{Code, Failure, Result};
+use crate::graph::{GraphBuilder, Output};
+use crate::tensor::DType;
+
+use values::name;
+pub use values::{data, dtype, tensor};
+
+/// Adds to a graph what operations of burn compute, one after another.
+///
+/// The tensors that an operation reads are those that were [bound](Lowering::bind) or that an operation before it made.
+#[derive(Debug)]
+pub struct Lowering<'g> {
+    graph: &'g mut GraphBuilder,
+    /// Where the value of each tensor stands.
+    values: HashMap<TensorId, Output>,
+    scalars: Scalars<'g>,
+    fed: Vec<Fed>,
+    /// The placeholders in `fed`, in the same order.
+    placeholders: Vec<Output>,
+}
+
+/// What the scalars of the operations stand for.
+#[derive(Clone, Copy, Debug)]
+pub enum Scalars<'a> {
+    /// For themselves: each becomes a constant.
+    Constant,
+    /// For a place in this list: `ScalarIr::UInt(place)`. `None` there is fed with every step.
+    Listed(&'a [Option<ScalarIr>]),
+}
+
+/// A scalar whose value is not known before a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scalar {
+    Known(ScalarIr),
+    Fed(usize),
+}
+
+/// A placeholder that a lowering added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// The name by which a step feeds it.
+    pub name: String,
+    pub dtype: DType,
+    pub what: FedValue,
+}
+
+/// What a placeholder takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FedValue {
+    /// The scalar at this place of the list, in the placeholder's dtype; shape [].
+    Scalar(usize),
+    /// The seed of the operation that draws random numbers as the n-th of these; int64, shape \[2\].
+    Seed(usize),
+}
+
+impl<'g> Lowering<'g> {
+    /// Starts to lower into a graph.
+    pub fn new(graph: &'g mut GraphBuilder, scalars: Scalars<'g>) -> Self {
+        Lowering { graph, values: HashMap::new(), scalars, fed: Vec::new(), placeholders: Vec::new() }
+    }
+
+    /// Says where the value of a tensor stands that no operation makes.
+    pub fn bind(&mut self, id: TensorId, value: Output) {
+        self.values.insert(id, value);
+    }
+
+    /// Where the value of a tensor stands, if it was bound or made.
+    pub fn value(&self, id: TensorId) -> Option<Output> {
+        self.values.get(&id).copied()
+    }
+
+    /// The graph, for what the caller adds between operations.
+    pub fn graph(&mut self) -> &mut GraphBuilder {
+        self.graph
+    }
+
+    /// What each step is to feed, in the order in which it was added.
+    pub fn fed(&self) -> &[Fed] {
+        &self.fed
+    }
+
+    /// Adds what an operation computes.
+    ///
+    /// `Init` and `Drop` add nothing, and neither do collectives, which are between the sessions of a program.
+    ///
+    /// # Errors
+    /// Unimplemented, with the operation's name, if there is no op for it or for its arguments; InvalidArgument if it reads a tensor
+    /// that is not there, or its arguments contradict each other.
+    pub fn operation(&mut self, operation: &OperationIr) -> Result<()> {
+        match operation {
+            OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => self.base(op),
+            OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => self.numeric(op),
+            OperationIr::Float(_, op) => self.float(op),
+            OperationIr::Int(op) => self.int(op),
+            OperationIr::Bool(op) => self.boolean(op),
+            OperationIr::Activation(op) => self.activation(op),
+            OperationIr::Module(op) => self.module(op),
+            OperationIr::Init(_) | OperationIr::Drop(_) => Ok(()),
+            OperationIr::Distributed(_) => Err(refused("Distributed", "it is between several devices of one program")),
+            OperationIr::Custom(op) => {
+                Err(refused(&op.id, "it is a custom operation, of which only the name is known"))
+            }
+        }
+        .map_err(|failure| named(failure, operation))
+    }
+}
+
+/// There is no op for this operation, or not for these arguments.
+pub(crate) fn refused(operation: &str, why: &str) -> Failure {
+    Failure::new(Code::Unimplemented, format!("burn's operation {operation} does not run on the mesh: {why}"))
+}
+
+/// A failure with the operation that it is about.
+fn named(failure: Failure, operation: &OperationIr) -> Failure {
+    let name = name(operation);
+    if failure.message.contains(&name) {
+        return failure;
+    }
+    Failure { message: format!("burn's operation {name}: {}", failure.message), ..failure }
+}
