@@ -23,14 +23,14 @@ mod values;
 
 use std::collections::HashMap;
 
-use burn_ir::{OperationIr, ScalarIr, TensorId};
+use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, TensorId};
 
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{GraphBuilder, Output};
 use crate::tensor::DType;
 
 use values::name;
-pub use values::{data, dtype, tensor};
+pub use values::{data, dtype, scalar_tensor, tensor};
 
 /// Adds to a graph what operations of burn compute, one after another.
 ///
@@ -44,6 +44,8 @@ pub struct Lowering<'g> {
     fed: Vec<Fed>,
     /// The placeholders in `fed`, in the same order.
     placeholders: Vec<Output>,
+    /// How many operations that draw random numbers there were.
+    random: usize,
 }
 
 /// What the scalars of the operations stand for.
@@ -76,14 +78,14 @@ pub struct Fed {
 pub enum FedValue {
     /// The scalar at this place of the list, in the placeholder's dtype; shape [].
     Scalar(usize),
-    /// The seed of the operation that draws random numbers as the n-th of these; int64, shape \[2\].
+    /// The seed of the n-th operation that draws random numbers, counted from 0; int64, shape \[2\].
     Seed(usize),
 }
 
 impl<'g> Lowering<'g> {
     /// Starts to lower into a graph.
     pub fn new(graph: &'g mut GraphBuilder, scalars: Scalars<'g>) -> Self {
-        Lowering { graph, values: HashMap::new(), scalars, fed: Vec::new(), placeholders: Vec::new() }
+        Lowering { graph, values: HashMap::new(), scalars, fed: Vec::new(), placeholders: Vec::new(), random: 0 }
     }
 
     /// Says where the value of a tensor stands that no operation makes.
@@ -101,6 +103,14 @@ impl<'g> Lowering<'g> {
         self.graph
     }
 
+    /// Requests a device for the nodes of the operations that follow.
+    ///
+    /// # Errors
+    /// InvalidArgument if `device` is not a device string.
+    pub fn on_device(&mut self, device: &str) -> Result<()> {
+        self.graph.set_device(device)
+    }
+
     /// What each step is to feed, in the order in which it was added.
     pub fn fed(&self) -> &[Fed] {
         &self.fed
@@ -114,6 +124,7 @@ impl<'g> Lowering<'g> {
     /// Unimplemented, with the operation's name, if there is no op for it or for its arguments; InvalidArgument if it reads a tensor
     /// that is not there, or its arguments contradict each other.
     pub fn operation(&mut self, operation: &OperationIr) -> Result<()> {
+        self.random += usize::from(draws_random(operation));
         match operation {
             OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => self.base(op),
             OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => self.numeric(op),
@@ -130,6 +141,16 @@ impl<'g> Lowering<'g> {
         }
         .map_err(|failure| named(failure, operation))
     }
+}
+
+/// Whether an operation draws random numbers, and so takes a seed.
+pub fn draws_random(operation: &OperationIr) -> bool {
+    matches!(
+        operation,
+        OperationIr::Float(_, FloatOperationIr::Random(_))
+            | OperationIr::NumericFloat(_, NumericOperationIr::IntRandom(_))
+            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
+    )
 }
 
 /// There is no op for this operation, or not for these arguments.

@@ -12,7 +12,7 @@ use super::reach::{MeshArgs, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
-use crate::door::tensorflow::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
+use crate::door::{DoorError, burn, tensorflow};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
@@ -31,9 +31,11 @@ Examples:
   meshtf node --name /job:worker/task:1 --backend wgpu
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222
+  meshtf node --name local/0 --burn 127.0.0.1:3000
   meshtf node --name worker/0 --cluster cluster.json
 
 Clients of --grpc 127.0.0.1:2222 use tf.Session(\"grpc://127.0.0.1:2222\").
+Programs of --burn 127.0.0.1:3000 run with BURN_DEVICE=remote BURN_REMOTE_ADDRESS=ws://127.0.0.1:3000.
 A cluster.json: {\"worker\": [\"a:4001\", \"b:4001\"], \"ps\": [\"c:4001\"]}")]
 pub struct Args {
     /// Task to serve, local/0 or /job:local/task:0
@@ -60,8 +62,16 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "grpc")]
     grpc_token_file: Option<PathBuf>,
     /// Largest message accepted from a TensorFlow client, in bytes
-    #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = DEFAULT_MAX_MESSAGE_BYTES)]
+    #[arg(long, value_name = "BYTES", requires = "grpc", default_value_t = tensorflow::DEFAULT_MAX_MESSAGE_BYTES)]
     grpc_limit: usize,
+    /// Also serve burn programs at this address, whose device is ws://HOST:PORT; port 0 picks a free one. Anything but a
+    /// loopback address requires --burn-token-file
+    #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
+    burn: Option<SocketAddr>,
+    /// File with the token that burn programs must present as their credential. It must be readable by its owner only
+    /// (chmod 600)
+    #[arg(long, value_name = "FILE", requires = "burn")]
+    burn_token_file: Option<PathBuf>,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -96,8 +106,8 @@ pub(super) async fn node(args: Args) -> Outcome {
         _ = terminate.recv() => return Ok(Exit::Ok),
     };
     let node = Arc::new(node);
-    let door = open_door(&args, &node).await?;
-    output::line(&serving_line(&args.name, &node, door.as_ref()))?;
+    let doors = Doors::open(&args, &node).await?;
+    output::line(&serving_line(&args.name, &node, &doors))?;
 
     let alone = tokio::time::sleep(ALONE_AFTER);
     tokio::pin!(alone);
@@ -124,21 +134,47 @@ pub(super) async fn node(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-async fn open_door(args: &Args, node: &Arc<Node>) -> Result<Option<Door>, Trouble> {
-    let Some(address) = args.grpc else { return Ok(None) };
-    let token = args.grpc_token_file.as_deref().map(read_token).transpose()?;
-    let config = DoorConfig { address, token, max_message_bytes: args.grpc_limit };
-    Door::open(Arc::clone(node), config).await.map(Some).map_err(|error| Trouble::input(error.to_string()))
+/// The servers for clients of other systems, while they are open.
+struct Doors {
+    grpc: Option<tensorflow::Door>,
+    burn: Option<burn::Door>,
 }
 
-fn read_token(path: &Path) -> Result<String, Trouble> {
-    let wrong = |why: String| Trouble::input(format!("--grpc-token-file {}: {why}", path.display()));
-    let text = read_secret(path).map_err(|error| Trouble::input(format!("--grpc-token-file: {error}")))?;
+impl Doors {
+    async fn open(args: &Args, node: &Arc<Node>) -> Result<Doors, Trouble> {
+        let refused = |error: DoorError| Trouble::input(error.to_string());
+        let mut doors = Doors { grpc: None, burn: None };
+        if let Some(address) = args.grpc {
+            let token = read_token("--grpc-token-file", args.grpc_token_file.as_deref())?;
+            let config = tensorflow::DoorConfig { address, token, max_message_bytes: args.grpc_limit };
+            doors.grpc = Some(tensorflow::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+        }
+        if let Some(address) = args.burn {
+            let token = read_token("--burn-token-file", args.burn_token_file.as_deref())?;
+            let config = burn::DoorConfig { address, token };
+            doors.burn = Some(burn::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+        }
+        Ok(doors)
+    }
+
+    /// ` grpc=127.0.0.1:2222 burn=127.0.0.1:3000`, of those that are open.
+    fn shown(&self) -> String {
+        let grpc = self.grpc.as_ref().map(|door| format!(" grpc={}", door.address()));
+        let burn = self.burn.as_ref().map(|door| format!(" burn={}", door.address()));
+        [grpc, burn].into_iter().flatten().collect()
+    }
+}
+
+/// The token in the file that a flag names, if it names one.
+fn read_token(flag: &str, path: Option<&Path>) -> Result<Option<String>, Trouble> {
+    let Some(path) = path else { return Ok(None) };
+    let wrong = |why: String| Trouble::input(format!("{flag} {}: {why}", path.display()));
+    let text = read_secret(path).map_err(|error| Trouble::input(format!("{flag}: {error}")))?;
     let token = text.trim();
     if token.len() < 16 {
         return Err(wrong("a token must have at least 16 characters; `openssl rand -hex 16` makes one".to_owned()));
     }
-    Ok(token.to_owned())
+    Ok(Some(token.to_owned()))
 }
 
 /// `127.0.0.1:2222`, `[::1]:2222` or `localhost:2222`.
@@ -150,8 +186,8 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) memory=6.40GB
-/// grpc=127.0.0.1:2222`
-fn serving_line(task: &Task, node: &Node, door: Option<&Door>) -> String {
+/// grpc=127.0.0.1:2222 burn=127.0.0.1:3000`
+fn serving_line(task: &Task, node: &Node, doors: &Doors) -> String {
     let devices: Vec<String> =
         node.devices().iter().map(|device| format!("{}({})", device.name, device.backend)).collect();
     format!(
@@ -161,7 +197,7 @@ fn serving_line(task: &Task, node: &Node, door: Option<&Door>) -> String {
         node.addresses().join(","),
         devices.join(","),
         memory::shown(),
-        door.map(|door| format!(" grpc={}", door.address())).unwrap_or_default()
+        doors.shown()
     )
 }
 

@@ -34,7 +34,11 @@ use self::connection::Connections;
 use self::grpc::Calls;
 use self::service::MasterService;
 use self::wire::Incoming;
+use super::{DoorError, listen};
 use crate::node::Node;
+
+/// The flag of the command line that opens it.
+const FLAG: &str = "--grpc";
 
 /// The default limit of a message's size: protobuf's own limit.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
@@ -67,20 +71,6 @@ pub struct DoorConfig {
     pub max_message_bytes: usize,
 }
 
-/// Why a door could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DoorError {
-    #[error(
-        "--grpc {0} can be reached from other machines, and whoever reaches it can run graphs on the mesh: set a token \
-         with --grpc-token-file, or listen on 127.0.0.1 and reach it through a mesh node on the client's own machine or \
-         an SSH tunnel"
-    )]
-    Unguarded(SocketAddr),
-    #[error("cannot listen on --grpc {address}: {source}")]
-    Address { address: SocketAddr, source: std::io::Error },
-}
-
 /// An open door. Dropping it closes it and ends the sessions opened through it.
 #[derive(Debug)]
 pub struct Door {
@@ -95,12 +85,8 @@ impl Door {
     /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token, max_message_bytes } = config;
-        if !address.ip().is_loopback() && token.is_none() {
-            return Err(DoorError::Unguarded(address));
-        }
-        let cannot = |source| DoorError::Address { address, source };
-        let listener = TcpListener::bind(address).await.map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
+        let listener = listen(FLAG, address, token.is_some()).await?;
+        let address = listener.local_addr().map_err(|source| DoorError::Address { flag: FLAG, address, source })?;
         let connections = Connections::new(token.is_none());
         let service = Arc::new(MasterService::new(node, max_message_bytes, token.as_deref()));
         let serving = tokio::spawn(serve(service, listener, connections));

@@ -164,6 +164,15 @@ impl GraphBuilder {
         result
     }
 
+    /// Requests `device` for the nodes that follow, outside of any [`with_device`](GraphBuilder::with_device).
+    ///
+    /// # Errors
+    /// InvalidArgument if `device` is not a device string.
+    pub(crate) fn set_device(&mut self, device: &str) -> Result<()> {
+        self.device = parse(device)?;
+        Ok(())
+    }
+
     /// Puts `scope/` before the names of the nodes that `add` adds, or `scope_1/` if `scope` is taken.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The tensors, scalars and dtypes of a burn program, as inputs of nodes.
 
-use burn_std::{BoolStore, TensorData};
 use burn_ir::{OperationIr, ScalarIr, TensorIr};
+use burn_std::{BoolStore, TensorData};
 
 use super::{Fed, FedValue, Lowering, Scalar, Scalars};
 use crate::failure::{Code, Failure, Result};
@@ -45,10 +45,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// The seed of an operation that draws random numbers: a placeholder of int64, shape \[2\].
+    /// The seed of the operation that is being lowered, which draws random numbers: a placeholder of int64, shape \[2\].
     pub(crate) fn seed_input(&mut self) -> Result<Input> {
-        let number = self.fed.iter().filter(|fed| matches!(fed.what, FedValue::Seed(_))).count();
-        self.fed_input(FedValue::Seed(number), DType::I64, &[2])
+        self.fed_input(FedValue::Seed(self.random.saturating_sub(1)), DType::I64, &[2])
     }
 
     /// The placeholder for a value, of which there is one for each dtype.
@@ -68,7 +67,10 @@ impl Lowering<'_> {
 }
 
 /// A scalar as a tensor of shape [], converted as Rust's `as` does; a bool becomes 0 or 1, and a number is true if it is not 0.
-pub(crate) fn scalar_tensor(scalar: ScalarIr, dtype: DType) -> Result<Tensor> {
+///
+/// # Errors
+/// InvalidArgument if the dtype is not of numbers or bools.
+pub fn scalar_tensor(scalar: ScalarIr, dtype: DType) -> Result<Tensor> {
     let (float, int) = match scalar {
         ScalarIr::Float(x) => (x, x as i64),
         ScalarIr::Int(x) => (x as f64, x),
@@ -140,9 +142,7 @@ pub fn data(value: &Tensor, wanted: &TensorIr) -> Result<TensorData> {
         return Err(Failure::new(Code::Internal, why));
     };
     let bytes = match wanted.dtype {
-        burn_std::DType::Bool(BoolStore::U32) => {
-            bytes.iter().flat_map(|&bit| u32::from(bit).to_le_bytes()).collect()
-        }
+        burn_std::DType::Bool(BoolStore::U32) => bytes.iter().flat_map(|&bit| u32::from(bit).to_le_bytes()).collect(),
         _ => bytes.to_vec(),
     };
     Ok(TensorData::from_bytes_vec(bytes, wanted.shape.clone(), wanted.dtype))
@@ -165,8 +165,8 @@ pub(crate) fn name(operation: &OperationIr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn_std::{DType as Burn, Shape as Dims};
     use burn_ir::{BaseOperationIr, FloatOperationIr, InitOperationIr, ShapeOpIr, TensorId, UnaryOpIr};
+    use burn_std::{DType as Burn, Shape as Dims};
 
     use super::*;
 

@@ -1,0 +1,183 @@
+//! The server for burn programs: a program whose device is `ws://host:port` computes on the mesh.
+//!
+//! Speaks the protocol of burn's own remote backend. What a program asks for is queued; a part of it that somebody waits for becomes
+//! one graph over all its devices, which is planned once and run as one step of the node's sessions. Device index i of the door is
+//! the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this machine only, and
+//! to others only with a token.
+
+mod graph;
+mod http;
+mod message;
+mod process;
+mod program;
+mod run;
+mod session;
+mod slots;
+mod step;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use self::message::TaskResponse;
+use self::program::SessionNo;
+use self::run::Running;
+use super::{DoorError, listen};
+use crate::device::DeviceName;
+use crate::lock::lock;
+use crate::node::Node;
+use crate::strangers::Strangers;
+
+/// The flag of the command line that opens it.
+const FLAG: &str = "--burn";
+/// Most programs that are connected at a time, and sessions of one program.
+const MAX_PROGRAMS: usize = 256;
+
+/// The address of the door, and who may pass.
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// Port 0 picks a free one.
+    pub address: SocketAddr,
+    /// The token that clients must show as their credential; required if the address can be reached from other machines.
+    pub token: Option<String>,
+}
+
+/// An open door. Dropping it closes it and ends the programs that are connected.
+#[derive(Debug)]
+pub struct Door {
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Door {
+    /// Opens a door to a node. Cancel-safe: nothing stays open if the future is dropped.
+    ///
+    /// # Errors
+    /// If the address is taken, or can be reached from other machines and there is no token.
+    pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
+        let DoorConfig { address, token } = config;
+        let listener = listen(FLAG, address, token.is_some()).await?;
+        let address = listener.local_addr().map_err(|source| DoorError::Address { flag: FLAG, address, source })?;
+        let serving = Arc::new(Serving {
+            node,
+            token: token.map(|token| blake3::hash(token.as_bytes())),
+            strangers: Strangers::new(),
+            programs: Mutex::default(),
+        });
+        Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)) })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// What the connections of a door share.
+struct Serving {
+    node: Arc<Node>,
+    /// The hash of the token.
+    token: Option<blake3::Hash>,
+    strangers: Arc<Strangers>,
+    programs: Mutex<Programs>,
+}
+
+/// The programs that are connected, and the devices that they know by index.
+#[derive(Default)]
+struct Programs {
+    all: Vec<Connected>,
+    /// None of these is renumbered while a program is connected.
+    devices: Vec<DeviceName>,
+}
+
+struct Connected {
+    client: Client,
+    running: Arc<Running>,
+    sessions: usize,
+}
+
+/// Who a client is, as far as its sessions tell: those of one program are at one address and have one credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Client {
+    address: IpAddr,
+    /// The program of this machine at the other end, if the system tells.
+    process: Option<u32>,
+    credential: blake3::Hash,
+}
+
+impl Serving {
+    /// Whether a client that shows this credential may pass. It may end in `#` and a name, by which a program tells its sessions
+    /// from those of others.
+    fn knows(&self, credential: &[u8]) -> bool {
+        let token = credential.split(|byte| *byte == b'#').next().unwrap_or_default();
+        // The comparison of hashes takes the same time wherever they differ.
+        self.token.is_none_or(|own| blake3::hash(token) == own)
+    }
+
+    /// The devices of the mesh by their index at this door.
+    fn devices(&self) -> Vec<DeviceName> {
+        let mut now = self.node.cluster().devices();
+        now.sort();
+        let mut programs = lock(&self.programs);
+        if programs.all.is_empty() {
+            programs.devices = now;
+        } else {
+            let new: Vec<DeviceName> = now.into_iter().filter(|name| !programs.devices.contains(name)).collect();
+            programs.devices.extend(new);
+        }
+        programs.devices.clone()
+    }
+
+    /// Opens a session of a client's program on a device; `None` if there are too many.
+    fn open(
+        self: &Arc<Self>,
+        client: Client,
+        device: u32,
+        replies: mpsc::UnboundedSender<TaskResponse>,
+    ) -> Option<(Arc<Running>, SessionNo)> {
+        let mut programs = lock(&self.programs);
+        // A program has one session for each device: a second one is another program's, unless the system says whose it is.
+        let is_same =
+            |known: &Connected| known.client == client && (client.process.is_some() || !known.running.has(device));
+        if let Some(known) = programs.all.iter_mut().find(|known| is_same(known)) {
+            if known.sessions >= MAX_PROGRAMS {
+                return None;
+            }
+            known.sessions += 1;
+            let session = known.running.open(device, replies);
+            return Some((known.running.clone(), session));
+        }
+        if programs.all.len() >= MAX_PROGRAMS {
+            return None;
+        }
+        let running = Arc::new(Running::new());
+        let session = running.open(device, replies);
+        programs.all.push(Connected { client, running: running.clone(), sessions: 1 });
+        let (serving, running_on) = (Arc::clone(self), running.clone());
+        tokio::spawn(async move { running_on.run(&serving.node, || serving.devices()).await });
+        Some((running, session))
+    }
+
+    /// Ends a session of a program.
+    fn close(&self, running: &Arc<Running>, session: SessionNo) {
+        let mut programs = lock(&self.programs);
+        running.close(session);
+        for known in &mut programs.all {
+            if Arc::ptr_eq(&known.running, running) {
+                known.sessions -= 1;
+            }
+        }
+        programs.all.retain(|known| known.sessions > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The port of the door: HTTP, whose `/session` becomes a WebSocket and whose `/devices` lists the devices.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::message::{BURN, VERSION};
+use super::{Serving, session};
+use crate::strangers::{Progress, Stranger};
+
+/// How long a client may take until it has opened a session.
+const MAX_GREETING: Duration = Duration::from_secs(10);
+/// How long sent bytes may stay unacknowledged before the connection is closed.
+const MAX_UNANSWERED: Duration = Duration::from_secs(30);
+/// How long a connection may be silent before the system asks whether the other end is there.
+const ALIVE_AFTER: Duration = Duration::from_secs(20);
+/// How long accepting pauses after an error, such as a lack of descriptors.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// Most bytes of a request's head.
+const MAX_HEAD: usize = 16 << 10;
+
+/// Accepts clients until it is dropped.
+pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
+    // Dropped with this future, and the connections with it.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    if let Some(stranger) = door.strangers.admit(from.ip())
+                        && prepare(&stream).is_ok()
+                    {
+                        connections.spawn(connection(Arc::clone(&door), stream, from.ip(), stranger));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!("cannot accept a burn program: {error}");
+                    door.strangers.could_not_accept(&error);
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(ALIVE_AFTER).with_interval(ALIVE_AFTER / 4))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(MAX_UNANSWERED))?;
+    Ok(())
+}
+
+/// A connection whose client has shown nothing yet.
+pub(super) struct Newcomer {
+    pub from: IpAddr,
+    /// The port of its end.
+    pub process: Option<u32>,
+    /// Its place among the strangers, until it has opened a session.
+    pub stranger: Stranger,
+}
+
+async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, stranger: Stranger) {
+    let told_to_go = stranger.told_to_go();
+    let process = super::process::of_peer(&stream);
+    let newcomer = Arc::new(Mutex::new(Some(Newcomer { from, process, stranger })));
+    let (send_session, session) = tokio::sync::oneshot::channel();
+    let upgraded = Arc::new(Mutex::new(Some(send_session)));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (door, upgraded) = (Arc::clone(&door), Arc::clone(&upgraded));
+        async move {
+            let response = answer(&door, &request);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS
+                && let Some(sender) = upgraded.lock().await.take()
+            {
+                let _ = sender.send(hyper::upgrade::on(request));
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let greeting = async {
+        let answered = tokio::time::timeout(MAX_GREETING, serving).await;
+        answered.ok()?.ok()?;
+        // Nothing is there if it only asked for the list.
+        let upgrade = session.await.ok()?;
+        let upgraded = upgrade.await.ok()?;
+        let newcomer = newcomer.lock().await.take()?;
+        newcomer.stranger.is_at(Progress::Spoke);
+        Some((upgraded, newcomer))
+    };
+    let greeted = tokio::select! {
+        greeted = greeting => greeted,
+        () = told_to_go => None,
+    };
+    if let Some((upgraded, newcomer)) = greeted {
+        session::serve(door, TokioIo::new(upgraded), newcomer).await;
+    }
+}
+
+fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/session") => match request.headers().get(SEC_WEBSOCKET_KEY) {
+            Some(key) if wants_websocket(request.headers()) => {
+                let mut response = Response::new(Full::default());
+                *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+                let accept = derive_accept_key(key.as_bytes());
+                let headers = response.headers_mut();
+                headers.insert(CONNECTION, hyper::header::HeaderValue::from_static("Upgrade"));
+                headers.insert(UPGRADE, hyper::header::HeaderValue::from_static("websocket"));
+                match accept.parse() {
+                    Ok(accept) => headers.insert(SEC_WEBSOCKET_ACCEPT, accept),
+                    Err(_) => return text(StatusCode::BAD_REQUEST, "the WebSocket key is not valid".to_owned()),
+                };
+                response
+            }
+            _ => text(
+                StatusCode::UPGRADE_REQUIRED,
+                "/session is a WebSocket; ask for it with Upgrade: websocket".to_owned(),
+            ),
+        },
+        (&Method::GET, "/devices") => {
+            let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let token = shown.and_then(|shown| shown.strip_prefix("Bearer ")).unwrap_or_default();
+            if !door.knows(token.as_bytes()) {
+                let why = "this door requires a token: the header `authorization: Bearer TOKEN`".to_owned();
+                return text(StatusCode::UNAUTHORIZED, why);
+            }
+            let device =
+                |(index, name): (usize, &crate::device::DeviceName)| json!({"index": index, "name": name.to_string()});
+            let devices: Vec<_> = door.devices().iter().enumerate().map(device).collect();
+            let mut response = text(StatusCode::OK, json!({"protocol": VERSION, "devices": devices}).to_string());
+            let json = hyper::header::HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        (_, path) => {
+            let why = format!(
+                "meshtf serves burn {BURN} programs here, at /session, and the list of their devices at /devices; not {path}\n"
+            );
+            text(StatusCode::NOT_FOUND, why)
+        }
+    }
+}
+
+fn wants_websocket(headers: &HeaderMap) -> bool {
+    headers.get(UPGRADE).is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
+}

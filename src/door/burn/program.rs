@@ -1,0 +1,458 @@
+//! What a program has queued, and when a part of it becomes a step.
+//!
+//! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody who
+//! reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends on.
+//! A stream that begins to upload after it has computed makes a step, too: so a loop runs an iteration at a time, and the program
+//! queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop has the
+//! same steps in every iteration, and each is planned once.
+//!
+//! There is no lock, clock or socket here.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use burn_ir::{DistributedOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_std::distributed::ReduceOperation;
+use burn_std::id::StreamId;
+use smallvec::{SmallVec, smallvec};
+
+use super::message::{RequestId, Task};
+use super::slots::{Slot, Slots};
+use crate::failure::{Code, Failure};
+use crate::lowering;
+use crate::tensor::Tensor;
+
+/// Most operations of one stream that are queued before they become a step without a reason of the program's.
+pub(super) const MAX_QUEUED: usize = 1 << 15;
+/// Most tensors that a program may hold.
+const MAX_TENSORS: usize = 1 << 22;
+
+/// A session of a program, by its number.
+pub(super) type SessionNo = u32;
+
+/// A value of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// A tensor of a session.
+    Tensor(SessionNo, u64),
+    /// A tensor on its way to another session.
+    Transfer(u64),
+    /// What a device gives to the n-th reduction over several devices.
+    Share { reduction: u64, device: u32 },
+}
+
+/// Where a value is.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Another session is to send it.
+    Awaited,
+    /// Something that is queued makes it.
+    Queued { stream: usize, at: u64 },
+    /// It is in a slot.
+    Resident(Slot),
+    /// It is in the step that is being made, by this number, and perhaps in a slot.
+    Here(u32, Option<Slot>),
+    /// What would have made it failed.
+    Failed(Arc<Failure>),
+}
+
+#[derive(Debug)]
+pub(super) struct Value {
+    pub state: State,
+    /// How often what is queued uses it.
+    pub uses: u32,
+    /// How many more uses end it: 1 but for a share of a reduction, which each participant uses once.
+    pub ends_after: u32,
+    /// Who takes it, of a transfer.
+    taken: Option<(usize, u64)>,
+}
+
+impl Value {
+    fn new(state: State) -> Value {
+        Value { state, uses: 0, ends_after: 1, taken: None }
+    }
+
+    /// Nobody can use it any more.
+    pub fn is_over(&self) -> bool {
+        self.uses == 0 && self.ends_after == 0
+    }
+}
+
+/// What is queued.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub work: Work,
+    /// What it uses, and whether that is the last use.
+    pub inputs: SmallVec<[(Key, bool); 4]>,
+    pub outputs: SmallVec<[Key; 2]>,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// An operation, with a seed if it draws random numbers.
+    Operation(Box<OperationIr>, Option<[i64; 2]>),
+    Upload(Tensor),
+    /// Its output is its input.
+    Alias,
+    /// Its output is its inputs, reduced.
+    Reduce(ReduceOperation),
+    /// It ends a tensor.
+    Drop,
+    /// It cannot be done.
+    Refused(Arc<Failure>),
+    Read(RequestId, TensorIr),
+    Sync(RequestId),
+}
+
+impl Work {
+    fn computes(&self) -> bool {
+        matches!(self, Work::Operation(..) | Work::Reduce(_))
+    }
+}
+
+pub(super) struct Stream {
+    pub session: SessionNo,
+    items: VecDeque<Item>,
+    /// The number of the first item.
+    front: u64,
+    /// How many items at the end have come since it began to compute, or since the last mark; 0: it has computed nothing since.
+    computing: usize,
+}
+
+impl Stream {
+    fn end(&self) -> u64 {
+        self.front + self.items.len() as u64
+    }
+}
+
+struct Session {
+    device: u32,
+    seed: u64,
+    /// How many random operations it has queued.
+    drawn: u64,
+    /// How many reductions over several devices it has taken part in.
+    reductions: u64,
+    streams: HashMap<StreamId, usize>,
+    is_open: bool,
+}
+
+/// A step that is due: all of a stream before an item.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    stream: usize,
+    before: u64,
+    /// Somebody waits for it.
+    is_read: bool,
+}
+
+/// How far each stream goes into a step, by stream.
+type Cut = BTreeMap<usize, u64>;
+
+#[derive(Default)]
+pub(super) struct Program {
+    sessions: BTreeMap<SessionNo, Session>,
+    pub streams: Vec<Stream>,
+    pub values: HashMap<Key, Value>,
+    pub slots: Slots,
+    /// Slots whose values are to be let go of with the next step.
+    pub freed: Vec<Slot>,
+    marks: VecDeque<Mark>,
+    /// Rises whenever a mark that had to wait may have to wait no longer.
+    arrivals: u64,
+    /// The arrivals at which all marks had to wait.
+    waited_at: Option<(u64, usize)>,
+    queued: usize,
+}
+
+impl Program {
+    /// A session on a device, and the seed of its random numbers unless the program sets one.
+    pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
+        let streams = HashMap::new();
+        self.sessions.insert(session, Session { device, seed, drawn: 0, reductions: 0, streams, is_open: true });
+    }
+
+    /// Ends a session: nobody will read its tensors. What it sent to others they can still use.
+    pub fn close(&mut self, session: SessionNo) {
+        let Some(closed) = self.sessions.get_mut(&session) else { return };
+        closed.is_open = false;
+        let gone = Arc::new(Failure::new(Code::Unavailable, "the session that was to send it is closed"));
+        for stream in closed.streams.values() {
+            let stream = &mut self.streams[*stream];
+            stream.front += stream.items.len() as u64;
+            self.queued -= stream.items.len();
+            for item in stream.items.drain(..) {
+                for (key, _) in item.inputs {
+                    if let Some(value) = self.values.get_mut(&key) {
+                        value.uses -= 1;
+                    }
+                }
+            }
+        }
+        let freed = &mut self.freed;
+        let slots = &mut self.slots;
+        self.values.retain(|key, value| {
+            if matches!(key, Key::Tensor(of, _) if *of == session) {
+                if let State::Resident(slot) = value.state {
+                    slots.free(slot);
+                    freed.push(slot);
+                }
+                return false;
+            }
+            if let State::Queued { stream, .. } = value.state
+                && self.streams[stream].session == session
+            {
+                value.state = State::Failed(gone.clone());
+            }
+            true
+        });
+        self.sessions.retain(|_, session| session.is_open || !session.streams.is_empty());
+        self.arrivals += 1;
+    }
+
+    /// The index of a session's device.
+    pub fn device(&self, session: SessionNo) -> u32 {
+        self.sessions.get(&session).map_or(0, |session| session.device)
+    }
+
+    /// Items that are queued.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Whether something waits to become a step.
+    pub fn is_due(&self) -> bool {
+        !self.marks.is_empty() && self.waited_at != Some((self.arrivals, self.marks.len()))
+    }
+
+    /// Queues what a session sends. What needs no step is answered by the caller.
+    pub fn push(&mut self, session: SessionNo, task: Task) {
+        match task {
+            Task::Seed(seed) => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    (session.seed, session.drawn) = (seed, 0);
+                }
+            }
+            Task::RegisterOperation(stream, operation) => self.operation(session, stream, operation),
+            Task::RegisterTensor(stream, id, data) => {
+                let work = match lowering::tensor(&data) {
+                    Ok(tensor) => Work::Upload(tensor),
+                    Err(failure) => Work::Refused(Arc::new(failure)),
+                };
+                self.queue(session, stream, work, smallvec![], smallvec![key(session, id)]);
+            }
+            Task::RegisterAlias { stream_id, new_id, src_id } => {
+                let inputs = smallvec![(key(session, src_id), false)];
+                self.queue(session, stream_id, Work::Alias, inputs, smallvec![key(session, new_id)]);
+            }
+            Task::ExposeTensorLocal { stream_id, tensor, transfer_id } => {
+                let inputs = smallvec![used(session, &tensor)];
+                self.queue(session, stream_id, Work::Alias, inputs, smallvec![Key::Transfer(transfer_id)]);
+                self.arrivals += 1;
+            }
+            Task::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
+                let transfer = Key::Transfer(transfer_id);
+                self.values.entry(transfer).or_insert_with(|| Value::new(State::Awaited));
+                let inputs = smallvec![(transfer, true)];
+                let at = self.queue(session, stream_id, Work::Alias, inputs, smallvec![key(session, new_id)]);
+                if let Some(value) = self.values.get_mut(&transfer) {
+                    value.taken = Some(at);
+                }
+                self.arrivals += 1;
+            }
+            Task::ReadTensor(request, stream, tensor) => {
+                let inputs = smallvec![used(session, &tensor)];
+                let (stream, at) = self.queue(session, stream, Work::Read(request, tensor), inputs, smallvec![]);
+                self.mark(stream, at + 1, true);
+            }
+            Task::SyncBackend(request, stream) => {
+                let (stream, at) = self.queue(session, stream, Work::Sync(request), smallvec![], smallvec![]);
+                self.mark(stream, at + 1, true);
+            }
+            Task::RegisterTensorRemote(stream, _, id) => {
+                let why = "a tensor of another server: name all devices at one address".to_owned();
+                let refused = Work::Refused(Arc::new(Failure::new(Code::Unimplemented, why)));
+                self.queue(session, stream, refused, smallvec![], smallvec![key(session, id)]);
+            }
+            Task::ExposeTensorRemote { stream_id, tensor, .. } => {
+                self.queue(session, stream_id, Work::Drop, smallvec![used(session, &tensor)], smallvec![]);
+            }
+            Task::RegisterAndExecuteGraph { .. } | Task::ExecuteGraph { .. } => {}
+            Task::DTypeUsage(..) | Task::ProfileStart(..) | Task::ProfileEnd(..) | Task::ProfileAbandon(..) => {}
+        }
+    }
+
+    fn operation(&mut self, session: SessionNo, stream: StreamId, operation: OperationIr) {
+        let (inputs, outputs) = match &operation {
+            // What it names was sent before, or is a matter between the sessions.
+            OperationIr::Init(_) | OperationIr::Distributed(DistributedOperationIr::SyncCollective) => return,
+            OperationIr::Drop(tensor) => {
+                let inputs = smallvec![(key(session, tensor.id), true)];
+                self.queue(session, stream, Work::Drop, inputs, smallvec![]);
+                return;
+            }
+            OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce)) => {
+                let Some(own) = self.sessions.get_mut(&session) else { return };
+                let (reduction, device) = (own.reductions, own.device);
+                own.reductions += 1;
+                let mut devices: Vec<u32> = reduce.device_ids.iter().map(|id| u32::from(id.index_id)).collect();
+                devices.sort_unstable();
+                devices.dedup();
+                let share = |device| Key::Share { reduction, device };
+                for &device in &devices {
+                    let awaited = || Value { ends_after: devices.len() as u32, ..Value::new(State::Awaited) };
+                    self.values.entry(share(device)).or_insert_with(awaited);
+                }
+                let given = smallvec![used(session, &reduce.tensor)];
+                self.queue(session, stream, Work::Alias, given, smallvec![share(device)]);
+                let shares = devices.iter().map(|&device| (share(device), true)).collect();
+                let out = smallvec![key(session, reduce.out.id)];
+                self.queue(session, stream, Work::Reduce(reduce.op), shares, out);
+                self.arrivals += 1;
+                return;
+            }
+            operation => (
+                operation.inputs().map(|tensor| used(session, tensor)).collect(),
+                operation.outputs().map(|tensor| key(session, tensor.id)).collect(),
+            ),
+        };
+        let seed = lowering::draws_random(&operation).then(|| self.draw(session));
+        self.queue(session, stream, Work::Operation(Box::new(operation), seed), inputs, outputs);
+    }
+
+    /// The seed of the next random operation of a session.
+    fn draw(&mut self, session: SessionNo) -> [i64; 2] {
+        let Some(session) = self.sessions.get_mut(&session) else { return [0, 0] };
+        session.drawn += 1;
+        [session.seed as i64, session.drawn as i64]
+    }
+
+    /// Appends to a stream; answers the stream and the item's number.
+    fn queue(
+        &mut self,
+        session: SessionNo,
+        id: StreamId,
+        work: Work,
+        inputs: SmallVec<[(Key, bool); 4]>,
+        outputs: SmallVec<[Key; 2]>,
+    ) -> (usize, u64) {
+        let fresh = self.streams.len();
+        let Some(own) = self.sessions.get_mut(&session) else { return (0, 0) };
+        let stream = *own.streams.entry(id).or_insert(fresh);
+        if stream == fresh {
+            self.streams.push(Stream { session, items: VecDeque::new(), front: 0, computing: 0 });
+        }
+        let at = self.streams[stream].end();
+        if self.streams[stream].computing > 0 {
+            let full = self.streams[stream].computing >= MAX_QUEUED;
+            if full || matches!(work, Work::Upload(_)) {
+                self.mark(stream, at, false);
+            }
+        }
+        for (key, _) in &inputs {
+            let absent = || {
+                let why = format!("{key:?} is not there: its last use was before, or nothing has made it");
+                Value::new(State::Failed(Arc::new(Failure::invalid(why))))
+            };
+            self.values.entry(*key).or_insert_with(absent).uses += 1;
+        }
+        let full = self.values.len() >= MAX_TENSORS;
+        for key in &outputs {
+            let state = if full {
+                let why = format!("a program may hold {MAX_TENSORS} tensors");
+                State::Failed(Arc::new(Failure::new(Code::ResourceExhausted, why)))
+            } else {
+                State::Queued { stream, at }
+            };
+            // It may be awaited already.
+            self.values.entry(*key).or_insert_with(|| Value::new(State::Awaited)).state = state;
+        }
+        let queue = &mut self.streams[stream];
+        if queue.computing > 0 || work.computes() {
+            queue.computing += 1;
+        }
+        queue.items.push_back(Item { work, inputs, outputs });
+        self.queued += 1;
+        (stream, at)
+    }
+
+    fn mark(&mut self, stream: usize, before: u64, is_read: bool) {
+        self.streams[stream].computing = 0;
+        self.marks.push_back(Mark { stream, before, is_read });
+    }
+
+    /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
+    pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
+        let streams = &self.streams;
+        self.marks.retain(|mark| streams[mark.stream].front < mark.before);
+        // A stream's marks come in turn.
+        let mut seen = HashSet::new();
+        let mut firsts = self.marks.iter().enumerate().filter(|(_, mark)| seen.insert(mark.stream));
+        let ready = firsts.find_map(|(i, mark)| Some((i, self.closure(*mark)?)));
+        let Some((i, cut)) = ready else {
+            self.waited_at = Some((self.arrivals, self.marks.len()));
+            return None;
+        };
+        self.marks.remove(i);
+        let taken = cut.into_iter().map(|(stream, before)| {
+            let queue = &mut self.streams[stream];
+            let count = (before - queue.front) as usize;
+            queue.front = before;
+            self.queued -= count;
+            // What is left has computed as much as came after.
+            queue.computing = queue.computing.min(queue.items.len() - count);
+            (stream, queue.items.drain(..count).collect())
+        });
+        Some(taken.collect())
+    }
+
+    /// How far each stream has to go into the step of a mark; `None` if that has to wait.
+    fn closure(&self, mark: Mark) -> Option<Cut> {
+        let mut cut = Cut::new();
+        let mut open = vec![(mark.stream, mark.before)];
+        while let Some((stream, before)) = open.pop() {
+            let queue = &self.streams[stream];
+            let from = *cut.get(&stream).unwrap_or(&queue.front);
+            if before <= from {
+                continue;
+            }
+            cut.insert(stream, before);
+            for at in from..before {
+                for (key, _) in &queue.items[(at - queue.front) as usize].inputs {
+                    match self.values.get(key).map(|value| &value.state) {
+                        Some(State::Queued { stream: maker, at: made }) => {
+                            if *cut.get(maker).unwrap_or(&self.streams[*maker].front) <= *made {
+                                open.push((*maker, made + 1));
+                            }
+                        }
+                        Some(State::Awaited) => return None,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // Nobody waits for this one: what it sends to another session is a part of that one's step, which is to come.
+        let sends = |(&stream, &before): (&usize, &u64)| {
+            let queue = &self.streams[stream];
+            (queue.front..before).any(|at| {
+                queue.items[(at - queue.front) as usize].outputs.iter().any(|key| {
+                    let Key::Transfer(_) = key else { return false };
+                    let taken = self.values.get(key).and_then(|value| value.taken);
+                    taken.is_none_or(|(by, at)| cut.get(&by).is_none_or(|before| *before <= at))
+                })
+            })
+        };
+        if !mark.is_read && self.queued < MAX_QUEUED && cut.iter().any(sends) {
+            return None;
+        }
+        Some(cut)
+    }
+}
+
+fn key(session: SessionNo, id: TensorId) -> Key {
+    Key::Tensor(session, id.value())
+}
+
+/// A use of a tensor, and whether it is the last.
+fn used(session: SessionNo, tensor: &TensorIr) -> (Key, bool) {
+    (key(session, tensor.id), tensor.status == TensorStatus::ReadWrite)
+}

@@ -1,0 +1,303 @@
+//! Runs the steps of one program, one after another, on a session of the node.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use burn_ir::ScalarIr;
+use burn_std::ExecutionError;
+use tokio::sync::{Notify, mpsc};
+
+use super::graph::{self, Built};
+use super::message::{RequestId, Task, TaskResponse, TaskResponseContent};
+use super::program::{MAX_QUEUED, Program, SessionNo};
+use super::step::{Answer, Answered, Recipe, Step};
+use crate::device::DeviceName;
+use crate::failure::{Code, Failure, Result};
+use crate::graph::Graph;
+use crate::lock::lock;
+use crate::lowering;
+use crate::node::Node;
+use crate::protocol::SessionOptions;
+use crate::session::Session;
+use crate::tensor::Tensor;
+
+/// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
+const MAX_WAITING: usize = 4 * MAX_QUEUED;
+/// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
+const MAX_CHANGES: u32 = 4;
+/// Most recipes whose plans are remembered; all are forgotten if there are more.
+const MAX_RECIPES: usize = 4096;
+
+/// A program that is connected.
+pub(super) struct Running {
+    shared: Mutex<Shared>,
+    /// Something has arrived that may be due.
+    wake: Notify,
+    /// A step has taken something out of the queues.
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Shared {
+    program: Program,
+    replies: HashMap<SessionNo, mpsc::UnboundedSender<TaskResponse>>,
+    next: SessionNo,
+    /// Steps that ran, and those of them whose plan was there already.
+    counts: Counts,
+}
+
+/// How many steps a program has run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub steps: u64,
+    /// Those whose plan was there already.
+    pub planned: u64,
+}
+
+impl Running {
+    pub fn new() -> Running {
+        Running { shared: Mutex::default(), wake: Notify::new(), room: Notify::new() }
+    }
+
+    /// Opens a session on a device; its answers go to `replies`.
+    pub fn open(&self, device: u32, replies: mpsc::UnboundedSender<TaskResponse>) -> SessionNo {
+        let mut shared = lock(&self.shared);
+        let number = shared.next;
+        shared.next += 1;
+        shared.program.open(number, device, crate::random::u64());
+        shared.replies.insert(number, replies);
+        number
+    }
+
+    /// Ends a session; answers whether it was the last.
+    pub fn close(&self, session: SessionNo) -> bool {
+        let mut shared = lock(&self.shared);
+        shared.program.close(session);
+        shared.replies.remove(&session);
+        let is_over = shared.replies.is_empty();
+        drop(shared);
+        self.wake.notify_one();
+        is_over
+    }
+
+    /// Whether a session of it is on this device.
+    pub fn has(&self, device: u32) -> bool {
+        let shared = lock(&self.shared);
+        shared.replies.keys().any(|session| shared.program.device(*session) == device)
+    }
+
+    pub fn counts(&self) -> Counts {
+        lock(&self.shared).counts
+    }
+
+    /// Takes what a session sends, in order. Waits while too much is queued that a step will take away.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, all was taken.
+    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = Task>) {
+        let is_full = {
+            let mut shared = lock(&self.shared);
+            for task in tasks {
+                shared.program.push(session, task);
+            }
+            if shared.program.is_due() {
+                self.wake.notify_one();
+            }
+            shared.program.queued() > MAX_WAITING
+        };
+        if is_full {
+            // Once it is known that no step is to come, reading goes on: what is missing may be what this session sends next.
+            self.room.notified().await;
+        }
+    }
+
+    /// Runs its steps until its last session is closed.
+    ///
+    /// `devices` answers the names of the devices by their indices; those that it has answered once stay.
+    pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
+        let devices = || devices().iter().map(ToString::to_string).collect();
+        let mut steps = Steps { session: None, node, devices: &devices, recipes: HashMap::new(), scopes: 0 };
+        loop {
+            let (step, is_over) = {
+                let mut shared = lock(&self.shared);
+                (shared.program.next_step(), shared.replies.is_empty())
+            };
+            self.room.notify_waiters();
+            match step {
+                Some(step) => self.take(&mut steps, step).await,
+                None if is_over => break,
+                None => self.wake.notified().await,
+            }
+        }
+        if let Some(session) = steps.session
+            && let Err(failure) = session.close().await
+        {
+            tracing::debug!("the session of a burn program was not closed: {failure}");
+        }
+    }
+
+    /// Runs a step and answers those who wait for it.
+    async fn take(&self, steps: &mut Steps<'_>, step: Step) {
+        let ran = if step.is_empty() { Ok(None) } else { steps.run(self, &step).await.map(Some) };
+        let mut shared = lock(&self.shared);
+        let failure = match ran {
+            Ok(Some(Ran { values, refused, is_planned })) => {
+                shared.counts.steps += 1;
+                shared.counts.planned += u64::from(is_planned);
+                for (place, failure) in refused {
+                    shared.program.failed(&step.kept[place..=place], &Arc::new(failure));
+                }
+                return answer(&shared, step.answers, |place, tensor| {
+                    values[place].clone().and_then(|value| lowering::data(&value, tensor))
+                });
+            }
+            Ok(None) => return answer(&shared, step.answers, |place, _| Err(nothing(place))),
+            Err(failure) => Arc::new(failure),
+        };
+        tracing::debug!("a step of a burn program failed: {failure}");
+        shared.program.failed(&step.kept, &failure);
+        if let Some(task) = failure.task.as_deref().filter(|_| failure.code == Code::Unavailable) {
+            let devices = (steps.devices)();
+            let is_lost =
+                |device: u32| devices.get(device as usize).is_some_and(|name| name.starts_with(&format!("{task}/")));
+            shared.program.lost(is_lost, &failure);
+        }
+        answer(&shared, step.answers, |_, _| Err((*failure).clone()));
+    }
+}
+
+/// Sends the answers of a step; what is read is answered by `read`, and so is a sync if that fails.
+fn answer(
+    shared: &Shared,
+    answers: Vec<Answer>,
+    read: impl Fn(usize, &burn_ir::TensorIr) -> Result<burn_std::TensorData>,
+) {
+    for Answer { session, request, what } in answers {
+        let content = match what {
+            Answered::Read(place, tensor) => {
+                TaskResponseContent::ReadTensor(read(place, &tensor).map_err(|f| told(&f)))
+            }
+            Answered::Failed(failure) => TaskResponseContent::ReadTensor(Err(told(&failure))),
+            Answered::Sync => TaskResponseContent::SyncBackend(Ok(())),
+        };
+        reply(shared, session, request, content);
+    }
+}
+
+fn reply(shared: &Shared, session: SessionNo, id: RequestId, content: TaskResponseContent) {
+    if let Some(replies) = shared.replies.get(&session) {
+        // A session whose socket is gone is about to be closed.
+        let _ = replies.send(TaskResponse { content, id });
+    }
+}
+
+/// A failure as burn tells it.
+fn told(failure: &Failure) -> ExecutionError {
+    ExecutionError::WithContext { reason: failure.to_string() }
+}
+
+fn nothing(place: usize) -> Failure {
+    Failure::new(Code::Internal, format!("a step that runs nothing was to fetch value {place}"))
+}
+
+/// The plans of a program, and the session that has them.
+struct Steps<'n> {
+    session: Option<Session>,
+    node: &'n Node,
+    devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
+    /// By the hash of the recipe.
+    recipes: HashMap<u64, Vec<Known>>,
+    /// How many steps were lowered.
+    scopes: u64,
+}
+
+/// A recipe that was lowered.
+struct Known {
+    recipe: Recipe,
+    /// The scalars that are constants of its plan; `None` is fed.
+    scalars: Vec<Option<ScalarIr>>,
+    changes: u32,
+    built: Arc<Built>,
+}
+
+/// What a step answers.
+struct Ran {
+    /// What the recipe fetches.
+    values: Vec<Result<Tensor>>,
+    /// What it does not keep since it cannot be computed, and why.
+    refused: Vec<(usize, Failure)>,
+    is_planned: bool,
+}
+
+impl Steps<'_> {
+    async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
+        let hash = step.hash();
+        let known = self.recipes.get(&hash).and_then(|known| known.iter().find(|known| known.recipe == step.recipe));
+        let (built, is_planned) = match known {
+            Some(known) if graph::fits(&known.scalars, &step.scalars) => (known.built.clone(), true),
+            known => {
+                let (scalars, changes) = match known {
+                    Some(known) => (known.changed(&step.scalars), known.changes + 1),
+                    None => (step.scalars.iter().copied().map(Some).collect(), 0),
+                };
+                (self.lower(running, step, hash, scalars, changes).await?, false)
+            }
+        };
+        let feeds = built.feeds(step)?;
+        let Built { signature, fetched, refused, .. } = &*built;
+        let mut fetches = Vec::new();
+        if !signature.fetches.is_empty() || !signature.targets.is_empty() {
+            let session = self.session.as_ref().ok_or_else(|| Failure::new(Code::Internal, "there is no session"))?;
+            fetches = session.step(signature.clone(), feeds).await?.fetches;
+        }
+        let values = fetched.iter().map(|place| place.clone().map(|place| fetches[place].clone())).collect();
+        Ok(Ran { values, refused: refused.clone(), is_planned })
+    }
+
+    /// Adds a step's nodes to the session.
+    async fn lower(
+        &mut self,
+        running: &Running,
+        step: &Step,
+        hash: u64,
+        scalars: Vec<Option<ScalarIr>>,
+        changes: u32,
+    ) -> Result<Arc<Built>> {
+        self.scopes += 1;
+        let scope = format!("step{}", self.scopes);
+        let devices = (self.devices)();
+        let (nodes, built) = {
+            let shared = lock(&running.shared);
+            graph::build(&step.recipe, &scalars, &shared.program.slots, &devices, &scope)?
+        };
+        if self.session.is_none() {
+            // What a program keeps is its own, and goes with its session.
+            let options = SessionOptions { isolated: true, soft_placement: true, ..SessionOptions::default() };
+            self.session = Some(self.node.session(Graph::default(), None, options).await?);
+        }
+        if let Some(session) = &self.session {
+            session.extend(nodes).await?;
+        }
+        let built = Arc::new(built);
+        if self.recipes.len() >= MAX_RECIPES {
+            self.recipes.clear();
+        }
+        let same = self.recipes.entry(hash).or_default();
+        same.retain(|known| known.recipe != step.recipe);
+        same.push(Known { recipe: step.recipe.clone(), scalars, changes, built: built.clone() });
+        Ok(built)
+    }
+}
+
+impl Known {
+    /// The scalars of its plan when these have come: what has changed is fed from now on.
+    fn changed(&self, scalars: &[ScalarIr]) -> Vec<Option<ScalarIr>> {
+        if self.changes >= MAX_CHANGES {
+            return vec![None; scalars.len()];
+        }
+        let keep = |(constant, scalar): (&Option<ScalarIr>, &ScalarIr)| {
+            constant.filter(|constant| graph::is_same(*constant, *scalar))
+        };
+        self.scalars.iter().zip(scalars).map(keep).collect()
+    }
+}

@@ -1,0 +1,368 @@
+//! A step of a program: what was cut out of its queues, in an order and with numbers that are the same whenever the program does
+//! the same again.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
+use burn_std::distributed::ReduceOperation;
+
+use super::message::RequestId;
+use super::program::{Item, Key, Program, SessionNo, State, Value, Work};
+use super::slots::{Kind, Slot};
+use crate::failure::{Code, Failure};
+use crate::lowering;
+use crate::tensor::{DType, Shape, Tensor};
+
+/// What a step computes. Two steps with the same recipe have the same plan: only scalars, seeds and uploads differ.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Recipe {
+    pub parts: Vec<Part>,
+    /// What it reads out of slots: the number of the value in this step, and the slot.
+    pub resident: Vec<(u32, Slot)>,
+    /// What stays after it: the number of the value, and the slot.
+    pub kept: Vec<(u32, Slot)>,
+    /// Slots whose values are to be let go of.
+    pub emptied: Vec<Slot>,
+    /// What is read.
+    pub fetched: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(super) enum Part {
+    /// An operation on a device. Its tensors have the step's numbers, its scalars their place in [`Step::scalars`].
+    Operation { device: u32, operation: OperationIr },
+    /// The next upload of [`Step::uploads`].
+    Upload { device: u32, number: u32, dtype: DType, shape: Shape },
+    /// Values reduced to one.
+    Reduce { device: u32, inputs: Vec<u32>, output: u32, dtype: DType, mean: bool },
+}
+
+/// A step, and what differs from another with the same recipe.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub recipe: Recipe,
+    pub scalars: Vec<ScalarIr>,
+    pub seeds: Vec<[i64; 2]>,
+    pub uploads: Vec<Tensor>,
+    pub answers: Vec<Answer>,
+    /// The values that stay after it, in the order of the recipe's.
+    pub kept: Vec<Key>,
+}
+
+/// What is answered after a step.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub session: SessionNo,
+    pub request: RequestId,
+    pub what: Answered,
+}
+
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// The value fetched at this place, which is this tensor.
+    Read(usize, TensorIr),
+    Sync,
+    /// What should be read is not there.
+    Failed(Arc<Failure>),
+}
+
+impl Step {
+    /// Whether there is nothing to run.
+    pub fn is_empty(&self) -> bool {
+        let Recipe { parts: _, resident: _, kept, emptied, fetched } = &self.recipe;
+        kept.is_empty() && emptied.is_empty() && fetched.is_empty()
+    }
+
+    pub fn hash(&self) -> u64 {
+        let Recipe { parts, resident, kept, emptied, fetched } = &self.recipe;
+        let mut hasher = DefaultHasher::new();
+        (parts, resident, kept, emptied, fetched).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl Program {
+    /// The next step, if one is due. What it keeps counts as resident from now on; [`Program::failed`] takes that back.
+    pub fn next_step(&mut self) -> Option<Step> {
+        let mut lists = self.cut()?;
+        // In the order of devices, not of whoever happened to be first.
+        lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
+        let mut making = Making { program: self, step: Step::default(), kinds: Vec::new(), made: Vec::new() };
+        // Each stream as far as it gets without the others.
+        loop {
+            let mut went_on = false;
+            for (stream, items) in &mut lists {
+                went_on |= making.go_on(*stream, items);
+            }
+            if !went_on {
+                break;
+            }
+        }
+        debug_assert!(lists.iter().all(|(_, items)| items.is_empty()), "a cut has all that its items use");
+        Some(making.finish())
+    }
+
+    /// A step failed: so has all that it would have kept.
+    pub fn failed(&mut self, kept: &[Key], failure: &Arc<Failure>) {
+        for key in kept {
+            if let Some(value) = self.values.get_mut(key)
+                && let State::Resident(slot) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
+            {
+                self.slots.free(slot);
+                self.freed.push(slot);
+            }
+        }
+    }
+
+    /// What is in slots of these devices is lost.
+    pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool, failure: &Arc<Failure>) {
+        for value in self.values.values_mut() {
+            if let State::Resident(slot) = value.state
+                && is_lost(self.slots.kind(slot).device)
+            {
+                self.slots.free(slot);
+                value.state = State::Failed(failure.clone());
+            }
+        }
+    }
+}
+
+struct Making<'p> {
+    program: &'p mut Program,
+    step: Step,
+    /// The dtype and shape of each value of the step, by its number.
+    kinds: Vec<(DType, Shape)>,
+    /// What the step has made, in order, or read out of slots, each with the device where it stays.
+    made: Vec<(Key, u32)>,
+}
+
+impl Making<'_> {
+    /// Takes in the items of a stream up to one that uses what is still to be made; answers whether there was any.
+    fn go_on(&mut self, stream: usize, items: &mut VecDeque<Item>) -> bool {
+        let session = self.program.streams[stream].session;
+        let device = self.program.device(session);
+        let mut any = false;
+        while let Some(item) = items.front() {
+            let is_made = |(key, _): &(Key, bool)| {
+                !matches!(
+                    self.program.values.get(key).map(|value| &value.state),
+                    Some(State::Queued { .. } | State::Awaited)
+                )
+            };
+            if !item.inputs.iter().all(is_made) {
+                break;
+            }
+            let item = items.pop_front().expect("it is in front");
+            self.take(session, device, item);
+            any = true;
+        }
+        any
+    }
+
+    fn take(&mut self, session: SessionNo, device: u32, item: Item) {
+        let Item { work, inputs, outputs } = item;
+        let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
+        let mut failed = None;
+        if !matches!(work, Work::Drop) {
+            for (key, _) in &inputs {
+                match self.number(key, device) {
+                    Ok(number) => numbers.push(number),
+                    Err(failure) => {
+                        failed = Some(failure);
+                        break;
+                    }
+                }
+            }
+        }
+        let answer = |what, request| Answer { session, request, what };
+        match (work, failed) {
+            (Work::Read(request, _), Some(failure)) => {
+                self.step.answers.push(answer(Answered::Failed(failure), request))
+            }
+            (_, Some(failure)) | (Work::Refused(failure), None) => self.fail(&outputs, &failure),
+            (Work::Operation(operation, seed), None) => {
+                self.operation(device, *operation, seed, &inputs, &numbers, &outputs)
+            }
+            (Work::Upload(tensor), None) => {
+                let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+                let number = self.fresh(dtype, shape.clone());
+                self.step.recipe.parts.push(Part::Upload { device, number, dtype, shape });
+                self.step.uploads.push(tensor);
+                self.make(&outputs, number, device);
+            }
+            (Work::Alias, None) => self.make(&outputs, numbers[0], device),
+            (Work::Reduce(how), None) => {
+                let (dtype, shape) = self.kinds[numbers[0] as usize].clone();
+                let output = self.fresh(dtype, shape);
+                let mean = matches!(how, ReduceOperation::Mean);
+                self.step.recipe.parts.push(Part::Reduce { device, inputs: numbers.to_vec(), output, dtype, mean });
+                self.make(&outputs, output, device);
+            }
+            (Work::Drop, None) => {}
+            (Work::Read(request, tensor), None) => {
+                let fetched = &mut self.step.recipe.fetched;
+                let place = fetched.iter().position(|number| *number == numbers[0]).unwrap_or_else(|| {
+                    fetched.push(numbers[0]);
+                    fetched.len() - 1
+                });
+                self.step.answers.push(answer(Answered::Read(place, tensor), request));
+            }
+            (Work::Sync(request), None) => self.step.answers.push(answer(Answered::Sync, request)),
+        }
+        for (key, is_last) in inputs {
+            self.used(key, is_last);
+        }
+    }
+
+    fn operation(
+        &mut self,
+        device: u32,
+        mut operation: OperationIr,
+        seed: Option<[i64; 2]>,
+        inputs: &[(Key, bool)],
+        numbers: &[u32],
+        outputs: &[Key],
+    ) {
+        let mut fresh: smallvec::SmallVec<[u32; 2]> = smallvec::SmallVec::new();
+        for tensor in operation.outputs() {
+            match lowering::dtype(tensor.dtype) {
+                Ok(dtype) => {
+                    let shape = Shape::from(tensor.shape[..].to_vec());
+                    fresh.push(self.kinds.len() as u32);
+                    self.kinds.push((dtype, shape));
+                }
+                Err(failure) => return self.fail(outputs, &Arc::new(failure)),
+            }
+        }
+        let keys = inputs.iter().map(|(key, _)| *key).zip(numbers.iter().copied());
+        let known = keys.chain(outputs.iter().copied().zip(fresh.iter().copied())).collect();
+        operation.visit_mut(&mut Renumber { known, scalars: &mut self.step.scalars });
+        self.step.seeds.extend(seed);
+        self.step.recipe.parts.push(Part::Operation { device, operation });
+        for (key, number) in outputs.iter().zip(fresh) {
+            self.make(&[*key], number, device);
+        }
+    }
+
+    /// The number that a value has in this step.
+    fn number(&mut self, key: &Key, device: u32) -> Result<u32, Arc<Failure>> {
+        let value = self.program.values.get_mut(key).ok_or_else(|| Arc::new(gone(key)))?;
+        match &value.state {
+            State::Here(number, _) => Ok(*number),
+            State::Failed(failure) => Err(failure.clone()),
+            State::Resident(slot) => {
+                let slot = *slot;
+                let number = self.kinds.len() as u32;
+                value.state = State::Here(number, Some(slot));
+                let Kind { dtype, shape, .. } = self.program.slots.kind(slot).clone();
+                self.kinds.push((dtype, shape));
+                self.step.recipe.resident.push((number, slot));
+                self.made.push((*key, device));
+                Ok(number)
+            }
+            State::Awaited | State::Queued { .. } => Err(Arc::new(gone(key))),
+        }
+    }
+
+    fn fresh(&mut self, dtype: DType, shape: Shape) -> u32 {
+        self.kinds.push((dtype, shape));
+        self.kinds.len() as u32 - 1
+    }
+
+    fn make(&mut self, outputs: &[Key], number: u32, device: u32) {
+        for key in outputs {
+            if let Some(value) = self.program.values.get_mut(key) {
+                value.state = State::Here(number, None);
+                self.made.push((*key, device));
+            }
+        }
+    }
+
+    fn fail(&mut self, outputs: &[Key], failure: &Arc<Failure>) {
+        for key in outputs {
+            if let Some(value) = self.program.values.get_mut(key) {
+                value.state = State::Failed(failure.clone());
+            }
+        }
+    }
+
+    /// A use is done.
+    fn used(&mut self, key: Key, is_last: bool) {
+        let Some(value) = self.program.values.get_mut(&key) else { return };
+        value.uses -= 1;
+        if is_last {
+            value.ends_after = value.ends_after.saturating_sub(1);
+        }
+        if !value.is_over() {
+            return;
+        }
+        let Some(Value { state, .. }) = self.program.values.remove(&key) else { return };
+        if let State::Resident(slot) | State::Here(_, Some(slot)) = state {
+            self.program.slots.free(slot);
+            self.program.freed.push(slot);
+        }
+    }
+
+    /// Gives slots to what stays.
+    fn finish(self) -> Step {
+        let Making { program, mut step, kinds, made } = self;
+        for (key, device) in made {
+            let Some(value) = program.values.get(&key) else { continue };
+            match value.state {
+                State::Here(number, None) => {
+                    let (dtype, shape) = kinds[number as usize].clone();
+                    let slot = program.slots.take(Kind { device, dtype, shape });
+                    step.recipe.kept.push((number, slot));
+                    step.kept.push(key);
+                    set(program, &key, State::Resident(slot));
+                }
+                State::Here(_, Some(slot)) => set(program, &key, State::Resident(slot)),
+                _ => {}
+            }
+        }
+        let mut emptied = std::mem::take(&mut program.freed);
+        emptied.sort_unstable();
+        emptied.dedup();
+        emptied.retain(|slot| !step.recipe.kept.iter().any(|(_, kept)| kept == slot) && !program.slots.is_taken(*slot));
+        // Only together with something else: nobody waits for it.
+        if step.recipe.kept.is_empty() && step.recipe.fetched.is_empty() {
+            program.freed = emptied;
+        } else {
+            step.recipe.emptied = emptied;
+        }
+        step
+    }
+}
+
+fn set(program: &mut Program, key: &Key, state: State) {
+    if let Some(value) = program.values.get_mut(key) {
+        value.state = state;
+    }
+}
+
+fn gone(key: &Key) -> Failure {
+    Failure::new(Code::Internal, format!("{key:?} is used before it is made"))
+}
+
+/// Gives tensors the numbers of the step, and takes the scalars out.
+struct Renumber<'s> {
+    known: smallvec::SmallVec<[(Key, u32); 8]>,
+    scalars: &'s mut Vec<ScalarIr>,
+}
+
+impl IrVisitorMut for Renumber<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let own = tensor.id.value();
+        let number = self.known.iter().find(|(key, _)| matches!(key, Key::Tensor(_, id) if *id == own));
+        tensor.id = TensorId::new(number.map_or(u64::MAX, |(_, number)| u64::from(*number)));
+        // When a tensor ends depends on which thread lets go of it first, and makes no difference to what is computed.
+        tensor.status = TensorStatus::ReadOnly;
+    }
+
+    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
+        self.scalars.push(*scalar);
+        *scalar = ScalarIr::UInt(self.scalars.len() as u64 - 1);
+    }
+}
