@@ -10,11 +10,13 @@
 //! | `float`, `int`, `boolean` | of one kind alone |
 //! | `activation` | relu, gelu, softmax and their gradients |
 //! | `module`, `module/*` | layers: linear, convolutions, pools, normalisation, attention, interpolation |
+//! | `compose` | what the rules are put together from |
 //! | `values` | the tensors and scalars of a program as inputs of nodes |
 
 mod activation;
 mod base;
 mod boolean;
+mod compose;
 mod float;
 mod int;
 mod module;
