@@ -10,6 +10,7 @@
 //! | `float`, `int`, `boolean` | of one kind alone |
 //! | `activation` | relu, gelu, softmax and their gradients |
 //! | `module`, `module/*` | layers: linear, convolutions, pools, normalisation, attention, interpolation |
+//! | `random` | random tensors |
 //! | `compose` | what the rules are put together from |
 //! | `values` | the tensors and scalars of a program as inputs of nodes |
 
@@ -21,6 +22,7 @@ mod float;
 mod int;
 mod module;
 mod numeric;
+mod random;
 mod values;
 
 use std::collections::HashMap;

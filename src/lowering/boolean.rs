@@ -1,12 +1,19 @@
-//! Operations of burn's `BoolOperationIr`.
+//! Operations on bools alone.
 
 use burn_ir::BoolOperationIr;
 
-use super::{Lowering, refused};
+use super::Lowering;
 use crate::failure::Result;
 
 impl Lowering<'_> {
     pub(super) fn boolean(&mut self, op: &BoolOperationIr) -> Result<()> {
-        Err(refused(&format!("{op:?}"), "no rule"))
+        use BoolOperationIr as Op;
+        match op {
+            Op::IntoFloat(op) | Op::IntoInt(op) => self.converted(op),
+            Op::Not(op) => self.unary("LogicalNot", op),
+            Op::And(op) => self.binary("LogicalAnd", op),
+            Op::Or(op) => self.binary("LogicalOr", op),
+            Op::Xor(op) => self.binary("NotEqual", op),
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! What the rules are put together from: nodes, constants, permutations, reshapes, casts, index tensors.
 
-use burn_ir::{ScalarIr, TensorIr};
+use burn_ir::{BinaryOpIr, ScalarIr, ScalarOpIr, TensorIr, UnaryOpIr};
 use smallvec::SmallVec;
 
+use super::Lowering;
 use super::values::{dtype, scalar_tensor};
-use super::{Lowering, refused};
 use crate::failure::{Failure, Result};
 use crate::graph::{Attr, Input, Output};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{DType, Tensor};
 
 impl Lowering<'_> {
     /// Adds a node; its first output.
@@ -24,6 +24,46 @@ impl Lowering<'_> {
     ) -> Result<Output> {
         let node = self.graph.op(op).inputs(inputs);
         attrs.iter().fold(node, |node, (name, value)| node.attr(name, value.clone())).build()
+    }
+
+    /// An operation of one tensor that is one op.
+    pub(crate) fn unary(&mut self, op: &str, ir: &UnaryOpIr) -> Result<()> {
+        let input = self.read(&ir.input)?;
+        let value = self.node(op, [input.into()])?;
+        self.write(&ir.out, value)
+    }
+
+    /// An operation of two tensors that is one op.
+    pub(crate) fn binary(&mut self, op: &str, ir: &BinaryOpIr) -> Result<()> {
+        let (lhs, rhs) = (self.read(&ir.lhs)?, self.read(&ir.rhs)?);
+        let value = self.node(op, [lhs.into(), rhs.into()])?;
+        self.write(&ir.out, value)
+    }
+
+    /// An operation of a tensor and a scalar, which has the tensor's dtype, that is one op.
+    pub(crate) fn with_scalar(&mut self, op: &str, ir: &ScalarOpIr) -> Result<()> {
+        let lhs = self.read(&ir.lhs)?;
+        let rhs = self.scalar_input(ir.rhs, dtype(ir.lhs.dtype)?)?;
+        let value = self.node(op, [lhs.into(), rhs])?;
+        self.write(&ir.out, value)
+    }
+
+    /// A value reduced along dims, which stay with length 1. Adds nothing if they have that length.
+    pub(crate) fn reduce(&mut self, op: &str, value: Output, shape: &[usize], axes: &[usize]) -> Result<Output> {
+        if axes.iter().all(|&axis| shape.get(axis) == Some(&1)) {
+            return Ok(value);
+        }
+        self.node_with(op, [value.into(), sizes(axes)?], &[("keep_dims", true.into())])
+    }
+
+    /// A value reduced to one element, shape \[1\].
+    pub(crate) fn reduce_all(&mut self, op: &str, value: Output, shape: &[usize]) -> Result<Output> {
+        if shape.len() == 1 {
+            return self.reduce(op, value, shape, &[0]);
+        }
+        let axes: SmallVec<[usize; 8]> = (0..shape.len()).collect();
+        let value = self.node(op, [value.into(), sizes(&axes)?])?;
+        self.node("Reshape", [value.into(), sizes(&[1])?])
     }
 
     /// A value in another shape of as many elements. Adds nothing if it has that shape.
@@ -105,10 +145,10 @@ pub(crate) fn sizes(values: &[usize]) -> Result<Input> {
     }))
 }
 
-/// A dim as an input.
-pub(crate) fn axis(dim: usize) -> Result<Input> {
-    let dim = i32::try_from(dim).map_err(|_| Failure::invalid(format!("there is no dim {dim}")))?;
-    Ok(Input::Value(Tensor::scalar(dim)))
+/// A dim, or a count, as an input: int32, shape [].
+pub(crate) fn axis(value: usize) -> Result<Input> {
+    let value = i32::try_from(value).map_err(|_| Failure::invalid(format!("{value} does not fit into int32")))?;
+    Ok(Input::Value(Tensor::scalar(value)))
 }
 
 /// A list of numbers of int32 or int64.
