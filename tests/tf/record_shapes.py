@@ -318,6 +318,8 @@ def indexing():
     raw.StridedSlice(input=p([4, 5]), begin=p([1], "int32"), end=p([1], "int32"), strides=c([1]))
     raw.StridedSlice(input=p([4, 5]), begin=p([1], "int32"), end=p([1], "int32"), strides=p([1], "int32"))
     raw.StridedSliceGrad(shape=c([4, 6]), begin=c([0]), end=c([2]), strides=c([1]), dy=p([2, 6]))
+    every("TensorStridedSliceUpdate", ("input", f([4, 6], [N, 6], N)), ("begin", [lambda: c([0]), lambda: p([1], "int32")]),
+          ("end", [lambda: c([2])]), ("strides", [lambda: c([1])]), ("value", f([2, 6], [], N)))
     every("Gather", ("params", f([4, 6], [N, N], N)), ("indices", f([], [3], [2, N], N, dtype="int32")))
     every("GatherV2", ("params", f([4, 6], [N, N, 5], N)), ("indices", f([], [3], [2, N], N, dtype="int32")),
           ("axis", [lambda: c(0), lambda: c(1), lambda: p([], "int32")]))
@@ -347,6 +349,10 @@ def images():
         window = dict(ksize=[1, 3, 2, 1], strides=[1, stride, stride, 1], padding=padding)
         every("AvgPool", ("value", f(*shapes)), **window)
         every("MaxPool", ("input", f(*shapes)), **window)
+        every("MaxPoolWithArgmax", ("input", f(*shapes)), **window)
+        for rate in (1, 2):
+            every("ExtractImagePatches", ("images", f(*shapes, [2, 8, 9, N])), ksizes=[1, 3, 2, 1], strides=[1, stride, stride, 1],
+                  rates=[1, rate, rate, 1], padding=padding)
         five = dict(strides=[1, stride, stride, stride, 1], padding=padding)
         volumes = ([2, 8, 9, 10, 3], [N, N, 9, 10, 3], N)
         every("Conv3D", ("input", f(*volumes)), ("filter", f([3, 2, 3, 3, 7], [N, 2, 3, 3, N])), **five)
@@ -367,6 +373,7 @@ def images():
     every("DepthwiseConv2dNativeBackpropFilter", ("input", f([2, 8, 9, 3])), ("filter_sizes", kernels), ("out_backprop", f([2, 8, 9, 21])), **one)
     every("AvgPoolGrad", ("orig_input_shape", sizes), ("grad", f([2, 8, 9, 3])), ksize=[1, 2, 2, 1], **one)
     every("MaxPoolGrad", ("orig_input", f(*shapes)), ("orig_output", f(N)), ("grad", f(N)), ksize=[1, 2, 2, 1], **one)
+    every("MaxPoolGradWithArgmax", ("input", f(*shapes)), ("grad", f(N)), ("argmax", f(N, dtype="int64")), ksize=[1, 2, 2, 1], **one)
     three = dict(strides=[1] * 5, padding="SAME")
     volume, kernel = lambda: p([2, 8, 9, N, 3]), lambda: p([3, 3, 3, 3, 7])
     raw.Conv3DBackpropInput(input=volume(), filter=kernel(), out_backprop=p(N), **three)

@@ -4,12 +4,15 @@
 //! computed in f32 and rounded once (`real`).
 
 mod activation;
+mod argmax;
 mod bias;
 mod conv;
 mod depthwise;
 mod gemm;
 mod layout;
+mod lots;
 mod norm;
+mod patches;
 mod pool;
 mod resize;
 mod softmax;
@@ -25,13 +28,15 @@ type Compile = fn(&KernelNode) -> Result<Option<HostKernel>>;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes, or no input could be right for the attributes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let families: [Compile; 8] = [
+    let families: [Compile; 10] = [
         activation::kernel,
         softmax::kernel,
         bias::kernel,
         conv::kernel,
         depthwise::kernel,
         pool::kernel,
+        argmax::kernel,
+        patches::kernel,
         norm::kernel,
         resize::kernel,
     ];

@@ -51,7 +51,13 @@ fn host_kernels_end_when_their_step_is_given_up() {
     check("Conv2DBackpropFilter", window.clone(), &["float32[4,32,32,8]", "=3,3,8,16", "float32[4,32,32,16]"]);
     check("DepthwiseConv2dNative", window, &["float32[4,64,64,32]", "float32[3,3,32,1]"]);
     check("MaxPool", pool.clone(), &["float64[4,64,64,16]"]);
-    check("AvgPool", pool, &["float64[4,64,64,16]"]);
+    check("AvgPool", pool.clone(), &["float64[4,64,64,16]"]);
+    check("MaxPoolWithArgmax", pool.clone(), &["float64[4,64,64,16]"]);
+    let of_pool = ["float32[4,64,64,16]", "float32[4,64,64,16]", "int64[4,64,64,16]"];
+    check("MaxPoolGradWithArgmax", pool, &of_pool);
+    let patches = json!({"ksizes": [1, 3, 3, 1], "strides": [1, 1, 1, 1], "rates": [1, 1, 1, 1], "padding": "SAME"});
+    check("ExtractImagePatches", patches, &["float32[4,64,64,16]"]);
+    check("TensorStridedSliceUpdate", none(), &["int32[1100,1000]", "=0,0", "=1100,1000", "=1,1", "=7"]);
     check("MatrixInverse", none(), &["float32[130,130]"]);
     check("Cholesky", none(), &["float64[200,100,100]"]);
     check("MatrixDeterminant", none(), &["float64[128,128]"]);

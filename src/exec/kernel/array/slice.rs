@@ -1,4 +1,4 @@
-//! Slice, StridedSlice and its gradient, Split, SplitV and Unpack: parts of a tensor.
+//! Slice, StridedSlice with its gradient and its update, Split, SplitV and Unpack: parts of a tensor.
 
 use super::super::call::{self, kernel as call, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
@@ -31,6 +31,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 view.write(&mut data, &dy)?;
                 Tensor::new(shape, data)
             })
+        }
+        "TensorStridedSliceUpdate" => {
+            let masks = Masks::of(node)?;
+            call(move |[x, begin, end, strides, value]| masks.update(x, &[begin, end, strides], &value))
         }
         "Split" => {
             let count = node.outputs.len();
@@ -177,6 +181,42 @@ impl Masks {
         whole(shape.rank() - axis, &mut axis, &mut view, &mut result);
         Ok((view, result.into()))
     }
+
+    /// The tensor, with the value in the part that begin, end and strides select. The value is broadcast to the part's
+    /// shape; it may have more dimensions if those in front are 1.
+    fn update(&self, x: Tensor, [begin, end, strides]: &[Tensor; 3], value: &Tensor) -> Result<Tensor> {
+        let (view, part) = self.resolve(x.shape(), begin, end, strides)?;
+        if part.dims().contains(&0) {
+            return Ok(x);
+        }
+        let extra = value.rank().saturating_sub(part.rank());
+        let own = &value.dims()[extra..];
+        let sizes = &part.dims()[part.rank() - own.len()..];
+        let fits = value.dims()[..extra].iter().all(|&size| size == 1)
+            && own.iter().zip(sizes).all(|(&own, &size)| own == size || own == 1);
+        if !fits {
+            let message = format!("Cannot broadcast input shape {} into final shape {part}", value.shape());
+            return Err(Failure::invalid(message));
+        }
+        let count = call::product(part.dims());
+        if let (Data::String(strings), true) = (value.data(), count > value.len()) {
+            let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
+            call::check_text_bytes(longest.saturating_mul(count))?;
+        }
+        // The strides of the value, 0 where it is repeated. Dimensions of 1 have no say in where an element lies, so those
+        // that the view lacks or has beyond the part's are left out of both.
+        let mut repeated: Vec<(usize, isize)> =
+            part.dims()[..part.rank() - own.len()].iter().map(|&size| (size, 0)).collect();
+        let strides = &value.shape().strides()[extra..];
+        let repeats = own.iter().zip(strides).zip(sizes);
+        repeated.extend(repeats.map(|((&own, &stride), &size)| (size, if own == 1 { 0 } else { stride as isize })));
+        let larger = |dims: Vec<(usize, isize)>| dims.into_iter().filter(|dim| dim.0 != 1).collect();
+        let from = View { offset: 0, dims: larger(repeated) };
+        let to = View { offset: view.offset, dims: larger(view.dims) };
+        let mut x = call::owned(x)?;
+        to.write_from(x.data_mut(), value, &from)?;
+        Ok(x)
+    }
 }
 
 /// Like [`vector`], but for int16 too.
@@ -270,4 +310,30 @@ fn unpack(inputs: Inputs, count: usize, axis: i64) -> Result<Outputs> {
     let mut shape = x.dims().to_vec();
     shape.remove(at);
     parts(x, at, &vec![1; count])?.into_iter().map(|part| part.reshaped(shape.as_slice())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::compile;
+    use super::super::super::tests::with_node;
+    use super::*;
+
+    #[test]
+    fn an_update_writes_over_an_input_of_its_own_and_copies_one_that_others_hold() {
+        let at = |place: i32| Tensor::vector(vec![place]);
+        let inputs = [Tensor::vector(vec![0f32; 5000]), at(1), at(4000), at(2), Tensor::scalar(7f32)];
+        let case = json!({"op": "TensorStridedSliceUpdate"});
+        let mut kernel = with_node(&case, &inputs, compile).unwrap().unwrap();
+        let wanted: Vec<f32> = (0..5000).map(|i| if i < 4000 && i % 2 == 1 { 7.0 } else { 0.0 }).collect();
+
+        let shared = kernel(inputs.iter().cloned().collect()).unwrap().remove(0);
+        assert_eq!(shared.slice::<f32>().unwrap(), wanted);
+        assert!(inputs[0].slice::<f32>().unwrap().iter().all(|&x| x == 0.0), "what others hold is as it was");
+
+        let elements = inputs[0].slice::<f32>().unwrap().as_ptr();
+        let own = kernel(inputs.into_iter().collect()).unwrap().remove(0);
+        assert_eq!((own.slice::<f32>().unwrap(), own.slice::<f32>().unwrap().as_ptr()), (&wanted[..], elements));
+    }
 }

@@ -60,17 +60,28 @@ impl View {
     /// # Errors
     /// InvalidArgument if the dtypes differ.
     pub fn write(&self, target: &mut Data, source: &Tensor) -> Result<()> {
-        if source.is_empty() {
+        let sizes: Shape = self.dims.iter().map(|dim| dim.0).collect();
+        self.write_from(target, source, &View::all(&sizes))
+    }
+
+    /// Writes the elements of `source` that `from` selects to those of `target` that this view does. Both views have the
+    /// same sizes.
+    ///
+    /// # Errors
+    /// InvalidArgument if the dtypes differ.
+    pub fn write_from(&self, target: &mut Data, source: &Tensor, from: &View) -> Result<()> {
+        if self.dims.iter().any(|dim| dim.0 == 0) {
             return Ok(());
         }
         let dtype = source.dtype();
         if target.dtype() != dtype {
             return Err(Failure::invalid(format!("expected {}, got {dtype}", target.dtype())));
         }
-        let walk = self.merged();
+        let pairs = self.dims.iter().zip(&from.dims).map(|(to, from)| (to.0, [to.1, from.1]));
+        let dims = merged(pairs);
         with_type!(dtype, T => {
             let target = T::vec_mut(target).expect("the dtypes were compared");
-            walk.write_from::<T>(source.slice::<T>()?, target);
+            copy_rows::<T>(&dims, [self.offset, from.offset], source.slice::<T>()?, target);
             Ok(())
         })
         .unwrap_or_else(|| not_held(dtype))
@@ -78,14 +89,8 @@ impl View {
 
     /// The same view with as few dimensions as possible.
     fn merged(&self) -> View {
-        let mut dims: Vec<(usize, isize)> = Vec::with_capacity(self.dims.len());
-        for &(size, stride) in self.dims.iter().filter(|(size, _)| *size != 1) {
-            match dims.last_mut() {
-                Some(outer) if outer.1 == stride * size as isize => *outer = (outer.0 * size, stride),
-                _ => dims.push((size, stride)),
-            }
-        }
-        View { offset: self.offset, dims }
+        let dims = merged(self.dims.iter().map(|&(size, stride)| (size, [stride])));
+        View { offset: self.offset, dims: dims.into_iter().map(|(size, [stride])| (size, stride)).collect() }
     }
 
     fn read_into<T: Element>(&self, source: &[T], out: &mut Vec<T>) {
@@ -106,27 +111,6 @@ impl View {
                     0 => out.extend(std::iter::repeat_n(&source[at as usize], row).cloned()),
                     2.. => out.extend(source[at as usize..].iter().step_by(step as usize).take(row).cloned()),
                     _ => out.extend(source[..=at as usize].iter().rev().step_by(-step as usize).take(row).cloned()),
-                }
-            }
-        });
-    }
-
-    fn write_from<T: Element>(&self, source: &[T], target: &mut [T]) {
-        let Some(&(row, step)) = self.dims.last() else {
-            target[self.offset as usize] = source[0].clone();
-            return;
-        };
-        let mut rest = source;
-        let mut pace = Pace::new();
-        self.for_each(1, |at| {
-            pace.go(row);
-            let (own, after) = rest.split_at(row);
-            rest = after;
-            if step == 1 {
-                target[at as usize..at as usize + row].clone_from_slice(own);
-            } else {
-                for (i, value) in own.iter().enumerate() {
-                    target[(at + i as isize * step) as usize] = value.clone();
                 }
             }
         });
@@ -159,27 +143,75 @@ impl View {
     /// Calls `f` with the start of each part made of the last `inner` dimensions, in order. No dimension may be empty.
     fn for_each(&self, inner: usize, mut f: impl FnMut(isize)) {
         let outer = &self.dims[..self.dims.len() - inner];
-        let mut index = vec![0; outer.len()];
-        let mut at = self.offset;
-        loop {
-            f(at);
-            let mut axis = outer.len();
-            loop {
-                if axis == 0 {
-                    return;
-                }
-                axis -= 1;
-                let (size, stride) = outer[axis];
-                index[axis] += 1;
-                if index[axis] < size {
-                    at += stride;
-                    break;
-                }
-                at -= stride * (size as isize - 1);
-                index[axis] = 0;
+        for_each_of(outer.iter().map(|&(size, stride)| (size, [stride])).collect(), [self.offset], |[at]| f(at));
+    }
+}
+
+/// Sizes, and the strides of each of so many tensors, with as few dimensions as possible.
+fn merged<const N: usize>(dims: impl Iterator<Item = (usize, [isize; N])>) -> Vec<(usize, [isize; N])> {
+    let mut merged: Vec<(usize, [isize; N])> = Vec::new();
+    for (size, strides) in dims.filter(|(size, _)| *size != 1) {
+        match merged.last_mut() {
+            Some(outer) if outer.1 == strides.map(|stride| stride * size as isize) => {
+                *outer = (outer.0 * size, strides)
             }
+            _ => merged.push((size, strides)),
         }
     }
+    merged
+}
+
+/// Calls `f` with the places in each tensor, from those at `start` on, in order. No dimension may be empty.
+fn for_each_of<const N: usize>(dims: Vec<(usize, [isize; N])>, start: [isize; N], mut f: impl FnMut([isize; N])) {
+    let mut index = vec![0; dims.len()];
+    let mut at = start;
+    loop {
+        f(at);
+        let mut axis = dims.len();
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            let (size, strides) = dims[axis];
+            index[axis] += 1;
+            if index[axis] < size {
+                (0..N).for_each(|i| at[i] += strides[i]);
+                break;
+            }
+            (0..N).for_each(|i| at[i] -= strides[i] * (size as isize - 1));
+            index[axis] = 0;
+        }
+    }
+}
+
+/// Copies elements from places of `source` to places of `target`, which begin at `start` and have the strides of `dims`, the
+/// target's first.
+fn copy_rows<T: Element>(dims: &[(usize, [isize; 2])], start: [isize; 2], source: &[T], target: &mut [T]) {
+    let Some((&(row, [to_step, from_step]), outer)) = dims.split_last() else {
+        target[start[0] as usize].clone_from(&source[start[1] as usize]);
+        return;
+    };
+    let mut pace = Pace::new();
+    for_each_of(outer.to_vec(), start, |[to, from]| {
+        // A long row is copied in parts.
+        for first in (0..row).step_by(BLOCK) {
+            let count = BLOCK.min(row - first);
+            let (to, from) = (to + first as isize * to_step, from + first as isize * from_step);
+            pace.go(count);
+            match (to_step, from_step) {
+                (1, 1) => {
+                    target[to as usize..][..count].clone_from_slice(&source[from as usize..][..count]);
+                }
+                (1, 0) => target[to as usize..][..count].fill(source[from as usize].clone()),
+                _ => {
+                    for i in 0..count as isize {
+                        target[(to + i * to_step) as usize].clone_from(&source[(from + i * from_step) as usize]);
+                    }
+                }
+            }
+        }
+    });
 }
 
 /// The error for a dtype whose values are not host tensors.

@@ -4,7 +4,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 
 use super::super::{HostKernel, KernelNode};
 use super::conv::{from_channels_last, to_channels_last};
-use super::window::{Axis, Slide, per_dimension, spread};
+use super::window::{Axis, Slide, channels_first, per_dimension, spread};
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
@@ -44,22 +44,25 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-struct Pool {
+pub(super) struct Pool {
     slide: Slide,
     window: [usize; 3],
 }
 
 /// A pool's windows over an input of known size.
-struct Windows {
-    batch: usize,
-    channels: usize,
-    axes: [Axis; 3],
+pub(super) struct Windows {
+    pub batch: usize,
+    pub channels: usize,
+    pub axes: [Axis; 3],
 }
 
 impl Pool {
     /// The pool, and the window and stride over the channels unless both are 1.
-    fn of(node: &KernelNode, spatial: usize) -> Result<(Pool, Option<(usize, usize)>)> {
-        let channels_first = node.attrs.str("data_format")?.starts_with("NC");
+    ///
+    /// # Errors
+    /// InvalidArgument if the attributes have the wrong length or sign; Unimplemented for windows over the batch.
+    pub fn of(node: &KernelNode, spatial: usize) -> Result<(Pool, Option<(usize, usize)>)> {
+        let channels_first = channels_first(node)?;
         let sizes = |name: &str| per_dimension(name, node.attrs.ints(name)?, spatial, channels_first);
         let (window, [batch, channels]) = sizes("ksize")?;
         let (strides, [batch_stride, channel_stride]) = sizes("strides")?;
@@ -80,7 +83,11 @@ impl Pool {
         Ok((Pool { slide, window }, over_channels))
     }
 
-    fn over(&self, input: &Shape) -> Result<Windows> {
+    /// The windows over an input of that shape, channels last.
+    ///
+    /// # Errors
+    /// InvalidArgument if the shape has another rank, or no window fits.
+    pub fn over(&self, input: &Shape) -> Result<Windows> {
         let rank = self.slide.spatial + 2;
         if input.rank() != rank {
             return Err(Failure::invalid(format!("tensor_in must be {rank}-dimensional, got shape {input}")));
@@ -89,7 +96,9 @@ impl Pool {
         Ok(Windows { batch: input.dims()[0], channels: input.dims()[rank - 1], axes })
     }
 
-    fn check(&self, windows: &Windows, what: &str, got: &Shape) -> Result<()> {
+    /// # Errors
+    /// InvalidArgument if what has an element for each window is of another shape; `what` names it in the message.
+    pub fn check(&self, windows: &Windows, what: &str, got: &Shape) -> Result<()> {
         let want = windows.output_shape(self.slide.spatial);
         if want == *got {
             return Ok(());
@@ -99,26 +108,31 @@ impl Pool {
 }
 
 impl Windows {
-    fn output_shape(&self, spatial: usize) -> Shape {
+    pub fn output_shape(&self, spatial: usize) -> Shape {
         let space = self.axes[3 - spatial..].iter().map(|axis| axis.output);
         [self.batch].into_iter().chain(space).chain([self.channels]).collect()
+    }
+
+    /// The most pixels that lie under a window.
+    pub fn largest(&self) -> usize {
+        self.axes.iter().map(|axis| axis.window.min(axis.input)).product()
     }
 
     /// Calls `f(window, pixels)` for every window, with the pixels of the input under it. Windows and pixels are
     /// numbered through the whole batch.
     fn for_each(&self, f: &mut dyn FnMut(usize, &[usize])) {
         let [d, h, w] = &self.axes;
-        let mut pixels = Vec::with_capacity(self.axes.iter().map(|axis| axis.window.min(axis.input)).product());
+        let mut pixels = Vec::with_capacity(self.largest());
         let (mut window, mut pace) = (0, Pace::new());
         for image in 0..self.batch {
             for z in 0..d.output {
                 for y in 0..h.output {
                     for x in 0..w.output {
                         pixels.clear();
-                        for plane in under(d, z) {
-                            for row in under(h, y) {
+                        for plane in d.under(z) {
+                            for row in h.under(y) {
                                 let row = ((image * d.input + plane) * h.input + row) * w.input;
-                                pixels.extend(under(w, x).map(|column| row + column));
+                                pixels.extend(w.under(x).map(|column| row + column));
                             }
                         }
                         pace.go(pixels.len() * self.channels);
@@ -129,13 +143,6 @@ impl Windows {
             }
         }
     }
-}
-
-/// The input positions under the window at `output`, without the padding.
-fn under(axis: &Axis, output: usize) -> std::ops::Range<usize> {
-    let start = output * axis.stride;
-    let end = (start + axis.window).saturating_sub(axis.before).min(axis.input);
-    start.saturating_sub(axis.before).min(end)..end
 }
 
 fn max_pool<T: Numeric>(pool: &Pool, input: Tensor) -> Result<Tensor> {

@@ -42,16 +42,22 @@ impl Axis {
     pub fn position(&self, output: usize, k: usize) -> Option<usize> {
         (output * self.stride + k * self.dilation).checked_sub(self.before).filter(|&at| at < self.input)
     }
+
+    /// The input positions under the window at `output`, without the padding, if it is not dilated.
+    pub fn under(&self, output: usize) -> std::ops::Range<usize> {
+        let start = output * self.stride;
+        let end = (start + self.window).saturating_sub(self.before).min(self.input);
+        start.saturating_sub(self.before).min(end)..end
+    }
 }
 
 impl Slide {
-    /// Reads `strides`, `padding`, `data_format` and, if the op has them, `dilations` and `explicit_paddings`.
+    /// Reads `strides`, `padding` and, if the op has them, `data_format`, `dilations` and `explicit_paddings`.
     ///
     /// # Errors
     /// InvalidArgument if they have the wrong length or sign; Unimplemented for strides over batch or channels.
     pub fn of(node: &KernelNode, spatial: usize) -> Result<Slide> {
-        let format = node.attrs.str("data_format")?;
-        let channels_first = format.starts_with("NC");
+        let channels_first = channels_first(node)?;
         let list = |name: &str| per_dimension(name, node.attrs.ints(name)?, spatial, channels_first);
         let (strides, outer) = list("strides")?;
         if outer != [1, 1] {
@@ -114,6 +120,14 @@ impl Slide {
         };
         Ok(Axis { input, window, output, stride, dilation, before })
     }
+}
+
+/// Whether a node's images have their channels before height and width; an op without `data_format` has them last.
+///
+/// # Errors
+/// Internal if `data_format` is not a string, which the graph has checked.
+pub fn channels_first(node: &KernelNode) -> Result<bool> {
+    Ok(node.attrs.get("data_format").is_some() && node.attrs.str("data_format")?.starts_with("NC"))
 }
 
 /// How many windows that span `reach` elements fit into `input`.

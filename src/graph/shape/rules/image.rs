@@ -110,6 +110,29 @@ pub(super) fn pool3d(call: &Call) -> Option<Vec<Fact>> {
     pooled(call, 5)
 }
 
+/// The largest elements, and as many indices.
+pub(super) fn pool2d_twice(call: &Call) -> Option<Vec<Fact>> {
+    let mut facts = pool2d(call)?;
+    facts.extend_from_within(..);
+    Some(facts)
+}
+
+/// What lies under each window, as channels. TensorFlow says neither height nor width if one is unknown.
+pub(super) fn patches(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.of_rank(0, 4)?;
+    let (windows, strides) = (of_axes(call, "ksizes", 4)?, of_axes(call, "strides", 4)?);
+    let rates = of_axes(call, "rates", 4)?;
+    let sizes = [1, 2].map(|at| usize::try_from(windows[at]).ok());
+    let are_known = dims[1..3].iter().all(|size| size.known().is_some());
+    for at in [1, 2] {
+        let window =
+            Window { size: Size::Known(sizes[at - 1]?), stride: strides[at], dilation: rates[at], padding: (0, 0) };
+        dims[at] = if are_known { places(call, dims[at], window)? } else { call.size(None) };
+    }
+    dims[3] = call.map(dims[3], |channels| sizes[0]?.checked_mul(sizes[1]?)?.checked_mul(channels));
+    one(dims)
+}
+
 /// The shape that an input is, of a tensor of that rank.
 fn sizes(call: &Call, input: usize, rank: usize) -> Option<Vec<Fact>> {
     match call.sizes(input) {

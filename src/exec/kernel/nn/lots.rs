@@ -1,0 +1,46 @@
+//! Answers whose places are computed alike and apart: in lots, side by side if there are threads for it.
+
+use crate::exec::turn::{BLOCK, look};
+
+/// Lots per thread between two looks, so that no thread waits long for the others.
+const LOTS: usize = 4;
+
+/// How many places make a lot if each takes so much work, counted as for [`BLOCK`].
+pub fn lot(work: usize) -> usize {
+    (BLOCK / LOTS / work.max(1)).max(1)
+}
+
+/// Computes all lots, and looks now and then whether the step was given up. A single lot stays on this thread.
+pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) + Sync) {
+    loop {
+        look();
+        let mut some: Vec<L> = lots.by_ref().take(threads() * LOTS).collect();
+        match some.len() {
+            0 => return,
+            1 => some.drain(..).for_each(&compute),
+            _ => side_by_side(some, &compute),
+        }
+    }
+}
+
+#[cfg(feature = "exec")]
+fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+#[cfg(not(feature = "exec"))]
+fn threads() -> usize {
+    1
+}
+
+#[cfg(feature = "exec")]
+fn side_by_side<L: Send>(lots: Vec<L>, compute: &(impl Fn(L) + Sync)) {
+    use rayon::prelude::*;
+
+    lots.into_par_iter().for_each(compute);
+}
+
+#[cfg(not(feature = "exec"))]
+fn side_by_side<L>(lots: Vec<L>, compute: &impl Fn(L)) {
+    lots.into_iter().for_each(compute);
+}

@@ -1,0 +1,121 @@
+//! ExtractImagePatches: the elements under each window, row by row, as the channels of one pixel.
+
+use super::super::call::{input_dtype, kernel as call, no_kernel, product};
+use super::super::{HostKernel, KernelNode};
+use super::lots::{in_lots, lot};
+use super::window::{Axis, Padding, Slide, spread};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{Numeric, Tensor, with_number};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if node.op != "ExtractImagePatches" {
+        return Ok(None);
+    }
+    let window = over_space(node, "ksizes")?;
+    let slide = Slide {
+        spatial: 2,
+        channels_first: false,
+        strides: over_space(node, "strides")?,
+        dilations: over_space(node, "rates")?,
+        padding: if node.attrs.str("padding")? == "SAME" { Padding::Same } else { Padding::Valid },
+    };
+    let kernel = with_number!(input_dtype(node, 0)?, T => call(move |[images]| patches::<T>(&slide, window, &images)));
+    kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// An attribute with a number for each dimension, of which the first and the last must be 1.
+fn over_space(node: &KernelNode, name: &str) -> Result<[usize; 3]> {
+    let &[1, height, width, 1] = node.attrs.ints(name)? else {
+        let given = node.attrs.ints(name)?.len();
+        return Err(match given {
+            4 => Failure::new(Code::Unimplemented, format!("Only support {name} across space.")),
+            _ => Failure::invalid(format!(
+                "{} requires the {name} attribute to contain 4 values, but got: {given}",
+                node.op
+            )),
+        });
+    };
+    let positive = |size: i64| {
+        usize::try_from(size).ok().filter(|&size| size > 0 && i32::try_from(size).is_ok()).ok_or_else(|| {
+            Failure::new(Code::OutOfRange, format!("{name} is out of range: {size} must be at least 1, and int32"))
+        })
+    };
+    Ok(spread(&[positive(height)?, positive(width)?]))
+}
+
+fn patches<T: Numeric>(slide: &Slide, window: [usize; 3], images: &Tensor) -> Result<Tensor> {
+    let &[batch, height, width, channels] = images.dims() else {
+        return Err(Failure::invalid(format!("input must be 4-dimensional, got shape {}", images.shape())));
+    };
+    let [_, h, w] = slide.over(spread(&[height, width]), window)?;
+    let size = product(&[h.window, w.window, channels]);
+    let shape = crate::tensor::Shape::from([batch, h.output, w.output, size]);
+    let mut answer = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    if !answer.is_empty() {
+        let (from, lot) = (images.slice::<T>()?, lot(size));
+        in_lots(answer.chunks_mut(lot * size).enumerate(), |(i, answer)| {
+            for (patch, answer) in (i * lot..).zip(answer.chunks_exact_mut(size)) {
+                let [image, y, x] = [patch / w.output / h.output, patch / w.output % h.output, patch % w.output];
+                for (k, answer) in answer.chunks_exact_mut(w.window * channels).enumerate() {
+                    if let Some(row) = h.position(y, k) {
+                        copy_row(&w, x, &from[(image * height + row) * width * channels..][..width * channels], answer);
+                    }
+                }
+            }
+        });
+    }
+    Ok(Tensor::from_vec(shape, answer))
+}
+
+/// Copies what lies under a row of the window at `x`; what lies outside the image stays as it is.
+fn copy_row<T: Copy>(w: &Axis, x: usize, line: &[T], answer: &mut [T]) {
+    let channels = answer.len() / w.window;
+    if w.dilation > 1 {
+        for (k, pixel) in answer.chunks_exact_mut(channels).enumerate() {
+            if let Some(column) = w.position(x, k) {
+                pixel.copy_from_slice(&line[column * channels..][..channels]);
+            }
+        }
+        return;
+    }
+    let outside = w.before.saturating_sub(x * w.stride);
+    let inside = w.under(x);
+    let line = &line[inside.start * channels..inside.end * channels];
+    answer[outside * channels..][..line.len()].copy_from_slice(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::compile;
+    use super::super::super::tests::with_node;
+    use super::*;
+
+    /// Large enough for several lots: by the definition, element by element.
+    #[test]
+    fn lots_of_patches_are_computed_as_one_would_be() {
+        let (batch, height, width, channels) = (2, 97, 101, 5);
+        let images = Tensor::from_vec(
+            [batch, height, width, channels],
+            (1..=(batch * height * width * channels) as i32).collect(),
+        );
+        for rate in [1, 2] {
+            let case = json!({"op": "ExtractImagePatches", "attrs": {
+                "ksizes": [1, 3, 3, 1], "strides": [1, 1, 1, 1], "rates": [1, rate, rate, 1], "padding": "SAME",
+            }});
+            let mut kernel = with_node(&case, &[images.clone()], compile).unwrap().unwrap();
+            let answer = kernel(smallvec::smallvec![images.clone()]).unwrap().remove(0);
+            assert_eq!(answer.dims(), [batch, height, width, 9 * channels]);
+            for (at, &got) in answer.slice::<i32>().unwrap().iter().enumerate() {
+                let (channel, k, place) = (at % channels, at / channels % 9, at / channels / 9);
+                let (x, y, image) = (place % width, place / width % height, place / width / height);
+                // The middle of the window is the pixel itself.
+                let row = (y + k / 3 * rate).checked_sub(rate).filter(|&row| row < height);
+                let column = (x + k % 3 * rate).checked_sub(rate).filter(|&column| column < width);
+                let pixel = |(row, column)| ((image * height + row) * width + column) * channels + channel + 1;
+                assert_eq!(got as usize, row.zip(column).map_or(0, pixel), "{at}");
+            }
+        }
+    }
+}
