@@ -34,8 +34,8 @@ pub fn fill(cases: &mut Cases) {
         add(&|c| Cat(CatOpIr::create(vec![c.any(dtype, &[1, 2]), c.any(dtype, &[2, 2])], 0, c.id())));
         add(&|c| Select(SelectOpIr::create(c.any(dtype, &[4, 2]), 0, c.indices(&[3], 4), c.id())));
         add(&|c| {
-            let t = c.any(dtype, &[2, 3]);
-            Equal(BinaryOpIr::create_comparison(t, c.any(dtype, &[3]), BOOL, c.id()))
+            let (a, b) = (c.any(dtype, &[2, 3]), c.any(dtype, &[1, 3]));
+            Equal(BinaryOpIr::create_comparison(a, b, BOOL, c.id()))
         });
         add(&|c| {
             MaskFill(MaskFillOpIr::create(c.any(dtype, &[2, 2]), c.any(BOOL, &[2, 2]), scalar(dtype, -1.0), c.id()))

@@ -1,6 +1,7 @@
 //! Cases: one operation, its inputs drawn from a fixed seed, and what the interpreter answers.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_backend::{DType, Shape, TensorData};
@@ -114,11 +115,11 @@ pub struct Recorded {
     pub outputs: Vec<(TensorIr, TensorData)>,
 }
 
-/// The cases of one file, and the operations that the backend does not have.
+/// The cases of one file, and how many of which operation the backend does not answer.
 #[derive(Default)]
 pub struct Cases {
     pub recorded: Vec<Recorded>,
-    pub refused: Vec<String>,
+    pub refused: BTreeMap<String, usize>,
 }
 
 impl Cases {
@@ -126,14 +127,14 @@ impl Cases {
     pub fn add(&mut self, build: impl FnOnce(&Case) -> OperationIr) {
         let case = Case::new();
         let Ok(operation) = catch_unwind(AssertUnwindSafe(|| build(&case))) else {
-            self.refused.push(format!("a case after {}", self.recorded.last().map_or("the start", |r| &r.name)));
+            let before = self.recorded.last().map_or("the first", |r| &r.name);
+            *self.refused.entry(format!("a case after {before}, which cannot be built")).or_default() += 1;
             return;
         };
         let plain = name(&operation);
         let inputs = case.inputs.into_inner();
         let Some(outputs) = catch_unwind(AssertUnwindSafe(|| run(&operation, &inputs))).ok().flatten() else {
-            let shapes: Vec<_> = inputs.iter().map(|(ir, _)| (ir.dtype, ir.shape.as_slice())).collect();
-            self.refused.push(format!("{plain} of {shapes:?}"));
+            *self.refused.entry(plain).or_default() += 1;
             return;
         };
         let same = self.recorded.iter().filter(|r| r.name.split(' ').next() == Some(&plain)).count();

@@ -6,11 +6,13 @@
 mod activation;
 mod base;
 mod case;
+mod conv;
 mod float;
 mod integer;
 mod json;
 mod module;
 mod numeric;
+mod pool;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ use case::Cases;
 
 type Fill = fn(&mut Cases);
 
-const FILES: [(&str, Fill); 7] = [
+const FILES: [(&str, Fill); 9] = [
     ("base", base::fill),
     ("numeric", numeric::fill),
     ("float", float::fill),
@@ -27,6 +29,8 @@ const FILES: [(&str, Fill); 7] = [
     ("bool", integer::fill_bool),
     ("activation", activation::fill),
     ("module", module::fill),
+    ("conv", conv::fill),
+    ("pool", pool::fill),
 ];
 
 fn main() -> ExitCode {
@@ -45,8 +49,8 @@ fn main() -> ExitCode {
         let path = folder.join(file).with_extension("json");
         let mut cases = Cases::default();
         fill(&mut cases);
-        for refused in &cases.refused {
-            println!("{file}: flex does not answer {refused}");
+        for (refused, times) in &cases.refused {
+            println!("{file}: flex does not answer {refused} ({times} cases)");
         }
         let text = json::list(&cases.recorded);
         if !check {
