@@ -10,7 +10,7 @@ VENV := $(TARGET_DIR)/bench-venv
 # TensorFlow's own client, for the tests that use it. It needs about 2 GB.
 TF_VENV := $(TARGET_DIR)/tf-venv
 TF_PYTHON ?= python3.11
-JOBS := $(if $(JOBS),--jobs $(JOBS))
+JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 # How large a function may be that is inlined once the whole program is linked; hot loops have been by then. LLVM's own 250 makes
 # the binary a seventh larger, and no faster.
 DIST_INLINE := 50
@@ -27,12 +27,12 @@ help: ## this list
 
 build: ## the release binary
 	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
-	@$(CARGO) build --release --bin meshtf $(JOBS)
+	@$(CARGO) build --release --bin meshtf $(JOBS_FLAG)
 	$(call say,built $(MESHTF))
 
 dist: ## the binary to give away, small and slow to build, in target/dist (without GPUs: make dist GPU=no)
 	$(call say,building meshtf to give away: about half an hour of a 2-core machine the first time)
-	@$(CARGO) rustc --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS) \
+	@$(CARGO) rustc --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS_FLAG) \
 		-- -C llvm-args=-inline-threshold=$(DIST_INLINE)
 	$(call say,built $(TARGET_DIR)/dist/meshtf)
 
@@ -44,11 +44,11 @@ demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten li
 
 test: ## every test: library, documentation, processes
 	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
-	@$(CARGO) test --release $(JOBS)
+	@$(CARGO) test --release $(JOBS_FLAG)
 	$(call say,the pure core by itself: no burn; no tokio; no libp2p)
-	@$(CARGO) test --release --no-default-features --lib $(JOBS)
+	@$(CARGO) test --release --no-default-features --lib $(JOBS_FLAG)
 	$(call say,the schema of graphs)
-	@$(CARGO) test --release -p meshtf-schema $(JOBS)
+	@$(CARGO) test --release -p meshtf-schema $(JOBS_FLAG)
 
 test-tf: build $(TF_VENV)/ready ## programs of TensorFlow's own client, against nodes (a few minutes)
 	$(call say,programs of TensorFlow's own client)
@@ -72,9 +72,9 @@ check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,formatting)
 	@$(CARGO) fmt --all -- --check
 	$(call say,lints)
-	@$(CARGO) clippy --release --all-targets $(JOBS) -- -D warnings
-	@$(CARGO) clippy --release --no-default-features --lib $(JOBS) -- -D warnings
-	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS) -- -D warnings
+	@$(CARGO) clippy --release --all-targets $(JOBS_FLAG) -- -D warnings
+	@$(CARGO) clippy --release --no-default-features --lib $(JOBS_FLAG) -- -D warnings
+	@$(CARGO) clippy --release -p meshtf-schema --all-targets $(JOBS_FLAG) -- -D warnings
 	$(call say,that tests need no dependency built anew)
 	@features() { $(CARGO) tree --no-dedupe --prefix none --format '{p} {f}' --edges "$$1" | sort -u; }; \
 		if comm -23 <(features normal,build) <(features normal,build,dev) | grep .; then \
@@ -89,7 +89,7 @@ bench: build ## the figures of the README, as a table
 		'$(VENV)/bin/pip' install --quiet --retries 1 --timeout 20 'numpy>=2,<3'; } || \
 		echo '  there is no Python or no network here: its column stays empty'
 	$(call say,building the benches)
-	@$(CARGO) bench $(JOBS)
+	@$(CARGO) bench $(JOBS_FLAG)
 	@if [ -x '$(TF_VENV)/bin/python' ]; then MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/bench.py; else \
 		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
 

@@ -12,6 +12,7 @@ macro_rules! eprintln {
     }};
 }
 
+mod burn;
 mod completions;
 mod events;
 mod failure;
@@ -92,6 +93,8 @@ enum Command {
     Submit(submit::Args),
     /// Run a graph in this process, without a network
     Run(run::Args),
+    /// Run a burn program on the mesh
+    Burn(burn::Args),
     /// List the tasks that are up
     Ps(ps::Args),
     /// Show how nodes fare: sessions, devices, variables, peers, limits
@@ -147,6 +150,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Node(args) => in_runtime(node::node(args)),
         Command::Submit(args) => in_runtime(submit::submit(args)),
         Command::Run(args) => in_runtime(run::run(args)),
+        Command::Burn(args) => in_runtime(burn::burn(args)),
         Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Status(args) => in_runtime(status::status(args)),
         Command::Events(args) => in_runtime(events::events(args)),
@@ -242,6 +246,8 @@ mod tests {
         check("meshtf variable get ps/0 w --device gpu:0", true);
         check("meshtf variable get ps/0", false);
         check("meshtf variable set ps/0 w -2.5 --if-version 3", true);
+        check("meshtf burn -- cargo run --release", true);
+        check("meshtf burn", false);
         check("meshtf verify", false);
         check("meshtf completions fish", true);
         check("meshtf launch", false);

@@ -10,27 +10,38 @@ use crate::node::NodeError;
 
 /// The exit codes, as `meshtf --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
 pub enum Exit {
-    Ok = 0,
+    Ok,
     /// `verify`: a case differs.
-    Differs = 1,
+    Differs,
     /// The command line, a file, the graph, a feed, a fetch, a name; or output that cannot be written.
-    BadInput = 2,
+    BadInput,
     /// The graph failed while running, or some of its variables are uninitialized.
-    GraphFailed = 3,
+    GraphFailed,
     /// No node up, a task down or lost, a full node, a rejected key, a name already taken.
-    Mesh = 4,
+    Mesh,
     /// Timed out.
-    Timeout = 5,
+    Timeout,
     /// Ended by SIGINT or SIGTERM; the code is the one that shells report for a process killed by that signal.
-    Interrupted = 130,
-    Terminated = 143,
+    Interrupted,
+    Terminated,
+    /// `burn`: that of the program.
+    Program(u8),
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(match exit {
+            Exit::Ok => 0,
+            Exit::Differs => 1,
+            Exit::BadInput => 2,
+            Exit::GraphFailed => 3,
+            Exit::Mesh => 4,
+            Exit::Timeout => 5,
+            Exit::Interrupted => 130,
+            Exit::Terminated => 143,
+            Exit::Program(code) => code,
+        })
     }
 }
 

@@ -141,7 +141,7 @@ impl Lowering<'_> {
         let matrices = along_each(&dims, &op.output_size, |from, to| {
             Matrix::interpolation(mode, from, to, op.options.align_corners)
         })?;
-        let answer = self.multiplied(image, &dims, &matrices, of)?;
+        let answer = self.resized_by(image, &dims, &matrices, of)?;
         self.write(&op.out, answer)
     }
 
@@ -151,7 +151,7 @@ impl Lowering<'_> {
             Matrix::interpolation(&op.options.mode, from, to, op.options.align_corners)
         })?;
         let matrices: Vec<Matrix> = matrices.iter().map(Matrix::transposed).collect();
-        let answer = self.multiplied(gradient, &from, &matrices, dtype(op.grad.dtype)?)?;
+        let answer = self.resized_by(gradient, &from, &matrices, dtype(op.grad.dtype)?)?;
         self.write(&op.out, answer)
     }
 
@@ -166,7 +166,7 @@ impl Lowering<'_> {
             self.node_with("Mean", [image.into(), sizes(&places)?], &[("keep_dims", true.into())])?
         } else {
             let matrices = along_each(&dims, &to[2..], Matrix::means)?;
-            self.multiplied(image, &dims, &matrices, dtype(x.dtype)?)?
+            self.resized_by(image, &dims, &matrices, dtype(x.dtype)?)?
         };
         self.write_lifted(out, answer)
     }
@@ -184,13 +184,13 @@ impl Lowering<'_> {
         } else {
             let matrices = along_each(&dims, &from[2..], Matrix::means)?;
             let matrices: Vec<Matrix> = matrices.iter().map(Matrix::transposed).collect();
-            self.multiplied(value, &from, &matrices, of)?
+            self.resized_by(value, &from, &matrices, of)?
         };
         self.write_lifted(out, answer)
     }
 
-    /// An image multiplied by a matrix along each of its axes.
-    fn multiplied(&mut self, image: Output, dims: &[usize], matrices: &[Matrix], of: DType) -> Result<Output> {
+    /// An image resized_by by a matrix along each of its axes.
+    fn resized_by(&mut self, image: Output, dims: &[usize], matrices: &[Matrix], of: DType) -> Result<Output> {
         let (mut answer, mut dims) = (image, dims.to_vec());
         for (i, matrix) in matrices.iter().enumerate() {
             let along = i + 2;

@@ -1,0 +1,123 @@
+//! `meshtf burn`: runs a burn program whose default device is the mesh.
+
+#![allow(unsafe_code, reason = "a signal is sent in C")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::SignalKind;
+
+use super::memory::MemoryArgs;
+use super::reach::MeshArgs;
+use super::signals::listen_for;
+use super::{Exit, Outcome, Trouble};
+use crate::device::Task;
+use crate::door::burn::{Door, DoorConfig};
+use crate::exec::BackendChoice;
+use crate::node::{Node, NodeConfig};
+
+/// How long it looks for a node before it starts one.
+const SEARCH: Duration = Duration::from_secs(2);
+/// How long it then waits for the nodes that the first one announces, so that the order of devices is the same each time.
+const EVERYBODY: Duration = Duration::from_millis(500);
+
+/// Run a burn program on the mesh
+///
+/// Runs a command with BURN_DEVICE and BURN_REMOTE_ADDRESS set, so that the default device of a program that uses burn 0.22, with
+/// burn's feature `remote-websocket`, is the first device of the mesh. If no node is up, this process serves local/0 while the
+/// program runs. The exit code is the program's.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf burn -- cargo run --release
+  meshtf burn --peer 10.0.0.7:4001 -- ./train --epochs 10
+
+The program runs unchanged. One that names its devices, or uses several, takes
+them from ws://127.0.0.1:PORT, which BURN_REMOTE_ADDRESS says: index 0 is the
+first device that `meshtf ps` lists.")]
+pub struct Args {
+    /// Compute backend of the node that is started if none is up
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub(super) async fn burn(args: Args) -> Outcome {
+    // Ctrl-C reaches the program, too, which ends as it likes.
+    let mut interrupt = listen_for(SignalKind::interrupt())?;
+    let mut terminate = listen_for(SignalKind::terminate())?;
+    args.memory.apply();
+    let node = Arc::new(reach(&args).await?);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let door = Door::open(Arc::clone(&node), DoorConfig { address, token: None }).await;
+    let door = door.map_err(|error| Trouble::input(error.to_string()))?;
+
+    let [program, arguments @ ..] = &args.command[..] else { return Err(Trouble::input("there is no command")) };
+    let child = Command::new(program)
+        .args(arguments)
+        .env("BURN_DEVICE", "remote")
+        .env("BURN_REMOTE_ADDRESS", format!("ws://{}", door.address()))
+        .spawn();
+    let mut child = child.map_err(|error| Trouble::input(format!("cannot run {program}: {error}")))?;
+    let id = child.id();
+    let mut waited = tokio::task::spawn_blocking(move || child.wait());
+    let status = loop {
+        tokio::select! {
+            status = &mut waited => break status,
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => end(id),
+        }
+    };
+    drop(door);
+    // The others must be told; whatever still runs ends with the process.
+    let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+    let cannot = |error: std::io::Error| Trouble::input(format!("cannot wait for {program}: {error}"));
+    let status = status.map_err(|error| cannot(error.into()))?.map_err(cannot)?;
+    Ok(Exit::Program(code(status)))
+}
+
+/// A client of the mesh, or a node if there is no other.
+async fn reach(args: &Args) -> Result<Node, Trouble> {
+    // A key is made if there is none: this may be the first node on this machine.
+    if !args.mesh.open {
+        args.mesh.own_key()?;
+    }
+    let client = Node::start(args.mesh.client()).await?;
+    if client.wait_for(&[], SEARCH).await {
+        client.wait_for_all(EVERYBODY).await;
+        return Ok(client);
+    }
+    if !args.mesh.peer.is_empty() {
+        let tried = super::reach::tried(&client);
+        client.close().await;
+        return Err(Trouble::mesh(format!("no node of mesh {:?} was found. Tried:\n{tried}", args.mesh.mesh)));
+    }
+    client.close().await;
+    let task = Task::new("local", 0);
+    eprintln!("meshtf: no node of mesh {:?} is up: this process serves {} meanwhile", args.mesh.mesh, task.short());
+    let config = NodeConfig { task: Some(task), backend: args.backend, ..args.mesh.client() };
+    Ok(Node::start(config).await?)
+}
+
+/// Asks the program to end. It was not waited for yet, so its id is its own.
+fn end(id: u32) {
+    // SAFETY: the call takes two numbers.
+    unsafe { libc::kill(id as libc::pid_t, libc::SIGTERM) };
+}
+
+/// The exit code of the program, as a shell reports it.
+fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128u8.saturating_add(signal.unwrap_or(0) as u8),
+    }
+}
