@@ -115,13 +115,28 @@ pub(super) struct Stream {
     items: VecDeque<Item>,
     /// The number of the first item.
     front: u64,
-    /// How many items at the end have come since it began to compute, or since the last mark; 0: it has computed nothing since.
-    computing: usize,
+    /// The first item since the last mark that computes something.
+    computes_from: Option<u64>,
+    /// Where the last mark is.
+    marked: u64,
 }
 
 impl Stream {
     fn end(&self) -> u64 {
         self.front + self.items.len() as u64
+    }
+
+    /// Takes out what is before an item.
+    fn take(&mut self, before: u64) -> VecDeque<Item> {
+        let count = (before - self.front) as usize;
+        let taken = self.items.drain(..count).collect();
+        self.front = before;
+        if self.computes_from.is_some_and(|from| from < before) {
+            let since = self.marked.saturating_sub(before) as usize;
+            let first = self.items.iter().skip(since).position(|item| item.work.computes());
+            self.computes_from = first.map(|first| before + (since + first) as u64);
+        }
+        taken
     }
 }
 
@@ -178,9 +193,8 @@ impl Program {
         let gone = Arc::new(Failure::new(Code::Unavailable, "the session that was to send it is closed"));
         for stream in closed.streams.values() {
             let stream = &mut self.streams[*stream];
-            stream.front += stream.items.len() as u64;
             self.queued -= stream.items.len();
-            for item in stream.items.drain(..) {
+            for item in stream.take(stream.end()) {
                 for (key, _) in item.inputs {
                     if let Some(value) = self.values.get_mut(&key) {
                         value.uses -= 1;
@@ -339,14 +353,13 @@ impl Program {
         let Some(own) = self.sessions.get_mut(&session) else { return (0, 0) };
         let stream = *own.streams.entry(id).or_insert(fresh);
         if stream == fresh {
-            self.streams.push(Stream { session, items: VecDeque::new(), front: 0, computing: 0 });
+            self.streams.push(Stream { session, items: VecDeque::new(), front: 0, computes_from: None, marked: 0 });
         }
         let at = self.streams[stream].end();
-        if self.streams[stream].computing > 0 {
-            let full = self.streams[stream].computing >= MAX_QUEUED;
-            if full || matches!(work, Work::Upload(_)) {
-                self.mark(stream, at, false);
-            }
+        if let Some(from) = self.streams[stream].computes_from
+            && (matches!(work, Work::Upload(_)) || at - from >= MAX_QUEUED as u64)
+        {
+            self.mark(stream, at, false);
         }
         for (key, _) in &inputs {
             let absent = || {
@@ -367,8 +380,8 @@ impl Program {
             self.values.entry(*key).or_insert_with(|| Value::new(State::Awaited)).state = state;
         }
         let queue = &mut self.streams[stream];
-        if queue.computing > 0 || work.computes() {
-            queue.computing += 1;
+        if work.computes() {
+            queue.computes_from.get_or_insert(at);
         }
         queue.items.push_back(Item { work, inputs, outputs });
         self.queued += 1;
@@ -376,14 +389,20 @@ impl Program {
     }
 
     fn mark(&mut self, stream: usize, before: u64, is_read: bool) {
-        self.streams[stream].computing = 0;
+        self.streams[stream].computes_from = None;
+        self.streams[stream].marked = before;
         self.marks.push_back(Mark { stream, before, is_read });
     }
 
     /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
     pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
         let streams = &self.streams;
-        self.marks.retain(|mark| streams[mark.stream].front < mark.before);
+        self.marks.retain(|mark| {
+            let stream = &streams[mark.stream];
+            let left = mark.before.saturating_sub(stream.front) as usize;
+            // Another step may have computed all that this one was to.
+            if mark.is_read { left > 0 } else { stream.items.iter().take(left).any(|item| item.work.computes()) }
+        });
         // A stream's marks come in turn.
         let mut seen = HashSet::new();
         let mut firsts = self.marks.iter().enumerate().filter(|(_, mark)| seen.insert(mark.stream));
@@ -394,13 +413,9 @@ impl Program {
         };
         self.marks.remove(i);
         let taken = cut.into_iter().map(|(stream, before)| {
-            let queue = &mut self.streams[stream];
-            let count = (before - queue.front) as usize;
-            queue.front = before;
-            self.queued -= count;
-            // What is left has computed as much as came after.
-            queue.computing = queue.computing.min(queue.items.len() - count);
-            (stream, queue.items.drain(..count).collect())
+            let items = self.streams[stream].take(before);
+            self.queued -= items.len();
+            (stream, items)
         });
         Some(taken.collect())
     }

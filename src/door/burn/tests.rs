@@ -1,1 +1,295 @@
-//! The door to burn programs.
+//! What programs say becomes steps: which, in which order, and always the same ones.
+
+use burn_ir::{
+    BinaryOpIr, FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr,
+    TensorStatus, UnaryOpIr,
+};
+use burn_std::id::StreamId;
+use burn_std::{DType, Shape, TensorData};
+use proptest::prelude::*;
+
+use super::message::Task;
+use super::program::{Key, Program, SessionNo, State};
+use super::step::{Answered, Part, Recipe, Step};
+
+const TRAINING: StreamId = StreamId { value: 7 };
+const LOADING: StreamId = StreamId { value: 3 };
+
+/// A tensor of two elements, at a use.
+fn ir(id: u64, status: TensorStatus) -> TensorIr {
+    TensorIr { id: TensorId::new(id), shape: Shape::new([2]), status, dtype: DType::F32 }
+}
+
+fn new(id: u64) -> TensorIr {
+    ir(id, TensorStatus::NotInit)
+}
+
+fn kept(id: u64) -> TensorIr {
+    ir(id, TensorStatus::ReadOnly)
+}
+
+/// At its last use.
+fn last(id: u64) -> TensorIr {
+    ir(id, TensorStatus::ReadWrite)
+}
+
+fn upload(stream: StreamId, id: u64) -> Task {
+    Task::RegisterTensor(stream, TensorId::new(id), TensorData::new(vec![1.0f32, 2.0], [2]))
+}
+
+fn exp(input: TensorIr, out: u64) -> Task {
+    let operation = FloatOperationIr::Exp(UnaryOpIr { input, out: new(out) });
+    Task::RegisterOperation(TRAINING, OperationIr::Float(DType::F32, operation))
+}
+
+fn add(lhs: TensorIr, rhs: TensorIr, out: u64) -> Task {
+    let operation = NumericOperationIr::Add(BinaryOpIr { lhs, rhs, out: new(out) });
+    Task::RegisterOperation(TRAINING, OperationIr::NumericFloat(DType::F32, operation))
+}
+
+fn scale(lhs: TensorIr, by: f64, out: u64) -> Task {
+    let operation = NumericOperationIr::MulScalar(ScalarOpIr { lhs, rhs: ScalarIr::Float(by), out: new(out) });
+    Task::RegisterOperation(TRAINING, OperationIr::NumericFloat(DType::F32, operation))
+}
+
+fn drop_of(id: u64) -> Task {
+    Task::RegisterOperation(TRAINING, OperationIr::Drop(last(id)))
+}
+
+fn read(request: u64, tensor: TensorIr) -> Task {
+    Task::ReadTensor(request, TRAINING, tensor)
+}
+
+fn give(tensor: TensorIr, transfer_id: u64) -> Task {
+    Task::ExposeTensorLocal { stream_id: TRAINING, tensor, transfer_id }
+}
+
+fn receive(transfer_id: u64, id: u64) -> Task {
+    Task::RegisterTensorLocal { stream_id: TRAINING, transfer_id, new_id: TensorId::new(id) }
+}
+
+/// A program with a session on each of some devices.
+fn program(devices: u32) -> Program {
+    let mut program = Program::default();
+    (0..devices).for_each(|device| program.open(device, device, 42));
+    program
+}
+
+/// Queues what a session sends, and makes the steps that are due.
+fn steps(program: &mut Program, session: SessionNo, tasks: Vec<Task>) -> Vec<Step> {
+    tasks.into_iter().for_each(|task| program.push(session, task));
+    std::iter::from_fn(|| program.next_step()).collect()
+}
+
+/// The operations of a step, by device.
+fn operations(step: &Step) -> Vec<u32> {
+    let device = |part: &Part| match part {
+        Part::Operation { device, .. } | Part::Reduce { device, .. } => Some(*device),
+        Part::Upload { .. } => None,
+    };
+    step.recipe.parts.iter().filter_map(device).collect()
+}
+
+#[test]
+fn a_read_runs_what_its_stream_has_queued() {
+    let mut program = program(1);
+    let before = steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), exp(last(2), 3)]);
+    assert!(before.is_empty(), "nobody waits for anything");
+    let [step] = &steps(&mut program, 0, vec![read(9, kept(3)), exp(kept(1), 4)])[..] else { panic!("one step") };
+    assert_eq!(operations(step), [0, 0]);
+    assert_eq!(step.uploads.len(), 1);
+    assert!(
+        matches!(step.answers[..], [ref answer] if answer.request == 9 && matches!(answer.what, Answered::Read(0, _)))
+    );
+    // 1 is used by what is still queued, 2 is over, 3 may be used again.
+    assert_eq!(step.kept, [Key::Tensor(0, 1), Key::Tensor(0, 3)]);
+    assert!(!program.values.contains_key(&Key::Tensor(0, 2)));
+    assert_eq!(program.queued(), 1);
+}
+
+#[test]
+fn what_is_over_frees_its_slot() {
+    let mut program = program(1);
+    let first = steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
+    let slots: Vec<_> = first[0].recipe.kept.iter().map(|(_, slot)| *slot).collect();
+    // 1 and 2 end, and 3 takes the lower of their slots; the other one is emptied.
+    let [step] = &steps(&mut program, 0, vec![add(last(1), last(2), 3), read(1, kept(3))])[..] else {
+        panic!("one step")
+    };
+    assert_eq!(step.recipe.resident.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots);
+    assert_eq!(step.recipe.kept.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [slots[0]]);
+    assert_eq!(step.recipe.emptied, [slots[1]]);
+}
+
+#[test]
+fn only_the_needed_part_of_another_stream_runs() {
+    let mut program = program(1);
+    let on = |stream, task| match task {
+        Task::RegisterOperation(_, operation) => Task::RegisterOperation(stream, operation),
+        other => other,
+    };
+    let loaded = vec![upload(LOADING, 1), on(LOADING, exp(last(1), 2)), on(LOADING, exp(kept(2), 3))];
+    assert!(steps(&mut program, 0, loaded).is_empty());
+    let [step] = &steps(&mut program, 0, vec![exp(kept(2), 4), read(0, last(4))])[..] else { panic!("one step") };
+    assert_eq!(operations(step), [0, 0], "not the one after it");
+    assert_eq!(program.queued(), 1);
+}
+
+#[test]
+fn a_tensor_that_another_session_has_not_sent_yet_is_waited_for() {
+    let mut program = program(2);
+    assert!(steps(&mut program, 1, vec![receive(5, 20), exp(last(20), 21), read(0, last(21))]).is_empty());
+    let [step] = &steps(&mut program, 0, vec![upload(TRAINING, 1), exp(last(1), 2), give(last(2), 5)])[..] else {
+        panic!("one step")
+    };
+    assert_eq!(operations(step), [0, 1]);
+    assert!(step.kept.is_empty() && program.values.is_empty(), "{:?}", program.values);
+}
+
+#[test]
+fn what_depends_on_a_failure_fails_and_nothing_else() {
+    let mut program = program(1);
+    let first =
+        steps(&mut program, 0, vec![upload(TRAINING, 1), upload(TRAINING, 2), exp(kept(1), 3), read(0, kept(3))]);
+    let failure = std::sync::Arc::new(crate::failure::Failure::invalid("no such row"));
+    // 2 was there before the step that fails.
+    let failing = steps(&mut program, 0, vec![exp(kept(3), 4), read(1, kept(4))]);
+    program.failed(&failing[0].kept, &failure);
+    assert_eq!(first[0].kept.len(), 3);
+    let later = steps(&mut program, 0, vec![exp(last(4), 5), exp(kept(2), 6), read(2, last(5)), read(3, last(6))]);
+    let answers: Vec<bool> =
+        later.iter().flat_map(|step| &step.answers).map(|answer| matches!(answer.what, Answered::Failed(_))).collect();
+    assert_eq!(answers, [true, false]);
+    // What was never made fails by itself.
+    let absent = steps(&mut program, 0, vec![read(4, kept(77))]);
+    assert!(
+        matches!(&absent[0].answers[0].what, Answered::Failed(failure) if failure.message.contains("is not there"))
+    );
+}
+
+#[test]
+fn a_reduction_needs_what_each_device_gives() {
+    use burn_ir::{AllReduceOpIr, DeviceIdIr, DistributedOperationIr};
+    let reduce = |from: u64, to: u64| {
+        let device_ids = [0, 1].map(|index_id| DeviceIdIr { type_id: 0, index_id }).to_vec();
+        let op = burn_std::distributed::ReduceOperation::Mean;
+        let reduce = AllReduceOpIr { tensor: last(from), out: new(to), op, device_ids };
+        Task::RegisterOperation(TRAINING, OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce)))
+    };
+    let mut program = program(2);
+    assert!(steps(&mut program, 0, vec![upload(TRAINING, 1), reduce(1, 2), read(0, last(2))]).is_empty());
+    let [first] = &steps(&mut program, 1, vec![upload(TRAINING, 11), reduce(11, 12)])[..] else { panic!("one step") };
+    assert!(
+        matches!(&first.recipe.parts[..], [Part::Upload { .. }, Part::Upload { .. }, Part::Reduce { inputs, mean: true, .. }]
+        if inputs.len() == 2)
+    );
+    // The other device's is still to come, of the same shares.
+    let [second] = &steps(&mut program, 1, vec![read(1, last(12))])[..] else { panic!("one step") };
+    assert!(matches!(&second.recipe.parts[..], [Part::Reduce { device: 1, .. }]));
+    assert!(program.values.is_empty(), "{:?}", program.values);
+}
+
+#[test]
+fn a_closed_session_leaves_nothing() {
+    let mut program = program(2);
+    steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2)), exp(kept(2), 3)]);
+    assert!(program.slots.len() > 0);
+    program.close(0);
+    assert!(program.values.is_empty() && program.queued() == 0 && program.slots.len() == 0);
+    // What it was to send will not come.
+    let waiting = steps(&mut program, 1, vec![receive(8, 20), read(1, last(20))]);
+    assert!(waiting.is_empty());
+}
+
+#[test]
+fn random_operations_are_seeded_one_after_another() {
+    let random = |out: u64| {
+        let operation = burn_ir::RandomOpIr { out: new(out), distribution: burn_std::Distribution::Default };
+        Task::RegisterOperation(TRAINING, OperationIr::Float(DType::F32, FloatOperationIr::Random(operation)))
+    };
+    let mut program = program(1);
+    let [step] = &steps(&mut program, 0, vec![Task::Seed(5), random(1), random(2), read(0, kept(2))])[..] else {
+        panic!("one step")
+    };
+    assert_eq!(step.seeds, [[5, 1], [5, 2]]);
+    let [again] = &steps(&mut program, 0, vec![random(3), read(1, kept(3))])[..] else { panic!("one step") };
+    assert_eq!(again.seeds, [[5, 3]]);
+}
+
+/// What each session sends in iterations of a training on two devices: the parameter 1 goes from device 0 to device 1, its gradient
+/// comes back, and device 0 updates it, by a rate that changes.
+fn training(iterations: u64) -> [Vec<Task>; 2] {
+    let (mut main, mut other) = (vec![upload(TRAINING, 1)], Vec::new());
+    for i in 0..iterations {
+        let id = |n: u64| 100 * (i + 1) + n;
+        let parameter = if i == 0 { 1 } else { id(0) - 100 };
+        main.extend([
+            upload(TRAINING, id(1)),
+            give(kept(parameter), 2 * i),
+            add(last(id(1)), kept(parameter), id(2)),
+            exp(last(id(2)), id(3)),
+            receive(2 * i + 1, id(4)),
+            add(last(id(3)), last(id(4)), id(5)),
+            scale(last(id(5)), 0.1 / (i + 1) as f64, id(6)),
+            add(last(parameter), last(id(6)), id(0)),
+        ]);
+        other.extend([
+            receive(2 * i, id(11)),
+            upload(TRAINING, id(12)),
+            add(last(id(12)), kept(id(11)), id(13)),
+            exp(kept(id(13)), id(14)),
+            give(last(id(14)), 2 * i + 1),
+            drop_of(id(11)),
+            drop_of(id(13)),
+        ]);
+    }
+    main.push(read(1000, kept(100 * iterations)));
+    [main, other]
+}
+
+/// The recipes of all steps if the sessions' messages come in this order.
+fn recipes(tasks: [Vec<Task>; 2], order: &[bool]) -> Vec<Recipe> {
+    let mut program = program(2);
+    let [mut main, mut other] = tasks.map(|tasks| tasks.into_iter());
+    let mut made = Vec::new();
+    let turns = order.iter().copied().chain(std::iter::repeat([true, false]).flatten());
+    for turn in turns {
+        let next = if turn { main.next().map(|task| (0, task)) } else { other.next().map(|task| (1, task)) };
+        match next {
+            Some((session, task)) => made.extend(steps(&mut program, session, vec![task])),
+            None if main.len() == 0 && other.len() == 0 => break,
+            None => {}
+        }
+    }
+    made.into_iter().map(|step| step.recipe).collect()
+}
+
+#[test]
+fn a_loop_has_the_same_steps_from_the_third_iteration_on() {
+    let recipes = recipes(training(8), &[]);
+    assert_eq!(recipes.len(), 8, "one each iteration, though nobody reads");
+    let first_other = (3..7).find(|&i| recipes[i] != recipes[2]);
+    assert!(first_other.is_none(), "{:#?}\n{:#?}", recipes[2], recipes[first_other.unwrap_or(0)]);
+    assert_ne!(recipes[0], recipes[2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn steps_do_not_depend_on_when_messages_come(order in proptest::collection::vec(any::<bool>(), 0..90)) {
+        let tasks = || training(5);
+        prop_assert!(recipes(tasks(), &order) == recipes(tasks(), &[]));
+    }
+}
+
+#[test]
+fn what_is_in_slots_of_a_lost_device_is_lost() {
+    let mut program = program(2);
+    steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
+    steps(&mut program, 1, vec![upload(TRAINING, 11), exp(kept(11), 12), read(1, kept(12))]);
+    let failure = std::sync::Arc::new(crate::failure::Failure::invalid("the task is gone"));
+    program.lost(|device| device == 1, &failure);
+    let is_failed = |key| matches!(program.values[&key].state, State::Failed(_));
+    assert!(is_failed(Key::Tensor(1, 12)) && !is_failed(Key::Tensor(0, 2)));
+}
