@@ -1,1 +1,101 @@
-fn main() {}
+//! Runs burn programs on the mesh and on flex, and compares what they answer.
+//!
+//! `suite --door 127.0.0.1:3000 [--token TOKEN] [FILTER…]` takes the mesh's devices; `--server 127.0.0.1:3001` those of burn's
+//! own remote server instead, `--flex` flex itself. A program runs if its name contains one of the filters. `--list` names them.
+
+mod learner;
+mod losses;
+mod modules;
+mod numbers;
+mod parallel;
+mod program;
+mod tensors;
+mod training;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use burn::remote::RemoteHost;
+use burn::tensor::Device;
+use program::{Program, run};
+
+fn main() -> ExitCode {
+    match suite() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn programs() -> Vec<Program> {
+    [training::programs(), parallel::programs(), learner::programs(), modules::programs(), losses::programs(), tensors::programs()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn suite() -> Result<bool, Box<dyn std::error::Error>> {
+    let (mut devices, mut filters, mut token, mut door) = (None, Vec::new(), None, None);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} takes a value"));
+        match word.as_str() {
+            "--door" => door = Some(value()?),
+            "--token" => token = Some(value()?),
+            "--server" => devices = Some(RemoteHost::websocket(&format!("ws://{}", value()?)).devices()?.into_vec()),
+            "--flex" => devices = Some(vec![Device::flex(); 2]),
+            "--list" => {
+                programs().iter().for_each(|p| println!("{}", p.name));
+                return Ok(true);
+            }
+            filter => filters.push(filter.to_owned()),
+        }
+    }
+    if let Some(address) = door {
+        let mut door = meshtf_burn::Mesh::at(&address);
+        if let Some(token) = token {
+            door = door.with_token(&token);
+        }
+        let mesh = door.reach()?;
+        println!("{} devices: {}", mesh.names().len(), mesh.names().join(", "));
+        devices = Some(mesh.names().iter().map(|name| mesh.device(name)).collect::<Result<_, _>>()?);
+    }
+    let devices = devices.ok_or("name the devices: --door ADDRESS, --server ADDRESS or --flex")?;
+    let flex = [Device::flex(), Device::flex()];
+
+    program::keep_panics_quiet();
+    let (mut passed, mut failed) = (0, Vec::new());
+    for program in programs() {
+        if !filters.is_empty() && !filters.iter().any(|f| program.name.contains(f.as_str())) {
+            continue;
+        }
+        let two: Vec<Device> = devices.iter().cycle().take(2).cloned().collect();
+        let start = Instant::now();
+        let verdict = match run(&program, &flex) {
+            Err(e) => Err(format!("on flex: {e}")),
+            Ok(expected) => run(&program, &two).and_then(|answer| {
+                let (off, place) = answer.compare(&expected)?;
+                if off > program.tolerance { Err(format!("differs by {off:.1e}: {place}")) } else { Ok((off, answer.count())) }
+            }),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        match verdict {
+            Ok((off, count)) => {
+                passed += 1;
+                println!("ok      {:<44} {count:>6} numbers, off by {off:.0e}, {seconds:.1} s", program.name);
+            }
+            Err(e) => {
+                println!("FAILED  {:<44} {e}", program.name);
+                failed.push(program.name);
+            }
+        }
+    }
+    println!("{passed} passed, {} failed{}", failed.len(), if failed.is_empty() { String::new() } else { format!(": {}", failed.join(", ")) });
+    if passed + failed.len() == 0 {
+        return Err("no program has such a name".into());
+    }
+    Ok(failed.is_empty())
+}
