@@ -15,15 +15,19 @@ JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 # the binary a seventh larger, and no faster.
 DIST_INLINE := 50
 
+# Programs with burn's own client are a workspace of their own, which is built apart.
+BURN_DIR := $(abspath $(TARGET_DIR))/burn
+BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
+
 # Colours on a terminal only.
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf test test-tf tensorflow check bench setup build dist
+.PHONY: help demo demo-tf test test-tf test-burn tensorflow check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 build: ## the release binary
 	$(call say,building meshtf: about 15 minutes of a 2-core machine the first time; seconds after that)
@@ -68,6 +72,15 @@ $(TF_VENV)/ready: tests/tf/requirements.txt
 		{ echo "pip cannot install tests/tf/requirements.txt into $(TF_VENV): is there an index it can reach?"; exit 1; }
 	@touch '$@'
 
+test-burn: build ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
+	$(call say,building programs with burn's own client)
+	@$(BURN) build --release -p suite -p record $(JOBS)
+	@$(BURN) test --release -p meshtf-burn $(JOBS)
+	$(call say,burn programs on the mesh)
+	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
+	$(call say,what is recorded of burn is what it answers)
+	@'$(BURN_DIR)/release/record' --check
+
 check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,formatting)
 	@$(CARGO) fmt --all -- --check
@@ -92,6 +105,11 @@ bench: build ## the figures of the README, as a table
 	@$(CARGO) bench $(JOBS_FLAG)
 	@if [ -x '$(TF_VENV)/bin/python' ]; then MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/bench.py; else \
 		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
+
+bench-burn: build ## burn programs on the mesh, beside burn's own remote server and flex in the program itself
+	$(call say,building the benches with burn's own client)
+	@$(BURN) build --release -p suite -p server $(JOBS)
+	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh bench $(FILTER)
 
 setup: ## what the GPU tests need: a Vulkan driver (Mesa in software where there is no GPU)
 	@bash .ci/setup

@@ -3,21 +3,13 @@
 //! `suite --door 127.0.0.1:3000 [--token TOKEN] [FILTER…]` takes the mesh's devices; `--server 127.0.0.1:3001` those of burn's
 //! own remote server instead, `--flex` flex itself. A program runs if its name contains one of the filters. `--list` names them.
 
-mod learner;
-mod losses;
-mod modules;
-mod numbers;
-mod parallel;
-mod program;
-mod tensors;
-mod training;
-
 use std::process::ExitCode;
 use std::time::Instant;
 
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
-use program::{Program, run};
+use suite::program::{self, Program, run};
+use suite::{learner, losses, modules, parallel, tensors, training};
 
 fn main() -> ExitCode {
     match suite() {

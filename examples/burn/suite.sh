@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`), or measured beside burn's own remote server
+# (`suite.sh bench [FILTER…]`). `make test-burn` and `make bench-burn` run it.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+source "$here/../mesh.sh"
+built="${BUILT:-$here/target/release}"
+what="${1:-test}"
+shift || true
+
+say "two nodes, each a process of its own"
+start worker/0 --burn 127.0.0.1:0
+start worker/1
+door="$(grep -oE -m 1 'burn=[0-9.:]+' "$home/worker-0.log" | cut -d= -f2)"
+
+case "$what" in
+test)
+    say "suite --door $door $*"
+    "$built/suite" --door "$door" "$@"
+    ;;
+bench)
+    "$built/server" 127.0.0.1:0 >"$home/server.log" 2>&1 &
+    nodes+=($!)
+    for _ in $(seq 200); do
+        server="$(grep -oE -m 1 '^[0-9.:]+$' "$home/server.log" || true)"
+        [ -n "$server" ] && break
+        sleep 0.05
+    done
+    [ -n "$server" ] || { say "burn's own server does not serve after 10 s"; exit 1; }
+    say "bench --door $door --server $server $*"
+    "$built/bench" --door "$door" --server "$server" "$@"
+    ;;
+*)
+    echo "suite.sh test|bench [FILTER…]" >&2
+    exit 2
+    ;;
+esac

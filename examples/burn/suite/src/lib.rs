@@ -1,0 +1,10 @@
+//! burn programs that run on any device: what the suite compares, and what the bench measures.
+
+pub mod learner;
+pub mod losses;
+pub mod modules;
+pub mod numbers;
+pub mod parallel;
+pub mod program;
+pub mod tensors;
+pub mod training;
