@@ -86,7 +86,10 @@ impl Door {
         match response.status().as_u16() {
             200 => response.body_mut().with_config().limit(LIMIT).read_to_string().map_err(unreachable),
             401 | 403 => Err(Error::Token { address: self.address.clone() }),
-            other => Err(Error::Answer { address: self.address.clone(), reason: format!("it answers {other} to GET /devices") }),
+            other => Err(Error::Answer {
+                address: self.address.clone(),
+                reason: format!("it answers {other} to GET /devices"),
+            }),
         }
     }
 }

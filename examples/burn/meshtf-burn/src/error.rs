@@ -62,7 +62,9 @@ impl fmt::Display for Error {
             Error::Token { address } => {
                 write!(f, "the door at {address} asks for its token: Mesh::at({address:?}).with_token(…).reach()")
             }
-            Error::Answer { address, reason } => write!(f, "what answers at {address} is not the door of a mesh: {reason}"),
+            Error::Answer { address, reason } => {
+                write!(f, "what answers at {address} is not the door of a mesh: {reason}")
+            }
             Error::Protocol { address, door } => write!(
                 f,
                 "the door at {address} speaks version {door} of burn's remote protocol, this program version {}: build it with \
@@ -70,7 +72,10 @@ impl fmt::Display for Error {
                 crate::door::PROTOCOL
             ),
             Error::Name { asked } => {
-                write!(f, "{asked:?} is not a device's name, or a part of one: /job:worker/task:0/device:GPU:0, /task:1/cpu:0")
+                write!(
+                    f,
+                    "{asked:?} is not a device's name, or a part of one: /job:worker/task:0/device:GPU:0, /task:1/cpu:0"
+                )
             }
             Error::NoDevice { asked, there } if there.is_empty() => {
                 write!(f, "the mesh has no device {asked}: it has none at all")

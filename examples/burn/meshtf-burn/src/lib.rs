@@ -19,6 +19,8 @@
 mod door;
 mod error;
 mod name;
+#[cfg(feature = "save")]
+mod save;
 
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
@@ -26,6 +28,8 @@ use burn::tensor::Device;
 pub use door::Door;
 pub use error::Error;
 use name::Name;
+#[cfg(feature = "save")]
+pub use save::{SaveError, Saved, id, id_of_ints, save};
 
 /// The devices behind the door of one node: those of the whole mesh.
 #[derive(Clone, Debug)]
@@ -85,7 +89,8 @@ impl Mesh {
     ///
     /// As of [`Mesh::device`]: [`Error::NoDevice`] if the job has no device.
     pub fn devices(&self, job: &str) -> Result<Vec<Device>, Error> {
-        let of_job: Vec<&(usize, Name)> = self.names.iter().filter(|(_, name)| name.job.as_deref() == Some(job)).collect();
+        let of_job: Vec<&(usize, Name)> =
+            self.names.iter().filter(|(_, name)| name.job.as_deref() == Some(job)).collect();
         let mut tasks: Vec<_> = of_job.iter().map(|(_, name)| (name.replica, name.task)).collect();
         tasks.sort_unstable();
         tasks.dedup();

@@ -101,7 +101,9 @@ mod tests {
     #[test]
     fn a_part_of_a_name_fits_the_whole() {
         let whole: Name = "/job:worker/replica:0/task:1/device:GPU:0".parse().unwrap();
-        for part in ["", "/job:worker", "/task:1", "/gpu:0", "/device:gpu:0", "/device:GPU", "/job:worker/task:1/device:GPU:*"] {
+        for part in
+            ["", "/job:worker", "/task:1", "/gpu:0", "/device:gpu:0", "/device:GPU", "/job:worker/task:1/device:GPU:*"]
+        {
             assert!(part.parse::<Name>().unwrap().fits(&whole), "{part}");
         }
         for part in ["/job:ps", "/task:0", "/cpu:0", "/device:GPU:1", "/replica:1"] {

@@ -12,7 +12,8 @@ fn door(status: &'static str, body: &'static str) -> (String, std::thread::JoinH
     let asked = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let lines = BufReader::new(&stream).lines().map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
-        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).unwrap();
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+            .unwrap();
         lines
     });
     (address, asked)
@@ -51,7 +52,11 @@ fn an_answer_that_is_no_list_of_devices_is_an_error() {
     assert_eq!(error, Error::Token { address });
     let (error, address) = reach("200 OK", r#"{"protocol": 6, "devices": []}"#);
     assert_eq!(error, Error::Protocol { address, door: 6 });
-    for (status, body) in [("404 Not Found", ""), ("200 OK", "hello"), ("200 OK", r#"{"protocol": 2, "devices": [{"index": 0, "name": "x"}]}"#)] {
+    for (status, body) in [
+        ("404 Not Found", ""),
+        ("200 OK", "hello"),
+        ("200 OK", r#"{"protocol": 2, "devices": [{"index": 0, "name": "x"}]}"#),
+    ] {
         let (error, _) = reach(status, body);
         assert!(matches!(error, Error::Answer { .. }), "{error}");
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::InMemDataset;
+use burn::lr_scheduler::constant::ConstantLr;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::{AdamConfig, SgdConfig};
-use burn::lr_scheduler::constant::ConstantLr;
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
@@ -17,7 +17,8 @@ use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
 };
 use burn::train::{
-    ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, SupervisedTraining, TrainOutput, TrainStep,
+    ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, MultiDeviceOptim, SupervisedTraining, TrainOutput,
+    TrainStep,
 };
 
 use crate::numbers::{Draw, Numbers, fixed};

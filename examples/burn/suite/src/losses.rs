@@ -59,20 +59,28 @@ pub fn programs() -> Vec<Program> {
         loss("mean square error", logits, move |x, d| MseLoss::new().forward(x, target(d), Reduction::Mean)),
         loss("sum of squares", logits, move |x, d| MseLoss::new().forward(x, target(d), Reduction::Sum)),
         loss("huber", logits, move |x, d| HuberLossConfig::new(0.5).init().forward(x, target(d), Reduction::Mean)),
-        loss("smooth l1", logits, move |x, d| SmoothL1LossConfig::new().init().forward_with_reduction(x, target(d), Reduction::Mean)),
+        loss("smooth l1", logits, move |x, d| {
+            SmoothL1LossConfig::new().init().forward_with_reduction(x, target(d), Reduction::Mean)
+        }),
         loss("l1", logits, move |x, d| LpLossConfig::new(1.0).init().forward(x, target(d), Reduction::Mean)),
         loss("l3", logits, move |x, d| LpLossConfig::new(3.0).init().forward(x, target(d), Reduction::Mean)),
-        loss("kullback-leibler", logits, move |x, d| KLDivLossConfig::new().init().forward(x, target(d), Reduction::BatchMean)),
+        loss("kullback-leibler", logits, move |x, d| {
+            KLDivLossConfig::new().init().forward(x, target(d), Reduction::BatchMean)
+        }),
         loss("poisson", logits, move |x, d| PoissonNllLossConfig::new().init().forward(x, target(d), Reduction::Mean)),
         loss("gaussian", logits, move |x, d| {
             GaussianNLLLossConfig::new().init().forward(x, target(d), floats([3, 4], 8, 0.5, 1.5, d), Reduction::Mean)
         }),
-        loss("hinge embedding", logits, |x, d| HingeEmbeddingLossConfig::new().init().forward(x, signs(d), Reduction::Mean)),
+        loss("hinge embedding", logits, |x, d| {
+            HingeEmbeddingLossConfig::new().init().forward(x, signs(d), Reduction::Mean)
+        }),
         loss("soft margin", logits, |x, d| SoftMarginLoss::new().forward(x, signs(d), Reduction::Mean)),
         loss("margin ranking", logits, move |x, d| {
             MarginRankingLossConfig::new().with_margin(0.1).init().forward(x, target(d), signs(d), Reduction::Mean)
         }),
-        loss("multi margin", logits, move |x, d| MultiMarginLossConfig::new().init().forward(x, classes(d), Reduction::Mean)),
+        loss("multi margin", logits, move |x, d| {
+            MultiMarginLossConfig::new().init().forward(x, classes(d), Reduction::Mean)
+        }),
         loss("triplet margin", logits, move |x, d| {
             TripletMarginLossConfig::new().init().forward(x, target(d), input([3, 4], 9, d), Reduction::Mean)
         }),

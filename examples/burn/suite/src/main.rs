@@ -23,10 +23,17 @@ fn main() -> ExitCode {
 }
 
 fn programs() -> Vec<Program> {
-    [training::programs(), parallel::programs(), learner::programs(), modules::programs(), losses::programs(), tensors::programs()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        training::programs(),
+        parallel::programs(),
+        learner::programs(),
+        modules::programs(),
+        losses::programs(),
+        tensors::programs(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn suite() -> Result<bool, Box<dyn std::error::Error>> {
@@ -70,7 +77,11 @@ fn suite() -> Result<bool, Box<dyn std::error::Error>> {
             Err(e) => Err(format!("on flex: {e}")),
             Ok(expected) => run(&program, &two).and_then(|answer| {
                 let (off, place) = answer.compare(&expected)?;
-                if off > program.tolerance { Err(format!("differs by {off:.1e}: {place}")) } else { Ok((off, answer.count())) }
+                if off > program.tolerance {
+                    Err(format!("differs by {off:.1e}: {place}"))
+                } else {
+                    Ok((off, answer.count()))
+                }
             }),
         };
         let seconds = start.elapsed().as_secs_f64();
@@ -85,7 +96,11 @@ fn suite() -> Result<bool, Box<dyn std::error::Error>> {
             }
         }
     }
-    println!("{passed} passed, {} failed{}", failed.len(), if failed.is_empty() { String::new() } else { format!(": {}", failed.join(", ")) });
+    println!(
+        "{passed} passed, {} failed{}",
+        failed.len(),
+        if failed.is_empty() { String::new() } else { format!(": {}", failed.join(", ")) }
+    );
     if passed + failed.len() == 0 {
         return Err("no program has such a name".into());
     }

@@ -67,7 +67,10 @@ macro_rules! table {
 }
 
 pub fn programs() -> Vec<Program> {
-    [linear_and_convolutions(), norms(), pools(), activations(), recurrent(), attention(), other()].into_iter().flatten().collect()
+    [linear_and_convolutions(), norms(), pools(), activations(), recurrent(), attention(), other()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn linear_and_convolutions() -> Vec<Program> {

@@ -50,7 +50,10 @@ impl Numbers {
                 }
                 let off = (a - b).abs() / a.abs().max(b.abs()).max(1.0);
                 if off.is_nan() || off > worst.0 {
-                    worst = (if off.is_nan() { f64::INFINITY } else { off }, format!("{name}[{i}] is {a:e}, on flex {b:e}"));
+                    worst = (
+                        if off.is_nan() { f64::INFINITY } else { off },
+                        format!("{name}[{i}] is {a:e}, on flex {b:e}"),
+                    );
                 }
             }
         }

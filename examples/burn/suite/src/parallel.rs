@@ -127,17 +127,25 @@ fn thread_a_device(devices: &[Device]) -> Numbers {
                 let device = device.clone().autodiff();
                 scope.spawn(move || {
                     let mut own = Numbers::default();
-                    train(&mut own, fixed(Mlp::new([6, 8, 10], &device), 1), SgdConfig::new().init(), 0.1, 4, |model, step| {
-                        let (x, y) = batch(4, 6, 2 * step + shard, &device);
-                        CrossEntropyLossConfig::new().init(&device).forward(model.forward(x), y)
-                    })
+                    train(
+                        &mut own,
+                        fixed(Mlp::new([6, 8, 10], &device), 1),
+                        SgdConfig::new().init(),
+                        0.1,
+                        4,
+                        |model, step| {
+                            let (x, y) = batch(4, 6, 2 * step + shard, &device);
+                            CrossEntropyLossConfig::new().init(&device).forward(model.forward(x), y)
+                        },
+                    )
                 })
             })
             .collect();
         handles.into_iter().map(|handle| handle.join().expect("a thread that ends")).collect()
     });
     let x = input([3, 6], 5, &devices[0]);
-    let answers: Vec<Tensor<2>> = models.into_iter().map(|m| m.valid().to_device(&devices[0]).forward(x.clone())).collect();
+    let answers: Vec<Tensor<2>> =
+        models.into_iter().map(|m| m.valid().to_device(&devices[0]).forward(x.clone())).collect();
     numbers.push("mean", Tensor::stack::<3>(answers, 0).mean_dim(0));
     numbers
 }

@@ -45,7 +45,8 @@ fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
 pub fn keep_panics_quiet() {
     std::panic::set_hook(Box::new(|info| {
         let payload = info.payload();
-        let message = payload.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| payload.downcast_ref::<String>().cloned());
+        let message =
+            payload.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| payload.downcast_ref::<String>().cloned());
         panics().push(message.unwrap_or_else(|| "a panic without a message".into()));
     }));
 }

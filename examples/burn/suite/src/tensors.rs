@@ -176,7 +176,10 @@ fn without_gradient() -> Vec<Program> {
         plain("random", |n, d| {
             d.seed(7);
             let x = Tensor::<1>::random([20_000], Distribution::Uniform(-1.0, 3.0), d);
-            n.push("within", x.clone().greater_equal_scalar(-1.0).bool_and(x.clone().lower_scalar(3.0)).all().int().float());
+            n.push(
+                "within",
+                x.clone().greater_equal_scalar(-1.0).bool_and(x.clone().lower_scalar(3.0)).all().int().float(),
+            );
             n.push("mean", (x.mean() * 10.0).round());
             let x = Tensor::<1>::random([20_000], Distribution::Normal(1.0, 0.5), d);
             n.push("normal's mean", (x.clone().mean() * 10.0).round());

@@ -50,7 +50,9 @@ impl Cnn {
     /// For one-channel images of `size` by `size`, an even number; ten classes.
     pub fn new(channels: usize, size: usize, device: &Device) -> Cnn {
         Cnn {
-            conv: Conv2dConfig::new([1, channels], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device),
+            conv: Conv2dConfig::new([1, channels], [3, 3])
+                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                .init(device),
             norm: BatchNormConfig::new(channels).init(device),
             pool: MaxPool2dConfig::new([2, 2]).init(),
             dropout: DropoutConfig::new(0.5).init(),
@@ -105,10 +107,17 @@ pub fn programs() -> Vec<Program> {
         Program::new("training/mlp 784-128-10", |devices| {
             let device = devices[0].clone().autodiff();
             let mut numbers = Numbers::default();
-            train(&mut numbers, fixed(Mlp::new([784, 128, 10], &device), 1), AdamConfig::new().init(), 1e-3, 5, |model, step| {
-                let (x, y) = batch(64, 784, step, &device);
-                CrossEntropyLossConfig::new().init(&device).forward(model.forward(x), y)
-            });
+            train(
+                &mut numbers,
+                fixed(Mlp::new([784, 128, 10], &device), 1),
+                AdamConfig::new().init(),
+                1e-3,
+                5,
+                |model, step| {
+                    let (x, y) = batch(64, 784, step, &device);
+                    CrossEntropyLossConfig::new().init(&device).forward(model.forward(x), y)
+                },
+            );
             numbers
         })
         .within(1e-3),
@@ -152,8 +161,10 @@ pub fn programs() -> Vec<Program> {
         programs.push(Program::new(format!("training/{name}"), move |devices| mlp(devices, optimizer())).within(1e-3));
     }
     programs.push(
-        Program::new("training/AdamW with norms clipped", move |devices| mlp(devices, AdamWConfig::new().with_grad_clipping(clip()).init()))
-            .within(1e-3),
+        Program::new("training/AdamW with norms clipped", move |devices| {
+            mlp(devices, AdamWConfig::new().with_grad_clipping(clip()).init())
+        })
+        .within(1e-3),
     );
     programs
 }
@@ -166,19 +177,22 @@ fn step_loss(model: &Mlp, step: usize, device: &Device) -> Tensor<1> {
 fn mlp(devices: &[Device], optimizer: ModuleOptimizer) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
-    train(&mut numbers, fixed(Mlp::new([6, 8, 10], &device), 1), optimizer, 1e-2, 10, |model, step| step_loss(model, step, &device));
+    train(&mut numbers, fixed(Mlp::new([6, 8, 10], &device), 1), optimizer, 1e-2, 10, |model, step| {
+        step_loss(model, step, &device)
+    });
     numbers
 }
 
 fn cnn(devices: &[Device]) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
-    let model = train(&mut numbers, fixed(Cnn::new(4, 8, &device), 1), AdamConfig::new().init(), 1e-2, 5, |model, step| {
-        let x = input([6, 1, 8, 8], 100 + step as u64, &device);
-        let mask = ints([6, 64], 2, 200 + step as u64, &device).float() * 2.0;
-        let y = ints([6], 10, 300 + step as u64, &device);
-        CrossEntropyLossConfig::new().init(&device).forward(model.forward(x, Some(mask)), y)
-    });
+    let model =
+        train(&mut numbers, fixed(Cnn::new(4, 8, &device), 1), AdamConfig::new().init(), 1e-2, 5, |model, step| {
+            let x = input([6, 1, 8, 8], 100 + step as u64, &device);
+            let mask = ints([6, 64], 2, 200 + step as u64, &device).float() * 2.0;
+            let y = ints([6], 10, 300 + step as u64, &device);
+            CrossEntropyLossConfig::new().init(&device).forward(model.forward(x, Some(mask)), y)
+        });
     let x = input([3, 1, 8, 8], 7, &devices[0]);
     numbers.push("evaluation", model.valid().evaluate(x));
     numbers
@@ -193,7 +207,8 @@ struct Recurrent<L: Module> {
 fn lstm(devices: &[Device]) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
-    let model = Recurrent { layer: LstmConfig::new(3, 6, true).init(&device), out: LinearConfig::new(6, 2).init(&device) };
+    let model =
+        Recurrent { layer: LstmConfig::new(3, 6, true).init(&device), out: LinearConfig::new(6, 2).init(&device) };
     train(&mut numbers, fixed(model, 1), AdamConfig::new().init(), 1e-2, 5, |model, step| {
         let (x, y) = (input([4, 7, 3], 100 + step as u64, &device), input([4, 2], 200 + step as u64, &device));
         let (_, state) = model.layer.forward(x, None);
@@ -205,7 +220,8 @@ fn lstm(devices: &[Device]) -> Numbers {
 fn gru(devices: &[Device]) -> Numbers {
     let device = devices[0].clone().autodiff();
     let mut numbers = Numbers::default();
-    let model = Recurrent { layer: GruConfig::new(3, 6, true).init(&device), out: LinearConfig::new(6, 2).init(&device) };
+    let model =
+        Recurrent { layer: GruConfig::new(3, 6, true).init(&device), out: LinearConfig::new(6, 2).init(&device) };
     train(&mut numbers, fixed(model, 1), AdamConfig::new().init(), 1e-2, 5, |model, step| {
         let (x, y) = (input([4, 7, 3], 100 + step as u64, &device), input([4, 7, 2], 200 + step as u64, &device));
         MseLoss::new().forward(model.out.forward(model.layer.forward(x, None)), y, Reduction::Mean)
@@ -232,7 +248,8 @@ fn transformer(devices: &[Device]) -> Numbers {
     };
     let logits = |model: &Text, words: Tensor<2, Int>| {
         let [batch, length] = words.dims();
-        let places = Tensor::<1, Int>::arange(0..length as i64, &words.device()).reshape([1, length]).repeat_dim(0, batch);
+        let places =
+            Tensor::<1, Int>::arange(0..length as i64, &words.device()).reshape([1, length]).repeat_dim(0, batch);
         let x = model.words.forward(words) + model.places.forward(places);
         let x: Tensor<2> = model.encoder.forward(TransformerEncoderInput::new(x)).mean_dim(1).squeeze_dim(1);
         model.out.forward(x)

@@ -28,7 +28,8 @@ struct Place {
 type Step<'a> = Box<dyn FnMut(usize) -> Tensor<1> + 'a>;
 type Start = for<'a> fn(&'a [Device]) -> Step<'a>;
 
-const MODELS: [(&str, Start); 3] = [("mlp 784-128-10, batch 64", mlp), ("cnn 16 channels, batch 32", cnn), ("lstm 32, 20 steps, batch 16", lstm)];
+const MODELS: [(&str, Start); 3] =
+    [("mlp 784-128-10, batch 64", mlp), ("cnn 16 channels, batch 32", cnn), ("lstm 32, 20 steps, batch 16", lstm)];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut places = vec![Place { name: "flex, here", devices: vec![Device::flex()] }];
@@ -43,7 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             "--door" => {
                 let mesh = meshtf_burn::Mesh::reach(&value()?)?;
-                let devices = mesh.names().iter().take(2).map(|name| mesh.device(name)).collect::<Result<Vec<_>, _>>()?;
+                let devices =
+                    mesh.names().iter().take(2).map(|name| mesh.device(name)).collect::<Result<Vec<_>, _>>()?;
                 places.push(Place { name: "mesh", devices: devices[..1].to_vec() });
                 if devices.len() == 2 {
                     places.push(Place { name: "mesh, 2 tasks", devices });
@@ -133,18 +135,26 @@ fn train<'a, M: burn::module::Module + 'a>(
 }
 
 fn mlp(devices: &[Device]) -> Step<'_> {
-    train(devices, |d| Mlp::new([784, 128, 10], d), |model, device, shares, seed| {
-        let (x, y) = batch(64 / shares, 784, seed, device);
-        CrossEntropyLossConfig::new().init(device).forward(model.forward(x), y)
-    })
+    train(
+        devices,
+        |d| Mlp::new([784, 128, 10], d),
+        |model, device, shares, seed| {
+            let (x, y) = batch(64 / shares, 784, seed, device);
+            CrossEntropyLossConfig::new().init(device).forward(model.forward(x), y)
+        },
+    )
 }
 
 fn cnn(devices: &[Device]) -> Step<'_> {
-    train(devices, |d| Cnn::new(16, 28, d), |model, device, shares, seed| {
-        let rows = 32 / shares;
-        let (x, y) = (input([rows, 1, 28, 28], seed as u64, device), ints([rows], 10, seed as u64, device));
-        CrossEntropyLossConfig::new().init(device).forward(model.forward(x, None), y)
-    })
+    train(
+        devices,
+        |d| Cnn::new(16, 28, d),
+        |model, device, shares, seed| {
+            let rows = 32 / shares;
+            let (x, y) = (input([rows, 1, 28, 28], seed as u64, device), ints([rows], 10, seed as u64, device));
+            CrossEntropyLossConfig::new().init(device).forward(model.forward(x, None), y)
+        },
+    )
 }
 
 #[derive(burn::module::Module, Debug)]
@@ -154,7 +164,8 @@ struct Recurrent {
 }
 
 fn lstm(devices: &[Device]) -> Step<'_> {
-    let model = |d: &Device| Recurrent { layer: LstmConfig::new(16, 32, true).init(d), out: LinearConfig::new(32, 4).init(d) };
+    let model =
+        |d: &Device| Recurrent { layer: LstmConfig::new(16, 32, true).init(d), out: LinearConfig::new(32, 4).init(d) };
     train(devices, model, |model, device, shares, seed| {
         let rows = 16 / shares;
         let (x, y) = (input([rows, 20, 16], seed as u64, device), input([rows, 4], seed as u64 + 1, device));
