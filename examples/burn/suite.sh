@@ -18,6 +18,10 @@ case "$what" in
 test)
     say "suite --door $door $*"
     "$built/suite" --door "$door" "$@"
+    if [ $# -eq 0 ]; then
+        say "captured models, saved, and run by meshtf submit"
+        MESHTF="$meshtf" "$built/capture" "$home"
+    fi
     ;;
 bench)
     "$built/server" 127.0.0.1:0 >"$home/server.log" 2>&1 &

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn_backend::ops::IntTensorOps;
 use burn_backend::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice};
-use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{BaseOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use half::{bf16, f16};
 
@@ -145,6 +146,11 @@ impl Cases {
 
 /// `None` if an output cannot be read.
 fn run(operation: &OperationIr, inputs: &[(TensorIr, TensorData)]) -> Option<Vec<(TensorIr, TensorData)>> {
+    // burn's interpreter has no cast of ints, though its clients ask for it and its backends have it.
+    if let (OperationIr::BaseInt(BaseOperationIr::Cast(cast)), [(_, data)]) = (operation, inputs) {
+        let answer = Flex::int_cast(Flex::int_from_data(data.clone(), &FlexDevice), cast.out.dtype.into());
+        return Some(vec![(cast.out.clone(), burn_backend::read_sync(Flex::int_into_data(answer)).ok()?)]);
+    }
     let mut interpreter = TensorInterpreter::<Flex>::new(FlexDevice);
     for (ir, data) in inputs {
         interpreter.register_tensor_data_id(ir.id, data.clone());
