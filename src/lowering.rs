@@ -23,6 +23,8 @@ mod int;
 mod module;
 mod numeric;
 mod random;
+#[cfg(all(test, feature = "node"))]
+mod tests;
 mod values;
 
 use std::collections::HashMap;

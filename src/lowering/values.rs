@@ -1,5 +1,7 @@
 //! The tensors, scalars and dtypes of a burn program, as inputs of nodes.
 
+use std::fmt;
+
 use burn_ir::{OperationIr, ScalarIr, TensorIr};
 use burn_std::{BoolStore, TensorData};
 
@@ -150,16 +152,27 @@ pub fn data(value: &Tensor, wanted: &TensorIr) -> Result<TensorData> {
 
 /// The name of an operation, `Float::Exp` say.
 pub(crate) fn name(operation: &OperationIr) -> String {
-    if let OperationIr::Custom(custom) = operation {
-        return format!("Custom::{}", custom.id);
-    }
-    // Its names are those of the enum's variants, outside in; the dtype of some stands between.
-    let text = format!("{operation:?}");
-    let (kind, rest) = text.split_once('(').unwrap_or((&text, ""));
-    let inner = rest.split(['(', ' ', ')']).find(|part| !part.is_empty() && !part.ends_with(','));
-    match (operation, inner) {
-        (OperationIr::Init(_) | OperationIr::Drop(_), _) | (_, None) => kind.to_owned(),
-        (_, Some(inner)) => format!("{kind}::{inner}"),
+    use OperationIr as Op;
+    let inner = |kind: &str, op: &dyn fmt::Debug| {
+        let text = format!("{op:?}");
+        let variant = text.split(['(', ' ']).next().unwrap_or_default();
+        format!("{kind}::{variant}")
+    };
+    match operation {
+        Op::BaseFloat(op) => inner("BaseFloat", op),
+        Op::BaseInt(op) => inner("BaseInt", op),
+        Op::BaseBool(op) => inner("BaseBool", op),
+        Op::NumericFloat(_, op) => inner("NumericFloat", op),
+        Op::NumericInt(_, op) => inner("NumericInt", op),
+        Op::Float(_, op) => inner("Float", op),
+        Op::Int(op) => inner("Int", op),
+        Op::Bool(op) => inner("Bool", op),
+        Op::Activation(op) => inner("Activation", op),
+        Op::Module(op) => inner("Module", op),
+        Op::Distributed(op) => inner("Distributed", op),
+        Op::Init(_) => "Init".to_owned(),
+        Op::Drop(_) => "Drop".to_owned(),
+        Op::Custom(custom) => format!("Custom::{}", custom.id),
     }
 }
 
@@ -192,10 +205,13 @@ mod tests {
     #[test]
     fn tensors_go_there_and_back() {
         for (data, text) in [
-            (TensorData::new(vec![1.5f32, -2.0], [2, 1]), "[[1.5]\n [-2]]"),
+            (TensorData::new(vec![1.5f32, -2.0], [2, 1]), "[[ 1.5]\n [-2. ]]"),
             (TensorData::new(vec![7i64], [1]), "[7]"),
-            (TensorData::new(vec![true, false], [2]), "[true false]"),
-            (TensorData::from_bytes_vec(vec![1, 0, 0, 0, 0, 0, 0, 0], [2], Burn::Bool(BoolStore::U32)), "[true false]"),
+            (TensorData::new(vec![true, false], [2]), "[ True False]"),
+            (
+                TensorData::from_bytes_vec(vec![1, 0, 0, 0, 0, 0, 0, 0], [2], Burn::Bool(BoolStore::U32)),
+                "[ True False]",
+            ),
         ] {
             let value = tensor(&data).unwrap();
             assert_eq!(value.to_string(), text);

@@ -1,0 +1,39 @@
+//! Which operations burn has, those of which there is no record, and those that are refused.
+
+use serde::de::DeserializeOwned;
+
+use burn_ir::{
+    ActivationOperationIr, BaseOperationIr, BoolOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr,
+    NumericOperationIr,
+};
+
+/// Operations that no file records, and why.
+pub const UNRECORDED: &[(&str, &str)] =
+    &[("Float::Random", "its numbers differ by design"), ("NumericInt::IntRandom", "its numbers differ by design")];
+
+/// The names of all operations that compute, as failures have them.
+pub fn variants() -> Vec<String> {
+    let kinds: [(&str, Vec<String>); 9] = [
+        ("BaseFloat", of::<BaseOperationIr>()),
+        ("BaseInt", of::<BaseOperationIr>()),
+        ("BaseBool", of::<BaseOperationIr>()),
+        ("NumericFloat", of::<NumericOperationIr>()),
+        ("NumericInt", of::<NumericOperationIr>()),
+        ("Float", of::<FloatOperationIr>()),
+        ("Int", of::<IntOperationIr>()),
+        ("Bool", of::<BoolOperationIr>()),
+        ("Activation", of::<ActivationOperationIr>()),
+    ];
+    let module = of::<ModuleOperationIr>().into_iter().map(|variant| format!("Module::{variant}"));
+    let name = |kind: &str, variants: Vec<String>| -> Vec<String> {
+        variants.into_iter().map(|variant| format!("{kind}::{variant}")).collect()
+    };
+    kinds.into_iter().flat_map(|(kind, variants)| name(kind, variants)).chain(module).collect()
+}
+
+/// The variants of an enum: serde's complaint about an unknown one lists them all.
+fn of<T: DeserializeOwned>() -> Vec<String> {
+    let complaint = serde_json::from_str::<T>(r#""?""#).err().expect("no variant is called ?").to_string();
+    let (_, list) = complaint.split_once("expected one of ").expect("serde lists what it knows");
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
