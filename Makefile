@@ -15,7 +15,8 @@ JOBS_FLAG := $(if $(JOBS),--jobs $(JOBS))
 # the binary a seventh larger, and no faster.
 DIST_INLINE := 50
 
-# Programs with burn's own client are a workspace of their own, which is built apart.
+# Programs with burn's own client are a workspace of their own, which is built apart, and always whole: a part of it would ask for
+# other features of the crates below, and build those anew.
 BURN_DIR := $(abspath $(TARGET_DIR))/burn
 BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 
@@ -74,8 +75,8 @@ $(TF_VENV)/ready: tests/tf/requirements.txt
 
 test-burn: build ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
 	$(call say,building programs with burn's own client)
-	@$(BURN) build --release -p suite -p record $(JOBS)
-	@$(BURN) test --release -p meshtf-burn $(JOBS)
+	@$(BURN) build --release --workspace $(JOBS)
+	@$(BURN) test --release --workspace $(JOBS)
 	$(call say,burn programs on the mesh)
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
 	$(call say,what is recorded of burn is what it answers)
@@ -108,7 +109,7 @@ bench: build ## the figures of the README, as a table
 
 bench-burn: build ## burn programs on the mesh, beside burn's own remote server and flex in the program itself
 	$(call say,building the benches with burn's own client)
-	@$(BURN) build --release -p suite -p server $(JOBS)
+	@$(BURN) build --release --workspace $(JOBS)
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh bench $(FILTER)
 
 setup: ## what the GPU tests need: a Vulkan driver (Mesa in software where there is no GPU)
