@@ -10,6 +10,7 @@ mod http;
 mod message;
 mod process;
 mod program;
+mod relative;
 mod run;
 mod session;
 mod slots;
@@ -60,12 +61,7 @@ impl Door {
         let DoorConfig { address, token } = config;
         let listener = listen(FLAG, address, token.is_some()).await?;
         let address = listener.local_addr().map_err(|source| DoorError::Address { flag: FLAG, address, source })?;
-        let serving = Arc::new(Serving {
-            node,
-            token: token.map(|token| blake3::hash(token.as_bytes())),
-            strangers: Strangers::new(),
-            programs: Mutex::default(),
-        });
+        let serving = Arc::new(Serving::new(node, token.as_deref()));
         Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)) })
     }
 
@@ -114,6 +110,20 @@ struct Client {
 }
 
 impl Serving {
+    fn new(node: Arc<Node>, token: Option<&str>) -> Serving {
+        let token = token.map(|token| blake3::hash(token.as_bytes()));
+        Serving { node, token, strangers: Strangers::new(), programs: Mutex::default() }
+    }
+
+    /// The steps of all programs that are connected.
+    #[cfg(test)]
+    fn counts(&self) -> run::Counts {
+        lock(&self.programs).all.iter().map(|known| known.running.counts()).fold(
+            run::Counts::default(),
+            |sum, counts| run::Counts { steps: sum.steps + counts.steps, planned: sum.planned + counts.planned },
+        )
+    }
+
     /// Whether a client that shows this credential may pass. It may end in `#` and a name, by which a program tells its sessions
     /// from those of others.
     fn knows(&self, credential: &[u8]) -> bool {

@@ -26,7 +26,7 @@ pub(super) enum RemoteMessage {
     Close(SessionId),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionId {
     id: u64,
 }

@@ -11,14 +11,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use burn_ir::{DistributedOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{DistributedOperationIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_std::distributed::ReduceOperation;
 use burn_std::id::StreamId;
 use smallvec::{SmallVec, smallvec};
 
 use super::message::{RequestId, Task};
+use super::relative::Graphs;
 use super::slots::{Slot, Slots};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Result};
 use crate::lowering;
 use crate::tensor::Tensor;
 
@@ -148,6 +149,7 @@ struct Session {
     /// How many reductions over several devices it has taken part in.
     reductions: u64,
     streams: HashMap<StreamId, usize>,
+    graphs: Graphs,
     is_open: bool,
 }
 
@@ -182,8 +184,9 @@ pub(super) struct Program {
 impl Program {
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
-        let streams = HashMap::new();
-        self.sessions.insert(session, Session { device, seed, drawn: 0, reductions: 0, streams, is_open: true });
+        let (streams, graphs) = (HashMap::new(), Graphs::default());
+        let opened = Session { device, seed, drawn: 0, reductions: 0, streams, graphs, is_open: true };
+        self.sessions.insert(session, opened);
     }
 
     /// Ends a session: nobody will read its tensors. What it sent to others they can still use.
@@ -290,8 +293,35 @@ impl Program {
             Task::ExposeTensorRemote { stream_id, tensor, .. } => {
                 self.queue(session, stream_id, Work::Drop, smallvec![used(session, &tensor)], smallvec![]);
             }
-            Task::RegisterAndExecuteGraph { .. } | Task::ExecuteGraph { .. } => {}
+            Task::RegisterAndExecuteGraph { stream_id, graph_id, relative_graph, bindings } => {
+                let Some(own) = self.sessions.get_mut(&session) else { return };
+                let added = own.graphs.add(graph_id, relative_graph);
+                self.graph(session, stream_id, graph_id, &bindings, added);
+            }
+            Task::ExecuteGraph { stream_id, graph_id, bindings } => {
+                self.graph(session, stream_id, graph_id, &bindings, Ok(()));
+            }
             Task::DTypeUsage(..) | Task::ProfileStart(..) | Task::ProfileEnd(..) | Task::ProfileAbandon(..) => {}
+        }
+    }
+
+    /// Queues the operations of a graph that the client knows by number, if that is `known`.
+    fn graph(
+        &mut self,
+        session: SessionNo,
+        stream: StreamId,
+        id: GraphId,
+        bindings: &GraphBindings,
+        known: Result<()>,
+    ) {
+        let Some(own) = self.sessions.get_mut(&session) else { return };
+        match known.and_then(|()| own.graphs.bound(id, bindings)) {
+            Ok(operations) => operations.into_iter().for_each(|operation| self.operation(session, stream, operation)),
+            Err(failure) => {
+                let made = bindings.tensors.iter().map(|(_, id)| key(session, *id));
+                let made = made.filter(|key| !self.values.contains_key(key)).collect();
+                self.queue(session, stream, Work::Refused(Arc::new(failure)), smallvec![], made);
+            }
         }
     }
 

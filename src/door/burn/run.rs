@@ -86,6 +86,7 @@ impl Running {
         shared.replies.keys().any(|session| shared.program.device(*session) == device)
     }
 
+    /// How many steps it has run so far.
     pub fn counts(&self) -> Counts {
         lock(&self.shared).counts
     }
@@ -129,6 +130,8 @@ impl Running {
                 None => self.wake.notified().await,
             }
         }
+        let Counts { steps: ran, planned } = self.counts();
+        tracing::info!("a burn program has ended: {ran} steps, {planned} of them with a plan that was there already");
         if let Some(session) = steps.session
             && let Err(failure) = session.close().await
         {

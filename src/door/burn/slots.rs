@@ -63,6 +63,7 @@ impl Slots {
     }
 
     /// How many are taken.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.taken.iter().map(BTreeSet::len).sum()
     }

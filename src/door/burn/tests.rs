@@ -1,5 +1,7 @@
 //! What programs say becomes steps: which, in which order, and always the same ones.
 
+mod served;
+
 use burn_ir::{
     BinaryOpIr, FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr,
     TensorStatus, UnaryOpIr,

@@ -1,0 +1,239 @@
+//! The door over sockets of this machine, with a node behind it: what a client of burn sends and gets, as bytes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn_ir::{CustomOpIr, OperationIr};
+use burn_std::{ExecutionError, TensorData};
+use futures::{SinkExt, StreamExt};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, Task};
+use super::super::{Serving, http};
+use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
+use crate::exec::BackendChoice;
+use crate::node::{Node, NodeConfig};
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// A node with task local/0, and its door.
+struct Served {
+    node: Arc<Node>,
+    door: Arc<Serving>,
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+    _home: temp_dir::TempDir,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Served {
+    async fn new(token: Option<&str>) -> Served {
+        let home = temp_dir::TempDir::new().unwrap();
+        let config = NodeConfig {
+            task: Some(crate::device::Task::new("local", 0)),
+            backend: BackendChoice::Flex,
+            listen: vec!["127.0.0.1:0".into()],
+            home: Some(home.path().to_owned()),
+            mdns: false,
+            ..NodeConfig::default()
+        };
+        let node = Arc::new(Node::start(config).await.unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let door = Arc::new(Serving::new(node.clone(), token));
+        let serving = tokio::spawn(http::serve(door.clone(), listener));
+        Served { node, door, address, serving, _home: home }
+    }
+
+    async fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (socket, _) =
+            tokio_tungstenite::client_async(format!("ws://{}/session", self.address), stream).await.unwrap();
+        Client { socket }
+    }
+
+    /// A session on a device.
+    async fn session(&self, version: u16, device_index: u32, credential: &str) -> (Client, Content) {
+        let mut client = self.connect().await;
+        let authorization = credential.as_bytes().to_vec();
+        let init = SessionInit { version, session_id: SessionId::default(), device_index, authorization };
+        client.send(vec![RemoteMessage::Init(init)]).await;
+        let answer = client.next().await.content;
+        (client, answer)
+    }
+
+    /// The answer to a plain request, head and body.
+    async fn get(&self, path: &str, header: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: door\r\nconnection: close\r\n{header}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+}
+
+struct Client {
+    socket: WebSocketStream<TcpStream>,
+}
+
+impl Client {
+    async fn send(&mut self, messages: Vec<RemoteMessage>) {
+        self.socket.send(Message::binary(rmp_serde::to_vec(&messages).unwrap())).await.unwrap();
+    }
+
+    async fn tasks(&mut self, tasks: Vec<Task>) {
+        self.send(tasks.into_iter().map(|task| RemoteMessage::Task(Box::new(task))).collect()).await;
+    }
+
+    async fn next(&mut self) -> Response {
+        let Message::Binary(frame) = self.socket.next().await.unwrap().unwrap() else { panic!("not an answer") };
+        rmp_serde::from_slice(&frame).unwrap()
+    }
+
+    /// What a tensor has, of two elements.
+    async fn read(&mut self) -> Result<Vec<f32>, String> {
+        match self.next().await.content {
+            Content::ReadTensor(Ok(data)) => Ok(data.as_slice::<f32>().unwrap().to_vec()),
+            Content::ReadTensor(Err(error)) => Err(error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Response {
+    content: Content,
+    id: u64,
+}
+
+#[derive(Debug, Deserialize)]
+enum Content {
+    /// Version, settings, count of devices, identity.
+    Init((u16, IgnoredAny, u32, IgnoredAny)),
+    ReadTensor(Result<TensorData, ExecutionError>),
+    SyncBackend(Result<(), ExecutionError>),
+    DTypeUsage(u32),
+    InitRefused(SessionRefusal),
+}
+
+#[tokio::test]
+async fn a_loop_is_planned_thrice() {
+    const ITERATIONS: u64 = 1000;
+    let served = Served::new(None).await;
+    let (mut client, answer) = served.session(2, 0, "").await;
+    assert!(matches!(answer, Content::Init((2, _, 1, _))), "{answer:?}");
+    client.tasks(vec![upload(TRAINING, 1)]).await;
+    let mut sum = 0.0;
+    let mut most = 0;
+    for i in 0..ITERATIONS {
+        let id = |n: u64| 10 * (i + 1) + n;
+        let parameter = if i == 0 { 1 } else { id(0) - 10 };
+        let rate = 1.0 / (i + 1) as f64;
+        sum += rate;
+        client
+            .tasks(vec![
+                upload(TRAINING, id(1)),
+                scale(last(id(1)), rate, id(2)),
+                add(last(parameter), last(id(2)), id(0)),
+            ])
+            .await;
+        if i % 10 == 9 {
+            client.tasks(vec![read(i, kept(id(0)))]).await;
+            let got = client.read().await.unwrap();
+            // Each step adds the rate times what is uploaded, [1, 2], to [1, 2].
+            let wanted = 1.0 + sum;
+            assert!(
+                (f64::from(got[0]) - wanted).abs() < 1e-4 && (f64::from(got[1]) - 2.0 * wanted).abs() < 2e-4,
+                "{got:?}"
+            );
+            most = most.max(served.node.resources(None).await.unwrap().len());
+        }
+    }
+    let counts = served.door.counts();
+    assert!(counts.steps >= ITERATIONS && counts.planned * 100 >= counts.steps * 99, "{counts:?}");
+    assert!(most <= 3, "{most} variables for one parameter");
+    drop(client);
+    while !served.node.resources(None).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_run_is_told_by_name_when_it_is_read() {
+    let served = Served::new(None).await;
+    let (mut client, _) = served.session(2, 0, "").await;
+    let custom = OperationIr::Custom(CustomOpIr::new("my_kernel", &[kept(1)], &[new(2)]));
+    client.tasks(vec![upload(TRAINING, 1), Task::RegisterOperation(TRAINING, custom), exp(kept(2), 3)]).await;
+    client.tasks(vec![exp(kept(1), 4), read(0, kept(3)), read(1, kept(4))]).await;
+    let refused = client.read().await.unwrap_err();
+    assert!(refused.contains("my_kernel"), "{refused}");
+    let exponentials = client.read().await.unwrap();
+    assert!(
+        (exponentials[0] - 1f32.exp()).abs() < 1e-5 && (exponentials[1] - 2f32.exp()).abs() < 1e-4,
+        "{exponentials:?}"
+    );
+    // A wrong argument fails where it is computed, and the program goes on.
+    client.tasks(vec![read(2, kept(99)), Task::SyncBackend(3, TRAINING)]).await;
+    assert!(client.read().await.unwrap_err().contains("is not there"));
+    let done = client.next().await;
+    assert!(matches!(done, Response { content: Content::SyncBackend(Ok(())), id: 3 }), "{done:?}");
+    client.tasks(vec![Task::DTypeUsage(4, burn_std::DType::F32)]).await;
+    assert!(matches!(client.next().await.content, Content::DTypeUsage(3)));
+}
+
+#[tokio::test]
+async fn only_those_who_may_pass_pass() {
+    let served = Served::new(Some(TOKEN)).await;
+    let refusal = |answer: Content| match answer {
+        Content::InitRefused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    for (version, device, credential, wanted) in [
+        (6, 0, TOKEN, SessionRefusal::IncompatibleProtocol { server_version: 2 }),
+        (2, 0, "", SessionRefusal::Unauthorized),
+        (2, 0, "0123456789abcdee", SessionRefusal::Unauthorized),
+        (2, 7, "wrong", SessionRefusal::Unauthorized),
+        (2, 7, TOKEN, SessionRefusal::NoSuchDevice { device_count: 1 }),
+    ] {
+        assert_eq!(refusal(served.session(version, device, credential).await.1), wanted);
+    }
+    for credential in [TOKEN, "0123456789abcdef#other"] {
+        let (_client, answer) = served.session(2, 0, credential).await;
+        assert!(matches!(answer, Content::Init(_)), "{answer:?}");
+    }
+    assert!(served.get("/devices", "").await.starts_with("HTTP/1.1 401"));
+    let listed = served.get("/devices", &format!("authorization: Bearer {TOKEN}\r\n")).await;
+    assert!(listed.contains(r#"{"index":0,"name":"/job:local/task:0/device:CPU:0"}"#), "{listed}");
+    assert!(served.get("/session", "").await.starts_with("HTTP/1.1 426"));
+    assert!(served.get("/", "").await.starts_with("HTTP/1.1 404"));
+}
+
+#[tokio::test]
+async fn what_is_no_message_ends_the_session_alone() {
+    let served = Served::new(None).await;
+    let (mut bad, _) = served.session(2, 0, "").await;
+    let (mut good, _) = served.session(2, 0, "").await;
+    bad.socket.send(Message::binary(vec![0xc1, 0xff])).await.unwrap();
+    assert!(bad.socket.next().await.is_none_or(|message| !matches!(message, Ok(Message::Binary(_)))));
+    good.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
+    assert_eq!(good.read().await, Ok(vec![1.0, 2.0]));
+    // A first message that is too large is not taken in.
+    let mut large = served.connect().await;
+    let sent = large.socket.send(Message::binary(vec![0u8; 1 << 20])).await;
+    assert!(
+        sent.is_err() || large.socket.next().await.is_none_or(|message| !matches!(message, Ok(Message::Binary(_))))
+    );
+}
