@@ -9,6 +9,7 @@ mod address;
 mod admission;
 mod bulk_queue;
 mod cause;
+mod clock;
 mod control;
 mod discovery;
 mod driver;

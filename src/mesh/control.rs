@@ -19,10 +19,10 @@ use libp2p::swarm::{ConnectionHandler, ConnectionHandlerEvent, SubstreamProtocol
 use libp2p::{PeerId, Stream, StreamProtocol};
 use tokio::time::{Instant, Sleep};
 
-use super::cause;
 use super::frame::{self, Kind, MAX_CONTROL_FRAME_BYTES, PREFIX_BYTES, Prefix, Refusal, Standing};
 use super::link::{Connection, Link};
 use super::roster::{Roster, Said, Unmet, encode_small};
+use super::{cause, clock};
 use crate::protocol::{Envelope, Message, Peer};
 
 const PROTOCOL: StreamProtocol = StreamProtocol::new("/meshtf/control/1");
@@ -271,7 +271,7 @@ impl Channel {
                     self.end += read;
                     if let Some(link) = &self.link {
                         link.traffic.received(read);
-                        link.note_heard(Instant::now().into());
+                        link.note_heard(clock::now());
                     }
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(broken(&error)),

@@ -30,7 +30,7 @@ use super::links::{LinkEnded, Links};
 use super::port::HandedOver;
 use super::registry::Registry;
 use super::roster::{Roster, encode_small};
-use super::{Admission, MeshConfig, unix_ms};
+use super::{Admission, MeshConfig, clock, unix_ms};
 use crate::lock::lock;
 use crate::protocol::{Message, Peer};
 
@@ -131,7 +131,7 @@ impl Driver {
         tokio::spawn(bulk::take(roster.clone(), arrived));
 
         let (resolver, resolved) = mpsc::channel(MAX_RESOLVED_WAITING);
-        let now = Instant::now();
+        let now = clock::now();
         let mut driver = Driver {
             lan: swarm.behaviour().mdns.is_enabled().then(BTreeSet::new),
             swarm,
@@ -179,7 +179,7 @@ impl Driver {
                 () = roster.news.notified() => self.on_news(),
                 _ = tick.tick() => self.on_tick(),
                 _ = lost.changed() => {}
-                () = tokio::time::sleep_until(next.into()) => {}
+                () = tokio::time::sleep(next.saturating_duration_since(clock::now())) => {}
                 command = self.commands.recv() => {
                     self.leave().await;
                     if let Some(Command::Leave(done)) = command {
@@ -253,7 +253,7 @@ impl Driver {
     }
 
     fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
-        let now = Instant::now();
+        let now = clock::now();
         let (given, remembered) = (config.peers.iter(), config.remembered.iter());
         let named = given
             .map(|address| (address, Source::Configured))
@@ -293,14 +293,14 @@ impl Driver {
             Err(error) => format!("{others}; {error}"),
         };
         self.discovery.forget(Source::Registry, |peer| found.contains_key(peer));
-        let now = Instant::now();
+        let now = clock::now();
         for (peer, addresses) in found {
             self.discovery.learn(Target::Peer(peer), addresses, Source::Registry, now);
         }
     }
 
     fn has_met_everybody(&self) -> bool {
-        let asked = self.started.elapsed();
+        let asked = self.age();
         let objection = self.registry.is_some() && self.settles.is_some();
         let greeted = self.greeting.iter().all(|peer| self.is_up(peer));
         if asked >= JOIN_LIMIT {
@@ -310,6 +310,11 @@ impl Driver {
         greeted && self.discovery.is_settled() && (!objection || asked >= OBJECTION_TIME)
     }
 
+    /// How long ago this driver started.
+    fn age(&self) -> Duration {
+        clock::now().duration_since(self.started)
+    }
+
     fn next_wake(&self, joining: bool) -> Instant {
         let mut next = self.next_look();
         if let Some(due) = self.discovery.next_due(|peer| self.is_met(peer)) {
@@ -317,7 +322,7 @@ impl Driver {
         }
         if joining {
             let limits = [OBJECTION_TIME, JOIN_LIMIT, NEIGHBOUR_LIMIT].map(|limit| self.started + limit);
-            next = limits.into_iter().find(|limit| *limit > Instant::now()).map_or(next, |limit| next.min(limit));
+            next = limits.into_iter().find(|limit| *limit > clock::now()).map_or(next, |limit| next.min(limit));
         }
         next
     }
@@ -329,7 +334,7 @@ impl Driver {
     fn dial_due(&mut self) {
         let (swarm, roster) = (&self.swarm, &self.roster);
         let is_met = |peer: &PeerId| swarm.is_connected(peer) || roster.link(&Peer::new(peer.to_string())).is_some();
-        for (target, addresses) in self.discovery.due(Instant::now(), is_met) {
+        for (target, addresses) in self.discovery.due(clock::now(), is_met) {
             let resolver = self.resolver.clone();
             match target {
                 Target::Peer(_) => {
@@ -367,7 +372,7 @@ impl Driver {
                 return self.dial(options, Dial { target, rest: addresses });
             }
         };
-        self.discovery.outcome(&target, result, Instant::now());
+        self.discovery.outcome(&target, result, clock::now());
     }
 
     fn dial(&mut self, options: DialOpts, dial: Dial) {
@@ -376,12 +381,12 @@ impl Driver {
         self.dials.insert(id, dial);
         if let Err(error) = self.swarm.dial(options) {
             self.dials.remove(&id);
-            self.discovery.outcome(&target, Err(miss(&error)), Instant::now());
+            self.discovery.outcome(&target, Err(miss(&error)), clock::now());
         }
     }
 
     fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
-        let now = Instant::now();
+        let now = clock::now();
         match event {
             SwarmEvent::NewListenAddr { address, .. } => {
                 self.addresses.insert(address);
@@ -467,7 +472,7 @@ impl Driver {
 
     /// Learns from what the peers say: which peers they know, and their own addresses in case the connection breaks.
     fn on_news(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let me = *self.swarm.local_peer_id();
         for link in self.roster.links() {
             self.greeting.remove(&link.id);
@@ -491,7 +496,7 @@ impl Driver {
     }
 
     fn on_tick(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let stood_still = now.duration_since(self.last_tick);
         self.last_tick = now;
         self.ticks += 1;
@@ -505,7 +510,7 @@ impl Driver {
                 self.roster.change(|hello| hello.settled = true);
             }
         }
-        if self.started.elapsed() < EAGER_TIME || self.ticks.is_multiple_of(4) {
+        if self.age() < EAGER_TIME || self.ticks.is_multiple_of(4) {
             self.look_into_registry();
         }
         let nodes: BTreeSet<Peer> =
@@ -537,7 +542,7 @@ impl Driver {
         }
         attempts.extend(self.discovery.attempts());
         // If only an old ticket's address denied us, a node on the LAN may still let us in.
-        let asked_lan = self.lan.is_none() || self.started.elapsed() >= LAN_LIMIT;
+        let asked_lan = self.lan.is_none() || self.age() >= LAN_LIMIT;
         let turned_away = self.discovery.is_turned_away(if asked_lan { Source::Ticket } else { Source::ClusterFile });
         *lock(&self.search) = Search { attempts, turned_away };
     }

@@ -12,6 +12,7 @@ use libp2p::PeerId;
 use tokio::sync::watch;
 
 use super::address::Multiaddr;
+use super::clock;
 use super::error::MeshError;
 use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
 use super::order::{Disorder, Order};
@@ -99,7 +100,7 @@ impl Link {
             order: Mutex::default(),
             taken: Default::default(),
             told: Default::default(),
-            began: Instant::now(),
+            began: clock::now(),
             heard: AtomicU64::new(0),
             traffic: Traffic::default(),
             ended: watch::Sender::new(false),
@@ -140,7 +141,7 @@ impl Link {
         if outgoing.broken.is_none() && outgoing.connection.wire.push_soon(&frame).is_err() {
             // A connection that misses one frame is useless: its own task closes it, and the next carries them all.
             let why = "its connection closed".to_owned();
-            outgoing.broken = Some(Broken { why, hung_up: false, at: Instant::now() });
+            outgoing.broken = Some(Broken { why, hung_up: false, at: clock::now() });
             outgoing.connection.wire.close();
         }
         outgoing.sent.keep(frame);
@@ -172,19 +173,19 @@ impl Link {
 
     /// Has the peer send something back, which tells how long the way there and back takes.
     pub fn probe(&self) {
-        self.say_number(Kind::Echo, self.began.elapsed().as_micros() as u64);
+        self.say_number(Kind::Echo, clock::now().saturating_duration_since(self.began).as_micros() as u64);
     }
 
     /// The peer sent the number of a [`Link::probe`] back.
     pub fn came_back(&self, number: u64) {
         // The number is this side's clock, unless the peer made it up: then the figure about it is wrong, and no other.
-        let now = self.began.elapsed().as_micros() as u64;
+        let now = clock::now().saturating_duration_since(self.began).as_micros() as u64;
         self.traffic.round_trip_took(now.saturating_sub(number));
     }
 
     /// How the link fares, for people.
     pub fn status(&self) -> PeerStatus {
-        let now = Instant::now();
+        let now = clock::now();
         let since = |then: Instant| now.saturating_duration_since(then).as_millis() as u64;
         let Condition { heard, broken } = self.condition();
         let state =
@@ -280,7 +281,7 @@ impl Link {
         drop(outgoing);
         old.wire.close();
         connection.wire.flush();
-        self.note_heard(Instant::now());
+        self.note_heard(clock::now());
         Ok(())
     }
 
@@ -289,7 +290,7 @@ impl Link {
         let mut outgoing = lock(&self.outgoing);
         let carried = Arc::ptr_eq(&outgoing.connection, connection);
         if carried && outgoing.broken.is_none() {
-            outgoing.broken = Some(Broken { why: why.to_owned(), hung_up, at: Instant::now() });
+            outgoing.broken = Some(Broken { why: why.to_owned(), hung_up, at: clock::now() });
         }
         carried
     }

@@ -19,6 +19,7 @@ use libp2p::swarm::{
 };
 
 use super::address::{is_loopback, without_peer};
+use super::clock;
 use super::control::{Control, End, Ended, Open};
 use super::link::Connection;
 use super::roster::Roster;
@@ -101,13 +102,13 @@ impl NetworkBehaviour for Links {
                     return;
                 }
                 let connections = self.connections.entry(peer_id).or_default();
-                if connections.iter().any(|(_, since)| since.elapsed() < AT_ONCE) {
+                if connections.iter().any(|(_, since)| clock::now().duration_since(*since) < AT_ONCE) {
                     self.todo.push_back(ToSwarm::CloseConnection {
                         peer_id,
                         connection: CloseConnection::One(connection_id),
                     });
                 } else {
-                    connections.push((connection_id, Instant::now()));
+                    connections.push((connection_id, clock::now()));
                     self.open(peer_id, connection_id);
                 }
             }

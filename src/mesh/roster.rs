@@ -11,6 +11,7 @@ use libp2p::PeerId;
 use tokio::sync::{Notify, watch};
 
 use super::address::is_reachable_from;
+use super::clock;
 use super::error::{Holder, MeshError};
 use super::frame::{self, Kind, LinkNumbers, Prefix, Refusal, Standing, Taken};
 use super::link::{Condition, Connection, Link};
@@ -354,7 +355,7 @@ impl Roster {
         self.inbox.down(&link.peer, task.as_ref(), why);
         self.refresh();
         if let Some(task) = task {
-            let (due, peer, why) = (Instant::now() + PARTED_AFTER, link.peer.clone(), why.to_owned());
+            let (due, peer, why) = (clock::now() + PARTED_AFTER, link.peer.clone(), why.to_owned());
             lock(&self.parted).push_back(Parted { due, peer, task, why });
         }
     }

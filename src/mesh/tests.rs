@@ -1,7 +1,9 @@
 //! Whole meshes in one process, over loopback, found through a registry folder of their own.
 
 mod in_memory;
+mod links;
 mod speed;
+mod wrong;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +27,9 @@ enum Heard {
     Up(Peer),
     Down(Peer, String),
     Got(Peer, Box<Envelope>),
+    /// The connection with a peer broke; the link with it goes on.
+    Broke,
+    Mended,
 }
 
 struct Ear(UnboundedSender<Heard>);
@@ -40,6 +45,14 @@ impl Inbox for Ear {
 
     fn down(&self, peer: &Peer, _: Option<&Task>, why: &str) {
         let _ = self.0.send(Heard::Down(peer.clone(), why.to_owned()));
+    }
+
+    fn broke(&self, _: &Peer, _: &str) {
+        let _ = self.0.send(Heard::Broke);
+    }
+
+    fn mended(&self, _: &Peer) {
+        let _ = self.0.send(Heard::Mended);
     }
 }
 
@@ -75,7 +88,7 @@ impl Someone {
         loop {
             match self.next().await {
                 Heard::Got(from, envelope) => return (from, *envelope),
-                Heard::Up(_) => {}
+                Heard::Up(_) | Heard::Broke | Heard::Mended => {}
                 Heard::Down(peer, why) => panic!("{peer} went down: {why}"),
             }
         }

@@ -12,6 +12,7 @@ use libp2p::swarm::{ConnectionId, DialError};
 
 use super::super::address::{Multiaddr, is_same_host, resolved, without_peer};
 use super::super::cause::has_cause;
+use super::super::clock;
 use super::super::health::{Health, LINK_LIMIT, RETURN_LIMIT, Remedy};
 use super::super::link::{Condition, Link};
 use super::super::roster::MAX_KNOWN_PEERS;
@@ -57,7 +58,7 @@ impl Mending {
 impl Driver {
     /// Looks after every link.
     pub(super) fn mend(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let stood_still = now.duration_since(self.mending.looked).saturating_sub(STANDSTILL);
         self.mending.looked = now;
         self.mending.next = None;
@@ -144,7 +145,7 @@ impl Driver {
         if self.roster.own_hello().task.is_none() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         let before = std::mem::take(&mut self.mending.missing);
         for link in self.roster.links() {
             for known in &link.hello().peers {
@@ -161,7 +162,7 @@ impl Driver {
 
     /// When a link or a tick needs the driver next.
     pub(super) fn next_look(&self) -> Instant {
-        let next = Instant::now() + TICK * 4;
+        let next = clock::now() + TICK * 4;
         self.mending.next.map_or(next, |look| look.min(next))
     }
 

@@ -1,12 +1,13 @@
 //! A transport within one process, without sockets, for tests: streams are pipes in memory, and an address is `/memory/N`.
 //!
-//! Its participants share a [`Network`], which can be cut and lets nothing through then.
+//! Its participants share a [`Network`], which a test can disturb.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, ready};
 
 use futures::future::{self, BoxFuture, FutureExt};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -14,7 +15,7 @@ use libp2p::PeerId;
 use libp2p::core::Multiaddr;
 use libp2p::core::multiaddr::Protocol;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Barrier, mpsc, watch};
 
 use super::{Arrival, ByteStream, ListenEvent, Secured, Transport};
 use crate::lock::lock;
@@ -24,25 +25,88 @@ const PIPE_BYTES: usize = 64 << 10;
 /// Connections that wait to be taken.
 const BACKLOG: usize = 64;
 
-/// Who listens where, and every connection that there is.
+/// Who listens where, and every stream that there is.
 #[derive(Default)]
 pub struct Network {
     listeners: Mutex<BTreeMap<u64, (PeerId, mpsc::Sender<ListenEvent>)>>,
-    /// Changes when every connection is to break.
-    cuts: watch::Sender<u64>,
-    /// Streams that were dialled so far; their number is the address of the side that dialled.
-    dialled: Mutex<u64>,
+    lines: Mutex<Vec<Weak<Line>>>,
+    /// Who dialled, once for each stream so far; a stream's number is the address of the side that dialled it.
+    dialled: Mutex<Vec<PeerId>>,
+    /// Nobody can be dialled.
+    is_parted: AtomicBool,
+    /// So many dials wait for one another still.
+    together: Mutex<Option<(usize, Arc<Barrier>)>>,
+    /// The first stream that has carried so many bytes breaks there.
+    breaks_after: Mutex<Option<usize>>,
 }
 
 impl Network {
-    /// Breaks every connection that there is. New ones can be made.
+    /// Breaks every stream that there is. New ones can be made.
     pub fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.lines().iter().for_each(|line| line.cut());
     }
 
-    /// How many streams were dialled so far.
-    pub fn dialled(&self) -> u64 {
-        *lock(&self.dialled)
+    /// From now on nothing comes through the streams that there are, and they do not break. New ones can be made.
+    pub fn mute(&self) {
+        self.lines().iter().for_each(|line| line.is_mute.store(true, Ordering::Relaxed));
+    }
+
+    /// Whether dials fail, as after a time in which nobody answers.
+    pub fn part(&self, is_parted: bool) {
+        self.is_parted.store(is_parted, Ordering::Relaxed);
+    }
+
+    /// None of the next `count` dials is answered before all of them are under way.
+    pub fn dial_together(&self, count: usize) {
+        *lock(&self.together) = Some((count, Arc::new(Barrier::new(count))));
+    }
+
+    /// Breaks the first stream that has carried so many bytes since it was dialled, at that byte.
+    pub fn break_after(&self, bytes: usize) {
+        *lock(&self.breaks_after) = Some(bytes);
+    }
+
+    /// Whether [`Network::break_after`] has broken a stream.
+    pub fn has_broken_one(&self) -> bool {
+        lock(&self.breaks_after).is_none()
+    }
+
+    /// Who dialled the streams so far.
+    pub fn dialled(&self) -> Vec<PeerId> {
+        lock(&self.dialled).clone()
+    }
+
+    fn lines(&self) -> Vec<Arc<Line>> {
+        let mut lines = lock(&self.lines);
+        lines.retain(|line| line.strong_count() > 0);
+        lines.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What a dial waits for, if it is to wait for others.
+    fn others(&self) -> Option<Arc<Barrier>> {
+        let mut together = lock(&self.together);
+        let (left, barrier) = together.as_mut()?;
+        *left -= 1;
+        let barrier = Arc::clone(barrier);
+        if *left == 0 {
+            *together = None;
+        }
+        Some(barrier)
+    }
+}
+
+/// What both ends of a stream share.
+#[derive(Default)]
+struct Line {
+    is_cut: watch::Sender<bool>,
+    is_mute: AtomicBool,
+    /// Bytes that were written to it, at either end.
+    carried: AtomicUsize,
+}
+
+impl Line {
+    fn cut(&self) {
+        self.is_cut.send_replace(true);
     }
 }
 
@@ -68,17 +132,26 @@ impl Transport for Memory {
         };
         let number = {
             let mut dialled = lock(&self.network.dialled);
-            *dialled += 1;
-            *dialled
+            dialled.push(self.me);
+            dialled.len() as u64
         };
+        if self.network.is_parted.load(Ordering::Relaxed) {
+            return future::ready(Err(io::ErrorKind::TimedOut.into())).boxed();
+        }
         let mut binding = [0; 32];
         binding[..8].copy_from_slice(&number.to_le_bytes());
         let (here, there) = duplex(PIPE_BYTES);
-        let end = |pipe| Box::new(Pipe::new(pipe, &self.network));
+        let line = Arc::new(Line::default());
+        lock(&self.network.lines).push(Arc::downgrade(&line));
+        let end = |pipe| Box::new(Pipe::new(pipe, &line, &self.network));
+        let others = self.network.others();
         let arrival = Box::new(Waiting(Secured { peer: self.me, binding, stream: end(there) }));
         let arrived = ListenEvent::Arrived { local: address.clone(), remote: memory(u64::MAX - number), arrival };
         let secured = Secured { peer, binding, stream: end(here) };
         async move {
+            if let Some(others) = others {
+                others.wait().await;
+            }
             let refused = |_| io::Error::from(io::ErrorKind::ConnectionRefused);
             listener.send(arrived).await.map(|()| secured).map_err(refused)
         }
@@ -140,44 +213,60 @@ impl Arrival for Waiting {
     }
 }
 
-/// One end of a stream, which breaks when its network is cut.
+/// One end of a stream.
 struct Pipe {
     pipe: DuplexStream,
+    line: Arc<Line>,
+    network: Arc<Network>,
+    /// Wakes who reads once the line is cut.
     cut: BoxFuture<'static, ()>,
-    is_cut: bool,
 }
 
 impl Pipe {
-    fn new(pipe: DuplexStream, network: &Network) -> Self {
-        let mut cuts = network.cuts.subscribe();
+    fn new(pipe: DuplexStream, line: &Arc<Line>, network: &Arc<Network>) -> Self {
+        let mut is_cut = line.is_cut.subscribe();
         let cut = async move {
-            // A network that is gone cuts nothing.
-            if cuts.changed().await.is_err() {
-                future::pending().await
-            }
+            let _until = is_cut.wait_for(|is_cut| *is_cut).await;
         };
-        Pipe { pipe, cut: cut.boxed(), is_cut: false }
+        Pipe { pipe, line: Arc::clone(line), network: Arc::clone(network), cut: cut.boxed() }
     }
 
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        self.is_cut = self.is_cut || self.cut.poll_unpin(cx).is_ready();
-        if self.is_cut { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    fn check(&self) -> io::Result<()> {
+        if *self.line.is_cut.borrow() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+
+    fn is_mute(&self) -> bool {
+        self.line.is_mute.load(Ordering::Relaxed)
     }
 }
 
 impl AsyncRead for Pipe {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.pipe).poll_read(cx, bytes)
+        self.check()?;
+        if self.cut.poll_unpin(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if self.is_mute() { Poll::Pending } else { Pin::new(&mut self.pipe).poll_read(cx, bytes) }
     }
 }
 
 impl AsyncWrite for Pipe {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.is_cut {
+        self.check()?;
+        if self.is_mute() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let carried = self.line.carried.load(Ordering::Relaxed);
+        let limit = *lock(&self.network.breaks_after);
+        let room = limit.map_or(bytes.len(), |limit| limit.saturating_sub(carried).min(bytes.len()));
+        if room == 0 && !bytes.is_empty() {
+            *lock(&self.network.breaks_after) = None;
+            self.line.cut();
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        Pin::new(&mut self.pipe).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.pipe).poll_write(cx, &bytes[..room]))?;
+        self.line.carried.fetch_add(written, Ordering::Relaxed);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -185,7 +274,8 @@ impl AsyncWrite for Pipe {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_shutdown(cx)
+        // What is mute does not even say that it ends.
+        if self.is_mute() { Poll::Ready(Ok(())) } else { Pin::new(&mut self.pipe).poll_shutdown(cx) }
     }
 }
 

@@ -1,0 +1,48 @@
+//! The time by which links are kept, doubted and given up. Timers only wake who looks at it, so that a test can let it stand
+//! still and move it on.
+
+#[cfg(not(test))]
+use std::time::Instant;
+
+#[cfg(test)]
+pub use stopped::{Stopped, now};
+
+#[cfg(not(test))]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod stopped {
+    use std::cell::Cell;
+    use std::time::{Duration, Instant};
+
+    thread_local! {
+        static STANDS_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// The time of the thread, if it was stopped there.
+    pub fn now() -> Instant {
+        STANDS_AT.get().unwrap_or_else(Instant::now)
+    }
+
+    /// Stops the clock of this thread until it is dropped: for meshes that run on this thread alone.
+    pub struct Stopped(());
+
+    impl Stopped {
+        pub fn here() -> Stopped {
+            STANDS_AT.set(Some(Instant::now()));
+            Stopped(())
+        }
+
+        pub fn pass(&self, time: Duration) {
+            STANDS_AT.set(Some(now() + time));
+        }
+    }
+
+    impl Drop for Stopped {
+        fn drop(&mut self) {
+            STANDS_AT.set(None);
+        }
+    }
+}
