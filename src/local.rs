@@ -128,10 +128,13 @@ impl LocalCluster {
         Session::open(Arc::clone(&host.client), peer_of(target), &graph, options).await
     }
 
-    /// Plans a graph on the master `target` without running it. Cancel-safe.
+    /// Plans a graph on the master `target` without running it.
     ///
     /// # Errors
     /// As [`LocalCluster::session`] and [`plan`](crate::plan::plan).
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.
     pub async fn explain(
         &self,
         graph: &Graph,
@@ -154,6 +157,9 @@ impl LocalCluster {
     ///
     /// # Errors
     /// NotFound if there is no such task.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the answer of the task is dropped. Nothing changes on the task.
     pub async fn status(&self, task: &Task) -> Result<NodeStatus> {
         inquire::status(&self.host(task)?.client, &peer_of(task)).await
     }
@@ -162,6 +168,9 @@ impl LocalCluster {
     ///
     /// # Errors
     /// NotFound if there is no such task.
+    ///
+    /// # Cancellation
+    /// As [`LocalCluster::status`].
     pub async fn resources(&self, task: &Task) -> Result<Vec<ResourceStatus>> {
         inquire::resources(&self.host(task)?.client, &peer_of(task)).await
     }
@@ -170,6 +179,9 @@ impl LocalCluster {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// # Cancellation
+    /// As [`LocalCluster::status`].
     pub async fn read_variable(&self, task: &Task, variable: VariableName) -> Result<(Tensor, u64)> {
         inquire::read_variable(&self.host(task)?.client, &peer_of(task), variable).await
     }
@@ -178,6 +190,9 @@ impl LocalCluster {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// # Cancellation
+    /// As [`Node::write_variable`](crate::Node::write_variable).
     pub async fn write_variable(
         &self,
         task: &Task,

@@ -214,6 +214,9 @@ impl Node {
     /// # Errors
     /// If the task is held by a live node, an address cannot be used, or the key cannot be read or made. A client does not make
     /// a key: a node or a ticket does.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the node leaves the mesh again if it had joined, and its devices end.
     pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
         mesh::check_mesh_name(&config.mesh).map_err(MeshError::from)?;
         let home = config.home.clone().map_or_else(mesh::home, Ok).map_err(MeshError::from)?;
@@ -270,6 +273,9 @@ impl Node {
     }
 
     /// Waits until all of `tasks` are up, or at least one if `tasks` is empty. Returns whether they came up within `limit`.
+    ///
+    /// # Cancellation
+    /// Dropping the future only ends the wait.
     pub async fn wait_for(&self, tasks: &[Task], limit: Duration) -> bool {
         let mut watch = self.mesh.watch();
         let complete =
@@ -283,6 +289,9 @@ impl Node {
     }
 
     /// Waits until `holds` returns true. Returns whether it did within `limit`.
+    ///
+    /// # Cancellation
+    /// Dropping the future only ends the wait.
     pub async fn wait_until(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         let looked = async {
             while !holds() {
@@ -294,6 +303,9 @@ impl Node {
 
     /// Waits until every node that a connected one names is connected too, `limit` at most. Then the first task by name does
     /// not depend on which node answered first.
+    ///
+    /// # Cancellation
+    /// Dropping the future only ends the wait.
     pub async fn wait_for_all(&self, limit: Duration) {
         let mut watch = self.mesh.watch();
         let everybody = watch.wait_for(|_| self.mesh.has_met_all());
@@ -306,6 +318,9 @@ impl Node {
     /// # Errors
     /// Unavailable if `target` is not up, with the tasks that are; NotFound if its name looks like a typing error;
     /// InvalidArgument if the graph is wrong.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master closes the session that it may have opened.
     pub async fn session(&self, graph: Graph, target: Option<&Task>, options: SessionOptions) -> Result<Session> {
         let master = self.master(target)?;
         Session::open(Arc::clone(&self.host.client), master, &graph, options).await
@@ -315,6 +330,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::session`] and [`plan`](crate::plan::plan).
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master plans to the end nonetheless, and its answer is dropped.
     pub async fn explain(
         &self,
         graph: &Graph,
@@ -334,6 +352,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
     pub async fn events_of(&self, target: Option<&Task>, after: u64) -> Result<Vec<Noted>> {
         inquire::events(&self.host.client, &self.master(target)?, after).await
     }
@@ -342,6 +363,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::session`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the answer of the node is dropped. Nothing changes on the node.
     pub async fn status(&self, target: Option<&Task>) -> Result<NodeStatus> {
         inquire::status(&self.host.client, &self.master(target)?).await
     }
@@ -350,6 +374,9 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
     pub async fn resources(&self, target: Option<&Task>) -> Result<Vec<ResourceStatus>> {
         inquire::resources(&self.host.client, &self.master(target)?).await
     }
@@ -357,8 +384,11 @@ impl Node {
     /// The value of a node's variable that sessions share, and its version: how often it was changed.
     ///
     /// # Errors
-    /// NotFound where there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
+    /// NotFound if there is no such variable; PermissionDenied if it is an isolated session's; FailedPrecondition while
     /// it has no value; InvalidArgument if several devices have one of that name and none is said. And as [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
     pub async fn read_variable(&self, target: Option<&Task>, variable: VariableName) -> Result<(Tensor, u64)> {
         inquire::read_variable(&self.host.client, &self.master(target)?, variable).await
     }
@@ -367,8 +397,12 @@ impl Node {
     /// version that it then has.
     ///
     /// # Errors
-    /// Aborted where the variable has another version than that; InvalidArgument if it takes no such value; and as
+    /// Aborted if the variable has another version than that; InvalidArgument if it takes no such value; and as
     /// [`Node::read_variable`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped after its first poll, the node sets the variable nonetheless, now or when an op that changes it is
+    /// done. [`Node::read_variable`] tells by the version whether it has.
     pub async fn write_variable(
         &self,
         target: Option<&Task>,
@@ -393,6 +427,9 @@ impl Node {
     }
 
     /// Says goodbye to everybody and leaves.
+    ///
+    /// # Cancellation
+    /// If the future is dropped after its first poll, the node leaves nonetheless.
     pub async fn close(&self) {
         self.mesh.clone().leave().await;
     }

@@ -183,12 +183,12 @@ pub struct Transfer {
 ///   (`NextIteration` to `Merge`), which lead to an earlier node of the same piece.
 /// - Every input and control index is in range, and its producer has `frame == output_frame` or is an `Enter` or `Exit`
 ///   whose `output_frame` is the consumer's `frame`. All inputs of a node come from one frame, the one it runs in.
-/// - References and handles (dtype resource) never cross devices: where `input_refs` is true or a handle is taken, the
+/// - References and handles (dtype resource) never cross devices: if `input_refs` is true or a handle is taken, the
 ///   producer is in the same piece. A reference that is used elsewhere is sent as its value.
 /// - One Send and one Recv belong to each transfer. Both run once for each iteration of their frame (once a step in
 ///   frame 0), and a Send of a dead value pushes that it is dead, so each Recv gets exactly one push an iteration.
 ///   A transfer whose dtype is `None` carries order alone: its Send has no data input, only control inputs, and its
-///   Recv has no output; it is dead where what it waits for is dead.
+///   Recv has no output; it is dead if what it waits for is dead.
 /// - `NextIteration`, `Exit` and `Enter` are never apart from what they belong to: NextIteration is on its Merge's device,
 ///   Exit on its input's, and each device that uses an Enter's output has an Enter of its own (same name), so that
 ///   what goes into a loop crosses devices before the loop, and what comes out after it. Small constants that request no
@@ -218,7 +218,7 @@ pub struct Frame {
     /// Most iterations under way at once; 1 for the root.
     pub parallel_iterations: u32,
     /// The node of this piece that answers, once an iteration, whether the loop goes on: its LoopCond, or the Recv of it
-    /// where another piece holds that. After an iteration for which it is false or dead there is no further one. `None`
+    /// if another piece holds that. After an iteration for which it is false or dead there is no further one. `None`
     /// for the root, and for a frame without LoopCond, which has one iteration.
     pub pred: Option<u32>,
 }

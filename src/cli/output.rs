@@ -35,7 +35,7 @@ pub(super) fn line(text: &str) -> Result<(), Trouble> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// A JSON value, indented where a person reads it.
+/// A JSON value, indented if a person reads it.
 pub(super) fn json_value(value: &Value) -> Result<(), Trouble> {
     if io::stdout().is_terminal() { line(&format!("{value:#}")) } else { line(&value.to_string()) }
 }

@@ -92,7 +92,7 @@ fn node_text(task: &Task, status: &NodeStatus) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A table, and how much of it is left out; nothing where there is nothing.
+/// A table, and how much of it is left out; nothing if there is nothing.
 fn part<T>(listed: &Listed<T>, header: &[&str], row: fn(&T) -> Vec<String>) -> Option<String> {
     if listed.items.is_empty() {
         return None;

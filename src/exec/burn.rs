@@ -54,7 +54,7 @@ impl<B: Backing> BurnEngine<B> {
             // GPUs say that they compute in float64, but their shading languages have no function of one: what they
             // answer to exp is nonsense, and not even a comparison sees a NaN.
             .filter(|&dtype| !(B::REMOTE && dtype == DType::F64))
-            // A CPU has no arithmetic of half floats to gain by, and where TensorFlow rounds them the host's kernels know.
+            // A CPU has no arithmetic of half floats to gain by, and the host's kernels know where TensorFlow rounds.
             .filter(|&dtype| B::REMOTE || !matches!(dtype, DType::F16 | DType::BF16))
             .filter(|&dtype| memory::burn_type(dtype).is_some_and(|dtype| B::supports_dtype(&device, dtype)))
             .collect();
@@ -105,12 +105,12 @@ impl<B: Backing> Engine for BurnEngine<B> {
     }
 }
 
-/// What a kernel of a CPU's backend answers, with the host where it is small.
+/// What a kernel of a CPU's backend answers, with the host if it is small.
 fn at_home(value: Value) -> Result<Value> {
     if value.len() <= SMALL { value.into_host().map(Value::Host) } else { Ok(value) }
 }
 
-/// The kernel of a node, and whether it is light: no product. `None` where the host kernel has to do.
+/// The kernel of a node, and whether it is light: no product. `None` if the host kernel has to do it.
 fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_float() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {

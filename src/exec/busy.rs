@@ -1,6 +1,6 @@
 //! How long a device has had something to do.
 //!
-//! The clock is read where a thread of the device falls asleep or wakes up, which takes far longer than reading it: a device
+//! The clock is read when a thread of the device falls asleep or wakes up, which takes far longer than reading it: a device
 //! that goes from turn to turn reads none.
 
 use std::sync::{Mutex, MutexGuard};

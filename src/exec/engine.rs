@@ -98,7 +98,7 @@ pub trait Engine: Send + Sync {
     /// A tensor of no more elements than this is better off with the host.
     fn small(&self) -> usize;
 
-    /// Bytes in use of the device's own memory; `None` where that is the process's, or nothing tells.
+    /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
     fn memory_in_use(&self) -> Option<u64> {
         None
     }

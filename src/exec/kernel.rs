@@ -49,7 +49,7 @@ pub struct KernelNode<'a> {
     pub outputs: &'a [OutputType],
 }
 
-/// Compiles the host kernel of a node; `None` where the op has none (it is one of the executor's own: state, control
+/// Compiles the host kernel of a node; `None` if the op has none (it is one of the executor's own: state, control
 /// flow, queues).
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Attribute values, and typed access to them.
+//! Attributes of nodes: their values, and access to them by type.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,19 @@ use super::op::AttrKind;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 
-/// The value of an attribute.
+/// The value of an attribute. In a list, all items are of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Attr {
     Int(i64),
     Float(f32),
     Bool(bool),
+    /// A string of bytes, which need not be UTF-8.
     Str(Vec<u8>),
     Type(DType),
+    /// A shape, of which sizes or the rank may be unknown.
     Shape(PartialShape),
     Tensor(Tensor),
-    /// A large tensor of one value, written out when a step takes it.
+    /// A large tensor whose elements are all equal; its elements are allocated only when a step uses it.
     Filled(Filled),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
@@ -26,24 +28,26 @@ pub enum Attr {
     Strs(Vec<Vec<u8>>),
     Types(Vec<DType>),
     Shapes(Vec<PartialShape>),
-    /// A list with nothing in it: GraphDef does not say of what.
+    /// An empty list. A GraphDef does not state the kind of its items.
     Empty,
 }
 
-/// One value as often as a shape holds it.
+/// A tensor whose elements are all equal, as that element and a shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Filled {
-    /// A scalar.
+    /// A tensor of rank 0.
     element: Tensor,
     shape: Shape,
 }
 
 impl Filled {
-    /// Fewest elements that are not written out at once.
+    /// A constant with fewer elements is kept as a plain tensor.
     pub const LEAST_ELEMENTS: usize = 64 << 10;
 
+    /// The tensor of `shape` with `element`, a tensor of rank 0, in every place.
+    ///
     /// # Errors
-    /// ResourceExhausted if the whole exceeds the limit of one tensor.
+    /// ResourceExhausted if it would exceed [`MAX_TENSOR_BYTES`].
     pub fn new(element: Tensor, shape: Shape) -> Result<Filled> {
         let n = shape.limited_elements(element.dtype())?;
         let each = element.byte_len() + if element.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
@@ -54,18 +58,20 @@ impl Filled {
         Ok(Filled { element, shape })
     }
 
+    /// The element, as a tensor of rank 0.
     pub fn element(&self) -> &Tensor {
         &self.element
     }
 
+    /// The shape of the whole tensor.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The tensor itself.
+    /// Allocates the whole tensor.
     ///
     /// # Errors
-    /// ResourceExhausted if it exceeds the limit of one tensor, as one from elsewhere may.
+    /// ResourceExhausted if it exceeds [`MAX_TENSOR_BYTES`], which a value that was deserialized may, or the memory budget.
     pub fn tensor(&self) -> Result<Tensor> {
         let Filled { element, shape } = Filled::new(self.element.clone(), self.shape.clone())?;
         let n = shape.checked_elements(element.dtype())?;
@@ -74,7 +80,7 @@ impl Filled {
 }
 
 impl Attr {
-    /// Whether this is a value of that kind.
+    /// Whether the value is of this kind, alone or as a list. An empty list is a list of every kind.
     pub fn is(&self, kind: AttrKind, is_list: bool) -> bool {
         match self {
             Attr::Int(_) => (kind, is_list) == (AttrKind::Int, false),
@@ -134,7 +140,7 @@ where
     }
 }
 
-/// The attributes of a node by name.
+/// The attributes of a node, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Attrs(pub BTreeMap<String, Attr>);
 
@@ -155,10 +161,12 @@ macro_rules! getters {
 }
 
 impl Attrs {
+    /// The value of an attribute; `None` if the node has none of that name.
     pub fn get(&self, name: &str) -> Option<&Attr> {
         self.0.get(name)
     }
 
+    /// Sets an attribute, in place of one of the same name.
     pub fn set(&mut self, name: impl Into<String>, value: Attr) {
         self.0.insert(name.into(), value);
     }
@@ -170,17 +178,17 @@ impl Attrs {
         float: Attr::Float(v) => *v, f32, "a float";
         /// A bool.
         bool: Attr::Bool(v) => *v, bool, "a bool";
-        /// A string, as bytes.
+        /// The bytes of a string.
         bytes: Attr::Str(v) => v, &[u8], "a string";
         /// A dtype.
         dtype: Attr::Type(v) => *v, DType, "a dtype";
         /// A shape.
         shape: Attr::Shape(v) => v, &PartialShape, "a shape";
-        /// A tensor that is written out.
+        /// A tensor; for one that may be [`Attr::Filled`], see [`Attrs::whole_tensor`].
         tensor: Attr::Tensor(v) => v, &Tensor, "a tensor";
     }
 
-    /// The dtype and shape of a tensor.
+    /// The dtype and shape of a tensor, plain or [`Attr::Filled`].
     ///
     /// # Errors
     /// InvalidArgument if the attribute is missing or of another kind.
@@ -191,10 +199,10 @@ impl Attrs {
         }
     }
 
-    /// A tensor, written out if it is kept as one value and a shape.
+    /// A tensor; allocates its elements if it is [`Attr::Filled`].
     ///
     /// # Errors
-    /// InvalidArgument if the attribute is missing or of another kind, ResourceExhausted if it is too large.
+    /// InvalidArgument if the attribute is missing or of another kind; ResourceExhausted as [`Filled::tensor`].
     pub fn whole_tensor(&self, name: &str) -> Result<Tensor> {
         match self.get(name) {
             Some(Attr::Filled(filled)) => filled.tensor(),
@@ -202,7 +210,7 @@ impl Attrs {
         }
     }
 
-    /// A string that is text.
+    /// A string, as UTF-8.
     ///
     /// # Errors
     /// InvalidArgument if the attribute is missing, of another kind, or not UTF-8.

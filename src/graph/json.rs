@@ -1,7 +1,8 @@
 //! Native graph.json, the format that people write. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
 //!
-//! A document is read in three passes: its form, into drafts of nodes; the dtypes that literals take from their context; and the
-//! drafts into [`NodeDef`]s, with a Const for each literal. Whether the graph is valid is not checked here.
+//! A document is read in three passes. The first checks the structure and makes a draft of each node; the second infers the dtypes
+//! of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal. Validating the
+//! graph is left to [`Graph::new`](super::Graph::new).
 
 mod attr;
 mod draft;
@@ -20,21 +21,21 @@ use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
 use crate::tensor::{DType, Tensor, literal};
 
-/// The version of the format that is read and written.
+/// The version of the format, both read and written.
 pub const VERSION: u32 = 1;
 
 /// Reads a native graph.json.
 ///
 /// # Errors
-/// Syntax or Content, with line, column and path.
+/// [`FormatError::Syntax`] or [`FormatError::Content`], with line, column and path.
 pub fn from_json(text: &str) -> Result<Program, FormatError> {
     crate::json::parse(text).and_then(|value| from_value(&value)).map_err(|fault| FormatError::of_json(text, fault))
 }
 
-/// Reads a literal as it is typed, as a tensor of `dtype`: `2.5`, `[1, 2]`, or `{"value": 0, "shape": [2]}`.
+/// Reads a literal from a command line as a tensor of `dtype`: `2.5`, `[1, 2]`, or `{"value": 0, "shape": [2]}`.
 ///
 /// # Errors
-/// InvalidArgument if it is not a literal, or does not fit `dtype`.
+/// InvalidArgument if it is not a literal, or cannot be converted to `dtype`.
 pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
     if !text.trim_start().starts_with('{') {
         return literal::parse_as(text, dtype);
@@ -67,7 +68,7 @@ pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
     Ok(Program { nodes, fetch: document.fetch, feed, targets: document.targets, init: document.init })
 }
 
-/// Adds the node of a draft, and before it the constants that its literal inputs stand for.
+/// Adds the node of a draft, after a Const for each of its literal inputs.
 fn define(
     draft: &Draft,
     dtypes: &[Option<DType>],
@@ -119,7 +120,7 @@ fn constant(name: String, device: String, value: Attr) -> NodeDef {
     NodeDef { name, op: "Const".to_owned(), device, attrs, ..NodeDef::default() }
 }
 
-/// `wanted`, or `wanted_1`, `wanted_2`, … if that is taken. The name is taken from then on.
+/// The first of `wanted`, `wanted_1`, `wanted_2`, … that is free. Marks it as taken.
 fn unique(wanted: String, taken: &mut HashSet<String>) -> String {
     let mut name = wanted.clone();
     let mut n = 0;
@@ -131,7 +132,7 @@ fn unique(wanted: String, taken: &mut HashSet<String>) -> String {
 }
 
 impl Literal<'_, '_> {
-    /// The value of a constant. One value that fills a large shape stays that.
+    /// The `value` of a Const. A scalar that fills a large shape becomes an [`Attr::Filled`].
     fn attr(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Attr, Fault> {
         let path = Path::Written(&self.path);
         if let Some(shape) = self.shape.as_ref().filter(|shape| shape.elements() >= Some(Filled::LEAST_ELEMENTS)) {
@@ -144,7 +145,7 @@ impl Literal<'_, '_> {
         self.tensor(dtype, budget).map(Attr::Tensor)
     }
 
-    /// The value, as `dtype` if that is settled.
+    /// The tensor, of `dtype` if that is known, else of the dtype that the literal has by itself.
     fn tensor(&self, dtype: Option<DType>, budget: &mut Budget) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);

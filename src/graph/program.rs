@@ -1,39 +1,42 @@
-//! A program: a graph's nodes with what to fetch, feed and run, and the one way in for its three forms.
+//! A program: the nodes of a graph, and what to fetch, feed and run. [`read`] reads all three file formats.
 
 use super::{FormatError, NodeDef, graphdef, json};
 use crate::failure::Failure;
 use crate::json::{Kind, Path};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor};
 
-/// What a file states: nodes, unchecked, and what a step of them is to do.
+/// The content of a graph file: its nodes, not yet validated, and what a step is to fetch, feed and run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
+    /// The nodes, in the order of the file.
     pub nodes: Vec<NodeDef>,
-    /// Tensors to fetch; empty if the file does not say, as a GraphDef never does.
+    /// Tensors to fetch (`name` or `name:port`); empty if the file names none. A GraphDef cannot name any.
     pub fetch: Vec<String>,
-    /// Tensors and the values they are fed.
+    /// Tensors to feed, each with its value.
     pub feed: Vec<(String, Tensor)>,
-    /// Nodes to run without fetching.
+    /// Nodes to run without fetching their outputs.
     pub targets: Vec<String>,
-    /// Nodes to run once, as a step of their own, before the first of the others.
+    /// Nodes to run once, in a step of their own, before the first step.
     pub init: Vec<String>,
 }
 
-/// Largest file that is read, protobuf's own limit.
+/// The largest file that is read, in bytes: protobuf's own limit.
 const MAX_BYTES: usize = i32::MAX as usize;
-/// Largest JSON that is read: as a tree it takes many times its length.
+/// The largest JSON text that is read, in bytes: parsed, it takes several times its length.
 const MAX_JSON_BYTES: usize = 256 << 20;
 
-/// How many bytes the constants of one file may take together: a few bytes can ask for a shape of any size.
+/// The memory that the constants of one file may still take. A constant of any size can be stated in a few bytes.
 pub(super) struct Budget {
+    /// Bytes left for all constants.
     left: usize,
-    /// Of that, what may be said in few bytes.
+    /// Bytes left for elements that the file does not list one by one.
     expanded: usize,
-    /// The first constant for which this process had no memory.
+    /// Why the first constant was refused for which the process had no memory.
     pub refused: Option<Failure>,
 }
 
-/// Most bytes of a file's constants that are not in the file: values that fill what a list of others leaves open.
+/// The most bytes that elements may take that are not in the file: those that repeat the last value of a list up to the size of
+/// its shape.
 const MAX_EXPANDED_BYTES: usize = 256 << 20;
 
 impl Budget {
@@ -41,10 +44,10 @@ impl Budget {
         Budget { left: MAX_TENSOR_BYTES, expanded: MAX_EXPANDED_BYTES, refused: None }
     }
 
-    /// The number of elements of a constant that is about to be made.
+    /// The number of elements of a constant of this shape, for which memory is then admitted.
     ///
     /// # Errors
-    /// Why it cannot be read; notes if only memory is missing.
+    /// Why the constant cannot be made. A lack of memory is also kept in `refused`.
     pub fn elements(&mut self, shape: &Shape, dtype: DType) -> Result<usize, String> {
         shape.checked_elements(dtype).map_err(|failure| {
             let why = failure.message.clone();
@@ -55,10 +58,10 @@ impl Budget {
         })
     }
 
-    /// Takes `bytes` off what is left.
+    /// Takes `bytes` from the budget.
     ///
     /// # Errors
-    /// Why not, if less is left.
+    /// That the limit is exceeded, and what to do instead.
     pub fn take(&mut self, bytes: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             format!(
@@ -68,10 +71,10 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes `bytes` off what is left, which a few bytes of the file stand for.
+    /// As [`Budget::take`], for elements that the file does not list one by one.
     ///
     /// # Errors
-    /// Why not, if less is left.
+    /// As [`Budget::take`].
     pub fn expand(&mut self, bytes: usize) -> Result<(), String> {
         self.expanded = self.expanded.checked_sub(bytes).ok_or_else(|| {
             format!(
@@ -83,11 +86,12 @@ impl Budget {
     }
 }
 
-/// Reads a program: native graph.json, GraphDef in protobuf's JSON mapping, or binary GraphDef, told apart by content.
+/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides which
+/// it is.
 ///
 /// # Errors
-/// Where in the file what is wrong, and what would be right: see [`FormatError`]. That the graph hangs together is
-/// checked by [`Graph::new`](super::Graph::new).
+/// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
+/// [`Graph::new`](super::Graph::new) validates the graph.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
     if bytes.is_empty() {
@@ -107,7 +111,7 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
         Ok(_) if is_text => no_graph("this is text, but no graph: graph.json is a JSON object and begins with {"),
         text => match graphdef::from_binary(bytes) {
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
-            // A JSON document with a stray control character is better told where that is.
+            // For JSON with a stray control character, the error of the JSON parser is the better one: it has the position.
             Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => read_json(text.expect("just checked")),
             Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
             Err(FormatError::NoGraph { why }) => {
@@ -118,8 +122,8 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     }
 }
 
-/// Where a native graph.json states a node: `$.nodes.y (line 6, column 5)`. `None` if it does not, as for the constant that
-/// a literal input becomes, and for every other form.
+/// The place of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as for the
+/// constant made of a literal input, and for the other formats.
 pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let value = crate::json::parse(text).ok()?;

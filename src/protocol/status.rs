@@ -157,9 +157,9 @@ pub struct ResourceStatus {
     pub is_isolated: bool,
     /// Of a variable's value, or of a queue's components.
     pub dtypes: Vec<DType>,
-    /// Of a variable's value, or of what the graph says where it has none.
+    /// Of a variable's value, or of what the graph says if it has none.
     pub shape: PartialShape,
-    /// Bytes of what it holds: where that lies on a GPU, those of the GPU. `None` while an op changes it.
+    /// Bytes of what it holds: if that lies on a GPU, those of the GPU. `None` while an op changes it.
     pub bytes: Option<u64>,
     /// Elements of a queue, or gradients of an accumulator.
     pub length: Option<u64>,
@@ -214,7 +214,7 @@ impl LimitStatus {
     }
 }
 
-/// What a node's network tells: nothing where there is none.
+/// What a node's network tells: nothing if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkStatus {
     /// Name of the mesh.
@@ -407,7 +407,7 @@ mod tests {
             ..NodeStatus::default()
         };
         let bytes = postcard::to_allocvec(&status.cut()).unwrap().len();
-        // Two small messages' worth, and only where every name is as long as it may be.
+        // Two small messages' worth, and only if every name is as long as it may be.
         assert!(bytes <= 128 << 10, "{bytes}");
     }
 }

@@ -29,7 +29,7 @@ pub trait Router: Send + Sync {
     /// Who is there now.
     fn cluster(&self) -> Arc<Cluster>;
 
-    /// How the network fares; empty where there is none.
+    /// How the network fares; empty if there is none.
     fn network(&self) -> NetworkStatus {
         NetworkStatus::default()
     }

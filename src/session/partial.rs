@@ -179,7 +179,7 @@ impl Progress {
         self.ended.clone().unwrap_or(Ok(()))
     }
 
-    /// How the step ended, where it has; does not wait.
+    /// How the step ended, if it has; does not wait.
     async fn look(&mut self) -> Result<()> {
         tokio::select! {
             biased;

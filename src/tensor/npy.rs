@@ -276,7 +276,7 @@ impl Text {
     }
 }
 
-/// The elements little-endian and in C order: those of the file, or a copy where they lie otherwise there.
+/// The elements little-endian and in C order: those of the file, or a copy if they lie otherwise there.
 fn in_our_order<'a>(data: &'a [u8], item: &Item, fortran_order: bool, dims: &[usize]) -> Result<Cow<'a, [u8]>> {
     let (swapped, turned) = (item.big_endian && item.unit > 1, fortran_order && dims.len() > 1);
     if !swapped && !turned {

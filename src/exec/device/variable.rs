@@ -28,7 +28,7 @@ impl Device {
     /// version that it has with the new value. Waits for an op that changes it.
     ///
     /// # Errors
-    /// As [`Device::read_variable`]; Aborted where the variable has another version; InvalidArgument if it takes no such
+    /// As [`Device::read_variable`]; Aborted if the variable has another version; InvalidArgument if it takes no such
     /// value.
     pub fn write_variable(&self, container: &str, name: &str, value: Tensor, expected: Option<u64>) -> Result<u64> {
         let variable = self.variable(container, name)?;

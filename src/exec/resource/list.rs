@@ -19,7 +19,7 @@ pub struct ResourceInfo {
     pub session: SessionId,
     /// Of a variable's value, of a queue's components.
     pub dtypes: Vec<DType>,
-    /// Of a variable's value, or of what the graph says where it has none; of what an accumulator takes.
+    /// Of a variable's value, or of what the graph says if it has none; of what an accumulator takes.
     pub shape: PartialShape,
     /// Bytes of the elements that it holds, wherever they lie; `None` while an op changes it.
     pub bytes: Option<usize>,

@@ -18,7 +18,7 @@ fn ends(run: impl FnOnce()) -> bool {
     ended.is_err_and(|panic| turn::is_stop(&*panic))
 }
 
-/// Zeros, or where it matters little numbers, of a dtype and shape: `float32[2,3]`.
+/// Zeros of a dtype and shape, `float32[2,3]`; or int32 numbers, `=1,2`.
 fn tensor(text: &str) -> Tensor {
     if let Some(list) = text.strip_prefix('=') {
         let values: Vec<i32> = list.split(',').map(|value| value.parse().unwrap()).collect();

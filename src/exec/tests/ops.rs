@@ -14,7 +14,7 @@ use crate::failure::Result;
 use crate::graph::Output;
 use crate::memory;
 
-/// So few bytes are left where a test says so.
+/// So few bytes are left if a test says so.
 pub(super) const LITTLE: usize = 4000;
 
 /// A graph's state ops, for one thread.
@@ -46,7 +46,7 @@ impl Ops {
         self.call_within(usize::MAX, name, given)
     }
 
-    /// As [`Ops::call`], where no more than so many bytes are left.
+    /// As [`Ops::call`], when no more than so many bytes are left.
     pub fn call_within(&mut self, bytes: usize, name: &str, given: &[(&str, &Tensor)]) -> Result<Outcome> {
         let node = self.graph.node(self.graph.find(name).unwrap()).clone();
         let mut inputs = Tokens::new();
@@ -82,7 +82,7 @@ impl Ops {
         self.answers(name, given).remove(0).unwrap().host().unwrap()
     }
 
-    /// Fails where there is little memory.
+    /// Fails if there is little memory.
     pub fn is_refused(&mut self, name: &str, given: &[(&str, &Tensor)]) {
         let Err(failure) = self.call_within(LITTLE, name, given) else { panic!("{name} was let") };
         assert_eq!(failure.code, Code::ResourceExhausted, "{name}: {failure}");

@@ -1,4 +1,4 @@
-//! Attribute values: each in the JSON that its kind, known from the op, asks for.
+//! Attribute values. The definition of the op determines the kind of each, and that the JSON it is written in.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
@@ -9,7 +9,7 @@ use crate::tensor::{DType, PartialShape};
 
 type Read<T> = Result<T, Fault>;
 
-/// The attributes of a node of this op.
+/// Reads the attributes of a node of this op.
 pub(super) fn read_all(op: &OpDef, value: &Value, path: Path) -> Read<Attrs> {
     let mut attrs = Attrs::default();
     for member in value.object(path, "attrs is an object of attributes by their names")? {
@@ -76,7 +76,7 @@ fn all<T>(
     items.iter().enumerate().map(|(i, item)| read(item, path.index(i))).collect::<Read<_>>().map(attr)
 }
 
-/// An attribute that begins with `_`, whose kind nothing states: it is what its JSON looks like.
+/// Reads an attribute whose name begins with `_`. No op defines its kind, so the JSON decides: a whole number is an int, say.
 fn free(value: &Value, path: Path) -> Read<Attr> {
     match &value.kind {
         Kind::Bool(v) => Ok(Attr::Bool(*v)),
@@ -139,12 +139,12 @@ fn bytes(value: &Value, path: Path) -> Read<Vec<u8>> {
     }
 }
 
-/// A dtype by its name.
+/// Reads the name of a dtype.
 fn dtype(value: &Value, path: Path) -> Read<DType> {
     dtype_among(value, path, |_| true)
 }
 
-/// A dtype that values are written in: every one but that of handles.
+/// Reads the name of a dtype that literals can have: of every dtype but those of handles.
 pub(super) fn dtype_of_value(value: &Value, path: Path) -> Read<DType> {
     dtype_among(value, path, |dtype| !dtype.is_handle())
 }

@@ -1,4 +1,4 @@
-//! The form of a document: which keys it may have where, and what kind of value each has.
+//! The structure of a document: which keys are allowed in which place, and the kind of value of each.
 
 use super::attr;
 use crate::graph::build::is_node_name;
@@ -7,6 +7,7 @@ use crate::graph::{Attrs, GraphError};
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
 use crate::tensor::{DType, Shape};
 
+/// A document whose structure is right.
 pub(super) struct Document<'v, 'a> {
     pub nodes: Vec<Draft<'v, 'a>>,
     pub fetch: Vec<String>,
@@ -15,7 +16,7 @@ pub(super) struct Document<'v, 'a> {
     pub init: Vec<String>,
 }
 
-/// A node as it is written.
+/// A node as the document states it.
 pub(super) struct Draft<'v, 'a> {
     pub name: &'v str,
     pub device: String,
@@ -23,19 +24,22 @@ pub(super) struct Draft<'v, 'a> {
     pub made: Made<'v, 'a>,
 }
 
+/// What a node is: a literal, or an op with its inputs and attributes.
 pub(super) enum Made<'v, 'a> {
     Constant(Literal<'v, 'a>),
     Op { op: &'static OpDef, inputs: Vec<Input<'v, 'a>>, attrs: Attrs },
 }
 
+/// An input of a node: the name of a tensor, or a literal.
 pub(super) enum Input<'v, 'a> {
     Tensor(&'v str),
     Literal(Literal<'v, 'a>),
 }
 
-/// A value that is written down, with what it says of its dtype and shape.
+/// A literal, with its dtype and shape if they are stated.
 pub(super) struct Literal<'v, 'a> {
     pub value: &'v Value<'a>,
+    /// The path of `value` in the document, for errors.
     pub path: String,
     pub dtype: Option<DType>,
     pub shape: Option<Shape>,
@@ -194,7 +198,7 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
     }
 }
 
-/// Whether this is a string of bytes that are no text.
+/// Whether this is a string of bytes, written in base64 as it is not UTF-8.
 fn is_base64(value: &Value) -> bool {
     matches!(&value.kind, Kind::Object(members) if matches!(&members[..], [member] if member.key == "base64"))
 }
@@ -207,7 +211,8 @@ fn holds_text(value: &Value) -> bool {
     }
 }
 
-/// A literal, or an object that has one as its "value", with "dtype", "shape" and the keys of `also`.
+/// Reads a literal: a bare value, or an object with the value as "value" and optionally "dtype" and "shape". The keys in `also` are
+/// allowed too, and left to the caller.
 pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static str]) -> Read<Literal<'v, 'a>> {
     let mut literal = Literal { value, path: path.to_string(), dtype: None, shape: None };
     let Kind::Object(members) = &value.kind else { return Ok(literal) };

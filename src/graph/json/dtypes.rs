@@ -1,10 +1,9 @@
-//! The dtypes that literals take from their context, as TensorFlow's Python takes them: `x * 2` of a float32 `x` is a
-//! product of float32s.
+//! Infers the dtypes of literals from their context, as TensorFlow's Python API does: in `x * 2` with a float32 `x`, 2 is a float32.
 //!
-//! An input's dtype is settled by the op (`axis` of a Split is int32), by an attribute the node states, or by the other
-//! inputs that share its attribute. Where nothing settles it, the attribute's default does if the literals fit it, and
-//! else the literals themselves. What cannot be settled here (an input that names no node, a cycle) is left open:
-//! building the graph finds what is wrong with it.
+//! The dtype of an input follows from the op (`axis` of a Split is int32), from an attribute that the node states, or from the other
+//! inputs that share its attribute. If none of these determine it, it is the default of the attribute if the literals fit that, and
+//! otherwise the dtype that the literals have by themselves. What cannot be inferred (an input that names no node, a cycle) stays
+//! unknown; building the graph reports the error.
 
 use std::collections::HashMap;
 
@@ -15,15 +14,19 @@ use crate::graph::{Attr, Attrs, split_tensor_name};
 use crate::json::{Fault, Path};
 use crate::tensor::{DType, literal};
 
-/// What is known of a node's dtypes.
+/// The dtypes of a node, as far as they are known.
 #[derive(Clone, Default)]
 pub(super) struct Settled {
-    /// Of each input that is a literal.
+    /// By input: the dtype of a literal, if it is known.
     pub inputs: Vec<Option<DType>>,
+    /// Those of the outputs, up to the first that is unknown.
     outputs: Vec<DType>,
 }
 
-/// Settles the literal inputs of every node, in the order of `nodes`.
+/// Infers the dtypes of every node's literal inputs, in the order of `nodes`.
+///
+/// # Errors
+/// A literal that has no dtype: one whose items are of several kinds, say.
 pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
     let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(i, node)| (node.name, i)).collect();
     let mut settled: Vec<Option<Settled>> = vec![None; nodes.len()];
@@ -55,7 +58,7 @@ pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
     Ok(settled.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Whether a loop closes here: its Merge has its dtype from outside.
+/// Whether the node closes a loop. The Merge of the loop has its dtype from its other input, from outside.
 fn leads_back(from: &Draft, to: &OpDef) -> bool {
     matches!(&from.made, Made::Op { op, .. } if op.role.leads_back(to.role))
 }
@@ -118,7 +121,7 @@ fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Se
     Ok(Settled { inputs: dtypes, outputs: output_dtypes(op, &attrs) })
 }
 
-/// The literals of a node whose dtype is the attribute of that name.
+/// The literal inputs whose dtype is the attribute `attr`.
 fn literals_of<'n, 'v, 'a>(
     op: &OpDef,
     attr: &str,
@@ -134,7 +137,7 @@ fn literals_of<'n, 'v, 'a>(
         .collect()
 }
 
-/// The dtype of literals that share an attribute which nothing else settles.
+/// The dtype of literals that share an attribute, if nothing else determines it.
 fn agree(op: &OpDef, attr: &str, literals: &[&Literal]) -> Result<DType, Fault> {
     let fits = |dtype: DType| literals.iter().all(|one| literal::from_json(one.value, Some(dtype), Path::Root).is_ok());
     if let Some(Attr::Type(default)) = op.attr(attr).and_then(|def| def.default.as_ref())
@@ -158,7 +161,7 @@ fn natural(one: &Literal) -> Result<DType, Fault> {
     literal::natural_dtype(one.value, Path::Written(&one.path))
 }
 
-/// The dtype of each output; those after one that is not known are left out.
+/// The dtypes of the outputs, up to the first that is unknown.
 fn output_dtypes(op: &OpDef, attrs: &Attrs) -> Vec<DType> {
     let mut dtypes = Vec::new();
     for arg in &op.outputs {

@@ -1,12 +1,12 @@
-//! A program as a native graph.json.
+//! Writes a program as a native graph.json.
 
 use serde_json::{Map, Value, json};
 
 use crate::graph::{Attr, NodeDef, Program};
 use crate::tensor::{DType, PartialShape, Tensor, render};
 
-/// Writes a program so that [`from_json`](super::from_json) reads the same one. Attributes that begin with `_` are kept
-/// where they hold a bool, a number, a string or a list of these; others of that kind are left out.
+/// Writes a program so that [`from_json`](super::from_json) reads the same one. Of the attributes whose names begin with `_`, those
+/// are written that hold a bool, a number, a string or a list of these, and the others are left out.
 pub fn to_json(program: &Program) -> String {
     let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);
     for (i, node) in program.nodes.iter().enumerate() {
@@ -30,7 +30,7 @@ pub fn to_json(program: &Program) -> String {
     text + "\n}\n"
 }
 
-/// A node, with its keys in the order in which people write them.
+/// A node, its keys in their usual order.
 fn node_text(node: &NodeDef) -> String {
     let (control, inputs): (Vec<&str>, Vec<&str>) =
         node.inputs.iter().map(String::as_str).partition(|input| input.starts_with('^'));
@@ -67,7 +67,7 @@ fn node_text(node: &NodeDef) -> String {
     format!("{{ {} }}", keys.join(", "))
 }
 
-/// A literal with its dtype, and its shape if the lists do not show it.
+/// A literal with its dtype, and with its shape if nested lists cannot express it.
 fn tensor(value: &Tensor) -> Value {
     let mut literal = json!({ "value": render::to_json(value), "dtype": value.dtype().name() });
     if value.is_empty() && value.rank() > 1 {
@@ -77,7 +77,7 @@ fn tensor(value: &Tensor) -> Value {
     literal
 }
 
-/// `None` for what only a stated kind could tell from something else, in an attribute that has none.
+/// The JSON of an attribute; `None` if its name begins with `_` and its kind could not be told from the JSON.
 fn attr(name: &str, value: &Attr) -> Option<Value> {
     let dtype = |dtype: &DType| Value::from(dtype.name());
     let string = |bytes: &Vec<u8>| render::string_to_json(bytes);

@@ -35,7 +35,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The ops of single cases, each in both forms where updates are held to both.
+/// The ops of single cases, each in both forms if updates are held to both.
 fn of_values(named: &mut BTreeSet<String>) {
     for (folder, is_update) in [("tests/data/kernels", false), ("tests/data/updates", true)] {
         for file in files(folder, "json") {

@@ -144,7 +144,7 @@ fn contradictions_name_both_nodes() {
     check("one", false, None);
 }
 
-/// A graph may have nodes that no step can run: a step is refused where it needs one, and a feed takes one's place.
+/// A graph may have nodes that no step can run: a step is refused if it needs one, and a feed takes one's place.
 #[test]
 fn a_node_that_cannot_run_matters_to_who_needs_it() {
     let graph = graph(

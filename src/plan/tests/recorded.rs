@@ -1,4 +1,4 @@
-//! Every recorded session of TensorFlow plans on its own cluster, or is refused where TensorFlow refused to place it: those
+//! Every recorded session of TensorFlow plans on its own cluster, or is refused if TensorFlow refused to place it: those
 //! in `tests/cases`, and all of them in `../shared/corpus` when it is there.
 
 use std::fs;

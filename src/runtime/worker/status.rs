@@ -9,7 +9,7 @@ use crate::memory;
 use crate::protocol::DeviceInfo;
 use crate::protocol::status::{DeviceStatus, LimitStatus, Listed, MAX_LISTED, MemoryStatus, PieceStatus};
 
-/// How long a device's threads may take to say what they hold. One of them takes over within 20 ms where an op takes long.
+/// How long a device's threads may take to say what they hold. One of them takes over within 20 ms if an op takes long.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// A worker at one moment.

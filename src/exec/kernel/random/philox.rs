@@ -1,7 +1,7 @@
 //! Philox 4x32-10 (Salmon et al. 2011): random bits as a function of a key and a counter.
 //!
 //! Ten rounds of a dozen operations. What is more than those is TensorFlow's: how seeds become a key and a counter, how far a
-//! draw leaves the counter, where a generator behind the traits of rand is a stream.
+//! draw moves the counter. The traits of rand know streams only.
 
 /// The bits of one count.
 pub type Bits = [u32; 4];

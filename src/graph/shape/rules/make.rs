@@ -158,7 +158,7 @@ pub(super) fn broadcast_args(call: &Call) -> Option<Vec<Fact>> {
     }
 }
 
-/// The axes to sum over, where either input was broadcast: none if the shapes are equal.
+/// The axes to sum over if either input was broadcast: none if the shapes are equal.
 pub(super) fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
     let same_elements = call.elements(0).is_some_and(|a| call.elements(1) == Some(a) && !a.contains(&Element::Unknown));
     let same_shapes = call.shape_of(0).is_some_and(|of| Some(of) == call.shape_of(1));
