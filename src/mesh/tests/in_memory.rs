@@ -1,5 +1,6 @@
 //! Meshes over a transport without sockets: what is above the transports knows nothing of TCP, TLS or ports.
 
+use super::super::clock::Stopped;
 use super::super::transport::memory::{Memory, Network};
 use super::*;
 
@@ -82,9 +83,10 @@ async fn what_was_sent_survives_a_cut_once_and_in_order() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
-    let network = Arc::new(Network::default());
+    // A node does not wait for long before it takes its task: here it does.
+    let (_clock, network) = (Stopped::here(), Arc::new(Network::default()));
     let mut a = join(&network, "local/0").await.unwrap();
     let stranger = join_with(&network, "", Admission::Key(MeshKey::from_bytes([2; 32]))).await.unwrap();
     assert!(stranger.mesh.cluster().is_empty());
@@ -92,6 +94,7 @@ async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
     assert!(tried.contains("/memory/1") && tried.contains("another mesh key"), "{tried}");
 
     let b = join(&network, "local/1").await.unwrap();
+    a.sees(&["local/0", "local/1"]).await;
     let rival = join(&network, "local/1").await.map(|_| ());
     assert!(matches!(&rival, Err(MeshError::TaskTaken { task, .. }) if task.index == 1), "{rival:?}");
     let (peer, at) = (b.peer().clone(), std::time::Instant::now());
