@@ -161,18 +161,21 @@ async fn one_that_speaks_before_its_hello_is_never_up() {
 async fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
     let network = Arc::new(Network::default());
     let mut node = join(&network, "local/0").await.unwrap();
-    let holder = super::super::Holder {
-        peer: node.peer().clone(),
-        addresses: node.mesh.addresses(),
-        since_unix_ms: node.mesh.roster.own_hello().since_unix_ms,
+    let other = join(&network, "local/1").await.unwrap();
+    assert_eq!(node.up().await, *other.peer());
+    // Whoever comes first has it, and the one who says this claims to come last.
+    let taken = |index: u32, holder: &Someone| {
+        let since_unix_ms = holder.mesh.roster.own_hello().since_unix_ms;
+        let holder = Holder { peer: holder.peer().clone(), addresses: holder.mesh.addresses(), since_unix_ms };
+        Refusal::TaskTaken { task: Task::new("local", index), holder }
     };
-    let task = Task::new("local", 0);
     type Change = Box<dyn FnOnce(&mut Hello)>;
-    let cases: [(Change, Refusal); 4] = [
+    let cases: [(Change, Refusal); 5] = [
         (Box::new(|hello| hello.mesh = "den".into()), Refusal::OtherMesh { mesh: "lab".into() }),
         (Box::new(|hello| hello.mesh = String::new()), Refusal::OtherMesh { mesh: "lab".into() }),
         (Box::new(|hello| hello.version += 1), Refusal::OtherVersion { version: VERSION }),
-        (Box::new(|hello| hello.task = Some(Task::new("local", 0))), Refusal::TaskTaken { task, holder }),
+        (Box::new(|hello| hello.task = Some(Task::new("local", 0))), taken(0, &node)),
+        (Box::new(|hello| hello.task = Some(Task::new("local", 1))), taken(1, &other)),
     ];
     for (change, wanted) in cases {
         let mut member = Raw::connect(&network, &node).await;
@@ -180,7 +183,7 @@ async fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
         assert_eq!(member.rest().await.1, Some(wanted));
     }
     assert!(node.heard.try_recv().is_err(), "none of them was up");
-    assert_eq!(node.mesh.cluster().len(), 1);
+    assert_eq!(node.mesh.cluster().len(), 2);
     assert!(node.mesh.roster.lost().borrow().is_none(), "the node kept its task");
 }
 
