@@ -3,6 +3,7 @@
 //! Pure data. How the messages travel is `mesh`'s business; what they lead to is `worker`'s and `master`'s.
 
 pub mod cluster;
+pub mod constants;
 pub mod event;
 mod flow;
 pub mod inquiry;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use cluster::{Cluster, DeviceInfo, Hello, KnownPeer, Member};
+pub use constants::{Constants, Content};
 pub use flow::Flow;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -25,7 +27,7 @@ use crate::plan::{Piece, Signature, Summary};
 use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Most bytes one message with all its tensors may have. A tensor ends at 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -176,8 +178,9 @@ pub enum ToMaster {
 /// What masters, and other workers, tell a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// Hold these pieces until they are forgotten or the session ends.
-    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)> },
+    /// Hold these pieces until they are forgotten or the session ends; the tensors are those of their constants that the
+    /// worker does not hold for another piece of the session.
+    Register { session: SessionId, isolated: bool, pieces: Vec<(PieceId, Piece)>, constants: Constants },
     /// Run these pieces for these steps, one step after the other; the tensors are the pieces' feeds, piece by piece, the
     /// same for every step.
     Start { pieces: Vec<PieceId>, first: u64, count: u64 },
@@ -206,15 +209,18 @@ pub struct PushedValue {
 /// What a client asks of its master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
+    /// The tensors are the graph's large constants.
     Open {
         session: SessionId,
         graph: Vec<NodeDef>,
         options: SessionOptions,
+        constants: Constants,
     },
-    /// Adds nodes to the session's graph.
+    /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
     Extend {
         session: SessionId,
         nodes: Vec<NodeDef>,
+        constants: Constants,
     },
     /// Plans and registers; the reply's plan is what `Run` names.
     Prepare {
@@ -246,7 +252,7 @@ pub enum Request {
     Close {
         session: SessionId,
     },
-    /// Plans without running: for `meshtf plan`.
+    /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
     Explain {
         graph: Vec<NodeDef>,
         signature: Signature,

@@ -4,6 +4,7 @@
 //! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
 //! dropped.
 
+mod constants;
 pub(crate) mod inquire;
 mod partial;
 
@@ -11,6 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use self::constants::Sent;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
@@ -26,6 +28,8 @@ pub struct Session {
     client: Arc<Client>,
     master: Peer,
     id: SessionId,
+    /// What the master has of its graph's large constants.
+    constants: Sent,
     plans: Mutex<HashMap<Signature, Planned>>,
     /// Held while a plan is asked for, so that those who run the same for the first time ask once.
     preparing: tokio::sync::Mutex<()>,
@@ -89,13 +93,17 @@ impl Session {
             client,
             master,
             id,
+            constants: Sent::default(),
             plans: Mutex::default(),
             preparing: tokio::sync::Mutex::default(),
             lanes: Arc::default(),
             is_open: AtomicBool::new(true),
         };
-        let request = Request::Open { session: id, graph: graph.to_defs(), options };
-        let opened = match session.client.ask(&session.master, request, Vec::new(), None) {
+        let mut graph = graph.to_defs();
+        let (constants, tensors) = session.constants.take_out(&mut graph);
+        let sent = constants.beside.clone();
+        let request = Request::Open { session: id, graph, options, constants };
+        let opened = match session.client.ask(&session.master, request, tensors, None) {
             Ok(asked) => asked.answer().await,
             Err(failure) => Err(failure),
         };
@@ -103,6 +111,7 @@ impl Session {
             *session.is_open.get_mut() = false;
             return Err(failure);
         }
+        session.constants.came(sent);
         Ok(session)
     }
 
@@ -308,9 +317,13 @@ impl Session {
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have added the nodes or may still add them.
-    pub async fn extend(&self, nodes: Vec<NodeDef>) -> Result<()> {
-        let request = Request::Extend { session: self.id, nodes };
-        self.client.ask(&self.master, request, Vec::new(), None)?.answer().await.map(|_| ())
+    pub async fn extend(&self, mut nodes: Vec<NodeDef>) -> Result<()> {
+        let (constants, tensors) = self.constants.take_out(&mut nodes);
+        let sent = constants.beside.clone();
+        let request = Request::Extend { session: self.id, nodes, constants };
+        self.client.ask(&self.master, request, tensors, None)?.answer().await?;
+        self.constants.came(sent);
+        Ok(())
     }
 
     /// Ends the session: waits until the master has let go of it. Dropping a session ends it too, without waiting.
@@ -372,9 +385,14 @@ pub(crate) async fn explain(
     signature: Signature,
     options: SessionOptions,
 ) -> Result<Plan> {
-    let request = Request::Explain { graph: graph.to_defs(), signature, options };
+    let mut nodes = graph.to_defs();
+    constants::leave_out_elements(&mut nodes);
+    let request = Request::Explain { graph: nodes, signature, options };
     match client.ask(master, request, Vec::new(), None)?.answer().await? {
-        (Reply::Explained(plan), _) => Ok(*plan),
+        (Reply::Explained(mut plan), _) => {
+            constants::put_back_elements(&mut plan, graph);
+            Ok(*plan)
+        }
         (other, _) => Err(unexpected(&other)),
     }
 }

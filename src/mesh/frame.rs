@@ -13,7 +13,7 @@ use super::error::{Holder, MeshError};
 use crate::device::{DeviceName, Task};
 use crate::failure::Failure;
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::protocol::{Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToMaster, ToWorker};
+use crate::protocol::{Constants, Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToMaster, ToWorker};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
@@ -307,7 +307,8 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
     {
         return Some(fetched.into());
     }
-    if to_worker(ToWorker::Register { session, isolated: false, pieces: Vec::new() }) {
+    let (pieces, constants) = (Vec::new(), Constants::default());
+    if to_worker(ToWorker::Register { session, isolated: false, pieces, constants }) {
         let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
         return Some(ToMaster::Registered { session, pieces: vec![piece], result: Ok(()) }.into());
     }
@@ -429,7 +430,8 @@ pub(super) mod tests {
             assert_eq!(stand_in(&bytes[PREFIX_BYTES..][..prefix.header_bytes.min(TELLING_BYTES)]), want);
         };
         let (id, session) = (RequestId(u64::MAX), SessionId(1 << 40));
-        let open = Request::Open { session, graph: vec![Default::default(); 9], options: Default::default() };
+        let (graph, options, constants) = (vec![Default::default(); 9], Default::default(), Default::default());
+        let open = Request::Open { session, graph, options, constants };
         let close = ToMaster::Request { id, request: Request::Close { session: SessionId(id.0) } };
         check(ToMaster::Request { id, request: open }.into(), Some(close.into()));
         let piece = |number| {
@@ -445,7 +447,8 @@ pub(super) mod tests {
         };
         let pieces = vec![piece(u32::MAX), piece(3)];
         let registered = ToMaster::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
-        check(ToWorker::Register { session, isolated: true, pieces }.into(), Some(registered.into()));
+        let register = ToWorker::Register { session, isolated: true, pieces, constants: Constants::default() };
+        check(register.into(), Some(registered.into()));
         let fetched = || Some(ToClient::Fetched { id, step: 0 }.into());
         check(ToClient::Fetched { id, step: 7 }.into(), fetched());
         check(ToClient::PartialFetch { id, fetch: 1 }.into(), fetched());

@@ -42,7 +42,9 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::device::Task;
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
+    use crate::protocol::constants::{Constants, Content, Reference};
     use crate::protocol::{Envelope, Request, ToMaster, ToWorker};
+    use crate::tensor::Tensor;
 
     let stamped = |envelope: Envelope| {
         let mut bytes = whole(&envelope);
@@ -57,9 +59,14 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         taken: Taken { frames: 300, bulk: 2 },
         bulk_beyond: vec![4, 5],
     };
-    let messages: [(&str, Envelope); 4] = [
+    let content = Content([7; 32]);
+    let reference = Reference { piece: 0, node: 1, attr: "value".to_owned(), content };
+    let constants = Constants { references: vec![reference], beside: vec![content] };
+    let register = ToWorker::Register { session, isolated: false, pieces: vec![], constants };
+    let messages: [(&str, Envelope); 5] = [
         ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
         ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
+        ("register", Envelope::new(register, vec![Tensor::vector(vec![1i32, 2, 3])])),
         ("request", ToMaster::Request { id: RequestId(7), request }.into()),
         ("values", example()),
     ];

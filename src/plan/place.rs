@@ -15,6 +15,7 @@ use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::graph::op::Role;
 use crate::graph::{Node, NodeId};
 use crate::nearest::nearest;
+use crate::tensor::{DType, Shape, Tensor};
 
 /// Most bytes of a constant that is copied to each device that uses it.
 const MAX_COPIED_BYTES: usize = 64 << 10;
@@ -166,7 +167,10 @@ fn consumers(pruned: &PrunedGraph) -> Vec<Vec<usize>> {
 
 /// Whether a constant is small enough to be copied to each device that uses it, rather than sent in each step.
 fn is_small(node: &Node) -> bool {
-    node.attrs.tensor("value").is_ok_and(|value| value.byte_len() <= MAX_COPIED_BYTES)
+    let fixed = |(dtype, shape): (DType, &Shape)| shape.elements()?.checked_mul(dtype.size()?);
+    let bytes = node.attrs.tensor_type("value").ok().and_then(fixed);
+    let strings = || node.attrs.tensor("value").map_or(usize::MAX, Tensor::byte_len);
+    bytes.unwrap_or_else(strings) <= MAX_COPIED_BYTES
 }
 
 /// Chooses devices.

@@ -100,7 +100,7 @@ mod tests {
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
     use crate::plan::Signature;
-    use crate::protocol::{Reply, SessionOptions};
+    use crate::protocol::{Constants, Reply, SessionOptions};
 
     #[test]
     fn what_ends_something_does_not_overtake_what_begins_it() {
@@ -109,10 +109,11 @@ mod tests {
         let ask = |id, request| Message::from(ToMaster::Request { id, request });
         let failure = || Failure::invalid("");
         let (graph, options) = (Vec::new(), SessionOptions::default());
-        let open = ask(id, Request::Open { session, graph, options });
+        let open = ask(id, Request::Open { session, graph, options, constants: Constants::default() });
         let run = ask(id, Request::Run { session, plan: 1, steps: 1, every: 0, watched: false });
         let start = Message::from(ToWorker::Start { pieces: vec![piece], first: 4, count: 2 });
-        let register = Message::from(ToWorker::Register { session, isolated: false, pieces: Vec::new() });
+        let constants = Constants::default();
+        let register = Message::from(ToWorker::Register { session, isolated: false, pieces: Vec::new(), constants });
         let fetch = ToMaster::PartialFetch { piece, step: 4, place: 0 }.into();
         let (part, step) = (ToClient::PartialFetch { id, fetch: 0 }.into(), ToClient::Fetched { id, step: 1 }.into());
         let pairs: [(&Message, Message); 12] = [

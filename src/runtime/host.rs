@@ -148,9 +148,12 @@ impl Host {
                         answer(ToMaster::Failed { step, failure }.into());
                     }
                 }
+                ToWorker::Register { session, pieces, .. } => {
+                    let pieces = pieces.into_iter().map(|(id, _)| id).collect();
+                    answer(ToMaster::Registered { session, pieces, result: Err(failure) }.into());
+                }
                 // Those come without tensors, but for Push, of which the device was told.
-                ToWorker::Register { .. }
-                | ToWorker::Push { .. }
+                ToWorker::Push { .. }
                 | ToWorker::Abort { .. }
                 | ToWorker::Forget { .. }
                 | ToWorker::Release { .. }

@@ -11,7 +11,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::machine::{About, Ask, Event, Fed, Machine, Nanos, Outgoing, ToPlan};
+use self::machine::{About, Ask, Event, Fed, Machine, Nanos, Outgoing, Stock, ToPlan};
 use self::planner::{Job, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
@@ -22,7 +22,7 @@ use crate::ids::{RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
 use crate::protocol::event::Event as Happened;
 use crate::protocol::status::{LimitStatus, SessionStatus};
-use crate::protocol::{Cluster, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
+use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
@@ -59,6 +59,13 @@ struct State {
     events: Arc<Events>,
     sessions: Sessions,
     started: Instant,
+}
+
+/// Nodes as a client sent them, and what was beside them.
+struct Sent {
+    nodes: Vec<NodeDef>,
+    constants: Constants,
+    tensors: Vec<Tensor>,
 }
 
 impl Master {
@@ -121,7 +128,7 @@ impl Master {
                 | Request::Extend { .. }
                 | Request::Prepare { .. }
                 | Request::Explain { .. }) => {
-                    if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request }) {
+                    if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request, tensors }) {
                         let failure = failure.on_task(&self.state.task.to_string());
                         self.state.reply(from, id, Err(failure));
                     }
@@ -146,7 +153,7 @@ impl Master {
     /// Ends a session at once, whatever of it is being planned.
     fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
         let closed = Failure::new(Code::Cancelled, "the session was closed");
-        let job = Job { client: client.clone(), id, request: Request::Close { session } };
+        let job = Job { client: client.clone(), id, request: Request::Close { session }, tensors: Vec::new() };
         // The planner first: the session's opening, if it was under way, is then either done and seen here, or followed by
         // this job.
         let (given_up, nothing_under_way) = self.planner.end(job);
@@ -322,12 +329,16 @@ impl State {
     }
 
     /// Does what takes long; `None` if the answer comes later.
-    fn plan(&self, client: &Peer, id: RequestId, request: Request) -> Result<Option<Reply>> {
+    fn plan(&self, client: &Peer, id: RequestId, request: Request, tensors: Vec<Tensor>) -> Result<Option<Reply>> {
         match request {
-            Request::Open { session, graph, options } => {
-                self.open(client, session, graph, options).map(|()| Some(Reply::Opened))
+            Request::Open { session, graph, options, constants } => {
+                let sent = Sent { nodes: graph, constants, tensors };
+                self.open(client, session, sent, options).map(|()| Some(Reply::Opened))
             }
-            Request::Extend { session, nodes } => self.extend(client, session, nodes).map(|()| Some(Reply::Extended)),
+            Request::Extend { session, nodes, constants } => {
+                let sent = Sent { nodes, constants, tensors };
+                self.extend(client, session, sent).map(|()| Some(Reply::Extended))
+            }
             Request::Prepare { session, signature } => {
                 self.prepare(client, id, session, signature);
                 Ok(None)
@@ -344,9 +355,12 @@ impl State {
         }
     }
 
-    fn open(&self, client: &Peer, id: SessionId, graph: Vec<NodeDef>, options: SessionOptions) -> Result<()> {
-        let graph = Graph::new(graph)?;
-        let session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
+    fn open(&self, client: &Peer, id: SessionId, sent: Sent, options: SessionOptions) -> Result<()> {
+        let Sent { mut nodes, constants, tensors } = sent;
+        let arrived = Stock::default().put_back(&mut nodes, &constants, tensors)?;
+        let graph = Graph::new(nodes)?;
+        let mut session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
+        session.constants().add(arrived);
         let evicted = self.sessions.insert(Handle::new(session), self.now());
         if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
             let failure = self.sessions.no_session(handle.id);
@@ -356,14 +370,18 @@ impl State {
         Ok(())
     }
 
-    fn extend(&self, client: &Peer, id: SessionId, nodes: Vec<NodeDef>) -> Result<()> {
+    fn extend(&self, client: &Peer, id: SessionId, sent: Sent) -> Result<()> {
         let handle = self.sessions.of(client, id)?;
+        let Sent { mut nodes, constants, tensors } = sent;
+        let arrived = handle.lock().machine.constants().put_back(&mut nodes, &constants, tensors)?;
         loop {
             let graph = Arc::clone(handle.lock().machine.graph());
             let addition = graph.check_addition(nodes.clone())?;
             drop(graph);
             // Another request may have extended the graph in the meantime.
-            if handle.lock().machine.extend(addition) {
+            let mut session = handle.lock();
+            if session.machine.extend(addition) {
+                session.machine.constants().add(arrived);
                 return Ok(());
             }
         }
@@ -424,7 +442,7 @@ impl Work for State {
         let known = |id: &SessionId| self.sessions.find(*id).map_or(0, |handle| handle.lock().machine.graph().len());
         match request {
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
-            Request::Extend { session, nodes } => known(session) + nodes.len(),
+            Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
             Request::Prepare { session, .. } => known(session),
             Request::Run { .. }
             | Request::Feed { .. }
@@ -434,8 +452,8 @@ impl Work for State {
         }
     }
 
-    fn work(&self, Job { client, id, request }: Job) {
-        match self.plan(&client, id, request) {
+    fn work(&self, Job { client, id, request, tensors }: Job) {
+        match self.plan(&client, id, request, tensors) {
             Ok(Some(reply)) => self.reply(&client, id, Ok(reply)),
             Ok(None) => {}
             Err(failure) => self.reply(&client, id, Err(failure)),

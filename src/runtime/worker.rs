@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod by_hand;
+mod constants;
 mod status;
 mod variables;
 
@@ -21,6 +22,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::plan::Piece;
+use crate::protocol::constants::Held;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
@@ -72,6 +74,8 @@ struct WorkerSession {
     master: Peer,
     /// `None` for one that is not compiled yet.
     pieces: HashMap<PieceId, Option<Registered>>,
+    /// The large constants of those, so that they need not come again with the next.
+    constants: Held,
     /// The last step that was asked for.
     last: u64,
     /// Registrations that have not ended.
@@ -80,6 +84,16 @@ struct WorkerSession {
     is_over: bool,
     /// A piece of it was compiled here, and what that made may be there though the piece was forgotten.
     is_used: bool,
+}
+
+/// What a registration is answered that the thread for them does not take.
+fn not_taken(error: TrySendError<Registration>) -> Failure {
+    match error {
+        TrySendError::Full(_) => {
+            Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"))
+        }
+        TrySendError::Disconnected(_) => Failure::new(Code::Unavailable, "the thread that registers pieces is gone"),
+    }
 }
 
 struct Registered {
@@ -145,22 +159,13 @@ impl Worker {
     /// Takes a message that a master or another worker sent.
     pub fn deliver(&self, from: &Peer, message: ToWorker, tensors: Vec<Tensor>) {
         match message {
-            ToWorker::Register { session, isolated, pieces } => {
+            ToWorker::Register { session, isolated, mut pieces, constants } => {
                 let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
+                    let complete = self.state.put_back(session, &mut pieces, &constants, tensors);
                     let registration = Registration { master: from.clone(), session, isolated, pieces };
-                    self.registrar.try_send(registration).map_err(|error| {
-                        self.state.registered(session, &ids);
-                        match error {
-                            TrySendError::Full(_) => {
-                                let why = format!("{REGISTRATIONS} registrations wait already");
-                                Failure::new(Code::ResourceExhausted, why)
-                            }
-                            TrySendError::Disconnected(_) => {
-                                Failure::new(Code::Unavailable, "the thread that registers pieces is gone")
-                            }
-                        }
-                    })
+                    let sent = complete.and_then(|()| self.registrar.try_send(registration).map_err(not_taken));
+                    sent.inspect_err(|_| self.state.registered(session, &ids))
                 });
                 if let Err(failure) = announced {
                     let result = Err(failure.on_task(&self.state.task.to_string()));
@@ -209,10 +214,11 @@ impl Worker {
     /// What is not over yet, for people.
     #[cfg(test)]
     pub fn holds(&self) -> Option<String> {
+        let constants: usize = self.state.sessions().values().map(|session| session.constants.len()).sum();
         let sessions = self.state.sessions().len();
         let devices: Vec<_> = self.state.all_devices().iter().map(|device| device.holds()).collect();
         let is_idle = sessions == 0 && devices.iter().all(|holds| *holds == crate::exec::Holds::default());
-        (!is_idle).then(|| format!("{sessions} sessions as a worker, {devices:?}"))
+        (!is_idle).then(|| format!("{sessions} sessions as a worker with {constants} constants, {devices:?}"))
     }
 
     /// Forgets the sessions of a master that is gone. If it held a task, notes which of the others may have lost values with
@@ -305,6 +311,7 @@ impl State {
         let session = sessions.entry(id).or_insert_with(|| WorkerSession {
             master: master.clone(),
             pieces: HashMap::new(),
+            constants: Held::default(),
             last: 0,
             registering: 0,
             is_over: false,
@@ -330,6 +337,7 @@ impl State {
             for piece in pieces {
                 if session.pieces.get(piece).is_some_and(Option::is_none) {
                     session.pieces.remove(piece);
+                    session.constants.release(&[*piece]);
                 }
             }
             session.registering -= 1;
@@ -403,9 +411,9 @@ impl State {
             let mut sessions = self.sessions();
             for &id in pieces {
                 let session = sessions.get_mut(&id.session).filter(|session| session.master == *master);
-                if let Some(Registered { device, .. }) =
-                    session.and_then(|session| session.pieces.remove(&id)).flatten()
-                {
+                let Some(session) = session else { continue };
+                session.constants.release(&[id]);
+                if let Some(Registered { device, .. }) = session.pieces.remove(&id).flatten() {
                     of_device.push((device, id));
                 }
             }

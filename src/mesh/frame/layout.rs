@@ -1,7 +1,8 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
 use super::*;
-use crate::protocol::{ToClient, ToMaster};
+use crate::protocol::constants::Reference;
+use crate::protocol::{Content, ToClient, ToMaster};
 
 /// The fields of a prefix, as they lie in it.
 #[rustfmt::skip]
@@ -47,6 +48,21 @@ fn every_kind_of_frame_has_its_bytes() {
     ];
     let payload = [0, 0, 0xc0, 0x3f, 0, 0, 0, 0xc0, 1];
     check(tests::whole(&fetched), prefix(0, 20, 9), &header, &payload);
+
+    let content = Content([9; 32]);
+    let reference = Reference { piece: 2, node: 300, attr: "value".to_owned(), content };
+    let constants = Constants { references: vec![reference], beside: vec![content] };
+    let register = ToWorker::Register { session, isolated: true, pieces: vec![], constants };
+    #[rustfmt::skip]
+    let header = [
+        &[4, 0, 1, 1, 0][..],               // to a worker, variant 0: session, isolated, no pieces
+        &[1, 2, 0xac, 2, 5], b"value",      // one reference: piece, node, attribute,
+        &[9; 32],                           // content
+        &[1], &[9; 32],                     // one content beside the message
+        &[1, 2, 1, 2, 0],                   // one tensor: float32, shape [2], no strings
+    ];
+    let register = Envelope::new(register, vec![Tensor::vector(vec![1.5f32, -2.0])]);
+    check(tests::whole(&register), prefix(0, 85, 8), &header.concat(), &payload[..8]);
 
     check(empty_frame(Kind::Ping).to_vec(), prefix(1, 0, 0), &[], &[]);
 

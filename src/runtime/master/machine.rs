@@ -3,12 +3,14 @@
 //! Pure: what happens comes in as an [`Event`] with the time at which it does, and what is to be sent comes out, in the order in
 //! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
 
+mod constants;
 mod plans;
 mod run;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+pub(super) use self::constants::Stock;
 use self::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
 use self::run::Runs;
 pub(super) use self::run::{Ask, Fed};
@@ -18,6 +20,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Addition, Graph};
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
+use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event as Happened;
 use crate::protocol::status::SessionStatus;
 use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions, ToClient, ToWorker};
@@ -84,6 +87,7 @@ pub(super) struct Machine {
     pub id: SessionId,
     pub client: Peer,
     graph: Arc<Graph>,
+    constants: Stock,
     options: SessionOptions,
     plans: Plans,
     runs: Runs,
@@ -116,6 +120,7 @@ impl Machine {
             id,
             client,
             graph: Arc::new(graph),
+            constants: Stock::default(),
             options,
             plans: Plans::new(limits),
             runs: Runs::default(),
@@ -185,6 +190,11 @@ impl Machine {
         &self.graph
     }
 
+    /// The large constants of its graph.
+    pub fn constants(&mut self) -> &mut Stock {
+        &mut self.constants
+    }
+
     /// Adds nodes that were checked against its graph, unless that has changed since; says whether it has. The graph is copied
     /// only if a plan is being made of it.
     #[must_use]
@@ -250,6 +260,7 @@ impl Machine {
 
     fn forget(&mut self, unneeded: Unneeded) {
         for (worker, pieces) in unneeded {
+            self.constants.forgotten(&worker, &pieces);
             self.send(worker, ToWorker::Forget { pieces });
         }
     }
@@ -324,7 +335,7 @@ impl Machine {
             }
             let (part, pieces) = parts.entry(task.clone()).or_insert_with(|| {
                 let (worker, incarnation) = (member.peer.clone(), member.incarnation);
-                (Part { task, worker, incarnation, pieces: Vec::new(), feeds: Vec::new() }, Pieces::new())
+                (Part { task, worker, incarnation, pieces: vec![], feeds: vec![], constants: vec![] }, Pieces::new())
             });
             part.pieces.push(piece_id);
             part.feeds.extend(&piece.feeds);
@@ -337,7 +348,12 @@ impl Machine {
             true => Registration::Ready,
             false => Registration::Waiting { requests: requests.clone(), workers: workers.clone() },
         };
-        let (parts, pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
+        let (mut parts, mut pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
+        let taken: Vec<TakenOut> = pieces.iter_mut().map(|pieces| self.constants.take_out(pieces)).collect();
+        for ((part, pieces), taken) in parts.iter_mut().zip(&pieces).zip(&taken) {
+            let used = taken.references.iter().map(|reference| (pieces[reference.piece as usize].0, reference.content));
+            part.constants = used.collect();
+        }
         let parts = Arc::new(parts);
         let prepared = Prepared {
             parts: Arc::clone(&parts),
@@ -371,9 +387,11 @@ impl Machine {
         if pieces.is_empty() {
             self.prepared(&requests, number);
         }
-        for (part, pieces) in parts.iter().zip(pieces) {
-            let message = ToWorker::Register { session: self.id, isolated: self.options.isolated, pieces };
-            self.send(part.worker.clone(), message);
+        for ((part, pieces), taken) in parts.iter().zip(pieces).zip(taken) {
+            let (constants, tensors) = self.constants.beside(taken, &part.worker);
+            let (session, isolated) = (self.id, self.options.isolated);
+            let message = ToWorker::Register { session, isolated, pieces, constants };
+            self.send(part.worker.clone(), Envelope::new(message, tensors));
         }
         Ok(())
     }
@@ -387,8 +405,10 @@ impl Machine {
             return;
         }
         if let Err(failure) = result {
+            self.constants.lost(worker);
             return self.give_up(number, &failure);
         }
+        plan.parts.iter().filter(|part| part.worker == *worker).for_each(|part| self.constants.registered(part));
         if workers.is_empty() {
             let requests = std::mem::take(requests);
             plan.registration = Registration::Ready;
@@ -431,6 +451,7 @@ impl Machine {
 
     /// `peer` is gone, and what waits for it waits in vain.
     fn lose(&mut self, peer: &Peer, failure: &Failure) {
+        self.constants.lost(peer);
         for run in self.runs.needing(peer) {
             self.fail_run(run, failure);
         }

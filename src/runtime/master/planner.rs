@@ -12,6 +12,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{RequestId, SessionId};
 use crate::lock::lock;
 use crate::protocol::{Peer, Request};
+use crate::tensor::Tensor;
 
 /// Threads that plan. The first takes small graphs only, the others large ones before small ones.
 const PLANNERS: usize = 3;
@@ -31,6 +32,8 @@ pub(in crate::runtime) struct Job {
     pub client: Peer,
     pub id: RequestId,
     pub request: Request,
+    /// What came beside it.
+    pub tensors: Vec<Tensor>,
 }
 
 /// Requests that keep their order: those of one session, or those of one client that belong to none.
@@ -159,7 +162,8 @@ impl Planner {
             queue.clear(&lane);
             if let (Some(session), Some(busy)) = (lane.session, queue.lanes.get_mut(&lane)) {
                 let request = Request::Close { session };
-                busy.jobs.push_back(Job { client: client.clone(), id: NOBODYS, request });
+                let (client, tensors) = (client.clone(), Vec::new());
+                busy.jobs.push_back(Job { client, id: NOBODYS, request, tensors });
                 queue.waiting += 1;
             }
         }
@@ -233,7 +237,7 @@ impl Shared {
     }
 
     fn work(&self, lane: Lane, job: Job) {
-        let Job { client, id, request } = &job;
+        let Job { client, id, request, .. } = &job;
         let (client, id, session) = (client.clone(), *id, session_of(request));
         let work = AssertUnwindSafe(|| self.work.work(job));
         if let Err(panic) = catch_unwind(work) {
@@ -334,13 +338,13 @@ mod tests {
 
     fn job(session: u64, id: u64) -> Job {
         let request = Request::Prepare { session: SessionId(session), signature: Signature::default() };
-        Job { client: Peer::new("client"), id: RequestId(id), request }
+        Job { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
     }
 
     fn explain(id: u64) -> Job {
         let (signature, options) = (Signature::default(), SessionOptions::default());
         let request = Request::Explain { graph: Vec::new(), signature, options };
-        Job { client: Peer::new("client"), id: RequestId(id), request }
+        Job { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
     }
 
     const LARGE: u64 = SMALL_GRAPH as u64 + 1;

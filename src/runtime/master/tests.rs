@@ -1,5 +1,7 @@
 //! A master between scripted workers and clients: what it sends to whom, in which order, and what it lets go of.
 
+mod constants;
+
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Condvar, Mutex};
@@ -9,6 +11,7 @@ use crate::device::DeviceName;
 use crate::failure::Reason;
 use crate::graph::read;
 use crate::ids::{Incarnation, PieceId};
+use crate::plan::Piece;
 use crate::protocol::{DeviceInfo, Envelope, Member, Message, ToWorker};
 use crate::tensor::Tensor;
 
@@ -138,7 +141,7 @@ impl Bench {
     fn open(&mut self, client: &str, session: u64) -> Result<Reply> {
         let graph = Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap().to_defs();
         let (session, options) = (SessionId(session), SessionOptions::default());
-        let id = self.ask(client, Request::Open { session, graph, options }, vec![]);
+        let id = self.ask(client, Request::Open { session, graph, options, constants: Constants::default() }, vec![]);
         loop {
             // Whoever had to go for it may still be sending.
             let (_, Envelope { message, .. }) = self.next();
@@ -380,7 +383,8 @@ fn two_requests_for_one_plan_share_it() {
     let Message::ToWorker(ToWorker::Register { session, pieces, .. }) = message else { panic!("{message:?}") };
     let second = bench.prepare(1, "y0");
     // It is through planning once a third request of the session is.
-    let extended = bench.ask("client", Request::Extend { session, nodes: vec![] }, vec![]);
+    let extended =
+        bench.ask("client", Request::Extend { session, nodes: vec![], constants: Constants::default() }, vec![]);
     assert_eq!(bench.answer().1, extended);
     let pieces = pieces.into_iter().map(|(id, _)| id).collect();
     bench.master.deliver(&peer(&to), ToMaster::Registered { session, pieces, result: Ok(()) }, vec![]);

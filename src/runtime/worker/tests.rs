@@ -1,5 +1,7 @@
 //! A worker with a device and a scripted network: what it holds, for whom, and what it answers.
 
+mod constants;
+
 use std::sync::Condvar;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use crate::exec::HostEngine;
 use crate::graph::{Graph, read};
 use crate::ids::Incarnation;
 use crate::plan::{PlanOptions, Signature, plan};
-use crate::protocol::{Cluster, DeviceInfo, Member, Message};
+use crate::protocol::{Cluster, Constants, DeviceInfo, Member, Message};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -88,6 +90,10 @@ fn id(session: u64, number: u32) -> PieceId {
     PieceId { session: SessionId(session), number }
 }
 
+fn register(session: SessionId, pieces: Vec<(PieceId, Piece)>) -> ToWorker {
+    ToWorker::Register { session, isolated: false, pieces, constants: Constants::default() }
+}
+
 impl Bench {
     fn tell(&self, from: &str, message: ToWorker) {
         self.worker.deliver(&Peer::new(from), message, Vec::new());
@@ -95,7 +101,7 @@ impl Bench {
 
     fn register(&self, from: &str, piece: PieceId) {
         let pieces = vec![(piece, self.piece.clone())];
-        self.tell(from, ToWorker::Register { session: piece.session, isolated: false, pieces });
+        self.tell(from, register(piece.session, pieces));
     }
 
     fn start(&self, from: &str, piece: PieceId, first: u64) {
@@ -181,12 +187,12 @@ fn a_session_is_its_masters_alone() {
     assert_eq!(bench.next().1, Message::from(ToMaster::Done { piece: id(1, 0), step: 1 }));
     // A piece that claims to be of another session than the message is.
     let pieces = vec![(id(2, 0), bench.piece.clone())];
-    bench.tell(MASTER, ToWorker::Register { session: SessionId(1), isolated: false, pieces });
+    bench.tell(MASTER, register(SessionId(1), pieces));
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     assert_eq!(bench.pieces(), 1);
     // Nor does it leave a session behind.
     let pieces = vec![(id(2, 0), bench.piece.clone())];
-    bench.tell(MASTER, ToWorker::Register { session: SessionId(3), isolated: false, pieces });
+    bench.tell(MASTER, register(SessionId(3), pieces));
     assert_eq!(bench.registered().2.unwrap_err().code, Code::PermissionDenied);
     assert_eq!(bench.worker.state.sessions().len(), 1);
 }

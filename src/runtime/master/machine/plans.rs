@@ -12,7 +12,7 @@ use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{Incarnation, PieceId, RequestId};
 use crate::plan::{Signature, Summary};
-use crate::protocol::{Cluster, Peer};
+use crate::protocol::{Cluster, Content, Peer};
 use crate::tensor::{DType, PartialShape, Tensor};
 
 /// Most requests that wait for one plan to be registered.
@@ -64,6 +64,8 @@ pub(super) struct Part {
     pub pieces: Vec<PieceId>,
     /// The signature's feeds that its pieces take, piece by piece.
     pub feeds: Vec<u32>,
+    /// Which of its pieces use which large constants.
+    pub constants: Vec<(PieceId, Content)>,
 }
 
 pub(super) enum Registration {

@@ -1,0 +1,88 @@
+//! The large constants of a session's graph, and which worker holds which of them.
+//!
+//! The master has each once: its graph, the plans made of it and what is sent share the elements.
+
+use std::collections::HashMap;
+
+use super::plans::Part;
+use super::{Peer, Pieces};
+use crate::failure::Result;
+use crate::graph::{Attr, NodeDef};
+use crate::ids::PieceId;
+use crate::protocol::constants::{Held, TakenOut, nodes_of};
+use crate::protocol::{Constants, Content};
+use crate::tensor::Tensor;
+
+#[derive(Default)]
+pub(in super::super) struct Stock {
+    /// All that the client sent. The graph keeps them too, and never loses a node.
+    values: HashMap<Content, Tensor>,
+    /// The attributes of each node that are among them.
+    of_node: HashMap<String, Vec<(String, Content)>>,
+    /// What each worker said that it holds, by what uses it there. A worker reads of new pieces and of those to forget in
+    /// the order in which that was decided here: it holds no less than this when it reads what was sent on its strength.
+    held: HashMap<Peer, Held>,
+}
+
+/// Constants that came with nodes which are not part of the graph yet.
+pub(in super::super) type Arrived = Vec<(String, String, Content, Tensor)>;
+
+impl Stock {
+    /// Gives nodes that the client sent the constants that they lack, and tells which those were.
+    ///
+    /// # Errors
+    /// As [`Constants::put_back`].
+    pub fn put_back(&self, nodes: &mut [NodeDef], constants: &Constants, tensors: Vec<Tensor>) -> Result<Arrived> {
+        constants.put_back(&mut [&mut *nodes], tensors, |content| self.values.get(content).cloned())?;
+        let arrived = constants.references.iter().filter_map(|reference| {
+            let node = nodes.get(reference.node as usize)?;
+            let Some(Attr::Tensor(value)) = node.attrs.get(&reference.attr) else { return None };
+            Some((node.name.clone(), reference.attr.clone(), reference.content, value.clone()))
+        });
+        Ok(arrived.collect())
+    }
+
+    /// These belong to nodes of the graph now.
+    pub fn add(&mut self, arrived: Arrived) {
+        for (node, attr, content, value) in arrived {
+            self.values.insert(content, value);
+            self.of_node.entry(node).or_default().push((attr, content));
+        }
+    }
+
+    /// Takes the constants out of pieces that are to be sent.
+    pub fn take_out(&self, pieces: &mut Pieces) -> TakenOut {
+        TakenOut::of(&mut nodes_of(pieces), |node, attr, _| {
+            let attrs = self.of_node.get(node)?;
+            attrs.iter().find(|(name, _)| name == attr).map(|(_, content)| *content)
+        })
+    }
+
+    /// What a message to a worker says of the constants of its pieces, and those that go beside it: what it does not hold.
+    pub fn beside(&self, taken: TakenOut, worker: &Peer) -> (Constants, Vec<Tensor>) {
+        let held = self.held.get(worker);
+        taken.without(|content| held.is_some_and(|held| held.get(content).is_some()))
+    }
+
+    /// A worker has compiled its part of a plan, and holds what that uses.
+    pub(super) fn registered(&mut self, part: &Part) {
+        let held = self.held.entry(part.worker.clone()).or_default();
+        for (piece, content) in &part.constants {
+            if let Some(value) = self.values.get(content) {
+                held.hold(*content, value, *piece);
+            }
+        }
+    }
+
+    /// A worker is told to forget pieces.
+    pub fn forgotten(&mut self, worker: &Peer, pieces: &[PieceId]) {
+        if let Some(held) = self.held.get_mut(worker) {
+            held.release(pieces);
+        }
+    }
+
+    /// What a worker holds is not known any more: it is gone, or does not hold what it should.
+    pub fn lost(&mut self, worker: &Peer) {
+        self.held.remove(worker);
+    }
+}
