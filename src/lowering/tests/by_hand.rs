@@ -1,0 +1,109 @@
+//! Operations that no file records: what they answer was calculated by hand, or they are refused.
+
+use burn_ir::{
+    BaseOperationIr, CastOpIr, CtcLossBackwardOpIr, DequantizeOpIr, FloatOperationIr, GatherNdOpIr, ModuleOperationIr,
+    OperationIr, QuantizationParametersIr, QuantizeOpIr, ScatterNdOpIr, TensorId, TensorIr,
+};
+use burn_std::quantization::QuantScheme;
+use burn_std::{BoolStore, DType as Burn, IndexingUpdateOp as Update, Shape};
+
+use super::{REFUSED, run};
+use crate::device::Task;
+use crate::exec::BackendChoice;
+use crate::failure::Code;
+use crate::graph::GraphBuilder;
+use crate::local::LocalCluster;
+use crate::lowering::{Lowering, Scalars, name};
+use crate::tensor::Tensor;
+
+const BOOL: Burn = Burn::Bool(BoolStore::Native);
+
+fn ir(id: u64, dtype: Burn, dims: &[usize]) -> TensorIr {
+    TensorIr::uninit(TensorId::new(id), Shape::from(dims.to_vec()), dtype)
+}
+
+#[tokio::test]
+async fn what_is_not_recorded_answers_as_calculated() {
+    let cluster = LocalCluster::start(&[Task::new("local", 0)], BackendChoice::Flex).unwrap();
+    let cast = |from: Burn, to: Burn| CastOpIr { input: ir(0, from, &[3]), out: ir(9, to, &[3]) };
+    let scatter = |dtype: Burn, reduction: Update| ScatterNdOpIr {
+        data: ir(0, dtype, &[3, 2]),
+        indices: ir(1, Burn::I32, &[2, 1]),
+        values: ir(2, dtype, &[2, 2]),
+        reduction,
+        out: ir(9, dtype, &[3, 2]),
+    };
+    let gather =
+        GatherNdOpIr { data: ir(0, BOOL, &[3, 2]), indices: ir(1, Burn::I32, &[2, 2]), out: ir(9, BOOL, &[2]) };
+    let bools = || Tensor::from([[true, false], [false, false], [true, true]]);
+    let rows = || Tensor::from([[2], [1]]);
+    let updates = || Tensor::from([[false, true], [true, true]]);
+    let cases: Vec<(OperationIr, Vec<Tensor>, Tensor)> = vec![
+        (
+            OperationIr::BaseInt(BaseOperationIr::Cast(cast(Burn::I32, Burn::U8))),
+            vec![Tensor::from([1, 258, -1])],
+            Tensor::from([1u8, 2, 255]),
+        ),
+        (
+            OperationIr::BaseBool(BaseOperationIr::Cast(cast(BOOL, Burn::I64))),
+            vec![Tensor::from([true, false, true])],
+            Tensor::from([1i64, 0, 1]),
+        ),
+        (
+            OperationIr::BaseBool(BaseOperationIr::GatherNd(gather)),
+            vec![bools(), Tensor::from([[0, 1], [2, 1]])],
+            Tensor::from([false, true]),
+        ),
+        (
+            OperationIr::BaseBool(BaseOperationIr::ScatterNd(scatter(BOOL, Update::Assign))),
+            vec![bools(), rows(), updates()],
+            Tensor::from([[true, false], [true, true], [false, true]]),
+        ),
+        (
+            OperationIr::BaseBool(BaseOperationIr::ScatterNd(scatter(BOOL, Update::Add))),
+            vec![bools(), rows(), updates()],
+            Tensor::from([[true, false], [true, true], [true, true]]),
+        ),
+    ];
+    for (operation, inputs, wanted) in cases {
+        let inputs: Vec<(TensorId, Tensor)> = (0..).map(TensorId::new).zip(inputs).collect();
+        let got = run(&cluster, std::slice::from_ref(&operation), &inputs, &[TensorId::new(9)], false).await;
+        assert_eq!(got.unwrap(), [wanted], "{}", name(&operation));
+    }
+    // An index beyond its dim fails even where a product is scattered, for which positions are counted through.
+    let product = OperationIr::BaseFloat(BaseOperationIr::ScatterNd(scatter(Burn::F32, Update::Mul)));
+    let data = [Tensor::from([[1f32; 2]; 3]), Tensor::from([[0], [3]]), Tensor::from([[2f32; 2]; 2])];
+    let inputs: Vec<(TensorId, Tensor)> = (0..).map(TensorId::new).zip(data).collect();
+    let failure = run(&cluster, &[product], &inputs, &[TensorId::new(9)], false).await.unwrap_err();
+    assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
+}
+
+#[test]
+fn what_is_not_recorded_is_refused_by_name() {
+    let float = |id| ir(id, Burn::F32, &[4]);
+    let lengths = |id| ir(id, Burn::I32, &[4]);
+    let qparams = QuantizationParametersIr { scales: float(1), global: None };
+    let scheme = QuantScheme::default();
+    let quantize = QuantizeOpIr { tensor: float(0), qparams, scheme, out: ir(9, Burn::QFloat(scheme), &[4]) };
+    let dequantize = DequantizeOpIr { input: ir(0, Burn::QFloat(scheme), &[4]), out: float(9) };
+    let loss = CtcLossBackwardOpIr {
+        log_probs: float(0),
+        targets: lengths(1),
+        input_lengths: lengths(2),
+        target_lengths: lengths(3),
+        grad_loss: float(4),
+        blank: 0,
+        out: float(9),
+    };
+    for operation in [
+        OperationIr::Float(Burn::F32, FloatOperationIr::Quantize(quantize)),
+        OperationIr::Float(Burn::F32, FloatOperationIr::Dequantize(dequantize)),
+        OperationIr::Module(ModuleOperationIr::CtcLossBackward(loss)),
+    ] {
+        let name = name(&operation);
+        assert!(REFUSED.contains(&name.as_str()), "{name}");
+        let mut graph = GraphBuilder::new();
+        let failure = Lowering::new(&mut graph, Scalars::Constant).operation(&operation).unwrap_err();
+        assert!(failure.code == Code::Unimplemented && failure.message.contains(&name), "{failure}");
+    }
+}
