@@ -198,3 +198,61 @@ fn info(task: &Task, offer: &Offer) -> DeviceInfo {
     let name = task.device(offer.kind, offer.index);
     DeviceInfo { name, backend: offer.backend.to_owned(), description: offer.description.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::device::DeviceKind;
+    use crate::failure::Code;
+    use crate::ids::{PieceId, RequestId, SessionId};
+    use crate::plan::{Mode, Piece};
+    use crate::protocol::{Cluster, Constants, SessionOptions};
+
+    /// Keeps what is sent.
+    #[derive(Default)]
+    struct Sent(Mutex<Vec<(Peer, Message)>>);
+
+    impl Router for Sent {
+        fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+            self.0.lock().unwrap().push((to.clone(), envelope.message));
+            Ok(())
+        }
+
+        fn cluster(&self) -> Arc<Cluster> {
+            Arc::default()
+        }
+    }
+
+    #[test]
+    fn who_sent_constants_that_there_is_no_memory_for_is_told() {
+        let task = Task::new("t", 0);
+        let sent = Arc::new(Sent::default());
+        let router: Arc<dyn Router> = sent.clone();
+        let host = Host::new(Some(&task), &router, Resources::new());
+        let (id, session, constants) = (RequestId(3), SessionId(1), Constants::default());
+        let device = task.device(DeviceKind::Cpu, 0);
+        let (nodes, frames, feeds, fetches) = (vec![], vec![], vec![], vec![]);
+        let piece = Piece { device, nodes, frames, feeds, fetches, mode: Mode::Whole };
+        let ids = [0, 1].map(|number| PieceId { session, number });
+        let pieces = ids.iter().map(|&id| (id, piece.clone())).collect();
+        let open =
+            Request::Open { session, graph: vec![], options: SessionOptions::default(), constants: constants.clone() };
+        let failure = Failure::new(Code::ResourceExhausted, "this takes 2 GB");
+        let expected = failure.clone().on_task("/job:t/task:0");
+        let refused: [(Message, Message); 2] = [
+            (
+                ToWorker::Register { session, isolated: false, pieces, constants }.into(),
+                ToMaster::Registered { session, pieces: ids.to_vec(), result: Err(expected.clone()) }.into(),
+            ),
+            (ToMaster::Request { id, request: open }.into(), ToClient::Reply { id, result: Err(expected) }.into()),
+        ];
+        let from = Peer::new("sender");
+        for (message, answer) in refused {
+            let message = Message::Refused { message: Box::new(message), failure: failure.clone() };
+            host.deliver(&from, message.into());
+            assert_eq!(sent.0.lock().unwrap().pop(), Some((from.clone(), answer)));
+        }
+    }
+}
