@@ -7,6 +7,7 @@ use serde_json::json;
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
+use crate::device::DeviceName;
 use crate::mesh::is_loopback;
 use crate::protocol::{Cluster, Member};
 
@@ -21,6 +22,7 @@ Examples:
   meshtf ps --json | jq -r '.[].task'
   meshtf ps --peer 10.0.0.7:4001
 
+INDEX is that of a device for burn programs that connect now (`meshtf node --burn`).
 Below the list are tasks that cannot reach each other, if there are any: steps
 that need both fail.")]
 pub struct Args {
@@ -49,7 +51,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
     if args.json {
         output::json_value(&members.iter().map(|member| as_json(member, &cluster)).collect())?;
     } else {
-        output::line(&members_table(&members))?;
+        output::line(&members_table(&members, &cluster))?;
         for (from, to) in cluster.apart() {
             output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
         }
@@ -65,6 +67,7 @@ fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
         .iter()
         .map(|device| {
             json!({
+                "index": index(&device.name, cluster),
                 "name": device.name.to_string(),
                 "backend": device.backend,
                 "description": device.description,
@@ -82,7 +85,12 @@ fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
     })
 }
 
-fn members_table(members: &[&Member]) -> String {
+/// The index by which a burn program that connects now knows a device.
+fn index(device: &DeviceName, cluster: &Cluster) -> Option<usize> {
+    cluster.devices().iter().position(|name| name == device)
+}
+
+fn members_table(members: &[&Member], cluster: &Cluster) -> String {
     let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
@@ -91,15 +99,17 @@ fn members_table(members: &[&Member]) -> String {
                 format!("{}:{} {} ({})", device.name.kind.name(), device.name.index, device.backend, device.description)
             })
             .collect();
+        let indices = member.devices.iter().filter_map(|device| index(&device.name, cluster));
         vec![
             member.task.short(),
+            indices.map(|index| index.to_string()).collect::<Vec<_>>().join("\n"),
             devices.join("\n"),
             addresses(member).join("\n"),
             up_for(member.since_unix_ms),
             short_peer(member.peer.as_str()),
         ]
     };
-    table::table(&["TASK", "DEVICES", "ADDRESSES", "UP", "PEER"], members.iter().map(row))
+    table::table(&["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "PEER"], members.iter().map(row))
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on

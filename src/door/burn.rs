@@ -134,8 +134,7 @@ impl Serving {
 
     /// The devices of the mesh by their index at this door.
     fn devices(&self) -> Vec<DeviceName> {
-        let mut now = self.node.cluster().devices();
-        now.sort();
+        let now = self.node.cluster().devices();
         let mut programs = lock(&self.programs);
         if programs.all.is_empty() {
             programs.devices = now;
