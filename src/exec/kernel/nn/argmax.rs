@@ -174,7 +174,7 @@ mod tests {
             let case = json!({"op": "MaxPoolWithArgmax", "attrs": {
                 "ksize": [1, 4, 3, 1], "strides": [1, 1, 2, 1], "padding": "SAME", "include_batch_in_index": in_batch,
             }});
-            let mut kernel = with_node(&case, &[input.clone()], compile).unwrap().unwrap();
+            let mut kernel = with_node(&case, std::slice::from_ref(&input), compile).unwrap().unwrap();
             let outputs = kernel(smallvec![input.clone()]).unwrap();
             let (values, indices) = (outputs[0].slice::<f32>().unwrap(), outputs[1].slice::<i64>().unwrap());
             // One is added above and two below; the columns have one on the right.

@@ -104,7 +104,7 @@ mod tests {
             let case = json!({"op": "ExtractImagePatches", "attrs": {
                 "ksizes": [1, 3, 3, 1], "strides": [1, 1, 1, 1], "rates": [1, rate, rate, 1], "padding": "SAME",
             }});
-            let mut kernel = with_node(&case, &[images.clone()], compile).unwrap().unwrap();
+            let mut kernel = with_node(&case, std::slice::from_ref(&images), compile).unwrap().unwrap();
             let answer = kernel(smallvec::smallvec![images.clone()]).unwrap().remove(0);
             assert_eq!(answer.dims(), [batch, height, width, 9 * channels]);
             for (at, &got) in answer.slice::<i32>().unwrap().iter().enumerate() {
