@@ -27,7 +27,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "MaxPool" => pool::max_pool,
         "AvgPool" => pool::avg_pool,
         "AvgPoolGrad" => pool::avg_pool_grad,
-        "MaxPoolGrad" if B::REMOTE => pool::max_pool_grad,
+        // If the channels come first, the host would reorder each tensor.
+        "MaxPoolGrad" if B::REMOTE || node.attrs.str("data_format")? == "NCHW" => pool::max_pool_grad,
         _ => return Ok(None),
     };
     let Some(window) = Window::read(node.attrs)? else { return Ok(None) };

@@ -2,7 +2,7 @@
 //! there.
 
 use super::Body;
-use super::array::{Array, Part, done};
+use super::array::{Array, Part, done, host_scalar};
 use super::memory::Backing;
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
@@ -86,7 +86,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }),
         "ConcatV2" => concat(),
         "Pack" => pack(node.attrs.int("axis")?),
-        "Pad" if node.inputs[0].is_float() => padded(),
+        "Pad" | "PadV2" if node.inputs[0].is_float() => padded(),
         "GatherV2" => gather(node.attrs.int("batch_dims").unwrap_or(0)),
         "ZerosLike" if B::REMOTE && node.inputs[0].is_float() => Box::new(|site, inputs| {
             let Value::Device(x) = &inputs[0] else { return Ok(EngineOutcome::Declined(inputs)) };
@@ -359,10 +359,11 @@ fn pack<B: Backing>(along: i64) -> Body<B> {
     })
 }
 
-/// Pads with zeros; the second input has the number before and after each dimension.
+/// Pads with zeros, or with the third input; the second has the number before and after each dimension.
 fn padded<B: Backing>() -> Body<B> {
-    Box::new(|site, inputs| {
-        let (Value::Device(x), Value::Host(paddings)) = (&inputs[0], &inputs[1]) else {
+    Box::new(|site, mut inputs| {
+        let value = inputs.get(2).map_or(Some(0.0), host_scalar);
+        let (Value::Device(x), Value::Host(paddings), Some(value)) = (&inputs[0], &inputs[1], value) else {
             return Ok(EngineOutcome::Declined(inputs));
         };
         let rank = x.shape.rank();
@@ -373,8 +374,9 @@ fn padded<B: Backing>() -> Body<B> {
         let sides: Vec<(usize, usize)> = paddings.chunks(2).map(|side| (side[0] as usize, side[1] as usize)).collect();
         let shape: Shape = x.shape.dims().iter().zip(&sides).map(|(size, side)| side.0 + size + side.1).collect();
         shape.checked_elements(x.dtype)?;
+        inputs.truncate(1);
         let [x] = super::elementwise::arrays(site, inputs)?;
-        done(x.padded(site, &sides, 0.0)?)
+        done(x.padded(site, &sides, value)?)
     })
 }
 

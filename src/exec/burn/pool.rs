@@ -12,10 +12,12 @@ use crate::tensor::{DType, Shape};
 /// A pool whose shapes match: its padding, and the shape of the result.
 fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
-    if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) {
+    let (padding, answer) = window.over(space, window.size)?;
+    // A window that lies in explicit padding alone has no greatest element: the host knows what TensorFlow answers.
+    let beyond = |i: usize| padding[i].0 >= window.size[i] || padding[i].1 >= window.size[i];
+    if space.contains(&0) || matches!(window.padding, Padding::Explicit(_)) && (beyond(0) || beyond(1)) {
         return None;
     }
-    let (padding, answer) = window.over(space, window.size)?;
     let padded = [0, 1].map(|i| space[i].saturating_add(padding[i].0).saturating_add(padding[i].1));
     let (padded, answer) = (window.shape(batch, padded, channels), window.shape(batch, answer, channels));
     (padded.is_allowed(dtype) && answer.is_allowed(dtype)).then_some((padding, answer))
@@ -92,22 +94,25 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
         return Ok(EngineOutcome::Declined(inputs));
     }
     let [image, _, gradient] = arrays(site, inputs)?;
-    let image = window.enter(image);
+    let (image, gradient) = (window.enter(image), window.enter(gradient));
     let (shape, dtype) = (image.shape.clone(), image.dtype);
-    let (image, sides) = evened(site, image, padding)?;
-    let (size, stride, gradient) = (window.size, window.stride, window.enter(gradient));
-    let index = burn_backend::IntDType::I32;
-    let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
-    let padded = image.shape.clone();
-    let raw =
-        B::max_pool2d_with_indices_backward(image.raw, size, stride, sides, [1, 1], false, gradient.raw, found.indices);
-    let whole = Array::<B> { raw: raw.x_grad, dtype, shape: padded.clone(), home: Home::default() };
-    let inner = if padded == shape {
-        whole
-    } else {
-        whole.narrow(2, padding[0].0, shape.dims()[2]).narrow(3, padding[1].0, shape.dims()[3])
-    };
-    done(window.leave(inner))
+    let (size, stride) = (window.size, window.stride);
+    let raw = by_images(window, site, dtype, shape.clone(), |planes| {
+        let (image, sides) = evened(site, planes.of(&image), padding)?;
+        let (padded, gradient) = (image.shape.clone(), planes.of(&gradient));
+        let index = burn_backend::IntDType::I32;
+        let found = B::max_pool2d_with_indices(image.raw.clone(), size, stride, sides, [1, 1], false, index);
+        let (image, indices) = (image.raw, found.indices);
+        let back =
+            B::max_pool2d_with_indices_backward(image, size, stride, sides, [1, 1], false, gradient.raw, indices);
+        let whole = Array::<B> { raw: back.x_grad, dtype, shape: padded.clone(), home: Home::default() };
+        if padded.dims()[2..] == shape.dims()[2..] {
+            return Ok(whole.raw);
+        }
+        let inner = whole.narrow(2, padding[0].0, shape.dims()[2]).narrow(3, padding[1].0, shape.dims()[3]);
+        Ok(inner.raw)
+    })?;
+    done(window.leave(Array::<B> { raw, dtype, shape, home: Home::default() }))
 }
 
 pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
