@@ -35,6 +35,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{GraphBuilder, Output};
 use crate::tensor::DType;
 
+use module::Pooled;
 use values::name;
 pub use values::{data, dtype, scalar_tensor, tensor};
 
@@ -52,6 +53,8 @@ pub struct Lowering<'g> {
     placeholders: Vec<Output>,
     /// How many operations that draw random numbers there were.
     random: usize,
+    /// Max pools, by the tensor of their indices.
+    pooled: HashMap<TensorId, Pooled>,
 }
 
 /// What the scalars of the operations stand for.
@@ -91,7 +94,15 @@ pub enum FedValue {
 impl<'g> Lowering<'g> {
     /// Starts to lower into a graph.
     pub fn new(graph: &'g mut GraphBuilder, scalars: Scalars<'g>) -> Self {
-        Lowering { graph, values: HashMap::new(), scalars, fed: Vec::new(), placeholders: Vec::new(), random: 0 }
+        Lowering {
+            graph,
+            values: HashMap::new(),
+            scalars,
+            fed: Vec::new(),
+            placeholders: Vec::new(),
+            random: 0,
+            pooled: HashMap::new(),
+        }
     }
 
     /// Says where the value of a tensor stands that no operation makes.

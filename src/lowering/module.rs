@@ -14,6 +14,7 @@ use super::{Lowering, refused};
 use crate::failure::Result;
 use conv::Convolution;
 use pool::Pool;
+pub(super) use pool::Pooled;
 
 /// The tensors of a convolution and how it moves, of an operation that has them.
 macro_rules! convolution {
@@ -94,8 +95,12 @@ impl Lowering<'_> {
             Op::MaxPool2dWithIndices(op) => {
                 self.max_pool_with_indices(&op.x, &pool!(plane op dilated), [&op.out, &op.out_indices])
             }
-            Op::MaxPool1dWithIndicesBackward(op) => self.max_pool_backward(&op.x, &op.grad, &op.indices, &op.out),
-            Op::MaxPool2dWithIndicesBackward(op) => self.max_pool_backward(&op.x, &op.grad, &op.indices, &op.out),
+            Op::MaxPool1dWithIndicesBackward(op) => {
+                self.max_pool_backward([&op.x, &op.grad, &op.indices], &pool!(line op dilated), &op.out)
+            }
+            Op::MaxPool2dWithIndicesBackward(op) => {
+                self.max_pool_backward([&op.x, &op.grad, &op.indices], &pool!(plane op dilated), &op.out)
+            }
 
             Op::AdaptiveAvgPool1d(op) => self.adaptive_avg_pool(&op.x, &op.out),
             Op::AdaptiveAvgPool2d(op) => self.adaptive_avg_pool(&op.x, &op.out),

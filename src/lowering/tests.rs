@@ -5,6 +5,7 @@
 //! them fed.
 
 mod by_hand;
+mod pools;
 mod random;
 mod variants;
 

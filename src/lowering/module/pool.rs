@@ -14,11 +14,24 @@ use crate::lowering::values::dtype;
 use crate::tensor::{DType, Numeric, Tensor, with_float};
 
 /// A window that moves over an image, in rows and columns.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pool {
     pub size: [usize; 2],
     pub stride: [usize; 2],
     pub padding: [usize; 2],
     pub dilation: [usize; 2],
+}
+
+/// A max pool that was lowered: what the op of its gradient takes.
+#[derive(Debug)]
+pub(in crate::lowering) struct Pooled {
+    pool: Pool,
+    /// What burn's operation read.
+    x: Output,
+    /// The greatest elements, with two places.
+    values: Output,
+    /// Their indices, as burn's operation made them.
+    indices: Output,
 }
 
 /// The rows and columns of an image, of what the pool makes of it, and of the image with what is put around it.
@@ -65,6 +78,17 @@ impl Pool {
         let mut attrs = vec![("ksize", outer(self.size)), ("strides", outer(self.stride))];
         if !channels_last {
             attrs.push(("data_format", "NCHW".into()));
+        }
+        attrs
+    }
+
+    /// The attributes of MaxPool and its gradient.
+    fn attrs_of_max(&self, fit: &Fit) -> Vec<(&'static str, Attr)> {
+        let mut attrs = self.attrs(false);
+        attrs.push(("padding", if fit.is_padded() { "EXPLICIT" } else { "VALID" }.into()));
+        if fit.is_padded() {
+            let sides = fit.sides.iter().flat_map(|side| [side.0 as i64, side.1 as i64]);
+            attrs.push(("explicit_paddings", [0; 4].into_iter().chain(sides).collect::<Vec<i64>>().into()));
         }
         attrs
     }
@@ -117,13 +141,7 @@ impl Lowering<'_> {
         let (image, dims) = self.lifted(x)?;
         let fit = pool.over(&dims, &lifted(&out.shape))?;
         let answer = if pool.dilation == [1, 1] {
-            let sides = fit.sides.iter().flat_map(|side| [side.0 as i64, side.1 as i64]);
-            let mut attrs = pool.attrs(false);
-            attrs.push(("padding", if fit.is_padded() { "EXPLICIT" } else { "VALID" }.into()));
-            if fit.is_padded() {
-                attrs.push(("explicit_paddings", [0; 4].into_iter().chain(sides).collect::<Vec<i64>>().into()));
-            }
-            self.node_with("MaxPool", [image.into()], &attrs)?
+            self.node_with("MaxPool", [image.into()], &pool.attrs_of_max(&fit))?
         } else {
             let image = self.padded(image, &fit, f64::NEG_INFINITY, dtype(x.dtype)?)?;
             let windows = self.windows(image, pool.places(&fit))?;
@@ -141,39 +159,51 @@ impl Lowering<'_> {
         let (image, dims) = self.lifted(x)?;
         let answer = lifted(&out.shape);
         let fit = pool.over(&dims, &answer)?;
-        let image = self.padded(image, &fit, f64::NEG_INFINITY, dtype(x.dtype)?)?;
+        let of = dtype(x.dtype)?;
         let (values, found) = if pool.dilation == [1, 1] {
-            self.greatest(image, pool, &fit, dims[0] * dims[1])?
+            let values = self.node_with("MaxPool", [image.into()], &pool.attrs_of_max(&fit))?;
+            (values, self.greatest(image, pool, &fit, of, &answer)?)
         } else {
-            self.greatest_apart(image, pool, &fit, &answer)?
+            self.greatest_apart(image, pool, &fit, of, &answer)?
         };
-        let one_plane_each = [dims[0] * dims[1], fit.answer[0], fit.answer[1], 1];
-        let values = self.reshape(values, &one_plane_each, &answer)?;
         self.write_lifted(out, values)?;
-        let to = dtype(out_indices.dtype)?;
-        let found = self.cast(found, DType::I64, to)?;
-        let found = self.reshape(found, &one_plane_each, &out_indices.shape)?;
+        let found = self.cast(found, DType::I64, dtype(out_indices.dtype)?)?;
+        let found = self.reshape(found, &answer, &out_indices.shape)?;
+        if pool.dilation == [1, 1] {
+            let pooled = Pooled { pool: pool.clone(), x: self.read(x)?, values, indices: found };
+            self.pooled.insert(out_indices.id, pooled);
+        }
         self.write(out_indices, found)
     }
 
-    /// The greatest elements, and their indices in int64, of planes as images of one channel.
-    fn greatest(&mut self, image: Output, pool: &Pool, fit: &Fit, planes: usize) -> Result<(Output, Output)> {
-        let [height, width] = fit.padded();
+    /// The indices of the greatest elements, in int64: each plane is an image of one channel here. If the gradient is in the same
+    /// graph, nobody asks for them.
+    fn greatest(&mut self, image: Output, pool: &Pool, fit: &Fit, of: DType, answer: &[usize]) -> Result<Output> {
+        let image = self.padded(image, fit, f64::NEG_INFINITY, of)?;
+        let ([height, width], planes) = (fit.padded(), answer[0] * answer[1]);
         let image = self.node("Reshape", [image.into(), sizes(&[planes, height, width, 1])?])?;
         let mut attrs = pool.attrs(true);
         attrs.push(("padding", "VALID".into()));
-        let values = self.node_with("MaxPoolWithArgmax", [image.into()], &attrs)?;
-        let found = values.port(1);
+        let found = self.node_with("MaxPoolWithArgmax", [image.into()], &attrs)?.port(1);
+        let found = self.reshape(found, &[planes, fit.answer[0], fit.answer[1], 1], answer)?;
         if !fit.is_padded() {
-            return Ok((values, found));
+            return Ok(found);
         }
         let inner = (0..height).flat_map(|y| (0..width).map(move |x| [y, x])).map(|at| fit.inner_index(at));
         let inner = Input::Value(integers(inner, DType::I64)?);
-        Ok((values, self.node("GatherV2", [inner, found.into(), axis(0)?])?))
+        self.node("GatherV2", [inner, found.into(), axis(0)?])
     }
 
-    /// The same for a window whose elements are apart.
-    fn greatest_apart(&mut self, image: Output, pool: &Pool, fit: &Fit, answer: &[usize]) -> Result<(Output, Output)> {
+    /// The greatest elements and their indices, in int64, for a window whose elements are apart.
+    fn greatest_apart(
+        &mut self,
+        image: Output,
+        pool: &Pool,
+        fit: &Fit,
+        of: DType,
+        answer: &[usize],
+    ) -> Result<(Output, Output)> {
+        let image = self.padded(image, fit, f64::NEG_INFINITY, of)?;
         let windows = self.windows(image, pool.places(fit))?;
         let windows = self.transpose(windows, &[0, 1, 3, 5, 2, 4])?;
         let ([rows, columns], [height, width]) = (fit.answer, pool.size);
@@ -194,14 +224,27 @@ impl Lowering<'_> {
         Ok((values, self.node("GatherV2", [element, place.into(), axis(0)?])?))
     }
 
-    /// Each element of the gradient is added to the element of the image that its index names.
+    /// The gradient goes to the greatest elements.
     pub(super) fn max_pool_backward(
         &mut self,
-        x: &TensorIr,
-        gradient: &TensorIr,
-        indices: &TensorIr,
+        [x, gradient, indices]: [&TensorIr; 3],
+        pool: &Pool,
         out: &TensorIr,
     ) -> Result<()> {
+        let read = (self.read(x)?, self.read(indices)?);
+        let same = self.pooled.get(&indices.id).filter(|made| (made.x, made.indices) == read && made.pool == *pool);
+        let Some(values) = same.map(|made| made.values) else {
+            return self.max_pool_backward_by_indices([x, gradient, indices], out);
+        };
+        let ((image, dims), (value, from)) = (self.lifted(x)?, self.lifted(gradient)?);
+        let fit = pool.over(&dims, &from)?;
+        let inputs: [Input; 3] = [image.into(), values.into(), value.into()];
+        let answer = self.node_with("MaxPoolGrad", inputs, &pool.attrs_of_max(&fit))?;
+        self.write_lifted(out, answer)
+    }
+
+    /// Each element of the gradient is added to the element of the image that its index names.
+    fn max_pool_backward_by_indices(&mut self, [x, gradient, indices]: [&TensorIr; 3], out: &TensorIr) -> Result<()> {
         let (dims, from) = (lifted(&x.shape), lifted(&gradient.shape));
         let (&[batch, channels, height, width], &[_, _, rows, columns]) = (&dims[..], &from[..]) else {
             return Err(Failure::invalid(format!("no pool makes {:?} into {:?}", &x.shape[..], &gradient.shape[..])));

@@ -233,3 +233,33 @@ fn even(image: &[usize], answer: &[usize]) -> Result<Option<Pool>> {
     let size = [height / rows, width / columns];
     Ok(Some(Pool { size, stride: size, padding: [0, 0], dilation: [1, 1] }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_resized_by_matrices() {
+        use InterpolateModeIr::{Bicubic, Bilinear, Lanczos3, Nearest, NearestExact};
+        let check = |matrix: Matrix, wanted: &[&[f64]]| {
+            let rows: Vec<&[f64]> = matrix.values.chunks(matrix.columns).collect();
+            let close = |row: &[f64], wanted: &[f64]| row.iter().zip(wanted).all(|(x, y)| (x - y).abs() < 1e-6);
+            assert!(rows.len() == wanted.len() && rows.iter().zip(wanted).all(|(x, y)| close(x, y)), "{rows:?}");
+        };
+        let resized = |mode, from, to, corners| Matrix::interpolation(&mode, from, to, corners).unwrap();
+        check(resized(Nearest, 4, 2, false), &[&[1.0, 0.0, 0.0, 0.0], &[0.0, 0.0, 1.0, 0.0]]);
+        check(resized(NearestExact, 4, 2, false), &[&[0.0, 1.0, 0.0, 0.0], &[0.0, 0.0, 0.0, 1.0]]);
+        check(resized(Bilinear, 2, 4, false), &[&[1.0, 0.0], &[0.75, 0.25], &[0.25, 0.75], &[0.0, 1.0]]);
+        check(resized(Bilinear, 2, 3, true), &[&[1.0, 0.0], &[0.5, 0.5], &[0.0, 1.0]]);
+        // Halfway between two elements: (-3, 19, 19, -3)/32.
+        check(resized(Bicubic, 4, 1, false), &[&[-0.09375, 0.59375, 0.59375, -0.09375]]);
+        // sinc(1/2)·sinc(1/6) is -9/2 of sinc(3/2)·sinc(1/2); what lies outside does not count.
+        check(resized(Lanczos3, 4, 1, false), &[&[-1.0 / 7.0, 9.0 / 14.0, 9.0 / 14.0, -1.0 / 7.0]]);
+        check(
+            Matrix::means(5, 3).unwrap(),
+            &[&[0.5, 0.5, 0.0, 0.0, 0.0], &[0.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 0.0], &[0.0, 0.0, 0.0, 0.5, 0.5]],
+        );
+        check(Matrix::means(3, 1).unwrap().transposed(), &[&[1.0 / 3.0], &[1.0 / 3.0], &[1.0 / 3.0]]);
+        assert!(Matrix::zeros(1 << 12, 1 << 11).is_err());
+    }
+}
