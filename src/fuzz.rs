@@ -18,6 +18,8 @@ pub struct Target {
 
 /// All kinds of input, by their names in `fuzz/Cargo.toml` and `fuzz/seeds/`.
 pub const TARGETS: &[Target] = &[
+    #[cfg(feature = "node")]
+    Target { name: "burn_message", run: crate::door::burn::fuzz::message },
     Target { name: "checkpoint_index", run: crate::checkpoint::fuzz::index },
     Target { name: "checkpoint_part", run: crate::checkpoint::fuzz::part },
     Target { name: "checkpoint_pattern", run: |bytes| text(bytes, crate::checkpoint::fuzz::pattern) },

@@ -24,7 +24,7 @@ mod module;
 mod numeric;
 mod random;
 #[cfg(all(test, feature = "node"))]
-mod tests;
+pub(crate) mod tests;
 mod values;
 
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ use crate::graph::{GraphBuilder, Output};
 use crate::tensor::DType;
 
 use module::Pooled;
-use values::name;
+pub(crate) use values::name;
 pub use values::{data, dtype, scalar_tensor, tensor};
 
 /// Adds to a graph what operations of burn compute, one after another.

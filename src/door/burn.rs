@@ -5,6 +5,8 @@
 //! the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this machine only, and
 //! to others only with a token.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod graph;
 mod http;
 mod message;
@@ -150,7 +152,7 @@ impl Serving {
         self: &Arc<Self>,
         client: Client,
         device: u32,
-        replies: mpsc::UnboundedSender<TaskResponse>,
+        replies: mpsc::Sender<TaskResponse>,
     ) -> Option<(Arc<Running>, SessionNo)> {
         let mut programs = lock(&self.programs);
         // A program has one session for each device: a second one is another program's, unless the system says whose it is.

@@ -110,13 +110,19 @@ fn every_target_reads_an_example() {
 /// current one.
 #[test]
 fn examples_have_the_current_form() {
-    let mut all: Vec<_> =
-        crate::checkpoint::fuzz::examples().into_iter().map(|(name, bytes)| ("checkpoint_part", name, bytes)).collect();
+    let mut all: Vec<_> = crate::checkpoint::fuzz::examples()
+        .into_iter()
+        .map(|(name, bytes)| ("checkpoint_part", name.to_string(), bytes))
+        .collect();
     #[cfg(feature = "node")]
-    all.extend(crate::mesh::fuzz::examples());
+    all.extend(
+        crate::mesh::fuzz::examples().into_iter().map(|(target, name, bytes)| (target, name.to_string(), bytes)),
+    );
+    #[cfg(feature = "node")]
+    all.extend(crate::door::burn::fuzz::examples());
     for (target, name, bytes) in all.drain(..) {
         assert!(run(target, &bytes), "{target} cannot read its {name}");
-        let file = folder("seeds").join(target).join(name);
+        let file = folder("seeds").join(target).join(&name);
         if std::env::var_os("MESHTF_WRITE_SEEDS").is_some() {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, &bytes).unwrap();

@@ -179,6 +179,11 @@ fn every_operation_is_recorded_or_accounted_for() {
     assert!(missing.is_empty(), "neither recorded nor accounted for: {missing:?}");
 }
 
+/// The operations of every record.
+pub fn recorded() -> impl Iterator<Item = Vec<OperationIr>> {
+    cases().into_iter().map(|case| case.operations)
+}
+
 fn cases() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/burn");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,7 +1,7 @@
 //! The port of the door: HTTP, whose `/session` becomes a WebSocket and whose `/devices` lists the devices.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,16 +71,16 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
 /// A connection whose client has shown nothing yet.
 pub(super) struct Newcomer {
     pub from: IpAddr,
-    /// The port of its end.
-    pub process: Option<u32>,
+    /// The addresses of this end and of its end.
+    pub ends: Option<(SocketAddr, SocketAddr)>,
     /// Its place among the strangers, until it has opened a session.
     pub stranger: Stranger,
 }
 
 async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, stranger: Stranger) {
     let told_to_go = stranger.told_to_go();
-    let process = super::process::of_peer(&stream);
-    let newcomer = Arc::new(Mutex::new(Some(Newcomer { from, process, stranger })));
+    let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+    let newcomer = Newcomer { from, ends, stranger };
     let (send_session, session) = tokio::sync::oneshot::channel();
     let upgraded = Arc::new(Mutex::new(Some(send_session)));
     let service = service_fn(|request: Request<Incoming>| {
@@ -105,15 +105,14 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
         // Nothing is there if it only asked for the list.
         let upgrade = session.await.ok()?;
         let upgraded = upgrade.await.ok()?;
-        let newcomer = newcomer.lock().await.take()?;
         newcomer.stranger.is_at(Progress::Spoke);
-        Some((upgraded, newcomer))
+        Some(upgraded)
     };
     let greeted = tokio::select! {
         greeted = greeting => greeted,
         () = told_to_go => None,
     };
-    if let Some((upgraded, newcomer)) = greeted {
+    if let Some(upgraded) = greeted {
         session::serve(door, TokioIo::new(upgraded), newcomer).await;
     }
 }

@@ -57,7 +57,7 @@ pub(super) type TransferId = u64;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     Seed(u64),
-    RegisterOperation(StreamId, OperationIr),
+    RegisterOperation(StreamId, Box<OperationIr>),
     RegisterAndExecuteGraph {
         stream_id: StreamId,
         graph_id: GraphId,

@@ -1,14 +1,15 @@
 //! Which process of this machine is at the other end of a connection.
 
-use tokio::net::TcpStream;
+use std::net::SocketAddr;
 
-/// The id of the process at the other end, if it is on this machine and the system tells.
+/// The id of the process at the other end of a connection between this end and that, if it is on this machine and the system tells.
+/// Reads files.
 ///
 /// Linux lists the sockets of a machine, each with the number of its inode, and for each process those that it has open. What
 /// belongs to another user cannot be seen.
 #[cfg(target_os = "linux")]
-pub(super) fn of_peer(stream: &TcpStream) -> Option<u32> {
-    let (own, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
+pub(super) fn of_peer(ends: Option<(SocketAddr, SocketAddr)>) -> Option<u32> {
+    let (own, peer) = ends?;
     if !peer.ip().is_loopback() && peer.ip() != own.ip() {
         return None;
     }
@@ -28,7 +29,7 @@ pub(super) fn of_peer(stream: &TcpStream) -> Option<u32> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn of_peer(_: &TcpStream) -> Option<u32> {
+pub(super) fn of_peer(_: Option<(SocketAddr, SocketAddr)>) -> Option<u32> {
     None
 }
 
@@ -51,9 +52,10 @@ mod tests {
     #[tokio::test]
     async fn a_client_of_this_process_is_known() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        assert_eq!(of_peer(&stream), Some(std::process::id()));
+        let ends = stream.local_addr().unwrap();
+        assert_eq!(of_peer(Some((ends, stream.peer_addr().unwrap()))), Some(std::process::id()));
         drop(client);
     }
 }

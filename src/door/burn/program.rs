@@ -316,7 +316,9 @@ impl Program {
     ) {
         let Some(own) = self.sessions.get_mut(&session) else { return };
         match known.and_then(|()| own.graphs.bound(id, bindings)) {
-            Ok(operations) => operations.into_iter().for_each(|operation| self.operation(session, stream, operation)),
+            Ok(operations) => {
+                operations.into_iter().for_each(|operation| self.operation(session, stream, Box::new(operation)));
+            }
             Err(failure) => {
                 let made = bindings.tensors.iter().map(|(_, id)| key(session, *id));
                 let made = made.filter(|key| !self.values.contains_key(key)).collect();
@@ -325,8 +327,8 @@ impl Program {
         }
     }
 
-    fn operation(&mut self, session: SessionNo, stream: StreamId, operation: OperationIr) {
-        let (inputs, outputs) = match &operation {
+    fn operation(&mut self, session: SessionNo, stream: StreamId, operation: Box<OperationIr>) {
+        let (inputs, outputs) = match &*operation {
             // What it names was sent before, or is a matter between the sessions.
             OperationIr::Init(_) | OperationIr::Distributed(DistributedOperationIr::SyncCollective) => return,
             OperationIr::Drop(tensor) => {
@@ -360,7 +362,7 @@ impl Program {
             ),
         };
         let seed = lowering::draws_random(&operation).then(|| self.draw(session));
-        self.queue(session, stream, Work::Operation(Box::new(operation), seed), inputs, outputs);
+        self.queue(session, stream, Work::Operation(operation, seed), inputs, outputs);
     }
 
     /// The seed of the next random operation of a session.
@@ -464,10 +466,10 @@ impl Program {
             for at in from..before {
                 for (key, _) in &queue.items[(at - queue.front) as usize].inputs {
                     match self.values.get(key).map(|value| &value.state) {
-                        Some(State::Queued { stream: maker, at: made }) => {
-                            if *cut.get(maker).unwrap_or(&self.streams[*maker].front) <= *made {
-                                open.push((*maker, made + 1));
-                            }
+                        Some(State::Queued { stream: maker, at: made })
+                            if *cut.get(maker).unwrap_or(&self.streams[*maker].front) <= *made =>
+                        {
+                            open.push((*maker, made + 1));
                         }
                         Some(State::Awaited) => return None,
                         _ => {}

@@ -1,6 +1,8 @@
 //! Runs the steps of one program, one after another, on a session of the node.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn_ir::ScalarIr;
@@ -11,18 +13,21 @@ use super::graph::{self, Built};
 use super::message::{RequestId, Task, TaskResponse, TaskResponseContent};
 use super::program::{MAX_QUEUED, Program, SessionNo};
 use super::step::{Answer, Answered, Recipe, Step};
-use crate::device::DeviceName;
+use crate::device::{DeviceName, Task as TaskName};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
+use crate::ids::Incarnation;
 use crate::lock::lock;
 use crate::lowering;
 use crate::node::Node;
-use crate::protocol::SessionOptions;
+use crate::protocol::{Cluster, SessionOptions};
 use crate::session::Session;
 use crate::tensor::Tensor;
 
 /// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
 const MAX_WAITING: usize = 4 * MAX_QUEUED;
+/// Most items that may be queued when no step can take them away.
+const MAX_HELD: usize = 1 << 20;
 /// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
 const MAX_CHANGES: u32 = 4;
 /// Most recipes whose plans are remembered; all are forgotten if there are more.
@@ -40,10 +45,18 @@ pub(super) struct Running {
 #[derive(Default)]
 struct Shared {
     program: Program,
-    replies: HashMap<SessionNo, mpsc::UnboundedSender<TaskResponse>>,
+    replies: HashMap<SessionNo, mpsc::Sender<TaskResponse>>,
     next: SessionNo,
-    /// Steps that ran, and those of them whose plan was there already.
+    /// A step is under way.
+    is_running: bool,
     counts: Counts,
+}
+
+impl Shared {
+    /// Whether so much is queued that a session is to wait for a step, which is sure to come.
+    fn is_full(&self) -> bool {
+        self.program.queued() > MAX_WAITING && (self.is_running || self.program.is_due())
+    }
 }
 
 /// How many steps a program has run.
@@ -60,7 +73,7 @@ impl Running {
     }
 
     /// Opens a session on a device; its answers go to `replies`.
-    pub fn open(&self, device: u32, replies: mpsc::UnboundedSender<TaskResponse>) -> SessionNo {
+    pub fn open(&self, device: u32, replies: mpsc::Sender<TaskResponse>) -> SessionNo {
         let mut shared = lock(&self.shared);
         let number = shared.next;
         shared.next += 1;
@@ -91,12 +104,15 @@ impl Running {
         lock(&self.shared).counts
     }
 
-    /// Takes what a session sends, in order. Waits while too much is queued that a step will take away.
+    /// Takes what a session sends, in order. Waits while too much is queued that a step is about to take away.
+    ///
+    /// # Errors
+    /// ResourceExhausted if too much waits for what another session is to send.
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, all was taken.
-    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = Task>) {
-        let is_full = {
+    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = Task>) -> Result<()> {
+        {
             let mut shared = lock(&self.shared);
             for task in tasks {
                 shared.program.push(session, task);
@@ -104,11 +120,21 @@ impl Running {
             if shared.program.is_due() {
                 self.wake.notify_one();
             }
-            shared.program.queued() > MAX_WAITING
-        };
-        if is_full {
-            // Once it is known that no step is to come, reading goes on: what is missing may be what this session sends next.
-            self.room.notified().await;
+            if shared.program.queued() > MAX_HELD {
+                let why =
+                    format!("{MAX_HELD} operations wait for tensors that another session of the program does not send");
+                return Err(Failure::new(Code::ResourceExhausted, why));
+            }
+        }
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            // Before the look, so that none is missed after it.
+            room.as_mut().enable();
+            if !lock(&self.shared).is_full() {
+                return Ok(());
+            }
+            room.await;
         }
     }
 
@@ -116,12 +142,21 @@ impl Running {
     ///
     /// `devices` answers the names of the devices by their indices; those that it has answered once stay.
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
-        let devices = || devices().iter().map(ToString::to_string).collect();
-        let mut steps = Steps { session: None, node, devices: &devices, recipes: HashMap::new(), scopes: 0 };
+        let mut tasks = Tasks::default();
+        let names = || devices().iter().map(ToString::to_string).collect();
+        let mut steps = Steps { session: None, node, devices: &names, recipes: HashMap::new(), scopes: 0 };
         loop {
+            let lost = tasks.lost(&node.cluster(), &devices());
             let (step, is_over) = {
                 let mut shared = lock(&self.shared);
-                (shared.program.next_step(), shared.replies.is_empty())
+                for (task, of_it) in lost {
+                    let why = format!("task {task} was lost, and with it the tensors that the program had there");
+                    let failure = Failure::new(Code::Unavailable, why).on_task(&task.to_string());
+                    shared.program.lost(|device| of_it.contains(&device), &Arc::new(failure));
+                }
+                let step = shared.program.next_step();
+                shared.is_running = step.is_some();
+                (step, shared.replies.is_empty())
             };
             self.room.notify_waiters();
             match step {
@@ -159,12 +194,6 @@ impl Running {
         };
         tracing::debug!("a step of a burn program failed: {failure}");
         shared.program.failed(&step.kept, &failure);
-        if let Some(task) = failure.task.as_deref().filter(|_| failure.code == Code::Unavailable) {
-            let devices = (steps.devices)();
-            let is_lost =
-                |device: u32| devices.get(device as usize).is_some_and(|name| name.starts_with(&format!("{task}/")));
-            shared.program.lost(is_lost, &failure);
-        }
         answer(&shared, step.answers, |_, _| Err((*failure).clone()));
     }
 }
@@ -188,10 +217,19 @@ fn answer(
 }
 
 fn reply(shared: &Shared, session: SessionNo, id: RequestId, content: TaskResponseContent) {
-    if let Some(replies) = shared.replies.get(&session) {
-        // A session whose socket is gone is about to be closed.
-        let _ = replies.send(TaskResponse { content, id });
+    if let Some(replies) = shared.replies.get(&session)
+        && let Err(error) = replies.try_send(TaskResponse { content, id })
+    {
+        // A session whose socket is gone is about to be closed; one that does not read its answers loses them.
+        tracing::debug!("an answer to a burn program is dropped: {error}");
     }
+}
+
+/// The failure of a step whose operations cannot be lowered, nor refused.
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let why = format!("an operation's arguments contradict each other: {}", said.unwrap_or("no rule holds for them"));
+    Failure::new(Code::Internal, why)
 }
 
 /// A failure as burn tells it.
@@ -201,6 +239,39 @@ fn told(failure: &Failure) -> ExecutionError {
 
 fn nothing(place: usize) -> Failure {
     Failure::new(Code::Internal, format!("a step that runs nothing was to fetch value {place}"))
+}
+
+/// The tasks whose devices a program knows, as they were when it met them.
+#[derive(Default)]
+struct Tasks {
+    incarnations: HashMap<TaskName, Incarnation>,
+    seen: Option<Arc<Cluster>>,
+}
+
+impl Tasks {
+    /// The tasks that are not what they were, each with the indices of its devices.
+    fn lost(&mut self, cluster: &Arc<Cluster>, devices: &[DeviceName]) -> Vec<(TaskName, Vec<u32>)> {
+        if self.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, cluster)) {
+            return Vec::new();
+        }
+        self.seen = Some(Arc::clone(cluster));
+        let is_same =
+            |task: &TaskName, known: &Incarnation| cluster.member(task).is_some_and(|now| now.incarnation == *known);
+        let gone: Vec<TaskName> = self
+            .incarnations
+            .iter()
+            .filter(|(task, known)| !is_same(task, known))
+            .map(|(task, _)| task.clone())
+            .collect();
+        self.incarnations.retain(|task, known| is_same(task, known));
+        for member in cluster.members() {
+            self.incarnations.entry(member.task.clone()).or_insert(member.incarnation);
+        }
+        let of = |task: &TaskName| {
+            devices.iter().zip(0..).filter(|(name, _)| name.task == *task).map(|(_, index)| index).collect()
+        };
+        gone.into_iter().map(|task| (task.clone(), of(&task))).collect()
+    }
 }
 
 /// The plans of a program, and the session that has them.
@@ -271,7 +342,10 @@ impl Steps<'_> {
         let devices = (self.devices)();
         let (nodes, built) = {
             let shared = lock(&running.shared);
-            graph::build(&step.recipe, &scalars, &shared.program.slots, &devices, &scope)?
+            let slots = &shared.program.slots;
+            // What a client says of its tensors may contradict itself in ways that no rule expects.
+            let build = AssertUnwindSafe(|| graph::build(&step.recipe, &scalars, slots, &devices, &scope));
+            catch_unwind(build).unwrap_or_else(|panic| Err(panicked(&*panic)))?
         };
         if self.session.is_none() {
             // What a program keeps is its own, and goes with its session.

@@ -18,7 +18,7 @@ use super::message::{
 };
 use super::program::SessionNo;
 use super::run::Running;
-use super::{Client, Serving};
+use super::{Client, Serving, process};
 use crate::failure::Result;
 
 /// How long a client may take to open its session.
@@ -27,6 +27,9 @@ const MAX_GREETING: Duration = Duration::from_secs(10);
 const MAX_INIT: usize = 64 << 10;
 /// Largest message, which is burn's own limit.
 const MAX_MESSAGE: usize = 1 << 30;
+
+/// Most answers that wait until a client reads them; more are dropped.
+const MAX_REPLIES: usize = 4096;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
@@ -56,13 +59,13 @@ struct Admitted {
     socket: Socket,
     running: Arc<Running>,
     session: SessionNo,
-    replies: mpsc::UnboundedReceiver<TaskResponse>,
+    replies: mpsc::Receiver<TaskResponse>,
 }
 
 /// Reads the first message and answers it; `None` if the client may not pass.
 async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> Option<Admitted> {
     let first = next(&mut socket).await?;
-    let Newcomer { from, process, stranger } = newcomer;
+    let Newcomer { from, ends, stranger } = newcomer;
     let refusal = match message::init(&first) {
         Err(version) => {
             let version = version.map_or("another".to_owned(), |version| version.to_string());
@@ -80,8 +83,9 @@ async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> O
             stranger.proved();
             let device_count = door.devices().len() as u32;
             if init.device_index < device_count {
+                let process = tokio::task::spawn_blocking(move || process::of_peer(ends)).await.ok().flatten();
                 let client = Client { address: from, process, credential: blake3::hash(&init.authorization) };
-                let (sender, replies) = mpsc::unbounded_channel();
+                let (sender, replies) = mpsc::channel(MAX_REPLIES);
                 if let Some((running, session)) = door.open(client, init.device_index, sender) {
                     let info = TaskResponseContent::Init(SessionInfo::new(device_count));
                     let sent = send(&mut socket, &TaskResponse { content: info, id: 0 }).await;
@@ -138,9 +142,9 @@ impl Open {
     ///
     /// # Errors
     /// InvalidArgument if the client does not keep to the protocol.
-    async fn serve(&self, socket: Socket, mut replies: mpsc::UnboundedReceiver<TaskResponse>) -> Result<()> {
+    async fn serve(&self, socket: Socket, mut replies: mpsc::Receiver<TaskResponse>) -> Result<()> {
         let (mut out, mut incoming) = socket.split();
-        let (answer, mut answers) = mpsc::unbounded_channel();
+        let (answer, mut answers) = mpsc::channel(MAX_REPLIES);
         let write = async {
             loop {
                 let response = tokio::select! {
@@ -168,20 +172,20 @@ impl Open {
     }
 
     /// Takes the messages of a frame; answers whether more are to come.
-    async fn take(&self, frame: &[u8], answer: &mpsc::UnboundedSender<TaskResponse>) -> Result<bool> {
+    async fn take(&self, frame: &[u8], answer: &mpsc::Sender<TaskResponse>) -> Result<bool> {
         let messages = message::decode(frame)?;
         let mut goes_on = true;
         let mut tasks = Vec::with_capacity(messages.len());
         for message in messages {
             match message {
                 RemoteMessage::Task(task) => match at_once(&task) {
-                    Some(response) => drop(answer.send(response)),
+                    Some(response) => drop(answer.try_send(response)),
                     None => tasks.push(*task),
                 },
                 RemoteMessage::Close(_) | RemoteMessage::Init(_) => goes_on = false,
             }
         }
-        self.running.push(self.session, tasks.into_iter()).await;
+        self.running.push(self.session, tasks.into_iter()).await?;
         Ok(goes_on)
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Recipe {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum Part {
     /// An operation on a device. Its tensors have the step's numbers, its scalars their place in [`Step::scalars`].
-    Operation { device: u32, operation: OperationIr },
+    Operation { device: u32, operation: Box<OperationIr> },
     /// The next upload of [`Step::uploads`].
     Upload { device: u32, number: u32, dtype: DType, shape: Shape },
     /// Values reduced to one.
@@ -183,7 +183,7 @@ impl Making<'_> {
             }
             (_, Some(failure)) | (Work::Refused(failure), None) => self.fail(&outputs, &failure),
             (Work::Operation(operation, seed), None) => {
-                self.operation(device, *operation, seed, &inputs, &numbers, &outputs)
+                self.operation(device, operation, seed, &inputs, &numbers, &outputs)
             }
             (Work::Upload(tensor), None) => {
                 let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
@@ -219,7 +219,7 @@ impl Making<'_> {
     fn operation(
         &mut self,
         device: u32,
-        mut operation: OperationIr,
+        mut operation: Box<OperationIr>,
         seed: Option<[i64; 2]>,
         inputs: &[(Key, bool)],
         numbers: &[u32],

@@ -41,21 +41,21 @@ fn upload(stream: StreamId, id: u64) -> Task {
 
 fn exp(input: TensorIr, out: u64) -> Task {
     let operation = FloatOperationIr::Exp(UnaryOpIr { input, out: new(out) });
-    Task::RegisterOperation(TRAINING, OperationIr::Float(DType::F32, operation))
+    Task::RegisterOperation(TRAINING, Box::new(OperationIr::Float(DType::F32, operation)))
 }
 
 fn add(lhs: TensorIr, rhs: TensorIr, out: u64) -> Task {
     let operation = NumericOperationIr::Add(BinaryOpIr { lhs, rhs, out: new(out) });
-    Task::RegisterOperation(TRAINING, OperationIr::NumericFloat(DType::F32, operation))
+    Task::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
 }
 
 fn scale(lhs: TensorIr, by: f64, out: u64) -> Task {
     let operation = NumericOperationIr::MulScalar(ScalarOpIr { lhs, rhs: ScalarIr::Float(by), out: new(out) });
-    Task::RegisterOperation(TRAINING, OperationIr::NumericFloat(DType::F32, operation))
+    Task::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
 }
 
 fn drop_of(id: u64) -> Task {
-    Task::RegisterOperation(TRAINING, OperationIr::Drop(last(id)))
+    Task::RegisterOperation(TRAINING, Box::new(OperationIr::Drop(last(id))))
 }
 
 fn read(request: u64, tensor: TensorIr) -> Task {
@@ -176,7 +176,7 @@ fn a_reduction_needs_what_each_device_gives() {
         let device_ids = [0, 1].map(|index_id| DeviceIdIr { type_id: 0, index_id }).to_vec();
         let op = burn_std::distributed::ReduceOperation::Mean;
         let reduce = AllReduceOpIr { tensor: last(from), out: new(to), op, device_ids };
-        Task::RegisterOperation(TRAINING, OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce)))
+        Task::RegisterOperation(TRAINING, Box::new(OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce))))
     };
     let mut program = program(2);
     assert!(steps(&mut program, 0, vec![upload(TRAINING, 1), reduce(1, 2), read(0, last(2))]).is_empty());
@@ -207,7 +207,7 @@ fn a_closed_session_leaves_nothing() {
 fn random_operations_are_seeded_one_after_another() {
     let random = |out: u64| {
         let operation = burn_ir::RandomOpIr { out: new(out), distribution: burn_std::Distribution::Default };
-        Task::RegisterOperation(TRAINING, OperationIr::Float(DType::F32, FloatOperationIr::Random(operation)))
+        Task::RegisterOperation(TRAINING, Box::new(OperationIr::Float(DType::F32, FloatOperationIr::Random(operation))))
     };
     let mut program = program(1);
     let [step] = &steps(&mut program, 0, vec![Task::Seed(5), random(1), random(2), read(0, kept(2))])[..] else {

@@ -176,7 +176,7 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
     let served = Served::new(None).await;
     let (mut client, _) = served.session(2, 0, "").await;
     let custom = OperationIr::Custom(CustomOpIr::new("my_kernel", &[kept(1)], &[new(2)]));
-    client.tasks(vec![upload(TRAINING, 1), Task::RegisterOperation(TRAINING, custom), exp(kept(2), 3)]).await;
+    client.tasks(vec![upload(TRAINING, 1), Task::RegisterOperation(TRAINING, Box::new(custom)), exp(kept(2), 3)]).await;
     client.tasks(vec![exp(kept(1), 4), read(0, kept(3)), read(1, kept(4))]).await;
     let refused = client.read().await.unwrap_err();
     assert!(refused.contains("my_kernel"), "{refused}");

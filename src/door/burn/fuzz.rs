@@ -1,0 +1,88 @@
+//! What a burn program sends, as a function of bytes, for [`crate::fuzz`].
+
+use super::graph;
+use super::message::{self, RemoteMessage};
+use super::program::Program;
+use crate::graph::Graph;
+
+/// Most bytes of a frame that is looked at.
+const LONGEST: usize = 1 << 16;
+
+/// A frame of tasks: queued, made into steps, and lowered.
+pub fn message(bytes: &[u8]) -> bool {
+    if bytes.len() > LONGEST {
+        return false;
+    }
+    let Ok(messages) = message::decode(bytes) else { return message::init(bytes).is_ok() };
+    let mut program = Program::default();
+    program.open(0, 0, 1);
+    for message in messages {
+        if let RemoteMessage::Task(task) = message {
+            program.push(0, *task);
+        }
+    }
+    let mut any = false;
+    while let Some(step) = program.next_step() {
+        let scalars: Vec<_> = step.scalars.iter().copied().map(Some).collect();
+        let devices = ["/job:local/task:0/device:CPU:0".to_owned()];
+        let (nodes, _) = graph::build(&step.recipe, &scalars, &program.slots, &devices, "step")
+            .expect("what cannot run is refused one by one");
+        any |= Graph::new(nodes).is_ok();
+    }
+    program.close(0);
+    assert!(program.values.is_empty(), "{:?}", program.values);
+    any
+}
+
+/// Frames with operations as a client sends them, of the records in `tests/data/burn`: each with its name, and with every name of
+/// an operation once.
+#[cfg(test)]
+pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
+    use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+    use burn_std::id::StreamId;
+
+    use super::message::Task;
+
+    /// Operations in a frame.
+    const TOGETHER: usize = 4;
+    const STREAM: StreamId = StreamId { value: 1 };
+    let mut operations: Vec<OperationIr> = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for case in crate::lowering::tests::recorded() {
+        for operation in case {
+            if seen.insert(crate::lowering::name(&operation)) {
+                operations.push(operation);
+            }
+        }
+    }
+    let frame = |operations: &[OperationIr]| {
+        let mut tasks = Vec::new();
+        for (n, operation) in (0..).zip(operations) {
+            let mut operation = operation.clone();
+            operation.visit_mut(&mut Apart(1000 * n));
+            for input in operation.inputs() {
+                let data = burn_std::TensorData::full_dtype(input.shape.clone(), 0i64, input.dtype);
+                tasks.push(Task::RegisterTensor(STREAM, input.id, data));
+            }
+            let read = |tensor: &TensorIr| TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() };
+            let reads: Vec<Task> =
+                operation.outputs().map(|output| Task::ReadTensor(n, STREAM, read(output))).collect();
+            tasks.push(Task::RegisterOperation(STREAM, Box::new(operation)));
+            tasks.extend(reads);
+        }
+        let messages: Vec<RemoteMessage> = tasks.into_iter().map(|task| RemoteMessage::Task(Box::new(task))).collect();
+        rmp_serde::to_vec(&messages).expect("messages can be written")
+    };
+
+    /// Moves the ids of tensors, so that operations do not share any.
+    struct Apart(u64);
+
+    impl burn_ir::IrVisitorMut for Apart {
+        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+            tensor.id = TensorId::new(self.0 + tensor.id.value());
+        }
+    }
+
+    let frames = operations.chunks(TOGETHER).map(frame);
+    frames.enumerate().map(|(i, bytes)| ("burn_message", format!("operations_{i:02}"), bytes)).collect()
+}
