@@ -116,6 +116,7 @@ pub enum Message {
     ToClient(ToClient),
     ToMaster(ToMaster),
     ToWorker(ToWorker),
+    ToHost(ToHost),
     /// In place of a message for whose tensors the receiver has no memory; never sent.
     #[serde(skip)]
     Refused {
@@ -139,6 +140,12 @@ impl From<ToMaster> for Message {
 impl From<ToWorker> for Message {
     fn from(message: ToWorker) -> Self {
         Message::ToWorker(message)
+    }
+}
+
+impl From<ToHost> for Message {
+    fn from(message: ToHost) -> Self {
+        Message::ToHost(message)
     }
 }
 
@@ -195,6 +202,14 @@ pub enum ToWorker {
     Release { session: SessionId },
     /// From anybody: forget every resource of these containers.
     Clear { containers: Vec<String> },
+}
+
+/// What any participant asks another one itself, whatever that hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToHost {
+    /// Answered by a [`ToClient::Reply`] of this id, with [`Reply::Told`] or a failure. The tensors: for
+    /// [`Inquiry::WriteVariable`] the value, else none.
+    Ask { id: RequestId, inquiry: Inquiry },
 }
 
 /// One value of a [`ToWorker::Push`], whose tensor travels beside it.
@@ -258,11 +273,9 @@ pub enum Request {
         signature: Signature,
         options: SessionOptions,
     },
-    /// Asks the node itself, and not its master.
-    Ask(Inquiry),
 }
 
-/// What a master answers.
+/// What a master answers, and with `Told` a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     Opened,
@@ -280,5 +293,6 @@ pub enum Reply {
     Cancelled,
     Closed,
     Explained(Box<crate::plan::Plan>),
+    /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),
 }

@@ -13,7 +13,10 @@ use super::error::{Holder, MeshError};
 use crate::device::{DeviceName, Task};
 use crate::failure::Failure;
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
-use crate::protocol::{Constants, Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToMaster, ToWorker};
+use crate::protocol::inquiry::Inquiry;
+use crate::protocol::{
+    Constants, Envelope, MAX_MESSAGE_BYTES, Message, Reply, Request, ToClient, ToHost, ToMaster, ToWorker,
+};
 use crate::tensor::{DType, Data, Shape, Tensor};
 
 /// Bytes of a prefix: kind, header length, payload length, number, after, behind, frames and bulk taken.
@@ -307,6 +310,11 @@ pub fn stand_in(header: &[u8]) -> Option<Message> {
     {
         return Some(fetched.into());
     }
+    // So will any inquiry.
+    let ask = ToHost::Ask { id, inquiry: Inquiry::Status };
+    if starts(ask.clone().into()) {
+        return Some(ask.into());
+    }
     let (pieces, constants) = (Vec::new(), Constants::default());
     if to_worker(ToWorker::Register { session, isolated: false, pieces, constants }) {
         let ((_isolated, _count, piece), _) = postcard::take_from_bytes::<(bool, u64, PieceId)>(after_first).ok()?;
@@ -385,6 +393,7 @@ pub(super) mod tests {
     use crate::device::DeviceKind;
     use crate::plan::{Mode, Piece};
     use crate::protocol::PushedValue;
+    use crate::protocol::inquiry::VariableName;
 
     pub fn whole(envelope: &Envelope) -> Vec<u8> {
         let (_, mut bytes) = encode_head(envelope).unwrap();
@@ -449,6 +458,9 @@ pub(super) mod tests {
         let registered = ToMaster::Registered { session, pieces: vec![pieces[0].0], result: Ok(()) };
         let register = ToWorker::Register { session, isolated: true, pieces, constants: Constants::default() };
         check(register.into(), Some(registered.into()));
+        let variable = VariableName { name: "w".to_owned(), ..VariableName::default() };
+        let write = ToHost::Ask { id, inquiry: Inquiry::WriteVariable { variable, expected: Some(3) } };
+        check(write.into(), Some(ToHost::Ask { id, inquiry: Inquiry::Status }.into()));
         let fetched = || Some(ToClient::Fetched { id, step: 0 }.into());
         check(ToClient::Fetched { id, step: 7 }.into(), fetched());
         check(ToClient::PartialFetch { id, fetch: 1 }.into(), fetched());

@@ -43,7 +43,8 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::failure::Failure;
     use crate::ids::{PieceId, RequestId, SessionId, StepId};
     use crate::protocol::constants::{Constants, Content, Reference};
-    use crate::protocol::{Envelope, Request, ToMaster, ToWorker};
+    use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
+    use crate::protocol::{Envelope, Reply, Request, ToClient, ToHost, ToMaster, ToWorker};
     use crate::tensor::Tensor;
 
     let stamped = |envelope: Envelope| {
@@ -63,15 +64,23 @@ pub fn examples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let reference = Reference { piece: 0, node: 1, attr: "value".to_owned(), content };
     let constants = Constants { references: vec![reference], beside: vec![content] };
     let register = ToWorker::Register { session, isolated: false, pieces: vec![], constants };
-    let messages: [(&str, Envelope); 5] = [
+    let id = RequestId(7);
+    let variable = VariableName { name: "w".to_owned(), ..VariableName::default() };
+    let write = ToHost::Ask { id, inquiry: Inquiry::WriteVariable { variable, expected: Some(3) } };
+    let told = ToClient::Reply { id, result: Ok(Reply::Told(Answer::Variable { version: 3 })) };
+    let messages: [(&str, Envelope); 8] = [
+        ("ask", Envelope::new(write, vec![Tensor::vector(vec![1.5f32, -2.0])])),
+        ("ask_status", ToHost::Ask { id, inquiry: Inquiry::Status }.into()),
         ("abort", ToWorker::Abort { step: StepId { session, number: 9 }, failure: Failure::invalid("no") }.into()),
         ("done", ToMaster::Done { piece: PieceId { session, number: 4 }, step: 0 }.into()),
         ("register", Envelope::new(register, vec![Tensor::vector(vec![1i32, 2, 3])])),
-        ("request", ToMaster::Request { id: RequestId(7), request }.into()),
+        ("request", ToMaster::Request { id, request }.into()),
+        ("told", Envelope::new(told, vec![Tensor::vector(vec![1.5f32, -2.0])])),
         ("values", example()),
     ];
     let other = Refusal::OtherMesh { mesh: Task::new("den", 0).to_string() };
     let mut all: Vec<_> = messages.into_iter().map(|(name, message)| ("frame", name, stamped(message))).collect();
+    all.push(("frame", "echo", encode_value(Kind::Echo, &300u64).expect("it is small")));
     all.push(("frame", "ping", empty_frame(Kind::Ping).to_vec()));
     all.push(("frame", "refused", encode_value(Kind::Refused, &other).expect("it is small")));
     all.push(("frame", "standing", encode_value(Kind::Standing, &standing).expect("it is small")));

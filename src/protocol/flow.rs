@@ -3,12 +3,12 @@
 //! A large message goes beside the small ones, which may overtake it. What must not be overtaken is in one flow with what
 //! must not overtake it: an Abort with the Start that it is about, say.
 
-use super::{Message, Request, ToClient, ToMaster, ToWorker};
+use super::{Message, Request, ToClient, ToHost, ToMaster, ToWorker};
 
 /// Messages to one peer that arrive in the order in which they were sent, however large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flow {
-    /// What a client asks about one run, and what a master answers to one request.
+    /// What a client asks about one run, and what is answered to one request or inquiry.
     Request(u64),
     /// What makes, changes and ends a client's session.
     Session(u64),
@@ -25,6 +25,7 @@ impl Message {
             Message::ToClient(message) => Some(message.flow()),
             Message::ToMaster(message) => message.flow(),
             Message::ToWorker(message) => message.flow(),
+            Message::ToHost(ToHost::Ask { id, .. }) => Some(Flow::Request(id.0)),
             Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => None,
         }
     }
@@ -46,7 +47,10 @@ impl Message {
                     false
                 }
             },
-            Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => false,
+            Message::ToHost(ToHost::Ask { .. })
+            | Message::Hello(_)
+            | Message::Goodbye { .. }
+            | Message::Refused { .. } => false,
         }
     }
 }
@@ -66,7 +70,7 @@ impl ToMaster {
     fn flow(&self) -> Option<Flow> {
         match self {
             ToMaster::Request { id, request } => Some(match request {
-                Request::Run { .. } | Request::Explain { .. } | Request::Ask(_) => Flow::Request(id.0),
+                Request::Run { .. } | Request::Explain { .. } => Flow::Request(id.0),
                 Request::Feed { run, .. } | Request::Cancel { run, .. } => Flow::Request(run.0),
                 Request::Open { session, .. }
                 | Request::Extend { session, .. }

@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
-use crate::protocol::{Envelope, Peer, Reply, Request, ToClient, ToMaster};
+use crate::protocol::inquiry::Inquiry;
+use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
 
@@ -28,7 +29,7 @@ pub enum StepEvent {
     Progress { steps: u64 },
 }
 
-/// Asks masters and hands their answers to whoever asked.
+/// Asks masters and hosts, and hands their answers to whoever asked.
 pub(crate) struct Client {
     router: Arc<dyn Router>,
     next: AtomicU64,
@@ -36,12 +37,13 @@ pub(crate) struct Client {
 }
 
 struct Pending {
-    master: Peer,
+    /// Who owes the answer.
+    by: Peer,
     answer: oneshot::Sender<Answer>,
     events: Option<mpsc::Sender<StepEvent>>,
 }
 
-/// What a master answers, and the tensors that go with it: with a failure, the feeds that it gives back.
+/// What is answered, and the tensors that go with it: with a failure, the feeds that it gives back.
 type Answer = (Result<Reply>, Vec<Tensor>);
 
 /// A request under way. Dropping it forgets the answer.
@@ -64,13 +66,28 @@ impl Client {
         tensors: Vec<Tensor>,
         events: Option<mpsc::Sender<StepEvent>>,
     ) -> Result<Asked> {
+        self.send(master, |id| ToMaster::Request { id, request }.into(), tensors, events)
+    }
+
+    /// Sends an inquiry with its tensors to the host of a node.
+    pub fn inquire(self: &Arc<Self>, node: &Peer, inquiry: Inquiry, tensors: Vec<Tensor>) -> Result<Asked> {
+        self.send(node, |id| ToHost::Ask { id, inquiry }.into(), tensors, None)
+    }
+
+    fn send(
+        self: &Arc<Self>,
+        to: &Peer,
+        message: impl FnOnce(RequestId) -> Message,
+        tensors: Vec<Tensor>,
+        events: Option<mpsc::Sender<StepEvent>>,
+    ) -> Result<Asked> {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
-        let pending = Pending { master: master.clone(), answer: sender, events };
+        let pending = Pending { by: to.clone(), answer: sender, events };
         self.pending.lock().expect("no panic under this lock").insert(id, pending);
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
-        self.router.send(master, Envelope::new(ToMaster::Request { id, request }, tensors))?;
+        self.router.send(to, Envelope::new(message(id), tensors))?;
         Ok(asked)
     }
 
@@ -79,7 +96,7 @@ impl Client {
         mpsc::channel(EVENTS)
     }
 
-    /// Takes a master's message.
+    /// Takes a master's or a host's message.
     pub fn deliver(&self, from: &Peer, message: ToClient, tensors: Vec<Tensor>) {
         match message {
             ToClient::Reply { id, result } => {
@@ -115,14 +132,14 @@ impl Client {
 
     fn events_of(&self, id: RequestId, from: &Peer) -> Option<mpsc::Sender<StepEvent>> {
         let pending = self.pending.lock().expect("no panic under this lock");
-        pending.get(&id).filter(|p| p.master == *from).and_then(|p| p.events.clone())
+        pending.get(&id).filter(|p| p.by == *from).and_then(|p| p.events.clone())
     }
 
     /// A peer is gone, and with it every answer it owes.
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         let owed: Vec<Pending> = {
             let mut pending = self.pending.lock().expect("no panic under this lock");
-            let ids: Vec<RequestId> = pending.iter().filter(|(_, p)| p.master == *peer).map(|(&id, _)| id).collect();
+            let ids: Vec<RequestId> = pending.iter().filter(|(_, p)| p.by == *peer).map(|(&id, _)| id).collect();
             ids.iter().filter_map(|id| pending.remove(id)).collect()
         };
         let name = task.map_or_else(|| peer.to_string(), Task::to_string);
@@ -140,7 +157,7 @@ impl Client {
 
     fn take(&self, id: RequestId, from: &Peer) -> Option<Pending> {
         let mut pending = self.pending.lock().expect("no panic under this lock");
-        if pending.get(&id)?.master == *from { pending.remove(&id) } else { None }
+        if pending.get(&id)?.by == *from { pending.remove(&id) } else { None }
     }
 }
 
@@ -148,7 +165,7 @@ impl Asked {
     /// The answer.
     ///
     /// # Errors
-    /// What the master answers; Unavailable if it is gone.
+    /// What the master or host answers; Unavailable if it is gone.
     pub async fn answer(self) -> Result<(Reply, Vec<Tensor>)> {
         let (result, tensors) = self.answer_with_feeds().await;
         result.map(|reply| (reply, tensors))

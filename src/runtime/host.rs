@@ -13,7 +13,7 @@ use crate::events::Events;
 use crate::exec::{Device, Offer, Resources};
 use crate::failure::{Failure, Result};
 use crate::ids::StepId;
-use crate::protocol::{DeviceInfo, Envelope, Message, Peer, Request, ToClient, ToMaster, ToWorker};
+use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::client::Client;
 use crate::runtime::inspect::Inspector;
 use crate::runtime::master::{Limits, Master};
@@ -86,15 +86,13 @@ impl Host {
         let Envelope { message, tensors } = envelope;
         match message {
             Message::ToClient(message) => self.client.deliver(from, message, tensors),
-            Message::ToMaster(ToMaster::Request { id, request: Request::Ask(inquiry) }) => {
-                self.inspector.take(from, id, inquiry, tensors);
-            }
             Message::ToMaster(message) => self.to_master(from, message, tensors),
             Message::ToWorker(message) => {
                 if let Some(worker) = &self.worker {
                     worker.deliver(from, message, tensors);
                 }
             }
+            Message::ToHost(ToHost::Ask { id, inquiry }) => self.inspector.take(from, id, inquiry, tensors),
             // The link has read them.
             Message::Hello(_) | Message::Goodbye { .. } => {}
             Message::Refused { message, failure } => self.refuse(from, *message, failure),
@@ -159,6 +157,7 @@ impl Host {
                 | ToWorker::Release { .. }
                 | ToWorker::Clear { .. } => {}
             },
+            Message::ToHost(ToHost::Ask { id, .. }) => answer(ToClient::Reply { id, result: Err(failure) }.into()),
             Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {}
         }
     }
@@ -208,7 +207,8 @@ mod tests {
     use crate::failure::Code;
     use crate::ids::{PieceId, RequestId, SessionId};
     use crate::plan::{Mode, Piece};
-    use crate::protocol::{Cluster, Constants, SessionOptions};
+    use crate::protocol::inquiry::{Inquiry, VariableName};
+    use crate::protocol::{Cluster, Constants, Request, SessionOptions};
 
     /// Keeps what is sent.
     #[derive(Default)]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sent_constants_that_there_is_no_memory_for_is_told() {
+    fn who_sent_tensors_that_there_is_no_memory_for_is_told() {
         let task = Task::new("t", 0);
         let sent = Arc::new(Sent::default());
         let router: Arc<dyn Router> = sent.clone();
@@ -241,12 +241,15 @@ mod tests {
             Request::Open { session, graph: vec![], options: SessionOptions::default(), constants: constants.clone() };
         let failure = Failure::new(Code::ResourceExhausted, "this takes 2 GB");
         let expected = failure.clone().on_task("/job:t/task:0");
-        let refused: [(Message, Message); 2] = [
+        let told = || ToClient::Reply { id, result: Err(expected.clone()) }.into();
+        let inquiry = Inquiry::WriteVariable { variable: VariableName::default(), expected: None };
+        let refused: [(Message, Message); 3] = [
             (
                 ToWorker::Register { session, isolated: false, pieces, constants }.into(),
                 ToMaster::Registered { session, pieces: ids.to_vec(), result: Err(expected.clone()) }.into(),
             ),
-            (ToMaster::Request { id, request: open }.into(), ToClient::Reply { id, result: Err(expected) }.into()),
+            (ToMaster::Request { id, request: open }.into(), told()),
+            (ToHost::Ask { id, inquiry }.into(), told()),
         ];
         let from = Peer::new("sender");
         for (message, answer) in refused {

@@ -120,10 +120,6 @@ impl Master {
                     self.state.reply(from, id, Ok(Reply::Cancelled));
                 }
                 Request::Close { session } => self.close(from, id, session),
-                Request::Ask(_) => {
-                    let failure = Failure::new(Code::Internal, "the host answers inquiries, not the master");
-                    self.state.reply(from, id, Err(failure));
-                }
                 request @ (Request::Open { .. }
                 | Request::Extend { .. }
                 | Request::Prepare { .. }
@@ -351,7 +347,7 @@ impl State {
             Request::Explain { graph, signature, options } => {
                 self.explain(graph, &signature, &options).map(|plan| Some(Reply::Explained(Box::new(plan))))
             }
-            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Ask(_) => Ok(None),
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } => Ok(None),
         }
     }
 
@@ -444,11 +440,7 @@ impl Work for State {
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
             Request::Prepare { session, .. } => known(session),
-            Request::Run { .. }
-            | Request::Feed { .. }
-            | Request::Cancel { .. }
-            | Request::Close { .. }
-            | Request::Ask(_) => 0,
+            Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Close { .. } => 0,
         }
     }
 

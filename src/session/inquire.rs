@@ -7,7 +7,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
 use crate::protocol::status::{NodeStatus, ResourceStatus};
-use crate::protocol::{Peer, Reply, Request};
+use crate::protocol::{Peer, Reply};
 use crate::runtime::client::Client;
 use crate::tensor::Tensor;
 
@@ -17,7 +17,7 @@ async fn ask(
     inquiry: Inquiry,
     tensors: Vec<Tensor>,
 ) -> Result<(Answer, Vec<Tensor>)> {
-    match client.ask(node, Request::Ask(inquiry), tensors, None)?.answer().await? {
+    match client.inquire(node, inquiry, tensors)?.answer().await? {
         (Reply::Told(answer), tensors) => Ok((answer, tensors)),
         (other, _) => Err(unexpected(&other)),
     }

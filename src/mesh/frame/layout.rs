@@ -1,8 +1,10 @@
 //! One frame of each kind, byte by byte, as docs/protocol.md defines them.
 
 use super::*;
+use crate::device::DeviceKind;
 use crate::protocol::constants::Reference;
-use crate::protocol::{Content, ToClient, ToMaster};
+use crate::protocol::inquiry::{Answer, VariableName};
+use crate::protocol::{Content, Reply, ToClient, ToMaster};
 
 /// The fields of a prefix, as they lie in it.
 #[rustfmt::skip]
@@ -63,6 +65,25 @@ fn every_kind_of_frame_has_its_bytes() {
     ];
     let register = Envelope::new(register, vec![Tensor::vector(vec![1.5f32, -2.0])]);
     check(tests::whole(&register), prefix(0, 85, 8), &header.concat(), &payload[..8]);
+
+    let ask = |inquiry| ToHost::Ask { id, inquiry }.into();
+    // To a host, variant 0: id, and the inquiry, of which 0 has nothing more; no tensors.
+    check(tests::whole(&ask(Inquiry::Status)), prefix(0, 5, 0), &[5, 0, 7, 0, 0], &[]);
+    let device = Some((DeviceKind::Gpu, 1));
+    let variable = VariableName { container: String::new(), name: "w".to_owned(), device };
+    #[rustfmt::skip]
+    let header = [
+        5, 0, 7, 4,                         // inquiry 4
+        0, 1, b'w', 1, 1, 1,                // variable: container "", name, a device: its kind, its index
+        1, 0xac, 2,                         // expected: a version
+        1, 2, 1, 2, 0,                      // one tensor
+    ];
+    let write = ToHost::Ask { id, inquiry: Inquiry::WriteVariable { variable, expected: Some(300) } };
+    let write = Envelope::new(write, vec![Tensor::vector(vec![1.5f32, -2.0])]);
+    check(tests::whole(&write), prefix(0, 18, 8), &header, &payload[..8]);
+    let written = ToClient::Reply { id, result: Ok(Reply::Told(Answer::Written { version: 300 })) };
+    // To a client, variant 0: id, a result that is Ok, reply 8, answer 4; no tensors.
+    check(tests::whole(&written.into()), prefix(0, 9, 0), &[2, 0, 7, 0, 8, 4, 0xac, 2, 0], &[]);
 
     check(empty_frame(Kind::Ping).to_vec(), prefix(1, 0, 0), &[], &[]);
 

@@ -507,9 +507,11 @@ impl About {
                 ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
             },
             // A master says nothing else.
-            Message::ToMaster(_) | Message::Hello(_) | Message::Goodbye { .. } | Message::Refused { .. } => {
-                About::Nothing
-            }
+            Message::ToMaster(_)
+            | Message::ToHost(_)
+            | Message::Hello(_)
+            | Message::Goodbye { .. }
+            | Message::Refused { .. } => About::Nothing,
         }
     }
 }

@@ -193,7 +193,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
         | Request::Feed { session, .. }
         | Request::Cancel { session, .. }
         | Request::Close { session } => Some(*session),
-        Request::Explain { .. } | Request::Ask(_) => None,
+        Request::Explain { .. } => None,
     }
 }
 
