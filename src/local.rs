@@ -11,6 +11,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::Graph;
 use crate::ids::Incarnation;
 use crate::plan::{Plan, Signature};
+use crate::protocol::event::Noted;
 use crate::protocol::inquiry::VariableName;
 use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Member, Peer, SessionOptions};
@@ -151,6 +152,19 @@ impl LocalCluster {
     /// NotFound if there is no such task.
     pub fn events(&self, task: &Task) -> Result<Follower> {
         Ok(self.host(task)?.events.follow())
+    }
+
+    /// What happened on a task after the event of that number, or for 0 from the first that it keeps: the oldest ones, some at a
+    /// time, and none of steps. The number of the last is where the next call goes on; an empty answer says that nothing is
+    /// newer.
+    ///
+    /// # Errors
+    /// NotFound if there is no such task.
+    ///
+    /// # Cancellation
+    /// As [`LocalCluster::status`].
+    pub async fn events_of(&self, task: &Task, after: u64) -> Result<Vec<Noted>> {
+        inquire::events(&self.host(task)?.client, &peer_of(task), after).await
     }
 
     /// How a task fares.

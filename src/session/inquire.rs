@@ -91,6 +91,7 @@ mod tests {
     use crate::graph::{Graph, read};
     use crate::protocol::SessionOptions;
     use crate::protocol::event::Event;
+    use crate::protocol::inquiry::MAX_EVENTS;
     use crate::protocol::status::Listed;
     use crate::session::{Session, Steps};
     use crate::{LocalCluster, Reason};
@@ -288,5 +289,40 @@ mod tests {
         }
         assert_eq!((names[0], begun, done), ("session_opened", 101, 101));
         assert_eq!(follower.missed(), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_asks_later_hears_what_happened_and_nothing_of_steps() {
+        let cluster = cluster();
+        let names = async |after| -> Vec<(u64, &'static str)> {
+            let events = cluster.events_of(&task(), after).await.unwrap();
+            events.iter().map(|noted| (noted.number, noted.event.name())).collect()
+        };
+        assert_eq!(names(0).await, []);
+        let session = session(&cluster, SessionOptions::default()).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        assert_eq!(names(0).await, [(1, "session_opened")]);
+        session.close().await.unwrap();
+        assert_eq!(names(0).await, [(1, "session_opened"), (2, "session_ended")]);
+        assert_eq!(names(1).await, [(2, "session_ended")]);
+        assert_eq!(names(2).await, []);
+        // A number that has not been given is that of another process, which held the task before.
+        assert_eq!(names(9).await.len(), 2);
+        // More than one answer holds come in several, each once.
+        for _ in 0..MAX_EVENTS {
+            cluster.session(Graph::default(), &task(), SessionOptions::default()).await.unwrap().close().await.unwrap();
+        }
+        let (mut all, mut after) = (0, 0);
+        while let events = names(after).await
+            && let Some(&(last, _)) = events.last()
+        {
+            assert_eq!(
+                events.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+                (after + 1..=last).collect::<Vec<_>>()
+            );
+            (all, after) = (all + events.len(), last);
+        }
+        assert_eq!(all, 2 + 2 * MAX_EVENTS);
+        assert_eq!(cluster.events_of(&Task::new("local", 7), 0).await.unwrap_err().code, Code::NotFound);
     }
 }
