@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::Trouble;
+use super::{Outcome, Trouble};
 use crate::checkpoint::DataDir;
 use crate::device::Task;
 use crate::exec::BackendChoice;
@@ -43,6 +43,27 @@ pub(super) struct MeshArgs {
     /// Do not search the local network by mDNS
     #[arg(long)]
     pub no_mdns: bool,
+}
+
+/// How a command that asks nodes reaches them, and how long that and their answers may take.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct AskArgs {
+    /// Give up after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+}
+
+impl AskArgs {
+    /// Joins as a client, waits for the `tasks`, does `work` there within what is left of the time limit, and leaves.
+    pub async fn ask(&self, tasks: &[Task], work: impl AsyncFnOnce(&Node) -> Outcome) -> Outcome {
+        let deadline = Deadline::after(self.timeout);
+        let node = self.mesh.reach(tasks, deadline).await?;
+        let outcome = deadline.within(work(&node)).await;
+        node.close().await;
+        outcome
+    }
 }
 
 /// Where sessions are opened: on the nodes that are up, or on a cluster in this process.

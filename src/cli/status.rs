@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::reach::{Deadline, MeshArgs, seconds};
+use super::reach::AskArgs;
 use super::table::{duration, short_peer, table};
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
@@ -33,20 +33,13 @@ pub struct Args {
     /// Print a list of objects, one for each node
     #[arg(long)]
     json: bool,
-    /// Give up after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    timeout: Option<std::time::Duration>,
     #[command(flatten)]
-    mesh: MeshArgs,
+    by: AskArgs,
 }
 
 pub(super) async fn status(args: Args) -> Outcome {
-    let deadline = Deadline::after(args.timeout);
     let named: Vec<Task> = args.task.iter().cloned().collect();
-    let node = args.mesh.reach(&named, deadline).await?;
-    let outcome = deadline.within(show(&node, named, args.json)).await;
-    node.close().await;
-    outcome
+    args.by.ask(&named, async |node: &Node| show(node, named.clone(), args.json).await).await
 }
 
 async fn show(node: &Node, mut tasks: Vec<Task>, as_json: bool) -> Outcome {

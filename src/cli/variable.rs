@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::inputs::fed;
-use super::reach::{Deadline, MeshArgs, seconds};
+use super::reach::AskArgs;
 use super::status::{RESOURCES, resource_json, resource_row};
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
@@ -73,11 +73,8 @@ struct NodeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Give up after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    timeout: Option<std::time::Duration>,
     #[command(flatten)]
-    mesh: MeshArgs,
+    by: AskArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -124,11 +121,7 @@ pub(super) async fn variable(args: Args) -> Outcome {
 
 impl NodeArgs {
     async fn ask(&self, work: impl AsyncFnOnce(&Node) -> Outcome) -> Outcome {
-        let deadline = Deadline::after(self.timeout);
-        let node = self.mesh.reach(std::slice::from_ref(&self.task), deadline).await?;
-        let outcome = deadline.within(work(&node)).await;
-        node.close().await;
-        outcome
+        self.by.ask(std::slice::from_ref(&self.task), work).await
     }
 }
 
