@@ -66,6 +66,7 @@ use crate::device::Task;
 use crate::lock::lock;
 use crate::protocol::status::{LimitStatus, NetworkStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
+use crate::strangers::Ports;
 
 /// Most requests to the driver that wait.
 const MAX_COMMANDS: usize = 16;
@@ -196,6 +197,7 @@ pub struct Mesh {
     search: Arc<Mutex<Search>>,
     /// The links with something that waits for a flush.
     unflushed: Arc<Mutex<Vec<Arc<Link>>>>,
+    ports: Arc<Ports>,
 }
 
 impl Mesh {
@@ -233,6 +235,8 @@ impl Mesh {
         let id = config.identity.public().to_peer_id();
         let gate = Gate::new(id, &config.mesh, config.admission.clone());
         let port = Arc::new(Port::new(transports, gate));
+        let ports = Arc::new(Ports::default());
+        ports.add("strangers at the mesh's port", port.strangers());
         let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
         let search = Arc::new(Mutex::new(Search::default()));
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
@@ -254,6 +258,7 @@ impl Mesh {
             local,
             search,
             unflushed: Arc::default(),
+            ports,
         };
         let _ = everybody.await;
         let lost = mesh.roster.lost().borrow().clone();
@@ -365,11 +370,17 @@ impl Mesh {
         if let Some(open) = descriptors::open() {
             limits.push(LimitStatus::new("descriptors", open, descriptors::limit()));
         }
+        limits.extend(self.ports.held().into_iter().map(|(name, held, places)| LimitStatus::new(name, held, places)));
         NetworkStatus {
             mesh: Some(self.roster.own_hello().mesh),
             peers: links.iter().map(|link| link.status()).collect(),
             limits,
         }
+    }
+
+    /// This participant's ports, to which doors add theirs.
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.ports
     }
 
     /// Changes this node's devices and tells every peer.

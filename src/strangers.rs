@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -82,6 +82,26 @@ impl From<IpAddr> for Origin {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
             v4 => v4,
         })
+    }
+}
+
+/// The ports of one node, for those who ask how many strangers wait there.
+#[derive(Default)]
+pub(crate) struct Ports(Mutex<Vec<(&'static str, Weak<Strangers>)>>);
+
+impl Ports {
+    /// A port has this table, for as long as the table is kept.
+    pub fn add(&self, name: &'static str, strangers: &Arc<Strangers>) {
+        let mut ports = lock(&self.0);
+        ports.retain(|(_, strangers)| strangers.strong_count() > 0);
+        ports.push((name, Arc::downgrade(strangers)));
+    }
+
+    /// Each port by its name: how many of its places are held, and how many there are.
+    pub fn held(&self) -> Vec<(&'static str, usize, usize)> {
+        let ports = lock(&self.0).clone();
+        let open = ports.into_iter().filter_map(|(name, strangers)| Some((name, strangers.upgrade()?)));
+        open.map(|(name, strangers)| (name, strangers.table().here.len(), strangers.places)).collect()
     }
 }
 
@@ -277,6 +297,21 @@ mod tests {
         assert_eq!((crowd.count("10.0.0.66"), crowd.count("10.0.0.1")), (16, 3));
         // The last one, of that same address, has a place.
         assert_eq!(crowd.here.last().map(|(_, last)| last.number), Some(303));
+    }
+
+    #[test]
+    fn a_port_tells_its_places_while_it_is_open() {
+        let (ports, mut mesh, door) = (Ports::default(), Crowd::new(64), Crowd::new(16));
+        ports.add("mesh", &mesh.strangers);
+        ports.add("door", &door.strangers);
+        mesh.come("10.0.0.1", 3);
+        assert_eq!(ports.held(), [("mesh", 3, 64), ("door", 0, 16)]);
+        // One that goes, and one that proves the key, give their places back.
+        mesh.here.pop();
+        mesh.prove("10.0.0.2");
+        assert_eq!(ports.held()[0], ("mesh", 2, 64));
+        drop(door);
+        assert_eq!(ports.held(), [("mesh", 2, 64)]);
     }
 
     #[test]

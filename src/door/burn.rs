@@ -114,7 +114,9 @@ struct Client {
 impl Serving {
     fn new(node: Arc<Node>, token: Option<&str>) -> Serving {
         let token = token.map(|token| blake3::hash(token.as_bytes()));
-        Serving { node, token, strangers: Strangers::new(), programs: Mutex::default() }
+        let strangers = Strangers::new();
+        node.mesh().ports().add("strangers at burn's door", &strangers);
+        Serving { node, token, strangers, programs: Mutex::default() }
     }
 
     /// The steps of all programs that are connected.

@@ -88,6 +88,7 @@ impl Door {
         let listener = listen(FLAG, address, token.is_some()).await?;
         let address = listener.local_addr().map_err(|source| DoorError::Address { flag: FLAG, address, source })?;
         let connections = Connections::new(token.is_none());
+        node.mesh().ports().add("strangers at TensorFlow's door", connections.strangers());
         let service = Arc::new(MasterService::new(node, max_message_bytes, token.as_deref()));
         let serving = tokio::spawn(serve(service, listener, connections));
         Ok(Door { address, serving })

@@ -36,12 +36,18 @@ pub struct HandedOver;
 pub struct Port {
     transports: Vec<Arc<dyn Transport>>,
     gate: Arc<Gate>,
+    strangers: Arc<Strangers>,
 }
 
 impl Port {
     /// Of several transports that handle an address, the first is used.
     pub fn new(transports: Vec<Arc<dyn Transport>>, gate: Gate) -> Self {
-        Port { transports, gate: Arc::new(gate) }
+        Port { transports, gate: Arc::new(gate), strangers: Strangers::new() }
+    }
+
+    /// Those who have come in and not proven the key yet.
+    pub fn strangers(&self) -> &Arc<Strangers> {
+        &self.strangers
     }
 
     /// Whether one of the transports can dial and listen at this address, or could if its name were resolved.
@@ -78,14 +84,13 @@ impl Port {
 
     /// The transport of libp2p's swarm. What comes in for bulk goes to `bulk`.
     pub fn swarm_transport(self: Arc<Self>, bulk: mpsc::Sender<Admitted>) -> Boxed<(PeerId, StreamMuxerBox)> {
-        SwarmTransport { port: self, strangers: Strangers::new(), bulk, listeners: VecDeque::new() }.boxed()
+        SwarmTransport { port: self, bulk, listeners: VecDeque::new() }.boxed()
     }
 }
 
 /// The port, as libp2p's swarm asks for it.
 struct SwarmTransport {
     port: Arc<Port>,
-    strangers: Arc<Strangers>,
     bulk: mpsc::Sender<Admitted>,
     /// They are polled in turns: the one polled first comes last the next time.
     listeners: VecDeque<(ListenerId, BoxStream<'static, ListenEvent>)>,
@@ -143,13 +148,13 @@ impl SwarmTransport {
             ListenEvent::Opened(listen_addr) => TransportEvent::NewAddress { listener_id, listen_addr },
             ListenEvent::Closed(listen_addr) => TransportEvent::AddressExpired { listener_id, listen_addr },
             ListenEvent::Failed(error) => {
-                self.strangers.could_not_accept(&error);
+                self.port.strangers.could_not_accept(&error);
                 TransportEvent::ListenerError { listener_id, error }
             }
             ListenEvent::Arrived { local, remote, arrival } => {
                 // What comes without an IP address comes from this machine.
                 let from = address::ip(&remote).unwrap_or(Ipv4Addr::LOCALHOST.into());
-                let place = self.strangers.admit(from);
+                let place = self.port.strangers.admit(from);
                 let upgrade = admit(Arc::clone(&self.port.gate), arrival, place, self.bulk.clone()).boxed();
                 TransportEvent::Incoming { listener_id, upgrade, local_addr: local, send_back_addr: remote }
             }

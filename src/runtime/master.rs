@@ -165,14 +165,16 @@ impl Master {
     /// The sessions that are open, and how near the master is to its limits.
     pub fn status(&self) -> (Vec<SessionStatus>, Vec<LimitStatus>) {
         let now = self.state.now();
-        let sessions: Vec<SessionStatus> =
-            self.state.sessions.all().iter().map(|handle| handle.lock().machine.status(now)).collect();
-        let most_plans = sessions.iter().map(|session| session.plans as usize).max().unwrap_or(0);
-        let limits = self.state.limits;
-        let limits = vec![
-            LimitStatus::new("sessions", sessions.len(), limits.sessions),
-            LimitStatus::new("plans of one session", most_plans, limits.plans),
-        ];
+        let of_one = machine::limits(&self.state.limits);
+        let mut most = [0; 5];
+        let mut sessions = Vec::new();
+        for handle in self.state.sessions.all() {
+            let session = handle.lock();
+            sessions.push(session.machine.status(now));
+            most.iter_mut().zip(session.machine.near()).for_each(|(most, used)| *most = used.max(*most));
+        }
+        let mut limits = vec![LimitStatus::new("sessions", sessions.len(), self.state.limits.sessions)];
+        limits.extend(of_one.iter().zip(most).map(|(&(name, limit), used)| LimitStatus::new(name, used, limit)));
         (sessions, limits)
     }
 

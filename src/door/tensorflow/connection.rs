@@ -101,6 +101,11 @@ impl Connections {
         }))
     }
 
+    /// The clients that have not shown the token yet.
+    pub fn strangers(&self) -> &Arc<Strangers> {
+        &self.0.strangers
+    }
+
     /// Admits a client if there is a place; another stranger may be evicted for it.
     pub fn admit(&self, address: IpAddr) -> Option<Place> {
         let door = &self.0;

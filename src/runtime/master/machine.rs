@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub(super) use self::constants::Stock;
-use self::plans::{FeedWay, Part, Plans, Prepared, Registration, Standing, Unneeded};
-use self::run::Runs;
+use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Registration, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
+use self::run::{MAX_RUNS, Runs};
 use super::Limits;
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
@@ -109,6 +109,17 @@ pub(super) struct Machine {
     tasks: HashMap<Task, Incarnation>,
     /// Every worker that pieces were sent to, whatever became of them.
     workers: BTreeSet<Peer>,
+}
+
+/// The limits that each session has for itself, by their names.
+pub(super) fn limits(of: &Limits) -> [(&'static str, usize); 5] {
+    [
+        ("plans of one session", of.plans),
+        ("nodes of one session's plans", of.plan_nodes),
+        ("runs of one session", MAX_RUNS),
+        ("plan numbers of one session", MAX_NUMBERS as usize),
+        ("piece numbers of one session", MAX_NUMBERS as usize),
+    ]
 }
 
 /// The pieces of one worker, to be sent to it.
@@ -229,6 +240,12 @@ impl Machine {
         }
     }
 
+    /// How much of each of the [`limits`] the session has used.
+    pub fn near(&self) -> [usize; 5] {
+        let numbered = self.plans.numbered() as usize;
+        [self.plans.len(), self.plans.nodes(), self.runs.len(), numbered, self.next_piece as usize]
+    }
+
     /// From now on it tells what happens to its steps, or does not.
     pub fn tell_steps(&mut self, tells_steps: bool) {
         self.tells_steps = tells_steps;
@@ -311,6 +328,9 @@ impl Machine {
             Mode::Whole | Mode::Traced => Vec::new(),
         };
         let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
+        if plan.pieces.len() > (MAX_NUMBERS - self.next_piece) as usize {
+            return Err(no_number("pieces"));
+        }
         let first_piece = self.next_piece;
         let nodes = plan.pieces.iter().map(|piece| piece.nodes.len()).sum();
         let meets = Arc::new(meets(&plan));

@@ -18,6 +18,9 @@ use crate::tensor::{DType, PartialShape, Tensor};
 /// Most requests that wait for one plan to be registered.
 const MAX_ASKING: usize = 64;
 
+/// Most plans, and most pieces, that a session numbers in its life: no number is given twice.
+pub(super) const MAX_NUMBERS: u32 = u32::MAX;
+
 /// A plan whose pieces are with their workers, or on their way.
 pub(super) struct Prepared {
     pub parts: Arc<Vec<Part>>,
@@ -121,6 +124,16 @@ impl Plans {
         self.plans.len()
     }
 
+    /// Nodes of all of them.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// How many numbers of plans have been given.
+    pub fn numbered(&self) -> u32 {
+        self.next
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Prepared> {
         self.plans.values()
     }
@@ -179,8 +192,11 @@ impl Plans {
     /// nodes are, those which were not used for longest and that nobody runs.
     ///
     /// # Errors
-    /// ResourceExhausted if too many are in use.
+    /// ResourceExhausted if too many are in use, or no number is left.
     pub fn keep(&mut self, mut plan: Prepared) -> Result<(u32, Unneeded)> {
+        if self.next == MAX_NUMBERS {
+            return Err(no_number("plans"));
+        }
         let mut unneeded = Unneeded::new();
         if let Some(&old) = self.by_signature.get(&*plan.signature) {
             unneeded.extend(self.replace(old));
@@ -287,6 +303,12 @@ pub(super) fn gone(why: &str) -> Failure {
     Failure::new(Code::Aborted, format!("{why}; the plan must be prepared again")).because(Reason::PlanGone)
 }
 
+/// What a client is told whose session has no number left for another plan or piece.
+pub(super) fn no_number(of: &str) -> Failure {
+    let why = format!("the session has numbered {MAX_NUMBERS} {of}, which is the limit; open another");
+    Failure::new(Code::ResourceExhausted, why)
+}
+
 impl Prepared {
     /// Whether these values are what the plan is to be fed.
     ///
@@ -326,5 +348,48 @@ impl Prepared {
             member.is_some_and(|member| member.peer == part.worker && member.incarnation == part.incarnation)
         };
         self.parts.iter().find(|part| !is_there(part)).map(|part| &part.task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(fetch: &str) -> Prepared {
+        Prepared {
+            parts: Arc::default(),
+            signature: Arc::new(Signature { fetches: vec![fetch.to_owned()], ..Signature::default() }),
+            feed_types: Vec::new(),
+            feed_shapes: Vec::new(),
+            meets: Arc::default(),
+            piece_fetches: Arc::default(),
+            feed_ways: Vec::new(),
+            needed_feeds: Vec::new(),
+            summary: Summary::default(),
+            pieces: 0..0,
+            nodes: 1,
+            registration: Registration::Ready,
+            runs: 0,
+            used: 0,
+            is_replaced: false,
+        }
+    }
+
+    #[test]
+    fn no_number_is_given_twice() {
+        let mut plans = Plans::new(Limits::default());
+        let kept = plans.keep(plan("a")).map(|(number, _)| number);
+        assert_eq!(kept.unwrap(), 0);
+        // Another under the same signature has another number, though the first goes.
+        let kept = plans.keep(plan("a")).map(|(number, _)| number);
+        assert_eq!((kept.unwrap(), plans.len(), plans.nodes()), (1, 1, 1));
+        plans.next = MAX_NUMBERS - 1;
+        let kept = plans.keep(plan("b")).map(|(number, _)| number);
+        assert_eq!((kept.unwrap(), plans.numbered()), (MAX_NUMBERS - 1, MAX_NUMBERS));
+        let refused = plans.keep(plan("c")).map(|(number, _)| number).unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        assert!(refused.message.contains("4294967295 plans"), "{refused}");
+        // Those that are there can still be run.
+        assert_eq!(plans.used(MAX_NUMBERS - 1).unwrap().nodes, 1);
     }
 }

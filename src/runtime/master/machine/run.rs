@@ -20,7 +20,7 @@ const WINDOW: u64 = 32;
 /// How often a client that watches a run is told how far it is.
 const TELLS: Nanos = 100_000_000;
 /// Most runs of one session under way at once.
-const MAX_RUNS: usize = 1024;
+pub(super) const MAX_RUNS: usize = 1024;
 
 /// What a client asks to run.
 pub(in super::super) struct Ask {
