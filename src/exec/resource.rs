@@ -109,14 +109,14 @@ impl fmt::Debug for Resource {
     }
 }
 
-/// Names a resource in the table.
+/// Names a resource in the table. The order of the fields is that of the table: those of one name are next to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
+    pub container: String,
+    pub name: String,
     /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
     pub device: (DeviceKind, u32),
-    pub container: String,
-    pub name: String,
 }
 
 /// The resources of a task, shared by its devices.

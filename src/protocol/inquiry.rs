@@ -74,12 +74,12 @@ pub struct VariableName {
     pub device: Option<(DeviceKind, u32)>,
 }
 
-/// Which resource of a node one is.
+/// Which resource of a node one is. The order of the fields is that in which they are listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceKey {
+    pub container: String,
+    pub name: String,
     /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
     pub device: (DeviceKind, u32),
-    pub container: String,
-    pub name: String,
 }

@@ -75,9 +75,13 @@ impl Resources {
         if having.is_empty() { Err(self.not_shared(container, name)) } else { Ok(having) }
     }
 
+    /// All resources of that name, those that sessions share first: nothing else of the table is looked at.
     fn named(&self, container: &str, name: &str) -> Vec<Key> {
+        let (container, name) = (container.to_owned(), name.to_owned());
+        let first = Key { container, name, session: None, device: (DeviceKind::Cpu, 0) };
         let table = lock(&self.table);
-        table.resources.keys().filter(|key| key.container == container && key.name == name).cloned().collect()
+        let following = table.resources.range(&first..).map(|(key, _)| key);
+        following.take_while(|key| key.container == first.container && key.name == first.name).cloned().collect()
     }
 
     fn not_shared(&self, container: &str, name: &str) -> Failure {
@@ -112,5 +116,48 @@ impl Resource {
             // Those stand in no table.
             Resource::TensorArray(_) | Resource::Stack(_) => Look::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::Variable;
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_on_its_devices_and_nowhere_else() {
+        let resources = Resources::new();
+        let (cpu, gpu) = (DeviceKind::Cpu, DeviceKind::Gpu);
+        let isolated = Some(SessionId(3));
+        let all = [
+            (None, (gpu, 1), "localhost", "w"),
+            (None, (cpu, 0), "localhost", "w"),
+            (isolated, (cpu, 0), "localhost", "w"),
+            (isolated, (gpu, 0), "localhost", "own"),
+            // Neighbours of the name and of the container.
+            (None, (cpu, 2), "localhost", "v"),
+            (None, (cpu, 2), "localhost", "w2"),
+            (None, (cpu, 3), "other", "w"),
+            (None, (cpu, 4), "localhos", "w"),
+        ];
+        for (session, device, container, name) in all {
+            let key = Key { container: container.to_owned(), name: name.to_owned(), session, device };
+            let variable = Variable::new(name.to_owned(), DType::F32, PartialShape::UNKNOWN);
+            let made = resources.find_or_make(&key, SessionId(3), || Ok(Resource::Variable(Arc::new(variable))));
+            assert!(made.is_ok());
+        }
+        let devices = |container, name| resources.devices_with(container, name).map_err(|failure| failure.code);
+        assert_eq!(devices("localhost", "w"), Ok(vec![(cpu, 0), (gpu, 1)]));
+        assert_eq!(devices("other", "w"), Ok(vec![(cpu, 3)]));
+        assert_eq!(devices("localhost", "w2"), Ok(vec![(cpu, 2)]));
+        assert_eq!(devices("localhost", "own"), Err(Code::PermissionDenied));
+        assert_eq!(devices("localhost", "x"), Err(Code::NotFound));
+        assert_eq!(devices("localhost", ""), Err(Code::NotFound));
+        // They are listed by container and name.
+        let listed = resources.after(None, 99);
+        let names: Vec<_> = listed.iter().map(|info| (&*info.key.container, &*info.key.name)).collect();
+        assert!(names.is_sorted() && names.len() == all.len(), "{names:?}");
     }
 }
