@@ -92,6 +92,8 @@ pub enum Reason {
     /// The plan that was to run is not kept any more, or a task of it is another process now: it is to be prepared again.
     /// No step has begun, and the feeds come back with the answer.
     PlanGone,
+    /// The partial run that was to be fed is not under way (any more). The answer to the run itself says why.
+    RunOver,
 }
 
 /// How far a request had come when it failed.

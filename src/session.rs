@@ -255,19 +255,13 @@ impl Session {
 
     /// Asks the master for a signature's plan.
     async fn prepare(&self, signature: &Signature) -> Result<Planned> {
-        let request = Request::Prepare { session: self.id, signature: signature.clone() };
-        match self.client.ask(&self.master, request, Vec::new(), None)?.answer().await? {
-            (Reply::Prepared { plan, summary }, _) => {
-                let planned = Planned { number: plan, summary: Arc::new(summary) };
-                let mut plans = self.plans();
-                if plans.len() >= MAX_KNOWN_PLANS {
-                    plans.clear();
-                }
-                plans.insert(signature.clone(), planned.clone());
-                Ok(planned)
-            }
-            (other, _) => Err(unexpected(&other)),
+        let planned = prepare(&self.client, &self.master, self.id, signature).await?;
+        let mut plans = self.plans();
+        if plans.len() >= MAX_KNOWN_PLANS {
+            plans.clear();
         }
+        plans.insert(signature.clone(), planned.clone());
+        Ok(planned)
     }
 
     /// Runs a plan: what the last step fetched, or a failure and the feeds that come back with it.
@@ -393,6 +387,15 @@ pub(crate) async fn explain(
             constants::put_back_elements(&mut plan, graph);
             Ok(*plan)
         }
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// Has a session's master plan a signature.
+async fn prepare(client: &Arc<Client>, master: &Peer, session: SessionId, signature: &Signature) -> Result<Planned> {
+    let request = Request::Prepare { session, signature: signature.clone() };
+    match client.ask(master, request, Vec::new(), None)?.answer().await? {
+        (Reply::Prepared { plan, summary }, _) => Ok(Planned { number: plan, summary: Arc::new(summary) }),
         (other, _) => Err(unexpected(&other)),
     }
 }

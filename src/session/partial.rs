@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc};
 
-use super::Session;
-use crate::failure::{Code, Failure, Result};
+use super::{MAX_PREPARED_AGAIN, Session, prepare};
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{Mode, Signature};
 use crate::protocol::{Peer, Reply, Request};
@@ -19,7 +19,6 @@ pub(crate) struct PartialRun {
     client: Arc<Client>,
     master: Peer,
     session: SessionId,
-    run: RequestId,
     signature: Signature,
     _lane: Lane,
     progress: Mutex<Progress>,
@@ -54,6 +53,9 @@ impl Drop for Lane {
 }
 
 struct Progress {
+    run: RequestId,
+    /// The master has taken feeds: the step has begun.
+    has_begun: bool,
     events: mpsc::Receiver<StepEvent>,
     answer: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
     ended: Option<Result<()>>,
@@ -76,17 +78,9 @@ impl Session {
     ) -> Result<PartialRun> {
         let lane = Lane::take(&self.lanes)?;
         let signature = Signature { feeds, fetches, targets, mode: Mode::Partial { lane: lane.number } };
-        // Asked for each time: the answer to the run comes too late to have a plan prepared again that the master let go of.
-        let plan = self.prepare(&signature).await?.number;
-        let (sender, events) = mpsc::channel(signature.fetches.len().max(1));
-        let request = Request::Run { session: self.id, plan, steps: 1, every: 0, watched: false };
-        let asked = self.client.ask(&self.master, request, Vec::new(), Some(sender))?;
-        let run = asked.id;
-        let answer = Box::pin(async move { asked.answer().await.map(|_| ()) });
-        let (unfed, unfetched) = (signature.feeds.len(), signature.fetches.len());
-        let progress = Progress { events, answer, ended: None, values: HashMap::new(), unfed, unfetched };
         let (client, master, session) = (Arc::clone(&self.client), self.master.clone(), self.id);
-        Ok(PartialRun { client, master, session, run, signature, _lane: lane, progress: Mutex::new(progress) })
+        let progress = Mutex::new(Progress::begin(&client, &master, session, &signature).await?);
+        Ok(PartialRun { client, master, session, signature, _lane: lane, progress })
     }
 }
 
@@ -105,20 +99,8 @@ impl PartialRun {
                 .iter()
                 .map(|(name, _)| place(&self.signature.feeds, name, "feed"))
                 .collect::<Result<Vec<u32>>>()?;
-            let fed = feeds.len();
             let tensors: Vec<Tensor> = feeds.into_iter().map(|(_, tensor)| tensor).collect();
-            let request = Request::Feed { session: self.session, run: self.run, feeds: places, wanted: wanted.clone() };
-            match self.client.ask(&self.master, request, tensors, None)?.answer().await {
-                Ok((Reply::Fed, _)) => progress.unfed = progress.unfed.saturating_sub(fed),
-                Ok((other, _)) => return Err(super::unexpected(&other)),
-                Err(failure) => {
-                    // What ended the step says more than that it has ended; one that ended well has left its fetches.
-                    progress.look().await?;
-                    if fed > 0 || progress.ended.is_none() {
-                        return Err(failure);
-                    }
-                }
-            }
+            self.feed(&mut progress, places, tensors, &wanted).await?;
         }
         let mut values = Vec::with_capacity(wanted.len());
         for (place, name) in wanted.into_iter().zip(fetches) {
@@ -130,6 +112,49 @@ impl PartialRun {
         Ok(values)
     }
 
+    /// Hands over feeds, by their places, and says what is wanted then.
+    ///
+    /// Whether its plan was still there when the step was to begin is known only now. If not, it is prepared again, and the step
+    /// begins anew: no part of it has run.
+    async fn feed(
+        &self,
+        progress: &mut Progress,
+        places: Vec<u32>,
+        mut tensors: Vec<Tensor>,
+        wanted: &[u32],
+    ) -> Result<()> {
+        let mut again = 0;
+        loop {
+            let kept = if progress.has_begun { Vec::new() } else { tensors.clone() };
+            let (session, run) = (self.session, progress.run);
+            let request = Request::Feed { session, run, feeds: places.clone(), wanted: wanted.to_vec() };
+            let failure = match self.client.ask(&self.master, request, tensors, None)?.answer().await {
+                Ok((Reply::Fed, _)) => {
+                    progress.has_begun = true;
+                    progress.unfed = progress.unfed.saturating_sub(places.len());
+                    return Ok(());
+                }
+                Ok((other, _)) => return Err(super::unexpected(&other)),
+                Err(failure) => failure,
+            };
+            // What ended the step says more than that it has ended.
+            let ended = match failure.reason {
+                Some(Reason::RunOver) => progress.end().await,
+                _ => progress.look().await,
+            };
+            match ended {
+                Err(gone) if gone.reason == Some(Reason::PlanGone) && again < MAX_PREPARED_AGAIN => {
+                    *progress = Progress::begin(&self.client, &self.master, session, &self.signature).await?;
+                    (again, tensors) = (again + 1, kept);
+                }
+                Err(cause) => return Err(cause),
+                // One that ended well has left its fetches.
+                Ok(()) if places.is_empty() && progress.ended.is_some() => return Ok(()),
+                Ok(()) => return Err(failure),
+            }
+        }
+    }
+
     /// Whether the step has run, well or not.
     pub async fn is_over(&self) -> bool {
         self.progress.lock().await.ended.is_some()
@@ -138,14 +163,28 @@ impl PartialRun {
 
 impl Drop for PartialRun {
     fn drop(&mut self) {
-        if self.progress.get_mut().ended.is_none() {
-            let request = Request::Cancel { session: self.session, run: self.run };
+        let progress = self.progress.get_mut();
+        if progress.ended.is_none() {
+            let request = Request::Cancel { session: self.session, run: progress.run };
             let _answer = self.client.ask(&self.master, request, Vec::new(), None);
         }
     }
 }
 
 impl Progress {
+    /// Has the plan prepared and the step begun.
+    async fn begin(client: &Arc<Client>, master: &Peer, session: SessionId, signature: &Signature) -> Result<Progress> {
+        let plan = prepare(client, master, session, signature).await?.number;
+        let (sender, events) = mpsc::channel(signature.fetches.len().max(1));
+        let request = Request::Run { session, plan, steps: 1, every: 0, watched: false };
+        let asked = client.ask(master, request, Vec::new(), Some(sender))?;
+        let run = asked.id;
+        let answer = Box::pin(async move { asked.answer().await.map(|_| ()) });
+        let (unfed, unfetched) = (signature.feeds.len(), signature.fetches.len());
+        let values = HashMap::new();
+        Ok(Progress { run, has_begun: false, events, answer, ended: None, values, unfed, unfetched })
+    }
+
     /// Waits for a fetch.
     async fn value(&mut self, place: u32, name: &str) -> Result<Tensor> {
         loop {
@@ -199,12 +238,17 @@ fn place(names: &[String], name: &str, what: &str) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::LocalCluster;
     use crate::device::Task;
     use crate::exec::BackendChoice;
     use crate::graph::{Attr, GraphBuilder};
-    use crate::protocol::SessionOptions;
+    use crate::plan::Summary;
+    use crate::protocol::{Cluster, Envelope, Message, SessionOptions, ToClient, ToMaster};
+    use crate::runtime::router::Router;
     use crate::tensor::DType;
 
     /// sum = a + b on task 1, product = sum * c on task 0.
@@ -241,6 +285,84 @@ mod tests {
         let product = run.go_on(vec![fed("c", 10.0)], &names(&["product"])).await.unwrap();
         assert_eq!(product, [Tensor::scalar(30f32)]);
         assert!(run.is_over().await);
+    }
+
+    /// Plays a master that lets go of plans before they run.
+    struct Forgetful {
+        client: OnceLock<Arc<Client>>,
+        /// How many more runs find their plan gone.
+        gone: AtomicUsize,
+        prepared: AtomicUsize,
+        /// The run that came last, and whether it is under way.
+        run: std::sync::Mutex<Option<(RequestId, bool)>>,
+    }
+
+    impl Router for Forgetful {
+        fn send(&self, to: &Peer, envelope: Envelope) -> Result<()> {
+            let answer = |message: ToClient, tensors| self.client.get().unwrap().deliver(to, message, tensors);
+            let reply = |id, result| answer(ToClient::Reply { id, result }, vec![]);
+            let Message::ToMaster(ToMaster::Request { id, request }) = envelope.message else { panic!("no request") };
+            match request {
+                Request::Open { .. } => reply(id, Ok(Reply::Opened)),
+                Request::Prepare { .. } => {
+                    let plan = self.prepared.fetch_add(1, Ordering::Relaxed) as u32;
+                    reply(id, Ok(Reply::Prepared { plan, summary: Summary::default() }));
+                }
+                Request::Run { .. } => {
+                    let left = self.gone.load(Ordering::Relaxed);
+                    self.gone.store(left.saturating_sub(1), Ordering::Relaxed);
+                    *self.run.lock().unwrap() = Some((id, left == 0));
+                }
+                Request::Feed { run, feeds, wanted, .. } => {
+                    let (last, is_under_way) = self.run.lock().unwrap().unwrap();
+                    assert_eq!((run, feeds, wanted), (last, vec![0], vec![0]));
+                    if is_under_way {
+                        reply(id, Ok(Reply::Fed));
+                        answer(ToClient::PartialFetch { id: run, fetch: 0 }, envelope.tensors);
+                        reply(run, Ok(Reply::Ran { steps: 1 }));
+                    } else {
+                        // The answer to the feed may overtake that to the run.
+                        reply(id, Err(Failure::invalid("it has ended").because(Reason::RunOver)));
+                        let gone = Failure::new(Code::Aborted, "prepare it again").because(Reason::PlanGone);
+                        reply(run, Err(gone));
+                    }
+                }
+                Request::Close { .. } => reply(id, Ok(Reply::Closed)),
+                other => panic!("{other:?}"),
+            }
+            Ok(())
+        }
+
+        fn cluster(&self) -> Arc<Cluster> {
+            Arc::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plan_that_goes_before_its_step_begins_is_prepared_again() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        // (runs that find their plan gone, how often a plan is prepared, whether the run goes well)
+        let cases = [(0, 1, true), (1, 2, true), (MAX_PREPARED_AGAIN, 1 + MAX_PREPARED_AGAIN, true)];
+        for (gone, prepared, is_well) in cases.into_iter().chain([(usize::MAX, 1 + MAX_PREPARED_AGAIN, false)]) {
+            let master = Arc::new(Forgetful {
+                client: OnceLock::new(),
+                gone: AtomicUsize::new(gone),
+                prepared: AtomicUsize::new(0),
+                run: std::sync::Mutex::default(),
+            });
+            let client = Client::new(master.clone());
+            let _first = master.client.set(Arc::clone(&client));
+            let graph = GraphBuilder::new().finish().unwrap();
+            let session = Session::open(client, Peer::new("master"), &graph, SessionOptions::default()).await.unwrap();
+            let run = session.begin(names(&["x"]), names(&["x"]), vec![]).await.unwrap();
+            let fetched = run.go_on(vec![("x".to_owned(), Tensor::scalar(7i32))], &names(&["x"])).await;
+            match fetched {
+                Ok(values) => assert_eq!((values, is_well), (vec![Tensor::scalar(7i32)], true)),
+                Err(failure) => assert_eq!((failure.reason, is_well), (Some(Reason::PlanGone), false), "{failure}"),
+            }
+            assert_eq!(master.prepared.load(Ordering::Relaxed), prepared);
+            assert!(run.is_over().await);
+        }
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::net::{Net, client};
 use super::{Draw, Plot, RUNS, STEPS_MAX, TASKS};
-use crate::failure::{Code, Failure, Reason, Result, Stage};
+use crate::failure::{Code, Failure, Result, Stage};
 use crate::graph::{Attr, Graph, read};
 use crate::protocol::SessionOptions;
 use crate::session::{Session, Steps};
@@ -139,10 +139,6 @@ fn excused(plot: Plot, failure: &Failure) -> Result<(), String> {
         }
         Plot::Parts { task } if names(task) || names((task + 1) % TASKS) => Ok(()),
         Plot::Dies { task } | Plot::Returns { task } if names(task) => Ok(()),
-        // A partial run is not prepared again whose plan went with a task before it began.
-        Plot::Parts { .. } | Plot::Dies { .. } | Plot::Returns { .. } if failure.reason == Some(Reason::PlanGone) => {
-            Ok(())
-        }
         _ => Err(format!("an unexpected failure: {failure}")),
     }
 }

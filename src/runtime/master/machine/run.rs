@@ -365,7 +365,7 @@ impl Machine {
     }
 
     fn try_feed(&mut self, fed: Fed) -> Result<()> {
-        let over = || Failure::invalid("there is no such partial run under way; it has ended");
+        let over = || Failure::invalid("there is no such partial run under way; it has ended").because(Reason::RunOver);
         let first = self.runs.by_request.get(&fed.run);
         let run = first.and_then(|first| self.runs.runs.get_mut(first)).ok_or_else(over)?;
         if !run.signature.mode.is_partial() {
