@@ -37,7 +37,7 @@ struct Item {
 }
 
 #[derive(Clone, Debug)]
-struct Batch {
+pub struct Batch {
     x: Tensor<2>,
     y: Tensor<1, Int>,
 }
@@ -124,7 +124,7 @@ fn different() -> Vec<Item> {
 
 /// The same batch, `times` times.
 fn alike(times: usize) -> Vec<Item> {
-    different()[..BATCH].repeat(times)
+    std::iter::repeat_n(&different()[..BATCH], times).flatten().cloned().collect()
 }
 
 /// Trains for two epochs. Answers the parameters and, if asked, the metrics of each epoch.

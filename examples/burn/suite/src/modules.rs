@@ -151,7 +151,7 @@ fn activations() -> Vec<Program> {
         "tanh shrink": |_| Tanhshrink::new(), [3, 4], |m, x| m.forward(x);
         "softplus": |_| SoftplusConfig::new().init(), [3, 4], |m, x| m.forward(x);
         "softsign": |_| Softsign::new(), [3, 4], |m, x| m.forward(x);
-        "silu": |_| Silu::new(), [3, 4], |m, x| m.forward(x);
+        "silu": |_| SiLU::new(), [3, 4], |m, x| m.forward(x);
         "mish": |_| Mish::new(), [3, 4], |m, x| m.forward(x);
         "elu": |_| EluConfig::new().init(), [3, 4], |m, x| m.forward(x);
         "celu": |_| CeluConfig::new().init(), [3, 4], |m, x| m.forward(x);

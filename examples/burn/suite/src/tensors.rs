@@ -1,6 +1,5 @@
 //! burn's tensors, by what their methods do.
 
-use burn::module::Module;
 use burn::nn::Identity;
 use burn::prelude::*;
 use burn::tensor::{Distribution, IndexingUpdateOp};

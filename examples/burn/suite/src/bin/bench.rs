@@ -99,7 +99,9 @@ fn rate(mut step: Step<'_>) -> f64 {
             start = Instant::now();
         }
         if i >= WARM && start.elapsed() >= TURN {
-            losses.drain(..).for_each(|loss| drop(loss.into_scalar::<f32>()));
+            for loss in losses {
+                let _: f32 = loss.into_scalar();
+            }
             return (i + 1 - WARM) as f64 / start.elapsed().as_secs_f64();
         }
     }
