@@ -23,13 +23,14 @@ fn main() -> ExitCode {
 }
 
 fn programs() -> Vec<Program> {
+    // The learner at the end: burn's own server has no all-reduce, and none of its sessions survives one.
     [
         training::programs(),
         parallel::programs(),
-        learner::programs(),
         modules::programs(),
         losses::programs(),
         tensors::programs(),
+        learner::programs(),
     ]
     .into_iter()
     .flatten()
