@@ -32,8 +32,8 @@ bench)
         sleep 0.05
     done
     [ -n "$server" ] || { say "burn's own server does not serve after 10 s"; exit 1; }
-    say "bench --door $door --server $server $*"
-    "$built/bench" --door "$door" --server "$server" "$@"
+    say "bench --server $server --door $door $*"
+    "$built/bench" --server "$server" --door "$door" "$@"
     ;;
 *)
     echo "suite.sh test|bench [FILTER…]" >&2

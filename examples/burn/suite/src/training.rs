@@ -52,6 +52,8 @@ impl Cnn {
         Cnn {
             conv: Conv2dConfig::new([1, channels], [3, 3])
                 .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                // The norm takes a bias away again: its gradient would be rounding noise, which Adam makes steps of.
+                .with_bias(false)
                 .init(device),
             norm: BatchNormConfig::new(channels).init(device),
             pool: MaxPool2dConfig::new([2, 2]).init(),
@@ -121,7 +123,7 @@ pub fn programs() -> Vec<Program> {
             numbers
         })
         .within(1e-3),
-        Program::new("training/cnn", cnn).within(1e-3),
+        Program::new("training/cnn", cnn),
         Program::new("training/lstm", lstm).within(1e-3),
         Program::new("training/gru", gru).within(1e-3),
         Program::new("training/transformer encoder", transformer).within(1e-3),
