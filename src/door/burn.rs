@@ -20,11 +20,13 @@ mod step;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use self::message::TaskResponse;
+use self::process::Process;
 use self::program::SessionNo;
 use self::run::Running;
 use super::{DoorError, listen};
@@ -35,8 +37,10 @@ use crate::strangers::Strangers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--burn";
-/// Most programs that are connected at a time, and sessions of one program.
-const MAX_PROGRAMS: usize = 256;
+/// Most sessions of all programs that are connected; a program has one for each of its devices.
+const MAX_SESSIONS: usize = 1024;
+/// For so long after somebody asked which devices there are, none of them gets another index.
+const NUMBERED_FOR: Duration = Duration::from_secs(10);
 
 /// The address of the door, and who may pass.
 #[derive(Clone, Debug)]
@@ -94,6 +98,8 @@ struct Programs {
     all: Vec<Connected>,
     /// None of these is renumbered while a program is connected.
     devices: Vec<DeviceName>,
+    /// When somebody last asked for them.
+    asked: Option<Instant>,
 }
 
 struct Connected {
@@ -106,8 +112,8 @@ struct Connected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Client {
     address: IpAddr,
-    /// The program of this machine at the other end, if the system tells.
-    process: Option<u32>,
+    /// The process of this machine at the other end, as far as the system tells.
+    process: Process,
     credential: blake3::Hash,
 }
 
@@ -140,7 +146,8 @@ impl Serving {
     fn devices(&self) -> Vec<DeviceName> {
         let now = self.node.cluster().devices();
         let mut programs = lock(&self.programs);
-        if programs.all.is_empty() {
+        let is_new = programs.asked.replace(Instant::now()).is_none_or(|asked| asked.elapsed() > NUMBERED_FOR);
+        if programs.all.is_empty() && is_new {
             programs.devices = now;
         } else {
             let new: Vec<DeviceName> = now.into_iter().filter(|name| !programs.devices.contains(name)).collect();
@@ -157,19 +164,16 @@ impl Serving {
         replies: mpsc::Sender<TaskResponse>,
     ) -> Option<(Arc<Running>, SessionNo)> {
         let mut programs = lock(&self.programs);
+        if programs.all.iter().map(|known| known.sessions).sum::<usize>() >= MAX_SESSIONS {
+            return None;
+        }
         // A program has one session for each device: a second one is another program's, unless the system says whose it is.
         let is_same =
-            |known: &Connected| known.client == client && (client.process.is_some() || !known.running.has(device));
+            |known: &Connected| known.client == client && (client.process.id.is_some() || !known.running.has(device));
         if let Some(known) = programs.all.iter_mut().find(|known| is_same(known)) {
-            if known.sessions >= MAX_PROGRAMS {
-                return None;
-            }
             known.sessions += 1;
             let session = known.running.open(device, replies);
             return Some((known.running.clone(), session));
-        }
-        if programs.all.len() >= MAX_PROGRAMS {
-            return None;
         }
         let running = Arc::new(Running::new());
         let session = running.open(device, replies);

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::Lowering;
 use super::values::{dtype, scalar_tensor};
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Input, Output};
 use crate::tensor::{DType, Tensor};
 
@@ -154,8 +154,19 @@ pub(crate) fn axis(value: usize) -> Result<Input> {
 /// A list of numbers of int32 or int64.
 ///
 /// # Errors
-/// InvalidArgument if one of them does not fit.
+/// InvalidArgument if one of them does not fit; ResourceExhausted if there are more than [`MAX_INTEGERS`].
 pub(crate) fn integers(values: impl Iterator<Item = usize>, dtype: DType) -> Result<Tensor> {
+    let mut count = 0;
+    let values = values.inspect(|_| count += 1).take(MAX_INTEGERS + 1);
+    let tensor = integers_of(values, dtype)?;
+    if count > MAX_INTEGERS {
+        let why = format!("its indices would be a constant of more than {MAX_INTEGERS} integers");
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    Ok(tensor)
+}
+
+fn integers_of(values: impl Iterator<Item = usize>, dtype: DType) -> Result<Tensor> {
     let large = |value: usize| Failure::invalid(format!("{value} does not fit into {dtype}"));
     if dtype == DType::I64 {
         let values: Result<Vec<i64>> = values.map(|value| i64::try_from(value).map_err(|_| large(value))).collect();
@@ -164,6 +175,9 @@ pub(crate) fn integers(values: impl Iterator<Item = usize>, dtype: DType) -> Res
     let values: Result<Vec<i32>> = values.map(|value| i32::try_from(value).map_err(|_| large(value))).collect();
     values.map(Tensor::vector)
 }
+
+/// Most integers of one constant that a rule makes.
+pub(crate) const MAX_INTEGERS: usize = 1 << 24;
 
 /// All dims in their order, but these two swapped.
 pub(crate) fn swapped(rank: usize, a: usize, b: usize) -> SmallVec<[usize; 8]> {

@@ -18,7 +18,7 @@ pub fn message(bytes: &[u8]) -> bool {
     program.open(0, 0, 1);
     for message in messages {
         if let RemoteMessage::Task(task) = message {
-            program.push(0, *task);
+            let _full = program.push(0, *task);
         }
     }
     let mut any = false;

@@ -65,7 +65,7 @@ struct Builder<'g> {
     /// Values that cannot be computed, and why.
     refused: HashMap<u32, Failure>,
     /// What several devices have reduced together.
-    reduced: HashMap<Vec<u32>, Output>,
+    reduced: HashMap<(Vec<u32>, Option<DType>), Output>,
 }
 
 impl<'g> Builder<'g> {
@@ -174,7 +174,7 @@ impl<'g> Builder<'g> {
             self.refused.insert(output, failure);
             return Ok(());
         }
-        if let Some(&same) = self.reduced.get(inputs) {
+        if let Some(&same) = self.reduced.get(&(inputs.to_vec(), mean)) {
             self.lowering.bind(id(output), same);
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl<'g> Builder<'g> {
             let count = scalar_tensor(ScalarIr::UInt(count as u64), dtype)?;
             sum = graph.op("RealDiv").input(sum).input(count).build()?;
         }
-        self.reduced.insert(inputs.to_vec(), sum);
+        self.reduced.insert((inputs.to_vec(), mean), sum);
         self.lowering.bind(id(output), sum);
         Ok(())
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -118,6 +118,10 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
 }
 
 fn answer(door: &Arc<Serving>, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    // A browser says for which page it asks, and no page of the web is to reach what listens on the user's own machine.
+    if request.headers().contains_key(ORIGIN) {
+        return text(StatusCode::FORBIDDEN, "this port serves burn programs, and no web pages".to_owned());
+    }
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/session") => match request.headers().get(SEC_WEBSOCKET_KEY) {
             Some(key) if wants_websocket(request.headers()) => {

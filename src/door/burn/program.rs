@@ -25,6 +25,16 @@ use crate::tensor::Tensor;
 
 /// Most operations of one stream that are queued before they become a step without a reason of the program's.
 pub(super) const MAX_QUEUED: usize = 1 << 15;
+/// Most items that may be queued when no step can take them away.
+const MAX_HELD: usize = 1 << 20;
+/// Most bytes that one stream uploads before they become a step.
+const MAX_UPLOADED: usize = 1 << 30;
+/// Most groups of devices that reduce together.
+const MAX_GROUPS: usize = 1024;
+/// After so many steps that had nothing of a stream, tensors that it lets go of are let go of with the next one.
+const IDLE: u32 = 4;
+/// After so many, a stream that has nothing queued is forgotten: its thread may be gone.
+const FORGOTTEN: u32 = 1024;
 /// Most tensors that a program may hold.
 const MAX_TENSORS: usize = 1 << 22;
 
@@ -38,8 +48,8 @@ pub(super) enum Key {
     Tensor(SessionNo, u64),
     /// A tensor on its way to another session.
     Transfer(u64),
-    /// What a device gives to the n-th reduction over several devices.
-    Share { reduction: u64, device: u32 },
+    /// What a device gives to the n-th reduction over a group of devices.
+    Share { group: u32, reduction: u64, device: u32 },
 }
 
 /// Where a value is.
@@ -120,6 +130,10 @@ pub(super) struct Stream {
     computes_from: Option<u64>,
     /// Where the last mark is.
     marked: u64,
+    /// Bytes that were uploaded since.
+    uploaded: usize,
+    /// How many steps have had nothing of it.
+    idle: u32,
 }
 
 impl Stream {
@@ -146,20 +160,31 @@ struct Session {
     seed: u64,
     /// How many random operations it has queued.
     drawn: u64,
-    /// How many reductions over several devices it has taken part in.
-    reductions: u64,
+    /// How many reductions over each group of devices it has taken part in.
+    reductions: HashMap<u32, u64>,
     streams: HashMap<StreamId, usize>,
     graphs: Graphs,
     is_open: bool,
 }
 
 /// A step that is due: all of a stream before an item.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Mark {
     stream: usize,
     before: u64,
+    why: Why,
+    /// The same of other streams.
+    also: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
     /// Somebody waits for it.
-    is_read: bool,
+    Read,
+    /// So much is queued.
+    Full,
+    /// The stream goes on to upload.
+    Over,
 }
 
 /// How far each stream goes into a step, by stream.
@@ -173,6 +198,10 @@ pub(super) struct Program {
     pub slots: Slots,
     /// Slots whose values are to be let go of with the next step.
     pub freed: Vec<Slot>,
+    /// The groups of devices that reduce together.
+    groups: HashMap<Vec<u32>, u32>,
+    /// Streams whose threads are gone, to be used for others.
+    spare: Vec<usize>,
     marks: VecDeque<Mark>,
     /// Rises whenever a mark that had to wait may have to wait no longer.
     arrivals: u64,
@@ -185,7 +214,7 @@ impl Program {
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
         let (streams, graphs) = (HashMap::new(), Graphs::default());
-        let opened = Session { device, seed, drawn: 0, reductions: 0, streams, graphs, is_open: true };
+        let opened = Session { device, seed, drawn: 0, reductions: HashMap::new(), streams, graphs, is_open: true };
         self.sessions.insert(session, opened);
     }
 
@@ -193,18 +222,27 @@ impl Program {
     pub fn close(&mut self, session: SessionNo) {
         let Some(closed) = self.sessions.get_mut(&session) else { return };
         closed.is_open = false;
-        let gone = Arc::new(Failure::new(Code::Unavailable, "the session that was to send it is closed"));
+        let gone = Arc::new(unsent());
         for stream in closed.streams.values() {
             let stream = &mut self.streams[*stream];
             self.queued -= stream.items.len();
             for item in stream.take(stream.end()) {
-                for (key, _) in item.inputs {
-                    if let Some(value) = self.values.get_mut(&key) {
-                        value.uses -= 1;
+                for (key, is_last) in item.inputs {
+                    let Some(value) = self.values.get_mut(&key) else { continue };
+                    value.uses -= 1;
+                    value.ends_after -= u32::from(is_last).min(value.ends_after);
+                    if value.is_over() {
+                        let over = self.values.remove(&key);
+                        if let Some(State::Resident(slot)) = over.map(|value| value.state) {
+                            self.slots.free(slot);
+                            self.freed.push(slot);
+                        }
                     }
                 }
             }
         }
+        let open: HashSet<u32> = self.sessions.values().filter(|own| own.is_open).map(|own| own.device).collect();
+        let is_alone = self.sessions.values().filter(|own| own.is_open).count() <= 1;
         let freed = &mut self.freed;
         let slots = &mut self.slots;
         self.values.retain(|key, value| {
@@ -215,9 +253,13 @@ impl Program {
                 }
                 return false;
             }
-            if let State::Queued { stream, .. } = value.state
-                && self.streams[stream].session == session
-            {
+            let is_gone = match (&value.state, key) {
+                (State::Queued { stream, .. }, _) => self.streams[*stream].session == session,
+                (State::Awaited, Key::Share { device, .. }) => !open.contains(device),
+                (State::Awaited, _) => is_alone,
+                _ => false,
+            };
+            if is_gone {
                 value.state = State::Failed(gone.clone());
             }
             true
@@ -242,7 +284,22 @@ impl Program {
     }
 
     /// Queues what a session sends. What needs no step is answered by the caller.
-    pub fn push(&mut self, session: SessionNo, task: Task) {
+    ///
+    /// # Errors
+    /// ResourceExhausted if so much is queued, or there are so many tensors, that the program cannot go on.
+    pub fn push(&mut self, session: SessionNo, task: Task) -> Result<()> {
+        if self.queued > MAX_HELD || self.values.len() > MAX_TENSORS {
+            let why = format!(
+                "a program may have {MAX_TENSORS} tensors, and {MAX_HELD} operations that wait for what another of its sessions \
+                 is to send"
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        self.take(session, task);
+        Ok(())
+    }
+
+    fn take(&mut self, session: SessionNo, task: Task) {
         match task {
             Task::Seed(seed) => {
                 if let Some(session) = self.sessions.get_mut(&session) {
@@ -268,7 +325,10 @@ impl Program {
             }
             Task::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
                 let transfer = Key::Transfer(transfer_id);
-                self.values.entry(transfer).or_insert_with(|| Value::new(State::Awaited));
+                // Whoever is to send it was there before.
+                let others = self.sessions.iter().filter(|(number, own)| **number != session && own.is_open).count();
+                let absent = if others == 0 { State::Failed(Arc::new(unsent())) } else { State::Awaited };
+                self.values.entry(transfer).or_insert_with(|| Value::new(absent));
                 let inputs = smallvec![(transfer, true)];
                 let at = self.queue(session, stream_id, Work::Alias, inputs, smallvec![key(session, new_id)]);
                 if let Some(value) = self.values.get_mut(&transfer) {
@@ -279,11 +339,14 @@ impl Program {
             Task::ReadTensor(request, stream, tensor) => {
                 let inputs = smallvec![used(session, &tensor)];
                 let (stream, at) = self.queue(session, stream, Work::Read(request, tensor), inputs, smallvec![]);
-                self.mark(stream, at + 1, true);
+                self.mark(stream, at + 1, Why::Read, Vec::new());
             }
             Task::SyncBackend(request, stream) => {
                 let (stream, at) = self.queue(session, stream, Work::Sync(request), smallvec![], smallvec![]);
-                self.mark(stream, at + 1, true);
+                let streams = self.sessions.get(&session).into_iter().flat_map(|own| own.streams.values());
+                let also = streams.filter(|other| **other != stream).map(|other| (*other, self.streams[*other].end()));
+                let also = also.collect();
+                self.mark(stream, at + 1, Why::Read, also);
             }
             Task::RegisterTensorRemote(stream, _, id) => {
                 let why = "a tensor of another server: name all devices at one address".to_owned();
@@ -337,13 +400,24 @@ impl Program {
                 return;
             }
             OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce)) => {
-                let Some(own) = self.sessions.get_mut(&session) else { return };
-                let (reduction, device) = (own.reductions, own.device);
-                own.reductions += 1;
                 let mut devices: Vec<u32> = reduce.device_ids.iter().map(|id| u32::from(id.index_id)).collect();
                 devices.sort_unstable();
                 devices.dedup();
-                let share = |device| Key::Share { reduction, device };
+                let fresh = self.groups.len() as u32;
+                let Some(own) = self.sessions.get_mut(&session) else { return };
+                let device = own.device;
+                if !devices.contains(&device) || self.groups.len() >= MAX_GROUPS {
+                    let why = format!("a reduction over devices {devices:?} that device {device} has no part in");
+                    let refused = Work::Refused(Arc::new(Failure::invalid(why)));
+                    let given = smallvec![used(session, &reduce.tensor)];
+                    self.queue(session, stream, refused, given, smallvec![key(session, reduce.out.id)]);
+                    return;
+                }
+                let group = *self.groups.entry(devices.clone()).or_insert(fresh);
+                let count = own.reductions.entry(group).or_default();
+                let reduction = *count;
+                *count += 1;
+                let share = |device| Key::Share { group, reduction, device };
                 for &device in &devices {
                     let awaited = || Value { ends_after: devices.len() as u32, ..Value::new(State::Awaited) };
                     self.values.entry(share(device)).or_insert_with(awaited);
@@ -383,15 +457,37 @@ impl Program {
     ) -> (usize, u64) {
         let fresh = self.streams.len();
         let Some(own) = self.sessions.get_mut(&session) else { return (0, 0) };
-        let stream = *own.streams.entry(id).or_insert(fresh);
-        if stream == fresh {
-            self.streams.push(Stream { session, items: VecDeque::new(), front: 0, computes_from: None, marked: 0 });
+        let stream = match own.streams.get(&id) {
+            Some(stream) => *stream,
+            None => {
+                let stream = self.spare.pop().unwrap_or(fresh);
+                own.streams.insert(id, stream);
+                if stream == fresh {
+                    let items = VecDeque::new();
+                    let computes_from = None;
+                    self.streams.push(Stream {
+                        session,
+                        items,
+                        front: 0,
+                        computes_from,
+                        marked: 0,
+                        uploaded: 0,
+                        idle: 0,
+                    });
+                }
+                self.streams[stream].session = session;
+                stream
+            }
+        };
+        let own = &self.streams[stream];
+        let at = own.end();
+        if at - own.marked.max(own.front) >= MAX_QUEUED as u64 || own.uploaded > MAX_UPLOADED {
+            self.mark(stream, at, Why::Full, Vec::new());
+        } else if own.computes_from.is_some() && matches!(work, Work::Upload(_)) {
+            self.mark(stream, at, Why::Over, Vec::new());
         }
-        let at = self.streams[stream].end();
-        if let Some(from) = self.streams[stream].computes_from
-            && (matches!(work, Work::Upload(_)) || at - from >= MAX_QUEUED as u64)
-        {
-            self.mark(stream, at, false);
+        if let Work::Upload(tensor) = &work {
+            self.streams[stream].uploaded += tensor.byte_len();
         }
         for (key, _) in &inputs {
             let absent = || {
@@ -400,16 +496,10 @@ impl Program {
             };
             self.values.entry(*key).or_insert_with(absent).uses += 1;
         }
-        let full = self.values.len() >= MAX_TENSORS;
         for key in &outputs {
-            let state = if full {
-                let why = format!("a program may hold {MAX_TENSORS} tensors");
-                State::Failed(Arc::new(Failure::new(Code::ResourceExhausted, why)))
-            } else {
-                State::Queued { stream, at }
-            };
             // It may be awaited already.
-            self.values.entry(*key).or_insert_with(|| Value::new(State::Awaited)).state = state;
+            let value = self.values.entry(*key).or_insert_with(|| Value::new(State::Awaited));
+            value.state = State::Queued { stream, at };
         }
         let queue = &mut self.streams[stream];
         if work.computes() {
@@ -420,10 +510,10 @@ impl Program {
         (stream, at)
     }
 
-    fn mark(&mut self, stream: usize, before: u64, is_read: bool) {
-        self.streams[stream].computes_from = None;
-        self.streams[stream].marked = before;
-        self.marks.push_back(Mark { stream, before, is_read });
+    fn mark(&mut self, stream: usize, before: u64, why: Why, also: Vec<(usize, u64)>) {
+        let marked = &mut self.streams[stream];
+        (marked.computes_from, marked.marked, marked.uploaded) = (None, before, 0);
+        self.marks.push_back(Mark { stream, before, why, also });
     }
 
     /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
@@ -433,17 +523,22 @@ impl Program {
             let stream = &streams[mark.stream];
             let left = mark.before.saturating_sub(stream.front) as usize;
             // Another step may have computed all that this one was to.
-            if mark.is_read { left > 0 } else { stream.items.iter().take(left).any(|item| item.work.computes()) }
+            match mark.why {
+                Why::Read | Why::Full => left > 0,
+                Why::Over => stream.items.iter().take(left).any(|item| item.work.computes()),
+            }
         });
         // A stream's marks come in turn.
         let mut seen = HashSet::new();
         let mut firsts = self.marks.iter().enumerate().filter(|(_, mark)| seen.insert(mark.stream));
-        let ready = firsts.find_map(|(i, mark)| Some((i, self.closure(*mark)?)));
+        let ready = firsts.find_map(|(i, mark)| Some((i, self.closure(mark)?)));
         let Some((i, cut)) = ready else {
             self.waited_at = Some((self.arrivals, self.marks.len()));
             return None;
         };
         self.marks.remove(i);
+        let mut cut = cut;
+        self.pass(&mut cut);
         let taken = cut.into_iter().map(|(stream, before)| {
             let items = self.streams[stream].take(before);
             self.queued -= items.len();
@@ -452,10 +547,40 @@ impl Program {
         Some(taken.collect())
     }
 
+    /// Looks after the streams that a step has nothing of: what they let go of would stay for ever if nobody reads there again.
+    fn pass(&mut self, cut: &mut Cut) {
+        for (i, stream) in self.streams.iter_mut().enumerate() {
+            if cut.contains_key(&i) {
+                stream.idle = 0;
+                continue;
+            }
+            stream.idle = stream.idle.saturating_add(1);
+            if stream.idle >= IDLE {
+                let values = &self.values;
+                let is_there = |key: &Key| !matches!(values[key].state, State::Awaited | State::Queued { .. });
+                let ends =
+                    |item: &&Item| matches!(item.work, Work::Drop) && item.inputs.iter().all(|(key, _)| is_there(key));
+                let count = stream.items.iter().take_while(ends).count() as u64;
+                if count > 0 {
+                    cut.insert(i, stream.front + count);
+                }
+            }
+            if stream.idle == FORGOTTEN
+                && stream.items.is_empty()
+                && let Some(own) = self.sessions.get_mut(&stream.session)
+            {
+                own.streams.retain(|_, known| *known != i);
+                stream.items.shrink_to_fit();
+                self.spare.push(i);
+            }
+        }
+    }
+
     /// How far each stream has to go into the step of a mark; `None` if that has to wait.
-    fn closure(&self, mark: Mark) -> Option<Cut> {
+    fn closure(&self, mark: &Mark) -> Option<Cut> {
         let mut cut = Cut::new();
-        let mut open = vec![(mark.stream, mark.before)];
+        let mut open = mark.also.clone();
+        open.push((mark.stream, mark.before));
         while let Some((stream, before)) = open.pop() {
             let queue = &self.streams[stream];
             let from = *cut.get(&stream).unwrap_or(&queue.front);
@@ -488,11 +613,15 @@ impl Program {
                 })
             })
         };
-        if !mark.is_read && self.queued < MAX_QUEUED && cut.iter().any(sends) {
+        if mark.why == Why::Over && cut.iter().any(sends) {
             return None;
         }
         Some(cut)
     }
+}
+
+fn unsent() -> Failure {
+    Failure::new(Code::Unavailable, "the session that was to send it is closed")
 }
 
 fn key(session: SessionNo, id: TensorId) -> Key {

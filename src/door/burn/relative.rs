@@ -13,6 +13,8 @@ use crate::failure::{Code, Failure, Result};
 
 /// Most of a session's graphs.
 const MAX_GRAPHS: usize = 4096;
+/// Most operations of all of them.
+const MAX_OPERATIONS: usize = 1 << 20;
 /// What distinguishes tensors that only such a graph knows: a client counts its own from 0.
 const INNER: u64 = 1 << 63;
 
@@ -20,6 +22,7 @@ const INNER: u64 = 1 << 63;
 #[derive(Default)]
 pub(super) struct Graphs {
     known: HashMap<GraphId, Arc<[OperationIr]>>,
+    operations: usize,
     /// How many inner tensors there were.
     inner: u64,
 }
@@ -30,10 +33,14 @@ impl Graphs {
     /// # Errors
     /// ResourceExhausted if it is too large, or there are too many.
     pub fn add(&mut self, id: GraphId, operations: Vec<OperationIr>) -> Result<()> {
-        if operations.len() > MAX_QUEUED || self.known.len() >= MAX_GRAPHS {
-            let why = format!("a session may have {MAX_GRAPHS} fused graphs, each of {MAX_QUEUED} operations");
+        let all = self.operations + operations.len();
+        if operations.len() > MAX_QUEUED || all > MAX_OPERATIONS || self.known.len() >= MAX_GRAPHS {
+            let why = format!(
+                "a session may have {MAX_GRAPHS} fused graphs of {MAX_QUEUED} operations, and {MAX_OPERATIONS} of them together"
+            );
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
+        self.operations = all;
         self.known.insert(id, operations.into());
         Ok(())
     }

@@ -20,14 +20,12 @@ use crate::ids::Incarnation;
 use crate::lock::lock;
 use crate::lowering;
 use crate::node::Node;
-use crate::protocol::{Cluster, SessionOptions};
+use crate::protocol::{Cluster, Peer, SessionOptions};
 use crate::session::Session;
 use crate::tensor::Tensor;
 
 /// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
 const MAX_WAITING: usize = 4 * MAX_QUEUED;
-/// Most items that may be queued when no step can take them away.
-const MAX_HELD: usize = 1 << 20;
 /// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
 const MAX_CHANGES: u32 = 4;
 /// Most recipes whose plans are remembered; all are forgotten if there are more.
@@ -40,6 +38,8 @@ pub(super) struct Running {
     wake: Notify,
     /// A step has taken something out of the queues.
     room: Notify,
+    /// The last session was closed.
+    over: Notify,
 }
 
 #[derive(Default)]
@@ -49,6 +49,8 @@ struct Shared {
     next: SessionNo,
     /// A step is under way.
     is_running: bool,
+    /// The first failure since a session's last sync, which tells it.
+    failed: HashMap<SessionNo, Arc<Failure>>,
     counts: Counts,
 }
 
@@ -69,7 +71,7 @@ pub(super) struct Counts {
 
 impl Running {
     pub fn new() -> Running {
-        Running { shared: Mutex::default(), wake: Notify::new(), room: Notify::new() }
+        Running { shared: Mutex::default(), wake: Notify::new(), room: Notify::new(), over: Notify::new() }
     }
 
     /// Opens a session on a device; its answers go to `replies`.
@@ -87,9 +89,13 @@ impl Running {
         let mut shared = lock(&self.shared);
         shared.program.close(session);
         shared.replies.remove(&session);
+        shared.failed.remove(&session);
         let is_over = shared.replies.is_empty();
         drop(shared);
         self.wake.notify_one();
+        if is_over {
+            self.over.notify_one();
+        }
         is_over
     }
 
@@ -115,15 +121,10 @@ impl Running {
         {
             let mut shared = lock(&self.shared);
             for task in tasks {
-                shared.program.push(session, task);
+                shared.program.push(session, task)?;
             }
             if shared.program.is_due() {
                 self.wake.notify_one();
-            }
-            if shared.program.queued() > MAX_HELD {
-                let why =
-                    format!("{MAX_HELD} operations wait for tensors that another session of the program does not send");
-                return Err(Failure::new(Code::ResourceExhausted, why));
             }
         }
         loop {
@@ -144,7 +145,8 @@ impl Running {
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
-        let mut steps = Steps { session: None, node, devices: &names, recipes: HashMap::new(), scopes: 0 };
+        let mut steps =
+            Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new(), scopes: 0 };
         loop {
             let lost = tasks.lost(&node.cluster(), &devices());
             let (step, is_over) = {
@@ -154,13 +156,23 @@ impl Running {
                     let failure = Failure::new(Code::Unavailable, why).on_task(&task.to_string());
                     shared.program.lost(|device| of_it.contains(&device), &Arc::new(failure));
                 }
-                let step = shared.program.next_step();
+                // A client may contradict itself in ways that nothing here expects: its program ends, and no other.
+                let step = catch_unwind(AssertUnwindSafe(|| shared.program.next_step()));
+                let step = step.unwrap_or_else(|panic| {
+                    tracing::error!("a burn program ends: {}", panicked(&*panic));
+                    shared.replies.clear();
+                    None
+                });
                 shared.is_running = step.is_some();
                 (step, shared.replies.is_empty())
             };
             self.room.notify_waiters();
             match step {
-                Some(step) => self.take(&mut steps, step).await,
+                // Nobody waits for it once the program is gone.
+                Some(step) => tokio::select! {
+                    () = self.take(&mut steps, step) => {}
+                    () = self.over.notified() => break,
+                },
                 None if is_over => break,
                 None => self.wake.notified().await,
             }
@@ -185,22 +197,30 @@ impl Running {
                 for (place, failure) in refused {
                     shared.program.failed(&step.kept[place..=place], &Arc::new(failure));
                 }
-                return answer(&shared, step.answers, |place, tensor| {
+                return answer(&mut shared, step.answers, |place, tensor| {
                     values[place].clone().and_then(|value| lowering::data(&value, tensor))
                 });
             }
-            Ok(None) => return answer(&shared, step.answers, |place, _| Err(nothing(place))),
+            Ok(None) => return answer(&mut shared, step.answers, |place, _| Err(nothing(place))),
             Err(failure) => Arc::new(failure),
         };
         tracing::debug!("a step of a burn program failed: {failure}");
         shared.program.failed(&step.kept, &failure);
-        answer(&shared, step.answers, |_, _| Err((*failure).clone()));
+        shared.program.not_emptied(&step.recipe.emptied);
+        if steps.end_session(&failure) {
+            shared.program.lost(|_| true, &failure);
+        }
+        let sessions: Vec<SessionNo> = shared.replies.keys().copied().collect();
+        for session in sessions {
+            shared.failed.entry(session).or_insert_with(|| failure.clone());
+        }
+        answer(&mut shared, step.answers, |_, _| Err((*failure).clone()));
     }
 }
 
-/// Sends the answers of a step; what is read is answered by `read`, and so is a sync if that fails.
+/// Sends the answers of a step; what is read is answered by `read`. A sync fails if a step has failed since the one before.
 fn answer(
-    shared: &Shared,
+    shared: &mut Shared,
     answers: Vec<Answer>,
     read: impl Fn(usize, &burn_ir::TensorIr) -> Result<burn_std::TensorData>,
 ) {
@@ -210,7 +230,9 @@ fn answer(
                 TaskResponseContent::ReadTensor(read(place, &tensor).map_err(|f| told(&f)))
             }
             Answered::Failed(failure) => TaskResponseContent::ReadTensor(Err(told(&failure))),
-            Answered::Sync => TaskResponseContent::SyncBackend(Ok(())),
+            Answered::Sync => TaskResponseContent::SyncBackend(
+                shared.failed.remove(&session).map_or(Ok(()), |failure| Err(told(&failure))),
+            ),
         };
         reply(shared, session, request, content);
     }
@@ -277,6 +299,8 @@ impl Tasks {
 /// The plans of a program, and the session that has them.
 struct Steps<'n> {
     session: Option<Session>,
+    /// The session's master.
+    master: Option<Peer>,
     node: &'n Node,
     devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
     /// By the hash of the recipe.
@@ -304,6 +328,16 @@ struct Ran {
 }
 
 impl Steps<'_> {
+    /// Lets go of the session if its master is another process by now, or has ended it: then all is lost that the program kept.
+    fn end_session(&mut self, failure: &Failure) -> bool {
+        let is_gone = failure.code == Code::Aborted || self.node.master(None).ok() != self.master;
+        if is_gone {
+            (self.session, self.master) = (None, None);
+            self.recipes.clear();
+        }
+        is_gone
+    }
+
     async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
         let hash = step.hash();
         let known = self.recipes.get(&hash).and_then(|known| known.iter().find(|known| known.recipe == step.recipe));
@@ -350,6 +384,7 @@ impl Steps<'_> {
         if self.session.is_none() {
             // What a program keeps is its own, and goes with its session.
             let options = SessionOptions { isolated: true, soft_placement: true, ..SessionOptions::default() };
+            self.master = self.node.master(None).ok();
             self.session = Some(self.node.session(Graph::default(), None, options).await?);
         }
         if let Some(session) = &self.session {

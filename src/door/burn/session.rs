@@ -83,7 +83,7 @@ async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> O
             stranger.proved();
             let device_count = door.devices().len() as u32;
             if init.device_index < device_count {
-                let process = tokio::task::spawn_blocking(move || process::of_peer(ends)).await.ok().flatten();
+                let process = tokio::task::spawn_blocking(move || process::of_peer(ends)).await.unwrap_or_default();
                 let client = Client { address: from, process, credential: blake3::hash(&init.authorization) };
                 let (sender, replies) = mpsc::channel(MAX_REPLIES);
                 if let Some((running, session)) = door.open(client, init.device_index, sender) {
@@ -148,10 +148,11 @@ impl Open {
         let write = async {
             loop {
                 let response = tokio::select! {
-                    Some(response) = replies.recv() => response,
-                    Some(response) = answers.recv() => response,
-                    else => break,
+                    response = replies.recv() => response,
+                    response = answers.recv() => response,
                 };
+                // There is nobody any more who could answer.
+                let Some(response) = response else { break };
                 if out.send(Message::binary(message::encode(&response))).await.is_err() {
                     break;
                 }

@@ -28,7 +28,16 @@ pub(super) struct Slot {
 pub(super) struct Slots {
     numbers: HashMap<Kind, u32>,
     kinds: Vec<Kind>,
-    taken: Vec<BTreeSet<u32>>,
+    used: Vec<Used>,
+}
+
+/// Which slots of a kind are taken.
+#[derive(Debug, Default)]
+struct Used {
+    /// Those below `next` that are not.
+    free: BTreeSet<u32>,
+    /// No slot from here on was ever taken.
+    next: u32,
 }
 
 impl Slots {
@@ -40,22 +49,25 @@ impl Slots {
                 let number = self.kinds.len() as u32;
                 self.numbers.insert(kind.clone(), number);
                 self.kinds.push(kind);
-                self.taken.push(BTreeSet::new());
+                self.used.push(Used::default());
                 number
             }
         };
-        let taken = &mut self.taken[number as usize];
-        let lowest = taken.iter().zip(0..).find(|(taken, at)| *taken != at).map_or(taken.len() as u32, |(_, at)| at);
-        taken.insert(lowest);
+        let used = &mut self.used[number as usize];
+        let lowest = used.free.pop_first().unwrap_or_else(|| {
+            used.next += 1;
+            used.next - 1
+        });
         Slot { kind: number, number: lowest }
     }
 
     pub fn free(&mut self, slot: Slot) {
-        self.taken[slot.kind as usize].remove(&slot.number);
+        self.used[slot.kind as usize].free.insert(slot.number);
     }
 
     pub fn is_taken(&self, slot: Slot) -> bool {
-        self.taken[slot.kind as usize].contains(&slot.number)
+        let used = &self.used[slot.kind as usize];
+        slot.number < used.next && !used.free.contains(&slot.number)
     }
 
     pub fn kind(&self, slot: Slot) -> &Kind {
@@ -65,7 +77,7 @@ impl Slots {
     /// How many are taken.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.taken.iter().map(BTreeSet::len).sum()
+        self.used.iter().map(|used| used.next as usize - used.free.len()).sum()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A step of a program: what was cut out of its queues, in an order and with numbers that are the same whenever the program does
 //! the same again.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -100,8 +100,16 @@ impl Program {
                 break;
             }
         }
-        debug_assert!(lists.iter().all(|(_, items)| items.is_empty()), "a cut has all that its items use");
+        // Only a client whose operations use what they make themselves leaves any.
+        for (stream, items) in lists {
+            items.into_iter().for_each(|item| making.give_up(stream, item));
+        }
         Some(making.finish())
+    }
+
+    /// A step failed: what it was to let go of is still there.
+    pub fn not_emptied(&mut self, slots: &[Slot]) {
+        self.freed.extend_from_slice(slots);
     }
 
     /// A step failed: so has all that it would have kept.
@@ -118,6 +126,8 @@ impl Program {
 
     /// What is in slots of these devices is lost.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool, failure: &Arc<Failure>) {
+        let slots = &self.slots;
+        self.freed.retain(|slot| !is_lost(slots.kind(*slot).device));
         for value in self.values.values_mut() {
             if let State::Resident(slot) = value.state
                 && is_lost(self.slots.kind(slot).device)
@@ -159,6 +169,19 @@ impl Making<'_> {
             any = true;
         }
         any
+    }
+
+    /// An item that nothing can come before.
+    fn give_up(&mut self, stream: usize, item: Item) {
+        let session = self.program.streams[stream].session;
+        let failure = Arc::new(Failure::invalid("an operation uses what it makes itself, or what is made after it"));
+        self.fail(&item.outputs, &failure);
+        if let Work::Read(request, _) | Work::Sync(request) = item.work {
+            self.step.answers.push(Answer { session, request, what: Answered::Failed(failure) });
+        }
+        for (key, is_last) in item.inputs {
+            self.used(key, is_last);
+        }
     }
 
     fn take(&mut self, session: SessionNo, device: u32, item: Item) {
@@ -225,6 +248,14 @@ impl Making<'_> {
         numbers: &[u32],
         outputs: &[Key],
     ) {
+        for (tensor, number) in operation.inputs().zip(numbers) {
+            let (dtype, shape) = &self.kinds[*number as usize];
+            if lowering::dtype(tensor.dtype).ok() != Some(*dtype) || tensor.shape[..] != *shape.dims() {
+                let says = format!("{:?} of shape {:?}", tensor.dtype, &tensor.shape[..]);
+                let why = format!("{} reads {says}, but it is {dtype} of shape {shape}", lowering::name(&operation));
+                return self.fail(outputs, &Arc::new(Failure::invalid(why)));
+            }
+        }
         let mut fresh: smallvec::SmallVec<[u32; 2]> = smallvec::SmallVec::new();
         for tensor in operation.outputs() {
             match lowering::dtype(tensor.dtype) {
@@ -237,7 +268,8 @@ impl Making<'_> {
             }
         }
         let keys = inputs.iter().map(|(key, _)| *key).zip(numbers.iter().copied());
-        let known = keys.chain(outputs.iter().copied().zip(fresh.iter().copied())).collect();
+        let of = |(key, number): (Key, u32)| if let Key::Tensor(_, id) = key { Some((id, number)) } else { None };
+        let known = keys.chain(outputs.iter().copied().zip(fresh.iter().copied())).filter_map(of).collect();
         operation.visit_mut(&mut Renumber { known, scalars: &mut self.step.scalars });
         self.step.seeds.extend(seed);
         self.step.recipe.parts.push(Part::Operation { device, operation });
@@ -325,7 +357,7 @@ impl Making<'_> {
         let mut emptied = std::mem::take(&mut program.freed);
         emptied.sort_unstable();
         emptied.dedup();
-        emptied.retain(|slot| !step.recipe.kept.iter().any(|(_, kept)| kept == slot) && !program.slots.is_taken(*slot));
+        emptied.retain(|slot| !program.slots.is_taken(*slot));
         // Only together with something else: nobody waits for it.
         if step.recipe.kept.is_empty() && step.recipe.fetched.is_empty() {
             program.freed = emptied;
@@ -346,17 +378,37 @@ fn gone(key: &Key) -> Failure {
     Failure::new(Code::Internal, format!("{key:?} is used before it is made"))
 }
 
+/// The numbers of an operation's tensors.
+enum Numbers {
+    Few(smallvec::SmallVec<[(u64, u32); 8]>),
+    Many(HashMap<u64, u32>),
+}
+
+impl FromIterator<(u64, u32)> for Numbers {
+    fn from_iter<I: IntoIterator<Item = (u64, u32)>>(numbers: I) -> Self {
+        let few: smallvec::SmallVec<[(u64, u32); 8]> = numbers.into_iter().collect();
+        if few.spilled() { Numbers::Many(few.into_iter().collect()) } else { Numbers::Few(few) }
+    }
+}
+
+impl Numbers {
+    fn of(&self, id: u64) -> Option<u32> {
+        match self {
+            Numbers::Few(few) => few.iter().find(|(known, _)| *known == id).map(|(_, number)| *number),
+            Numbers::Many(many) => many.get(&id).copied(),
+        }
+    }
+}
+
 /// Gives tensors the numbers of the step, and takes the scalars out.
 struct Renumber<'s> {
-    known: smallvec::SmallVec<[(Key, u32); 8]>,
+    known: Numbers,
     scalars: &'s mut Vec<ScalarIr>,
 }
 
 impl IrVisitorMut for Renumber<'_> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let own = tensor.id.value();
-        let number = self.known.iter().find(|(key, _)| matches!(key, Key::Tensor(_, id) if *id == own));
-        tensor.id = TensorId::new(number.map_or(u64::MAX, |(_, number)| u64::from(*number)));
+        tensor.id = TensorId::new(self.known.of(tensor.id.value()).map_or(u64::MAX, u64::from));
         // When a tensor ends depends on which thread lets go of it first, and makes no difference to what is computed.
         tensor.status = TensorStatus::ReadOnly;
     }

@@ -79,7 +79,7 @@ fn program(devices: u32) -> Program {
 
 /// Queues what a session sends, and makes the steps that are due.
 fn steps(program: &mut Program, session: SessionNo, tasks: Vec<Task>) -> Vec<Step> {
-    tasks.into_iter().for_each(|task| program.push(session, task));
+    tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
     std::iter::from_fn(|| program.next_step()).collect()
 }
 
@@ -192,6 +192,54 @@ fn a_reduction_needs_what_each_device_gives() {
 }
 
 #[test]
+fn what_another_thread_lets_go_of_goes() {
+    let mut program = program(1);
+    steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
+    // A thread that never reads drops it.
+    let dropped = Task::RegisterOperation(LOADING, Box::new(OperationIr::Drop(last(2))));
+    steps(&mut program, 0, vec![dropped]);
+    for i in 0..4 {
+        assert!(program.values.contains_key(&Key::Tensor(0, 2)), "after {i} steps");
+        steps(&mut program, 0, vec![exp(kept(1), 10 + i), read(i, last(10 + i))]);
+    }
+    assert_eq!(program.values.len(), 1);
+    assert_eq!(program.slots.len(), 1);
+}
+
+#[test]
+fn a_sync_is_of_all_threads_of_its_session() {
+    let mut program = program(1);
+    let elsewhere = Task::SyncBackend(0, LOADING);
+    let [step] = &steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), elsewhere])[..] else {
+        panic!("one step")
+    };
+    assert_eq!((operations(step).len(), step.answers.len()), (1, 1));
+}
+
+#[test]
+fn much_that_is_queued_becomes_a_step() {
+    let mut program = program(1);
+    let many = (1..=super::program::MAX_QUEUED as u64 + 1).map(|id| upload(TRAINING, id)).collect();
+    let [step] = &steps(&mut program, 0, many)[..] else { panic!("one step") };
+    assert_eq!(step.uploads.len(), super::program::MAX_QUEUED);
+}
+
+#[test]
+fn operations_that_use_what_they_make_are_refused() {
+    let mut program = program(1);
+    let [step] = &steps(&mut program, 0, vec![exp(kept(1), 1), read(5, kept(1))])[..] else { panic!("one step") };
+    assert!(matches!(&step.answers[..], [answer] if matches!(answer.what, Answered::Failed(_))), "{step:?}");
+    // And those that say something else of a tensor than it is.
+    let other = TensorIr { shape: Shape::new([3]), ..kept(2) };
+    let [step] = &steps(&mut program, 0, vec![upload(TRAINING, 2), exp(other, 3), read(6, kept(3))])[..] else {
+        panic!("one step")
+    };
+    let Answered::Failed(failure) = &step.answers[0].what else { panic!("{step:?}") };
+    let wanted = "Float::Exp reads F32 of shape [3], but it is float32 of shape [2]";
+    assert_eq!(failure.message, wanted);
+}
+
+#[test]
 fn a_closed_session_leaves_nothing() {
     let mut program = program(2);
     steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2)), exp(kept(2), 3)]);
@@ -200,7 +248,7 @@ fn a_closed_session_leaves_nothing() {
     assert!(program.values.is_empty() && program.queued() == 0 && program.slots.len() == 0);
     // What it was to send will not come.
     let waiting = steps(&mut program, 1, vec![receive(8, 20), read(1, last(20))]);
-    assert!(waiting.is_empty());
+    assert!(matches!(waiting[0].answers[0].what, Answered::Failed(_)), "nobody is left to send it");
 }
 
 #[test]

@@ -51,7 +51,7 @@ async fn distributions_have_their_range_mean_and_deviation() {
         (Burn::F32, Distribution::Normal(2.0, 0.5), -1.0, 5.0, 2.0, 0.5),
         (Burn::F32, Distribution::Bernoulli(0.3), 0.0, 1.0, 0.3, 0.4583),
         (Burn::I32, Distribution::Default, -full, full, 0.0, full / 3f64.sqrt()),
-        (Burn::I32, Distribution::Uniform(-2.0, 3.0), -2.0, 2.0, 0.0, 1.4142),
+        (Burn::I32, Distribution::Uniform(-2.0, 3.0), -2.0, 2.0, 0.0, std::f64::consts::SQRT_2),
         (Burn::U8, Distribution::Uniform(10.0, 13.0), 10.0, 12.0, 11.0, 0.8165),
         (Burn::I64, Distribution::Normal(100.0, 10.0), 50.0, 150.0, 99.5, 10.0),
         (Burn::I32, Distribution::Bernoulli(1.0), 1.0, 1.0, 1.0, 0.0),

@@ -195,6 +195,37 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_failure_is_told_by_the_next_read_and_the_next_sync() {
+    use burn_ir::{BaseOperationIr, SelectOpIr};
+    let served = Served::new(None).await;
+    let (mut client, _) = served.session(2, 0, "").await;
+    // Row 9 of two.
+    let data = TensorData::new(vec![9i32], [1]);
+    let index = burn_ir::TensorIr { shape: burn_std::Shape::new([1]), dtype: burn_std::DType::I32, ..kept(2) };
+    let out = burn_ir::TensorIr { shape: burn_std::Shape::new([1]), ..new(3) };
+    let select =
+        BaseOperationIr::Select(SelectOpIr { tensor: kept(1), dim: 0, indices: index.clone(), out: out.clone() });
+    client
+        .tasks(vec![
+            upload(TRAINING, 1),
+            Task::RegisterTensor(TRAINING, index.id, data),
+            Task::RegisterOperation(TRAINING, Box::new(OperationIr::BaseFloat(select))),
+            Task::ReadTensor(0, TRAINING, burn_ir::TensorIr { status: burn_ir::TensorStatus::ReadOnly, ..out }),
+            Task::SyncBackend(1, TRAINING),
+            upload(TRAINING, 4),
+            exp(kept(4), 5),
+            read(2, kept(5)),
+            Task::SyncBackend(3, TRAINING),
+        ])
+        .await;
+    let failure = client.read().await.unwrap_err();
+    assert!(failure.contains('9'), "{failure}");
+    assert!(matches!(client.next().await.content, Content::SyncBackend(Err(_))));
+    assert!(client.read().await.is_ok());
+    assert!(matches!(client.next().await.content, Content::SyncBackend(Ok(()))));
+}
+
+#[tokio::test]
 async fn only_those_who_may_pass_pass() {
     let served = Served::new(Some(TOKEN)).await;
     let refusal = |answer: Content| match answer {
@@ -217,6 +248,8 @@ async fn only_those_who_may_pass_pass() {
     assert!(served.get("/devices", "").await.starts_with("HTTP/1.1 401"));
     let listed = served.get("/devices", &format!("authorization: Bearer {TOKEN}\r\n")).await;
     assert!(listed.contains(r#"{"index":0,"name":"/job:local/task:0/device:CPU:0"}"#), "{listed}");
+    let page = format!("authorization: Bearer {TOKEN}\r\norigin: https://example.org\r\n");
+    assert!(served.get("/devices", &page).await.starts_with("HTTP/1.1 403"), "no page of the web");
     assert!(served.get("/session", "").await.starts_with("HTTP/1.1 426"));
     assert!(served.get("/", "").await.starts_with("HTTP/1.1 404"));
 }
