@@ -1,20 +1,23 @@
 //! The events of a node: the last of them, and those who follow them.
 //!
 //! Noting one never waits for anybody: what a follower does not take in time is dropped, and its number says so. Events of steps
-//! are noted only while somebody follows, so that a step costs one look at a flag.
+//! are noted only while somebody follows or has asked for them of late, so that a step costs one look at a flag.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::lock::lock;
 use crate::protocol::event::{Event, Noted, Subject};
 
-/// Most events that are kept for those who ask what happened; none of steps.
+/// Most events that are kept for those who ask what happened, and as many of steps.
 pub(crate) const MAX_KEPT: usize = 1024;
+
+/// How long events of steps are noted and kept after somebody asked for them.
+pub(crate) const STEPS_FOR: Duration = Duration::from_secs(5);
 
 /// Most events that wait for one follower; beyond, it misses the oldest.
 const MAX_WAITING: usize = 1024;
@@ -22,13 +25,17 @@ const MAX_WAITING: usize = 1024;
 /// The events of one node.
 pub(crate) struct Events {
     ring: Mutex<Ring>,
+    /// How many follow; those who ask for events of steps count as one.
     followers: Arc<AtomicUsize>,
 }
 
 struct Ring {
     /// Number of the last event.
     last: u64,
+    /// None of steps.
     kept: VecDeque<Noted>,
+    /// Those of steps, and until when they are kept.
+    steps: Option<(VecDeque<Noted>, Instant)>,
     /// To the followers; `None` while there is none.
     sender: Option<broadcast::Sender<Noted>>,
 }
@@ -43,7 +50,7 @@ pub struct Follower {
 
 impl Events {
     pub fn new() -> Arc<Self> {
-        let ring = Ring { last: 0, kept: VecDeque::new(), sender: None };
+        let ring = Ring { last: 0, kept: VecDeque::new(), steps: None, sender: None };
         Arc::new(Events { ring: Mutex::new(ring), followers: Arc::default() })
     }
 
@@ -69,13 +76,32 @@ impl Events {
         if !is_heard {
             ring.sender = None;
         }
-        if noted.event.subject() == Subject::Steps {
-            return;
+        if noted.event.subject() != Subject::Steps {
+            return keep(&mut ring.kept, noted);
         }
-        if ring.kept.len() >= MAX_KEPT {
-            ring.kept.pop_front();
+        match &mut ring.steps {
+            Some((_, until)) if *until <= Instant::now() => {
+                ring.steps = None;
+                self.followers.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some((steps, _)) => keep(steps, noted),
+            None => {}
         }
-        ring.kept.push_back(noted);
+    }
+
+    /// For [`STEPS_FOR`] from now on, events of steps are noted and kept too.
+    pub fn keep_steps(&self) {
+        self.keep_steps_until(Instant::now() + STEPS_FOR);
+    }
+
+    fn keep_steps_until(&self, end: Instant) {
+        match &mut lock(&self.ring).steps {
+            Some((_, until)) => *until = end,
+            steps => {
+                *steps = Some((VecDeque::new(), end));
+                self.followers.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Number of the last event; 0 if there was none.
@@ -83,9 +109,14 @@ impl Events {
         lock(&self.ring).last
     }
 
-    /// The last of those after `number`, the oldest first.
-    pub fn since(&self, number: u64) -> Vec<Noted> {
-        lock(&self.ring).kept.iter().filter(|noted| noted.number > number).cloned().collect()
+    /// The last of those after `number`, the oldest first, and of steps those that were kept, if they are wanted.
+    pub fn since(&self, number: u64, with_steps: bool) -> Vec<Noted> {
+        let ring = lock(&self.ring);
+        let steps = ring.steps.iter().filter(|_| with_steps).flat_map(|(steps, _)| steps);
+        let mut since: Vec<Noted> =
+            ring.kept.iter().chain(steps).filter(|noted| noted.number > number).cloned().collect();
+        since.sort_unstable_by_key(|noted| noted.number);
+        since
     }
 
     pub fn follow(&self) -> Follower {
@@ -93,6 +124,13 @@ impl Events {
         self.followers.fetch_add(1, Ordering::Relaxed);
         Follower { followers: Arc::clone(&self.followers), receiver, missed: 0 }
     }
+}
+
+fn keep(ring: &mut VecDeque<Noted>, noted: Noted) {
+    if ring.len() >= MAX_KEPT {
+        ring.pop_front();
+    }
+    ring.push_back(noted);
 }
 
 impl Follower {
@@ -141,9 +179,9 @@ mod tests {
         // The ten oldest had no room.
         let next = follower.next().await.unwrap();
         assert_eq!((follower.missed(), next.number, next.event), (10, 13, limit(10)));
-        let kept = events.since(0);
+        let kept = events.since(0, false);
         assert_eq!((kept.len(), kept[0].number), (MAX_KEPT, (2 + many - MAX_KEPT) as u64 + 1));
-        assert_eq!(events.since(2 + many as u64 - 1).len(), 1);
+        assert_eq!(events.since(2 + many as u64 - 1, false).len(), 1);
     }
 
     #[tokio::test]
@@ -157,6 +195,34 @@ mod tests {
         assert_eq!(follower.next().await.unwrap().event, done);
         drop(follower);
         assert!(!events.are_followed());
-        assert_eq!(events.since(0), [], "none is kept");
+        assert_eq!(events.since(0, true), [], "none is kept");
+    }
+
+    #[test]
+    fn events_of_steps_are_kept_for_a_while_after_somebody_asked() {
+        let events = Events::new();
+        let done = |first| Event::StepsDone { session: SessionId(1), run: RequestId(1), first, count: 1 };
+        events.keep_steps();
+        events.keep_steps();
+        assert!(events.are_followed());
+        (0..MAX_KEPT as u64 + 5).for_each(|n| events.note(done(n)));
+        events.note(limit(1));
+        // The first five had no room; they take none from other events.
+        let numbers: Vec<u64> = events.since(0, true).iter().map(|noted| noted.number).collect();
+        assert_eq!(numbers, (6..=MAX_KEPT as u64 + 6).collect::<Vec<_>>());
+        assert_eq!(events.since(0, false).iter().map(|noted| &noted.event).collect::<Vec<_>>(), [&limit(1)]);
+        // Nobody has asked for long: the next step is the last that is noted.
+        events.keep_steps_until(Instant::now());
+        assert!(events.are_followed());
+        events.note(done(1));
+        assert!(!events.are_followed());
+        assert_eq!(events.since(0, true).len(), 1);
+        // Who asks again begins anew, beside a follower or not.
+        let follower = events.follow();
+        events.keep_steps();
+        events.note(done(2));
+        assert_eq!(events.since(0, true).len(), 2);
+        drop(follower);
+        assert!(events.are_followed());
     }
 }

@@ -155,16 +155,18 @@ impl LocalCluster {
     }
 
     /// What happened on a task after the event of that number, or for 0 from the first that it keeps: the oldest ones, some at a
-    /// time, and none of steps. The number of the last is where the next call goes on; an empty answer says that nothing is
-    /// newer.
+    /// time. The number of the last is where the next call goes on; an empty answer says that nothing is newer.
+    ///
+    /// Events of steps are among them if `with_steps` is set, from the first call that asks for them, and as long as no more than
+    /// 5 s pass between two that do. A task keeps the last 1024 of them, and of the others as many.
     ///
     /// # Errors
     /// NotFound if there is no such task.
     ///
     /// # Cancellation
     /// As [`LocalCluster::status`].
-    pub async fn events_of(&self, task: &Task, after: u64) -> Result<Vec<Noted>> {
-        inquire::events(&self.host(task)?.client, &peer_of(task), after).await
+    pub async fn events_of(&self, task: &Task, after: u64, with_steps: bool) -> Result<Vec<Noted>> {
+        inquire::events(&self.host(task)?.client, &peer_of(task), after, with_steps).await
     }
 
     /// How a task fares.

@@ -348,15 +348,19 @@ impl Node {
         self.host.events.follow()
     }
 
-    /// What happened on a node after the event of that `number`, or from the first that it keeps: some at a time, none of steps.
+    /// What happened on a node after the event of that number, or for 0 from the first that it keeps: the oldest ones, some at a
+    /// time. The number of the last is where the next call goes on; an empty answer says that nothing is newer.
+    ///
+    /// Events of steps are among them if `with_steps` is set, from the first call that asks for them, and as long as no more than
+    /// 5 s pass between two that do. A node keeps the last 1024 of them, and of the others as many.
     ///
     /// # Errors
     /// As [`Node::status`].
     ///
     /// # Cancellation
     /// As [`Node::status`].
-    pub async fn events_of(&self, target: Option<&Task>, after: u64) -> Result<Vec<Noted>> {
-        inquire::events(&self.host.client, &self.master(target)?, after).await
+    pub async fn events_of(&self, target: Option<&Task>, after: u64, with_steps: bool) -> Result<Vec<Noted>> {
+        inquire::events(&self.host.client, &self.master(target)?, after, with_steps).await
     }
 
     /// How a node fares: that of `target`, or this one, or the first task there is by name.

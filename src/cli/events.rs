@@ -17,12 +17,14 @@ const ASK_EVERY: Duration = Duration::from_millis(300);
 /// Follow what happens on a node
 ///
 /// Prints the last events that the node keeps (1024 at most), and then each as it comes, until Ctrl-C. The first number is the
-/// event's. Single steps are not among them.
+/// event's. Steps are among them with --steps, as they begin and end from then on; a number that is left out is of one that
+/// came too fast to be kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf events ps/0
   meshtf events ps/0 --now                       what has happened so far, and no more
+  meshtf events worker/0 --steps
   meshtf events ps/0 --json | jq 'select(.event == \"run_failed\")'")]
 pub struct Args {
     /// Task whose node to follow
@@ -30,6 +32,9 @@ pub struct Args {
     /// Print what has happened so far, and end
     #[arg(long)]
     now: bool,
+    /// Print steps that begin and end, too: those of the sessions whose master the node is
+    #[arg(long, conflicts_with = "now")]
+    steps: bool,
     /// Print an object a line: number, unix_ms, event, text
     #[arg(long)]
     json: bool,
@@ -50,7 +55,7 @@ pub(super) async fn events(args: Args) -> Outcome {
 async fn follow(node: &Node, args: &Args) -> Outcome {
     let mut after = 0;
     loop {
-        let events = node.events_of(Some(&args.task), after).await?;
+        let events = node.events_of(Some(&args.task), after, args.steps).await?;
         events.iter().try_for_each(|noted| show(noted, args.json))?;
         match events.last() {
             Some(last) => after = last.number,

@@ -25,9 +25,11 @@ pub enum Inquiry {
     Resources {
         after: Option<ResourceKey>,
     },
-    /// The events after that number, of those that the node keeps; none of steps.
+    /// The events after that number, of those that the node keeps; with `steps`, those of steps too, which the node notes and
+    /// keeps for 5 s after it was asked for them.
     Events {
         after: u64,
+        steps: bool,
     },
     /// The value of a variable, with its version.
     ReadVariable(VariableName),

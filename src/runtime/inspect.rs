@@ -128,7 +128,7 @@ impl Inspector {
         match inquiry {
             Inquiry::Status => without_tensors(Answer::Status(Box::new(self.status()))),
             Inquiry::Resources { after } => without_tensors(self.page(after.as_ref())),
-            Inquiry::Events { after } => without_tensors(self.events(after)),
+            Inquiry::Events { after, steps } => without_tensors(self.events(after, steps)),
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;
                 Ok((Answer::Variable { version }, vec![value]))
@@ -145,9 +145,12 @@ impl Inspector {
 
     /// The events after that number, as many as one answer may hold. A number that this node has not given yet is of another
     /// that held its task before.
-    fn events(&self, after: u64) -> Answer {
+    fn events(&self, after: u64, with_steps: bool) -> Answer {
+        if with_steps {
+            self.events.keep_steps();
+        }
         let after = if after > self.events.last() { 0 } else { after };
-        let mut events = self.events.since(after);
+        let mut events = self.events.since(after, with_steps);
         events.truncate(MAX_EVENTS);
         events.iter_mut().for_each(|noted| noted.event.shorten());
         Answer::Events { events }

@@ -53,8 +53,8 @@ pub(crate) async fn resources(client: &Arc<Client>, node: &Peer) -> Result<Vec<R
 }
 
 /// Some of what happened on a node after the event of that number.
-pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64) -> Result<Vec<Noted>> {
-    match ask(client, node, Inquiry::Events { after }, Vec::new()).await? {
+pub(crate) async fn events(client: &Arc<Client>, node: &Peer, after: u64, steps: bool) -> Result<Vec<Noted>> {
+    match ask(client, node, Inquiry::Events { after, steps }, Vec::new()).await? {
         (Answer::Events { events }, _) => Ok(events),
         (answer, _) => Err(other(&answer)),
     }
@@ -262,6 +262,21 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn who_asks_for_steps_hears_of_those_that_run_from_then_on() {
+        let cluster = cluster();
+        let session = session(&cluster, SessionOptions::default()).await;
+        session.run(&[], &[], &["init"]).await.unwrap();
+        let opened = cluster.events_of(&task(), 0, true).await.unwrap();
+        assert_eq!(opened.iter().map(|noted| noted.event.name()).collect::<Vec<_>>(), ["session_opened"]);
+        session.run(&[], &[], &["count"]).await.unwrap();
+        let after = opened[0].number;
+        let events = cluster.events_of(&task(), after, true).await.unwrap();
+        let names: Vec<_> = events.iter().map(|noted| noted.event.name()).collect();
+        assert_eq!(names, ["steps_begun", "steps_done"]);
+        assert_eq!(cluster.events_of(&task(), after, false).await.unwrap(), []);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_follower_hears_of_sessions_and_steps() {
         let cluster = cluster();
         let mut follower = cluster.events(&task()).unwrap();
@@ -295,7 +310,7 @@ mod tests {
     async fn who_asks_later_hears_what_happened_and_nothing_of_steps() {
         let cluster = cluster();
         let names = async |after| -> Vec<(u64, &'static str)> {
-            let events = cluster.events_of(&task(), after).await.unwrap();
+            let events = cluster.events_of(&task(), after, false).await.unwrap();
             events.iter().map(|noted| (noted.number, noted.event.name())).collect()
         };
         assert_eq!(names(0).await, []);
@@ -323,6 +338,6 @@ mod tests {
             (all, after) = (all + events.len(), last);
         }
         assert_eq!(all, 2 + 2 * MAX_EVENTS);
-        assert_eq!(cluster.events_of(&Task::new("local", 7), 0).await.unwrap_err().code, Code::NotFound);
+        assert_eq!(cluster.events_of(&Task::new("local", 7), 0, false).await.unwrap_err().code, Code::NotFound);
     }
 }

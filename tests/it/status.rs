@@ -150,3 +150,20 @@ fn what_happens_on_a_node_is_told_in_order() {
     let text = sandbox.run(&["events", "ps/0", "--now"]).expect(0).stdout;
     assert!(text.contains("worker/0 (") && text.contains("is gone"), "{text}");
 }
+
+#[test]
+fn steps_are_told_to_who_asks_for_them() {
+    let sandbox = Sandbox::new();
+    let _nodes = [sandbox.node("ps/0"), sandbox.node("worker/0")];
+    let graph = sandbox.file("counting.json", COUNTING);
+    let follower = sandbox.start(&["events", "ps/0", "--steps", "--json"]);
+    // It has asked once when it tells what happened before.
+    follower.next_line(SOON).expect("the worker was met");
+    sandbox.run(&["submit", &graph, "--steps", "3", "--target", "ps/0"]).prints("3");
+    let is_last = |line: &str| {
+        let event: Value = serde_json::from_str(line).expect("an object a line");
+        // "done with step 3", or "with steps 1 to 3".
+        event["event"] == "steps_done" && event["text"].as_str().unwrap().ends_with(" 3")
+    };
+    while !is_last(&follower.next_line(SOON).expect("the third step is done")) {}
+}
