@@ -12,31 +12,42 @@ use serde::{Deserialize, Serialize};
 /// A task of a job: `/job:worker/task:1`, in short `worker/1`. At most one live node serves it at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Task {
+    /// Name of the job: `worker`.
     pub job: String,
+    /// Number of the task in its job, from 0.
     pub index: u32,
 }
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceKind {
+    /// The processors of the task's machine, with the memory of its process.
     Cpu,
+    /// A graphics processor.
     Gpu,
 }
 
 /// One device of one task: `/job:worker/task:1/device:GPU:0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceName {
+    /// The task whose node serves it.
     pub task: Task,
+    /// What kind of device it is.
     pub kind: DeviceKind,
+    /// Number of the device among those of its kind on the task, from 0.
     pub index: u32,
 }
 
 /// The device request of a node: parts that are `None` are left to the placer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceSpec {
+    /// Name of the job, if it matters.
     pub job: Option<String>,
+    /// Number of the task in its job, if it matters.
     pub task: Option<u32>,
+    /// Kind of the device, if it matters.
     pub kind: Option<DeviceKind>,
+    /// Number of the device among those of its kind, if it matters.
     pub index: Option<u32>,
 }
 
@@ -44,9 +55,13 @@ pub struct DeviceSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {what}: {why}; {right}")]
 pub struct NameError {
+    /// The text that was read.
     pub text: String,
+    /// What it was to be: `task`, say.
     pub what: &'static str,
+    /// What is wrong with it.
     pub why: String,
+    /// What would be right, with an example.
     pub right: &'static str,
 }
 
@@ -54,6 +69,7 @@ const TASK_EXAMPLE: &str = "expected local/0 or /job:local/task:0";
 const DEVICE_EXAMPLE: &str = "expected /job:local/task:0/device:GPU:0, from which any part may be omitted, or /gpu:0";
 
 impl DeviceKind {
+    /// Its name in device names: `CPU` or `GPU`.
     pub const fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "CPU",
@@ -71,6 +87,7 @@ impl DeviceKind {
 }
 
 impl Task {
+    /// The task of that number in a job. Does not check the job's name; reading a task from text does.
     pub fn new(job: impl Into<String>, index: u32) -> Self {
         Task { job: job.into(), index }
     }

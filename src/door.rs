@@ -11,13 +11,17 @@ use tokio::net::TcpListener;
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+// The text of each says what its fields are.
+#[allow(missing_docs)]
 pub enum DoorError {
+    /// Its address can be reached from other machines, and clients need no token.
     #[error(
         "{flag} {address} can be reached from other machines, and whoever reaches it can run graphs on the mesh: set a token \
          with {flag}-token-file, or listen on 127.0.0.1 and reach it through a mesh node on the client's own machine or \
          an SSH tunnel"
     )]
     Unguarded { flag: &'static str, address: SocketAddr },
+    /// It cannot listen at its address.
     #[error("cannot listen on {flag} {address}: {source}")]
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
 }

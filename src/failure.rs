@@ -13,21 +13,37 @@ use serde::{Deserialize, Serialize};
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Code {
+    /// Its client gave it up, or what it was part of has ended.
     Cancelled = 1,
+    /// Of a class that is not known.
     Unknown = 2,
+    /// An argument, a graph or a name is wrong, whatever the state of the system.
     InvalidArgument = 3,
+    /// It took longer than it may.
     DeadlineExceeded = 4,
+    /// Something that is named does not exist.
     NotFound = 5,
+    /// What was to be made exists.
     AlreadyExists = 6,
+    /// The caller may not do it.
     PermissionDenied = 7,
+    /// A limit is reached: memory, a queue, a count.
     ResourceExhausted = 8,
+    /// The system is not in the state that it takes: a variable has no value, say.
     FailedPrecondition = 9,
+    /// It was given up because of something else that happened meanwhile; trying again from an earlier point may help.
     Aborted = 10,
+    /// It went past a valid range: a queue is closed and empty, say.
     OutOfRange = 11,
+    /// There is no implementation of it here.
     Unimplemented = 12,
+    /// Something that must hold does not: a bug.
     Internal = 13,
+    /// A task cannot be reached. Trying again may help.
     Unavailable = 14,
+    /// Data is lost or damaged.
     DataLoss = 15,
+    /// The caller has not shown who it is.
     Unauthenticated = 16,
 }
 

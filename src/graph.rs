@@ -42,12 +42,15 @@ pub const MAX_NODES: usize = 1 << 20;
 /// A node as a file or client states it, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeDef {
+    /// Its name, which no other node of the graph has.
     pub name: String,
+    /// The type of its op: `MatMul`.
     pub op: String,
     /// `name` or `name:port` for a tensor, `^name` for a control input.
     pub inputs: Vec<String>,
     /// Device string; empty if none is requested.
     pub device: String,
+    /// Its attributes, as stated.
     pub attrs: Attrs,
     /// Why no step can run it, if its reader found something that meshtf cannot represent; that is left out of `attrs`.
     pub refused: Option<String>,
@@ -58,6 +61,7 @@ pub struct NodeDef {
 pub struct NodeId(pub u32);
 
 impl NodeId {
+    /// Its place among the graph's nodes, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -66,7 +70,9 @@ impl NodeId {
 /// One output of a node: what TensorFlow calls a tensor, `name:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Output {
+    /// The node that has it.
     pub node: NodeId,
+    /// Which of the node's outputs it is, from 0.
     pub port: u32,
 }
 
@@ -81,14 +87,18 @@ impl Output {
 /// The type of an output: a dtype, or a reference to a variable of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputType {
+    /// The dtype of the value, or of the variable's value.
     pub dtype: DType,
+    /// Whether it is a reference to a variable, and not a value.
     pub is_ref: bool,
 }
 
 /// A checked node.
 #[derive(Clone, Debug)]
 pub struct Node {
+    /// Its name, which no other node of the graph has.
     pub name: String,
+    /// What its op is: the entry in the vocabulary.
     pub op: &'static OpDef,
     /// Where each input comes from, in the op's order.
     pub inputs: Vec<Output>,
@@ -100,6 +110,7 @@ pub struct Node {
     pub attrs: Attrs,
     /// Whether each input is taken as a reference to a variable.
     pub input_refs: Vec<bool>,
+    /// The type of each output, in the op's order.
     pub outputs: Vec<OutputType>,
     /// If no step can run it: what it stated. Its `op` is then a placeholder for any op, its attributes are as stated, and its
     /// outputs are typed by the inputs that take them.
@@ -195,14 +206,20 @@ impl Graph {
             .collect()
     }
 
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
+    /// Whether there is no node.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
+    /// The node of that id.
+    ///
+    /// # Panics
+    /// If there are not so many nodes: the id is of another graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }

@@ -34,6 +34,7 @@ id!(
 /// One run of a plan: everything in flight carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StepId {
+    /// The session whose step it is.
     pub session: SessionId,
     /// Counted by the master over all steps of the session, from 1.
     pub number: u64,
@@ -42,6 +43,7 @@ pub struct StepId {
 /// A piece registered with its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PieceId {
+    /// The session whose piece it is.
     pub session: SessionId,
     /// Counted by the master over all pieces of the session.
     pub number: u32,

@@ -46,6 +46,8 @@
 //! `node` (default): the mesh, the node, the command line. `wgpu` (default): GPU devices. `exec`: the burn backends alone. `burn-ir`
 //! (in `node`): burn's operations as graphs.
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "node")]
 mod allocator;
 pub mod checkpoint;

@@ -78,7 +78,9 @@ pub(crate) enum Scalar {
 pub struct Fed {
     /// The name by which a step feeds it.
     pub name: String,
+    /// The dtype of the value that it takes.
     pub dtype: DType,
+    /// What that value is.
     pub what: FedValue,
 }
 

@@ -118,6 +118,7 @@ pub enum Admission {
 pub struct MeshConfig {
     /// Name of the mesh; participants of others are strangers.
     pub mesh: String,
+    /// Who is let in, and by what this participant is.
     pub admission: Admission,
     /// A new one for every start, unless told otherwise.
     pub identity: Keypair,

@@ -79,7 +79,10 @@ impl Default for NodeConfig {
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+// The text of each says what its fields are.
+#[allow(missing_docs)]
 pub enum NodeError {
+    /// The mesh cannot be joined.
     #[error(transparent)]
     Mesh(#[from] MeshError),
     /// A device cannot be opened.

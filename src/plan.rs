@@ -64,9 +64,13 @@ pub struct PlanOptions {
 /// What a step feeds, fetches and runs. Feeds and fetches are tensors (`name` or `name:port`), targets are nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Signature {
+    /// What is fed, in the order in which values come with a step.
     pub feeds: Vec<String>,
+    /// What is fetched, in the order in which values are answered.
     pub fetches: Vec<String>,
+    /// Nodes that run without being fetched.
     pub targets: Vec<String>,
+    /// How feeds and fetches go.
     pub mode: Mode,
 }
 
@@ -80,7 +84,10 @@ pub enum Mode {
     Traced,
     /// Feeds come, and fetches go, one by one while the step is under way. Such a step may stay unfinished for long, and the
     /// steps of one plan run in their order: those that are under way at once have lanes, and so plans, of their own.
-    Partial { lane: u32 },
+    Partial {
+        /// Which lane, from 0.
+        lane: u32,
+    },
 }
 
 impl Mode {
@@ -143,9 +150,13 @@ pub struct Plan {
 /// Where a node was placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
+    /// The node's name.
     pub node: String,
+    /// Its op.
     pub op: String,
+    /// Where it runs.
     pub device: DeviceName,
+    /// Why it runs there.
     pub why: Why,
 }
 
@@ -155,9 +166,15 @@ pub enum Why {
     /// Its device string leaves no choice, or its first match was taken.
     Requested,
     /// It goes where the named node is: `_class`, or state it shares.
-    Colocated { with: String },
+    Colocated {
+        /// The node's name.
+        with: String,
+    },
     /// What it requested does not exist; soft placement chose this.
-    Soft { requested: String },
+    Soft {
+        /// Its device string.
+        requested: String,
+    },
     /// It requested nothing: the master's default device.
     Default,
 }
@@ -169,7 +186,9 @@ pub struct Transfer {
     pub tensor: String,
     /// `None` if only the order crosses.
     pub dtype: Option<DType>,
+    /// The device whose piece has it.
     pub from: DeviceName,
+    /// The device whose piece takes it.
     pub to: DeviceName,
     /// Bytes a step, if the shape is known without running.
     pub bytes: Option<u64>,
@@ -197,7 +216,9 @@ pub struct Transfer {
 ///   loop's condition comes from (see [`Frame::pred`]), though it may hold no Enter of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
+    /// The device that runs it.
     pub device: DeviceName,
+    /// Its nodes, in topological order.
     pub nodes: Vec<PieceNode>,
     /// The frames that nodes of this piece run in, parents first. `frames[0]` is the root: outside of every loop.
     pub frames: Vec<Frame>,
@@ -205,6 +226,7 @@ pub struct Piece {
     pub feeds: Vec<u32>,
     /// The signature's fetches that this piece answers, in the order they go back; `PieceOp::Fetch` names a place here.
     pub fetches: Vec<u32>,
+    /// How a step takes its feeds and answers its fetches.
     pub mode: Mode,
 }
 
@@ -228,6 +250,7 @@ pub struct Frame {
 pub struct PieceNode {
     /// The graph's name for it; `_Feed/x`, `_Fetch/x`, `_Send/x/7`, `_Recv/x/7` for what planning adds (7: the transfer).
     pub name: String,
+    /// What it does.
     pub op: PieceOp,
     /// Where each input comes from: a node of this piece and its port.
     pub inputs: Vec<(u32, u32)>,
@@ -235,7 +258,9 @@ pub struct PieceNode {
     pub input_refs: Vec<bool>,
     /// Nodes of this piece that must have run before.
     pub control: Vec<u32>,
+    /// The type of each output.
     pub outputs: Vec<OutputType>,
+    /// Complete: every attribute of the op that has a value or default, and those that begin with `_`.
     pub attrs: Attrs,
     /// The frame it runs in, and its inputs are from: a place in [`Piece::frames`].
     pub frame: u32,
@@ -253,9 +278,19 @@ pub enum PieceOp {
     /// Hands its input to the client.
     Fetch(u32),
     /// Pushes its input to another piece: `transfers[transfer]`.
-    Send { transfer: u32, to: DeviceName },
+    Send {
+        /// Its place in the plan's transfers.
+        transfer: u32,
+        /// The device whose piece takes it.
+        to: DeviceName,
+    },
     /// Answers what another piece pushes.
-    Recv { transfer: u32, from: DeviceName },
+    Recv {
+        /// Its place in the plan's transfers.
+        transfer: u32,
+        /// The device whose piece has it.
+        from: DeviceName,
+    },
 }
 
 /// Refuses a placeholder that would certainly run. One with a control input may be in a branch that is not taken; it fails

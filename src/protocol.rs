@@ -50,10 +50,12 @@ impl From<Peer> for String {
 }
 
 impl Peer {
+    /// The participant of that PeerId, in its text form, which is not checked.
     pub fn new(id: impl Into<Arc<str>>) -> Self {
         Peer(id.into())
     }
 
+    /// The PeerId in its text form.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -88,11 +90,14 @@ pub struct SessionOptions {
 /// A message with the tensors that go with it. A message names its tensors by their place in `tensors`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope {
+    /// What is said.
     pub message: Message,
+    /// The tensors that it names.
     pub tensors: Vec<Tensor>,
 }
 
 impl Envelope {
+    /// A message with its tensors.
     pub fn new(message: impl Into<Message>, tensors: Vec<Tensor>) -> Self {
         Envelope { message: message.into(), tensors }
     }
@@ -106,23 +111,24 @@ impl<M: Into<Message>> From<M> for Envelope {
 
 /// Everything that is said on a mesh, by who reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum Message {
     /// First on every connection, and again when something in it changes. The link itself reads it.
     Hello(Box<Hello>),
     /// Last on a connection that ends on purpose. The link itself reads it.
-    Goodbye {
-        reason: String,
-    },
+    Goodbye { reason: String },
+    /// Read by the client's end of a participant.
     ToClient(ToClient),
+    /// Read by a node's master.
     ToMaster(ToMaster),
+    /// Read by a node's worker.
     ToWorker(ToWorker),
+    /// Read by the participant itself.
     ToHost(ToHost),
     /// In place of a message for whose tensors the receiver has no memory; never sent.
     #[serde(skip)]
-    Refused {
-        message: Box<Message>,
-        failure: Failure,
-    },
+    Refused { message: Box<Message>, failure: Failure },
 }
 
 impl From<ToClient> for Message {
@@ -151,6 +157,8 @@ impl From<ToHost> for Message {
 
 /// What a master tells a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum ToClient {
     /// Once per request; `Run` is answered after its last step. A run that is refused because its plan is gone
     /// ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
@@ -165,6 +173,8 @@ pub enum ToClient {
 
 /// What clients and workers tell a master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum ToMaster {
     /// A client asks for something.
     Request { id: RequestId, request: Request },
@@ -184,6 +194,8 @@ pub enum ToMaster {
 
 /// What masters, and other workers, tell a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum ToWorker {
     /// Hold these pieces until they are forgotten or the session ends; the tensors are those of their constants that the
     /// worker does not hold for another piece of the session.
@@ -206,6 +218,8 @@ pub enum ToWorker {
 
 /// What any participant asks another one itself, whatever that hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum ToHost {
     /// Answered by a [`ToClient::Reply`] of this id, with [`Reply::Told`] or a failure. The tensors: for
     /// [`Inquiry::WriteVariable`] the value, else none.
@@ -215,7 +229,9 @@ pub enum ToHost {
 /// One value of a [`ToWorker::Push`], whose tensor travels beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushedValue {
+    /// Which of the plan's transfers it is of.
     pub transfer: u32,
+    /// The iteration of each loop that it is in, the outermost first; empty outside of loops.
     pub iterations: SmallVec<[u32; 2]>,
     /// It is of an untaken branch and has no tensor.
     pub is_dead: bool,
@@ -223,75 +239,49 @@ pub struct PushedValue {
 
 /// What a client asks of its master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum Request {
     /// The tensors are the graph's large constants.
-    Open {
-        session: SessionId,
-        graph: Vec<NodeDef>,
-        options: SessionOptions,
-        constants: Constants,
-    },
+    Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
     /// Adds nodes to the session's graph; the tensors are their large constants that it does not have yet.
-    Extend {
-        session: SessionId,
-        nodes: Vec<NodeDef>,
-        constants: Constants,
-    },
+    Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },
     /// Plans and registers; the reply's plan is what `Run` names.
-    Prepare {
-        session: SessionId,
-        signature: Signature,
-    },
+    Prepare { session: SessionId, signature: Signature },
     /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step.
     /// Fetches are sent for the last step, and for every `every`-th (0: only the last). A `watched` run tells how far it is.
-    Run {
-        session: SessionId,
-        plan: u32,
-        steps: u64,
-        every: u64,
-        watched: bool,
-    },
+    Run { session: SessionId, plan: u32, steps: u64, every: u64, watched: bool },
     /// Feeds a partial `Run` under way: `feeds` are places in the signature's feeds, and the tensors their values, in that order.
     /// Refused if a fetch among `wanted` needs a feed that the run has not been given by then.
-    Feed {
-        session: SessionId,
-        run: RequestId,
-        feeds: Vec<u32>,
-        wanted: Vec<u32>,
-    },
+    Feed { session: SessionId, run: RequestId, feeds: Vec<u32>, wanted: Vec<u32> },
     /// Cancels a `Run` under way.
-    Cancel {
-        session: SessionId,
-        run: RequestId,
-    },
-    Close {
-        session: SessionId,
-    },
+    Cancel { session: SessionId, run: RequestId },
+    /// Ends the session and everything that it runs.
+    Close { session: SessionId },
     /// Plans without running: for `meshtf plan`. Large constants have their dtype and shape, and other elements.
-    Explain {
-        graph: Vec<NodeDef>,
-        signature: Signature,
-        options: SessionOptions,
-    },
+    Explain { graph: Vec<NodeDef>, signature: Signature, options: SessionOptions },
 }
 
 /// What a master answers, and with `Told` a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// What the doc of a message does not say of its fields, their names and types do.
+#[allow(missing_docs)]
 pub enum Reply {
+    /// The session is open.
     Opened,
+    /// The nodes are in the session's graph.
     Extended,
     /// What `Run` names, and where it runs, for those who show it.
-    Prepared {
-        plan: u32,
-        summary: Summary,
-    },
+    Prepared { plan: u32, summary: Summary },
     /// All steps ran; the tensors are the fetches and, if the plan is traced, the devices' traces.
-    Ran {
-        steps: u64,
-    },
+    Ran { steps: u64 },
+    /// The run has the feeds.
     Fed,
+    /// The run is not under way (any more).
     Cancelled,
+    /// The session is closed.
     Closed,
+    /// The plan.
     Explained(Box<crate::plan::Plan>),
     /// To an inquiry; the tensor, for [`Answer::Variable`], is the value.
     Told(Answer),

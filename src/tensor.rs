@@ -30,18 +30,31 @@ pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
 /// The elements of a tensor, row-major, in the one vector that fits their dtype.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
+    /// float16, IEEE 754's binary16.
     F16(Vec<f16>),
+    /// bfloat16: a float32 without its lower 16 bits.
     BF16(Vec<bf16>),
+    /// float32.
     F32(Vec<f32>),
+    /// float64.
     F64(Vec<f64>),
+    /// int8.
     I8(Vec<i8>),
+    /// int16.
     I16(Vec<i16>),
+    /// int32.
     I32(Vec<i32>),
+    /// int64.
     I64(Vec<i64>),
+    /// uint8.
     U8(Vec<u8>),
+    /// uint16.
     U16(Vec<u16>),
+    /// uint32.
     U32(Vec<u32>),
+    /// uint64.
     U64(Vec<u64>),
+    /// bool.
     Bool(Vec<bool>),
     /// TensorFlow's strings are bytes and need not be UTF-8.
     String(Vec<Vec<u8>>),
@@ -99,18 +112,22 @@ impl Tensor {
         Ok(Tensor { shape, data: Arc::new(Data::zeros(dtype, n)) })
     }
 
+    /// The dtype of its elements.
     pub fn dtype(&self) -> DType {
         self.data.dtype()
     }
 
+    /// Its shape; `[]` for a scalar.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
+    /// The size of each dimension, the outermost first; none for a scalar.
     pub fn dims(&self) -> &[usize] {
         self.shape.dims()
     }
 
+    /// Number of dimensions; 0 for a scalar.
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
@@ -120,10 +137,12 @@ impl Tensor {
         self.data.len()
     }
 
+    /// Whether it has no element: some dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Its elements, row-major.
     pub fn data(&self) -> &Data {
         &self.data
     }

@@ -9,14 +9,18 @@ use crate::tensor::Tensor;
 /// The nodes that one device ran in one step, in the order in which they ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTrace {
+    /// The device that ran them.
     pub device: DeviceName,
+    /// The nodes, in the order in which they ended.
     pub nodes: Vec<NodeTrace>,
 }
 
 /// One run of a node; in a loop, there is one for each iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTrace {
+    /// Its name; what planning added has a name that begins with `_`.
     pub name: String,
+    /// Its op.
     pub op: String,
     /// The names of the nodes that its inputs come from, as this device has them.
     pub inputs: Vec<String>,

@@ -45,6 +45,7 @@ impl DataDir {
         DataDir { base: Some(base), ..self }
     }
 
+    /// The folder below which files may be touched.
     pub fn root(&self) -> &Path {
         &self.root
     }

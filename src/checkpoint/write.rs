@@ -17,7 +17,9 @@ use crate::tensor::{Data, Shape, Tensor};
 /// A tensor to save.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
+    /// Its name in the checkpoint.
     pub name: &'a [u8],
+    /// Its value.
     pub tensor: &'a Tensor,
     /// The whole's shape and which part of it the tensor is; `None` if it is the whole.
     pub part: Option<&'a (Shape, Slice)>,

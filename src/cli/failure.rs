@@ -11,6 +11,7 @@ use crate::node::NodeError;
 /// The exit codes, as `meshtf --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
+    /// The command did what it was asked.
     Ok,
     /// `verify`: a case differs.
     Differs,
@@ -24,6 +25,7 @@ pub enum Exit {
     Timeout,
     /// Ended by SIGINT or SIGTERM; the code is the one that shells report for a process killed by that signal.
     Interrupted,
+    /// Ended by SIGTERM.
     Terminated,
     /// `burn`: that of the program.
     Program(u8),

@@ -58,6 +58,7 @@ impl FromStr for BackendChoice {
 
 /// A device that a node can have.
 pub struct Offer {
+    /// What kind of device it is.
     pub kind: DeviceKind,
     /// The number in the device's name: `0` of `/device:GPU:0`.
     pub index: u32,

@@ -114,6 +114,7 @@ pub trait Engine: Send + Sync {
 }
 
 impl Value {
+    /// The dtype of its elements.
     pub fn dtype(&self) -> DType {
         match self {
             Value::Host(tensor) => tensor.dtype(),
@@ -121,6 +122,7 @@ impl Value {
         }
     }
 
+    /// Its shape; `[]` for a scalar.
     pub fn shape(&self) -> &Shape {
         match self {
             Value::Host(tensor) => tensor.shape(),
@@ -128,6 +130,7 @@ impl Value {
         }
     }
 
+    /// Number of dimensions; 0 for a scalar.
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
@@ -137,6 +140,7 @@ impl Value {
         self.shape().dims().iter().product()
     }
 
+    /// Whether it has no element: some dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -41,11 +41,15 @@ pub type HostKernel = Box<dyn FnMut(Inputs) -> Result<Outputs> + Send>;
 
 /// The node that a kernel is compiled for.
 pub struct KernelNode<'a> {
+    /// Its name.
     pub name: &'a str,
+    /// Its op.
     pub op: &'a str,
+    /// Its attributes, complete.
     pub attrs: &'a Attrs,
     /// dtype of each input.
     pub inputs: &'a [DType],
+    /// The type of each output.
     pub outputs: &'a [OutputType],
 }
 

@@ -79,7 +79,9 @@ pub(super) enum Message {
 /// What a device holds at one moment; all zero when it serves nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
+    /// Sessions that it knows.
     pub sessions: usize,
+    /// Pieces of all sessions.
     pub pieces: usize,
     /// Steps under way, waiting to begin, or known only from values that came early.
     pub steps: usize,
@@ -92,6 +94,7 @@ pub struct Holds {
 /// What a device does and holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
+    /// What it holds.
     pub holds: Holds,
     /// Some of its pieces, and how many steps each has run.
     pub ran: Vec<(PieceId, u64)>,

@@ -112,10 +112,13 @@ impl fmt::Debug for Resource {
 /// Names a resource in the table. The order of the fields is that of the table: those of one name are next to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
+    /// Its container; [`DEFAULT_CONTAINER`] for one that names none.
     pub container: String,
+    /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
     /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
+    /// The device that it is on: kind and number.
     pub device: (DeviceKind, u32),
 }
 
@@ -137,6 +140,7 @@ struct Table {
 }
 
 impl Resources {
+    /// None yet, of a task whose graphs may not touch files.
     pub fn new() -> Resources {
         Resources::default()
     }

@@ -11,22 +11,33 @@ use crate::tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 /// The value of an attribute. In a list, all items are of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Attr {
+    /// `int`: 64 bits, signed.
     Int(i64),
+    /// `float`: 32 bits.
     Float(f32),
+    /// `bool`.
     Bool(bool),
     /// A string of bytes, which need not be UTF-8.
     Str(Vec<u8>),
+    /// `type`: a dtype.
     Type(DType),
     /// A shape, of which sizes or the rank may be unknown.
     Shape(PartialShape),
+    /// `tensor`: a value.
     Tensor(Tensor),
     /// A large tensor whose elements are all equal; its elements are allocated only when a step uses it.
     Filled(Filled),
+    /// `list(int)`.
     Ints(Vec<i64>),
+    /// `list(float)`.
     Floats(Vec<f32>),
+    /// `list(bool)`.
     Bools(Vec<bool>),
+    /// `list(string)`, each of bytes.
     Strs(Vec<Vec<u8>>),
+    /// `list(type)`.
     Types(Vec<DType>),
+    /// `list(shape)`.
     Shapes(Vec<PartialShape>),
     /// An empty list. A GraphDef does not state the kind of its items.
     Empty,

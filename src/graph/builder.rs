@@ -89,7 +89,9 @@ impl From<Graph> for GraphBuilder {
 /// An input of an op: an output of a node, or a value.
 #[derive(Clone, Debug)]
 pub enum Input {
+    /// An output of a node that is there.
     Output(Output),
+    /// A value, of which the builder makes a constant.
     Value(Tensor),
 }
 
@@ -119,6 +121,7 @@ pub struct OpBuilder<'g> {
 }
 
 impl GraphBuilder {
+    /// A builder without nodes.
     pub fn new() -> Self {
         GraphBuilder::default()
     }

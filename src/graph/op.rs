@@ -15,9 +15,13 @@ use crate::tensor::DType;
 /// An op type.
 #[derive(Debug)]
 pub struct OpDef {
+    /// Its name: `MatMul`.
     pub name: &'static str,
+    /// What it takes, in order.
     pub inputs: Vec<ArgDef>,
+    /// What it answers, in order.
     pub outputs: Vec<ArgDef>,
+    /// Its attributes.
     pub attrs: Vec<AttrDef>,
     /// Keeps or touches state outside the step, or has another side effect: never merged, never run twice.
     pub stateful: bool,
@@ -105,7 +109,9 @@ impl Role {
 /// A formal input or output.
 #[derive(Debug)]
 pub struct ArgDef {
+    /// Its name, as TensorFlow states it: `x`.
     pub name: &'static str,
+    /// The type and number of its tensors.
     pub ty: ArgType,
     /// A reference to a variable, not a value.
     pub is_ref: bool,
@@ -129,21 +135,32 @@ pub enum ArgType {
 /// What an attribute holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrKind {
+    /// An integer of 64 bits.
     Int,
+    /// A float of 32 bits.
     Float,
+    /// A bool.
     Bool,
+    /// A string of bytes.
     Str,
+    /// A dtype.
     Type,
+    /// A shape, of which sizes or the rank may be unknown.
     Shape,
+    /// A tensor.
     Tensor,
+    /// A function, by its name.
     Func,
 }
 
 /// A formal attribute.
 #[derive(Debug)]
 pub struct AttrDef {
+    /// Its name: `transpose_a`.
     pub name: &'static str,
+    /// What it holds, or each item of it if it is a list.
     pub kind: AttrKind,
+    /// Whether it is a list.
     pub is_list: bool,
     /// Least value of an int, least length of a list.
     pub minimum: Option<i64>,
@@ -151,6 +168,7 @@ pub struct AttrDef {
     pub types: Vec<DType>,
     /// The values that a string attribute may have; empty: any.
     pub strings: Vec<&'static str>,
+    /// Its value where a node states none; `None`: each node must state it.
     pub default: Option<Attr>,
 }
 

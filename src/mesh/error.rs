@@ -13,6 +13,7 @@ use crate::protocol::Peer;
 /// Who holds a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
+    /// Who that is.
     pub peer: Peer,
     /// Multiaddrs it listens on.
     pub addresses: Vec<String>,
@@ -34,6 +35,8 @@ impl fmt::Display for Holder {
 /// Why joining a mesh or sending on it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+// The text of each says what its fields are.
+#[allow(missing_docs)]
 pub enum MeshError {
     /// Another live node holds the task.
     #[error("{task} is held by {holder}; stop it or choose another name")]
@@ -105,26 +108,36 @@ impl From<MeshError> for Failure {
 /// What can be wrong with a mesh key, a ticket or the folder that keeps them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+// The text of each says what its fields are.
+#[allow(missing_docs)]
 pub enum KeyError {
+    /// A mesh's name violates the grammar.
     #[error("{name:?} is not a mesh name: 1 to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit")]
     Name { name: String },
+    /// Neither MESHTF_HOME nor a home folder of the user is known.
     #[error("no home folder is known; set MESHTF_HOME to a folder for mesh keys")]
     NoHome,
+    /// The operating system refused to read or write the file.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    /// The file is not a mesh key.
     #[error("{path} does not hold a mesh key; move it away to have a new one made")]
     Damaged { path: PathBuf },
+    /// There is no key of that mesh on this machine.
     #[error(
         "this machine has no key of mesh {mesh:?}: there is no {path}. `meshtf node --name local/0` starts the mesh here \
          and makes its key; `meshtf ticket` on a machine that is in it and `meshtf join` here bring the key over"
     )]
     Missing { mesh: String, path: PathBuf },
+    /// Others than its owner may read the key's file.
     #[error("{path} is a secret, and others than its owner may use it (its mode is {mode:04o}): chmod 600 {path}")]
     Exposed { path: PathBuf, mode: u32 },
+    /// Another key of that mesh is on this machine.
     #[error(
         "a different key for mesh {mesh:?} is already in {path}; replacing it cuts this machine off from those who use it"
     )]
     Exists { mesh: String, path: PathBuf },
+    /// A line is not a ticket.
     #[error("not a ticket: {why}; `meshtf ticket` on a machine of the mesh prints one, a single line")]
     Ticket { why: String },
 }

@@ -43,6 +43,7 @@ impl MeshKey {
         Ok(MeshKey(bytes))
     }
 
+    /// The key of these bytes, which nobody else may be able to guess.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         MeshKey(bytes)
     }

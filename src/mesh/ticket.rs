@@ -26,7 +26,9 @@ const MAX_TICKET_CHARS: usize = 8192;
 /// What brings a second machine into a mesh: one line to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
+    /// Name of the mesh.
     pub mesh: String,
+    /// Its key.
     pub key: MeshKey,
     /// Where nodes of the mesh listen.
     pub addresses: Vec<Multiaddr>,

@@ -25,6 +25,7 @@ pub struct Summary {
 /// What one device does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSummary {
+    /// The device.
     pub device: DeviceName,
     /// The first of the nodes that run there, in the graph's order; empty if fed and fetched values only pass through.
     pub nodes: Vec<String>,

@@ -10,6 +10,7 @@ use crate::device::{DeviceName, Task};
 /// A device as its node advertises it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
+    /// Its whole name.
     pub name: DeviceName,
     /// burn backend that serves it: `flex`, `ndarray`, `wgpu`.
     pub backend: String,
@@ -20,6 +21,7 @@ pub struct DeviceInfo {
 /// A node that somebody is connected with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPeer {
+    /// Who that is.
     pub peer: Peer,
     /// The task it holds: up, whether or not whoever is told can reach it.
     pub task: Task,
@@ -30,12 +32,15 @@ pub struct KnownPeer {
 /// What a participant says of itself: first on every connection, and on change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
+    /// The version of the protocol that it speaks: [`VERSION`](super::VERSION).
     pub version: u16,
     /// The mesh's name; other meshes are refused.
     pub mesh: String,
     /// The task it holds; `None` for a client, which hosts nothing.
     pub task: Option<Task>,
+    /// A random number drawn at its start.
     pub incarnation: Incarnation,
+    /// The devices of its task; none for a client.
     pub devices: Vec<DeviceInfo>,
     /// Multiaddrs it listens on.
     pub addresses: Vec<String>,
@@ -55,11 +60,17 @@ pub struct Hello {
 /// A node of the cluster: a task and who holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
+    /// The task.
     pub task: Task,
+    /// Who holds it.
     pub peer: Peer,
+    /// The random number of the process that holds it.
     pub incarnation: Incarnation,
+    /// Its devices.
     pub devices: Vec<DeviceInfo>,
+    /// Multiaddrs that it listens on.
     pub addresses: Vec<String>,
+    /// When it started, in milliseconds since 1970.
     pub since_unix_ms: u64,
 }
 
@@ -72,6 +83,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The cluster of these members, one for each task.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let members = members.into_iter().map(|member| (member.task.clone(), member)).collect();
         Cluster { members, apart: BTreeSet::new() }
@@ -99,10 +111,12 @@ impl Cluster {
         }
     }
 
+    /// The members, in the order of their tasks.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }
 
+    /// Who holds that task, if somebody does.
     pub fn member(&self, task: &Task) -> Option<&Member> {
         self.members.get(task)
     }
@@ -112,6 +126,7 @@ impl Cluster {
         self.members.values().find(|member| member.peer == *peer)
     }
 
+    /// The tasks, in their order.
     pub fn tasks(&self) -> impl Iterator<Item = &Task> {
         self.members.keys()
     }
@@ -121,10 +136,12 @@ impl Cluster {
         self.members.values().flat_map(|member| member.devices.iter().map(|device| device.name.clone())).collect()
     }
 
+    /// How many tasks there are.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
+    /// Whether there is no task.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

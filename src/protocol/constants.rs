@@ -47,13 +47,16 @@ pub struct Reference {
     pub piece: u32,
     /// The node, by its place there.
     pub node: u32,
+    /// The attribute's name.
     pub attr: String,
+    /// What its value is.
     pub content: Content,
 }
 
 /// The constants that the nodes of a message lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constants {
+    /// Which attributes are left out of their nodes.
     pub references: Vec<Reference>,
     /// What the message's tensors are, in their order. Whatever else is referred to, the receiver has.
     pub beside: Vec<Content>,
@@ -61,6 +64,7 @@ pub struct Constants {
 
 /// A node that travels: of a graph or of a piece.
 pub trait Travels {
+    /// The node's name, and its attributes.
     fn parts(&mut self) -> (&str, &mut Attrs);
 }
 
@@ -84,6 +88,7 @@ pub fn nodes_of(pieces: &mut [(PieceId, Piece)]) -> Vec<&mut [PieceNode]> {
 /// The constants that were taken out of nodes.
 #[derive(Default)]
 pub struct TakenOut {
+    /// Where they were, in the order of the nodes.
     pub references: Vec<Reference>,
     values: BTreeMap<Content, Tensor>,
 }
@@ -169,14 +174,17 @@ pub struct Held {
 }
 
 impl Held {
+    /// The constant of that content, if the worker holds it.
     pub fn get(&self, content: &Content) -> Option<&Tensor> {
         self.constants.get(content).map(|(value, _)| value)
     }
 
+    /// How many constants it holds.
     pub fn len(&self) -> usize {
         self.constants.len()
     }
 
+    /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.constants.is_empty()
     }

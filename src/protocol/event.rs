@@ -16,55 +16,80 @@ use crate::device::Task;
 pub enum Event {
     /// A node or client is there: its link began.
     TaskMet {
+        /// The task that it holds; `None`: it is a client.
         task: Option<Task>,
+        /// Who it is.
         peer: Peer,
     },
     /// It is gone: its link ended.
     TaskLost {
+        /// The task that it held; `None`: it was a client.
         task: Option<Task>,
+        /// Who it was.
         peer: Peer,
+        /// Why the link ended.
         why: String,
     },
     /// The connection that carried a link broke; another is tried.
     LinkDown {
+        /// Who is at its other end.
         peer: Peer,
+        /// Why it broke.
         why: String,
     },
     /// The link goes on over another connection.
     LinkUp {
+        /// Who is at its other end.
         peer: Peer,
     },
     /// A client opened a session whose master this node is.
     SessionOpened {
+        /// Its id.
         session: SessionId,
+        /// Who opened it.
         client: Peer,
     },
+    /// A session ended, and why: its client closed it or is gone, say.
     SessionEnded {
+        /// Its id.
         session: SessionId,
+        /// Why it ended.
         why: String,
     },
     /// Steps of a run were sent to its workers.
     StepsBegun {
+        /// The session that the run is of.
         session: SessionId,
+        /// The request that the run answers.
         run: RequestId,
+        /// The first of them, counted from 1 in the run.
         first: u64,
+        /// How many.
         count: u64,
     },
     /// Steps of a run are done on all of its workers.
     StepsDone {
+        /// The session that the run is of.
         session: SessionId,
+        /// The request that the run answers.
         run: RequestId,
+        /// The first of them, counted from 1 in the run.
         first: u64,
+        /// How many.
         count: u64,
     },
     /// A run was given up.
     RunFailed {
+        /// The session that the run was of.
         session: SessionId,
+        /// The request that it was to answer.
         run: RequestId,
+        /// Why it was given up.
         why: String,
     },
     /// Something was refused because a limit is reached.
     LimitReached {
+        /// What was refused, and which limit it is.
         what: String,
     },
 }
@@ -72,13 +97,18 @@ pub enum Event {
 /// What an event is about, for those who want only some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
+    /// Nodes and clients that come and go, and the links with them.
     Peers,
+    /// Sessions and runs of which this node is the master.
     Sessions,
+    /// Steps of such runs.
     Steps,
+    /// Limits that are reached.
     Limits,
 }
 
 impl Event {
+    /// What it is about.
     pub fn subject(&self) -> Subject {
         match self {
             Event::TaskMet { .. } | Event::TaskLost { .. } | Event::LinkDown { .. } | Event::LinkUp { .. } => {
@@ -157,7 +187,9 @@ impl fmt::Display for Event {
 pub struct Noted {
     /// Counts the events of the node that were noted, from 1: for a follower, a gap says how many it missed.
     pub number: u64,
+    /// When it happened, in milliseconds since 1970 by the clock of the node.
     pub unix_ms: u64,
+    /// What happened.
     pub event: Event,
 }
 

@@ -20,22 +20,28 @@ pub const MAX_EVENTS: usize = 128;
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inquiry {
+    /// How the node fares.
     Status,
     /// The resources that follow this one, or the first.
     Resources {
+        /// After which one; `None`: from the first.
         after: Option<ResourceKey>,
     },
     /// The events after that number, of those that the node keeps; with `steps`, those of steps too, which the node notes and
     /// keeps for 5 s after it was asked for them.
     Events {
+        /// The number; 0 for all that are kept.
         after: u64,
+        /// Whether those of steps are wanted.
         steps: bool,
     },
     /// The value of a variable, with its version.
     ReadVariable(VariableName),
     /// Sets a variable to the tensor; if a version is `expected`, only while the variable has that.
     WriteVariable {
+        /// Which one.
         variable: VariableName,
+        /// The version that it is to have before; `None`: any.
         expected: Option<u64>,
     },
 }
@@ -43,9 +49,11 @@ pub enum Inquiry {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
+    /// How the node fares, over a short time before the answer.
     Status(Box<NodeStatus>),
     /// Resources in the order of their keys, with their whole names.
     Resources {
+        /// The resources that follow the one that was named.
         page: Vec<ResourceStatus>,
         /// After which one the next page begins; `None`: this is the last.
         next: Option<ResourceKey>,
@@ -54,14 +62,17 @@ pub enum Answer {
     },
     /// Events in the order of their numbers, [`MAX_EVENTS`] at most.
     Events {
+        /// The events after the number that was named, the oldest ones.
         events: Vec<Noted>,
     },
     /// The tensor is the value.
     Variable {
+        /// How often it was changed until it had that value.
         version: u64,
     },
     /// The variable has the value, and this version with it.
     Written {
+        /// The version.
         version: u64,
     },
 }
@@ -71,6 +82,7 @@ pub enum Answer {
 pub struct VariableName {
     /// Empty: the default one.
     pub container: String,
+    /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
     /// Its device; need not be said if only one has a variable of that name.
     pub device: Option<(DeviceKind, u32)>,
@@ -79,9 +91,12 @@ pub struct VariableName {
 /// Which resource of a node one is. The order of the fields is that in which they are listed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ResourceKey {
+    /// Its container.
     pub container: String,
+    /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
     /// The one session that sees it, if that is isolated.
     pub session: Option<SessionId>,
+    /// The device that it is on: kind and number.
     pub device: (DeviceKind, u32),
 }

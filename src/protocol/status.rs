@@ -23,6 +23,7 @@ const MAX_COMPONENTS: usize = 16;
 /// Some of the entries that there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed<T> {
+    /// Those that are listed.
     pub items: Vec<T>,
     /// How many there are, listed or not.
     pub total: u64,
@@ -56,6 +57,7 @@ impl<T> Listed<T> {
 /// A node at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
+    /// Who it is.
     pub identity: Identity,
     /// How long before the answer the counters were looked at first: what rates and shares are measured over.
     pub window_ms: u64,
@@ -63,9 +65,11 @@ pub struct NodeStatus {
     pub sessions: Listed<SessionStatus>,
     /// The pieces of graphs that masters registered here: first what ran most steps.
     pub pieces: Listed<PieceStatus>,
+    /// Its devices.
     pub devices: Listed<DeviceStatus>,
     /// Variables, queues and accumulators: first what takes most memory.
     pub resources: Listed<ResourceStatus>,
+    /// Those that it has a link with: nodes by their tasks, and then clients.
     pub peers: Listed<PeerStatus>,
     /// What is limited, and how near each limit is.
     pub limits: Vec<LimitStatus>,
@@ -74,39 +78,51 @@ pub struct NodeStatus {
 /// Who it is that answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
+    /// The task that it holds; `None`: it is a client.
     pub task: Option<Task>,
+    /// The random number of its start; `None` for a client.
     pub incarnation: Option<Incarnation>,
     /// Version of the program.
     pub version: String,
     /// Name of the mesh; `None` in a cluster of one process.
     pub mesh: Option<String>,
+    /// Milliseconds since it started.
     pub up_ms: u64,
 }
 
 /// A session whose master the node is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
+    /// Its id.
     pub id: SessionId,
+    /// Who opened it.
     pub client: Peer,
+    /// Milliseconds since it was opened.
     pub age_ms: u64,
     /// How long ago its client last asked for something.
     pub idle_ms: u64,
+    /// Plans that the master keeps for it: sets of feeds, fetches and targets.
     pub plans: u64,
     /// Runs under way.
     pub runs: u64,
     /// Steps that are done, of all its runs.
     pub steps: u64,
+    /// Steps that were done in a second, over the time before the answer.
     pub steps_per_second: f64,
 }
 
 /// A piece that a master registered with the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceStatus {
+    /// The session that it belongs to.
     pub session: SessionId,
     /// Its number in the session.
     pub number: u32,
+    /// Who had it registered.
     pub master: Peer,
+    /// The device that runs it.
     pub device: DeviceName,
+    /// How many nodes it has.
     pub nodes: u64,
     /// Steps that it has run.
     pub steps: u64,
@@ -115,6 +131,7 @@ pub struct PieceStatus {
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryStatus {
+    /// Bytes in use.
     pub used: u64,
     /// `None` if nothing tells: no budget is set, or the GPU's driver does not say.
     pub free: Option<u64>,
@@ -123,7 +140,9 @@ pub struct MemoryStatus {
 /// A device of the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
+    /// Its whole name.
     pub name: DeviceName,
+    /// The burn backend that serves it: `flex`, `ndarray`, `wgpu`.
     pub backend: String,
     /// What it is, for people.
     pub description: String,
@@ -133,7 +152,9 @@ pub struct DeviceStatus {
     pub busy_us: u64,
     /// The share of the time of late in which it had something to do, 0 to 1.
     pub busy_share: f64,
+    /// Sessions that it knows.
     pub sessions: u64,
+    /// Pieces on it, of all sessions.
     pub pieces: u64,
     /// Steps under way, waiting to begin, or known only from values that came early.
     pub steps: u64,
@@ -148,8 +169,11 @@ pub struct DeviceStatus {
 pub struct ResourceStatus {
     /// `variable`, `queue` or `accumulator`.
     pub kind: String,
+    /// The device that it is on.
     pub device: DeviceName,
+    /// Its container; `localhost` for one that names none.
     pub container: String,
+    /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
     /// The session that made it.
     pub session: SessionId,
@@ -170,11 +194,13 @@ pub struct ResourceStatus {
 /// How the node stands with a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
+    /// Who it is.
     pub peer: Peer,
     /// The task it holds; `None`: a client.
     pub task: Option<Task>,
     /// Where it is connected.
     pub address: String,
+    /// Whether the link has a connection.
     pub state: LinkState,
     /// How long there has been a link with it.
     pub up_ms: u64,
@@ -182,19 +208,26 @@ pub struct PeerStatus {
     pub heard_ms: u64,
     /// `None` if it did not answer in time.
     pub round_trip_us: Option<u64>,
+    /// Bytes sent to it over this link.
     pub sent_bytes: u64,
+    /// Bytes received from it over this link.
     pub received_bytes: u64,
+    /// Bytes sent in a second, over the time before the answer.
     pub sent_per_second: f64,
+    /// Bytes received in a second, over the time before the answer.
     pub received_per_second: f64,
 }
 
 /// Whether a link has a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkState {
+    /// It has one.
     Up,
     /// Its connection broke so long ago, and another is tried.
     Mending {
+        /// For how many milliseconds.
         for_ms: u64,
+        /// Why the connection broke.
         why: String,
     },
 }
@@ -202,13 +235,16 @@ pub enum LinkState {
 /// One limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitStatus {
+    /// What is limited.
     pub name: String,
+    /// How much of it is in use; where each of several has the limit for itself, the most of one.
     pub used: u64,
     /// `None`: none is set.
     pub limit: Option<u64>,
 }
 
 impl LimitStatus {
+    /// A limit of that name; `None`: none is set.
     pub fn new(name: &str, used: usize, limit: impl Into<Option<usize>>) -> Self {
         LimitStatus { name: name.to_owned(), used: used as u64, limit: limit.into().map(|limit| limit as u64) }
     }
@@ -219,7 +255,9 @@ impl LimitStatus {
 pub struct NetworkStatus {
     /// Name of the mesh.
     pub mesh: Option<String>,
+    /// The links.
     pub peers: Vec<PeerStatus>,
+    /// The limits of the network.
     pub limits: Vec<LimitStatus>,
 }
 
@@ -232,6 +270,7 @@ pub struct Counters {
 }
 
 impl NodeStatus {
+    /// What rates are made of.
     pub fn counters(&self) -> Counters {
         Counters {
             steps: self.sessions.items.iter().map(|session| (session.id, session.steps)).collect(),

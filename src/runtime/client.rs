@@ -22,11 +22,24 @@ const EVENTS: usize = 1024;
 #[non_exhaustive]
 pub enum StepEvent {
     /// What a step fetched, in the order asked.
-    Fetched { step: u64, values: Vec<Tensor> },
+    Fetched {
+        /// The step.
+        step: u64,
+        /// A value for each fetch.
+        values: Vec<Tensor>,
+    },
     /// A fetch of a partial run, by its place among the fetches.
-    PartialFetch { fetch: u32, value: Tensor },
+    PartialFetch {
+        /// The place, from 0.
+        fetch: u32,
+        /// Its value.
+        value: Tensor,
+    },
     /// How many steps are done. Comes now and then, about ten times a second if steps are fast.
-    Progress { steps: u64 },
+    Progress {
+        /// How many.
+        steps: u64,
+    },
 }
 
 /// Asks masters and hosts, and hands their answers to whoever asked.

@@ -7,19 +7,33 @@ use serde::{Deserialize, Serialize};
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DType {
+    /// float16, IEEE 754's binary16: 2 bytes.
     F16,
+    /// bfloat16, a float32 without its lower 16 bits: 2 bytes.
     BF16,
+    /// float32: 4 bytes.
     F32,
+    /// float64: 8 bytes.
     F64,
+    /// int8: 1 byte.
     I8,
+    /// int16: 2 bytes.
     I16,
+    /// int32: 4 bytes.
     I32,
+    /// int64: 8 bytes.
     I64,
+    /// uint8: 1 byte.
     U8,
+    /// uint16: 2 bytes.
     U16,
+    /// uint32: 4 bytes.
     U32,
+    /// uint64: 8 bytes.
     U64,
+    /// bool: 1 byte, 0 or 1.
     Bool,
+    /// string: bytes, as many as each element has.
     String,
     /// A handle to state on a device; it never leaves its device.
     Resource,
@@ -112,6 +126,7 @@ impl DType {
         format!("{article} {}", self.name())
     }
 
+    /// Whether it is one of the four floats.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
@@ -121,10 +136,12 @@ impl DType {
         self.is_signed_integer() || self.is_unsigned_integer()
     }
 
+    /// int8, int16, int32 or int64.
     pub fn is_signed_integer(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
+    /// uint8, uint16, uint32 or uint64.
     pub fn is_unsigned_integer(self) -> bool {
         matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }

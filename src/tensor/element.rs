@@ -8,25 +8,37 @@ use super::{DType, Data};
 
 /// A Rust type that is an element type.
 pub trait Element: Clone + PartialEq + Send + Sync + 'static {
+    /// Its dtype.
     const DTYPE: DType;
+    /// The elements, if they are of this type.
     fn slice(data: &Data) -> Option<&[Self]>;
+    /// The elements, to be changed, if they are of this type.
     fn vec_mut(data: &mut Data) -> Option<&mut Vec<Self>>;
+    /// Takes the elements out, if they are of this type.
     fn from_data(data: Data) -> Option<Vec<Self>>;
+    /// The elements of a tensor of this dtype.
     fn into_data(elements: Vec<Self>) -> Data;
 }
 
 /// Integers and floats. Integer arithmetic wraps, as in TensorFlow's kernels.
 pub trait Numeric: Element + Copy + PartialOrd + Default {
+    /// 0.
     const ZERO: Self;
+    /// 1.
     const ONE: Self;
     /// The least value; minus infinity for floats.
     const LOWEST: Self;
     /// The greatest value; infinity for floats.
     const HIGHEST: Self;
+    /// The sum.
     fn add(self, other: Self) -> Self;
+    /// The difference: `self - other`.
     fn sub(self, other: Self) -> Self;
+    /// The product.
     fn mul(self, other: Self) -> Self;
+    /// The value with the other sign.
     fn neg(self) -> Self;
+    /// Like Rust's `as`: the nearest `f64`.
     fn to_f64(self) -> f64;
     /// Like Rust's `as`: saturating from a float to an integer.
     fn from_f64(value: f64) -> Self;
@@ -46,15 +58,31 @@ pub trait Float:
 
 /// The integer types.
 pub trait Integer: Numeric + Ord + Eq + std::hash::Hash {
+    /// Its bits, the sign's among them.
     const BITS: u32;
+    /// The quotient, rounded towards 0; `None` if `other` is 0 or the quotient is not in range.
     fn checked_div(self, other: Self) -> Option<Self>;
+    /// The remainder, with the sign of `self`; `None` if `other` is 0 or the quotient is not in range.
     fn checked_rem(self, other: Self) -> Option<Self>;
+    /// The quotient, rounded towards 0; the least value by -1 is itself.
+    ///
+    /// # Panics
+    /// If `other` is 0.
     fn wrapping_div(self, other: Self) -> Self;
+    /// The remainder, with the sign of `self`; that of the least value by -1 is 0.
+    ///
+    /// # Panics
+    /// If `other` is 0.
     fn wrapping_rem(self, other: Self) -> Self;
+    /// Bit by bit, whether both are set.
     fn and(self, other: Self) -> Self;
+    /// Bit by bit, whether one at least is set.
     fn or(self, other: Self) -> Self;
+    /// Bit by bit, whether one of the two is set.
     fn xor(self, other: Self) -> Self;
+    /// Every bit inverted.
     fn not(self) -> Self;
+    /// The power, of which the lowest [`BITS`](Integer::BITS) are kept.
     fn wrapping_pow(self, exponent: u32) -> Self;
 }
 
@@ -77,6 +105,7 @@ macro_rules! element {
         })*
 
         impl Data {
+            /// The dtype of the elements.
             pub fn dtype(&self) -> DType {
                 match self { $(Data::$variant(_) => DType::$variant,)* }
             }
@@ -86,6 +115,7 @@ macro_rules! element {
                 match self { $(Data::$variant(v) => v.len(),)* }
             }
 
+            /// Whether there is no element.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }

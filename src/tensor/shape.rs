@@ -19,10 +19,12 @@ impl Shape {
         Shape::default()
     }
 
+    /// The size of each dimension, the outermost first; none for a scalar.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
+    /// Number of dimensions; 0 for a scalar.
     pub fn rank(&self) -> usize {
         self.0.len()
     }

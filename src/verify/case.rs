@@ -13,16 +13,22 @@ use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, literal, npy};
 /// A recorded session.
 #[derive(Clone, Debug)]
 pub struct Case {
+    /// Its name, as recorded.
     pub name: String,
+    /// What it is about.
     pub description: String,
+    /// The graph of the session.
     pub graph: Graph,
     /// The tasks of its cluster, in the recorded order; the first is the session's master. Only `localhost/0` if the
     /// session had no cluster.
     tasks: Vec<Task>,
     /// Whether it was recorded with a cluster.
     pub has_cluster: bool,
+    /// Whether nodes whose device does not exist run elsewhere on their task.
     pub soft_placement: bool,
+    /// The relative tolerance: a float may differ from the recorded one by `atol` and `rtol` times its magnitude.
     pub rtol: f64,
+    /// The absolute tolerance.
     pub atol: f64,
     /// Run in order, in one session.
     pub steps: Vec<RecordedStep>,
@@ -31,11 +37,15 @@ pub struct Case {
 /// One step of a recorded session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedStep {
+    /// The tensors that are fed, by their names.
     pub feeds: Vec<(String, Tensor)>,
+    /// The tensors that are fetched.
     pub fetches: Vec<String>,
     /// Nodes to run without fetching.
     pub targets: Vec<String>,
+    /// How what it fetches is compared.
     pub check: Check,
+    /// What TensorFlow answered.
     pub expected: Expected,
 }
 
@@ -44,6 +54,7 @@ pub struct RecordedStep {
 pub enum Check {
     /// Floats within the case's tolerances, everything else exactly.
     AllClose,
+    /// All elements are equal.
     Exact,
     /// Only dtype and shape.
     Shape,
@@ -58,13 +69,16 @@ pub enum Check {
 pub enum Expected {
     /// One value for each fetch.
     Values(Vec<Tensor>),
+    /// The step failed.
     Error(Recorded),
 }
 
 /// An error as TensorFlow raised it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
+    /// Its class.
     pub code: Code,
+    /// Its text.
     pub message: String,
 }
 

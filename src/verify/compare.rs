@@ -9,20 +9,31 @@ use crate::tensor::{DType, Numeric, Tensor, with_float, with_type};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Mismatch {
+    /// The dtype is another.
     DType {
+        /// The recorded one.
         expected: DType,
+        /// The one that it is.
         got: DType,
     },
+    /// The shape is another.
     Shape {
+        /// The recorded one, as text.
         expected: String,
+        /// The one that it is, as text.
         got: String,
     },
     /// The first element that differs, its index, and the number of elements that differ.
     Element {
+        /// Its index; empty for a scalar.
         index: Vec<usize>,
+        /// The recorded one, as text.
         expected: String,
+        /// The one that it is, as text.
         got: String,
+        /// How many elements differ.
         differ: usize,
+        /// How many elements there are.
         of: usize,
     },
 }

@@ -16,6 +16,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 pub struct Difference {
     /// The step, counted from 1.
     pub step: usize,
+    /// How it differed.
     pub why: Why,
 }
 

@@ -12,6 +12,7 @@ use crate::tensor::{DType, PartialShape};
 /// A resource at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceInfo {
+    /// Its name in the table.
     pub key: Key,
     /// `variable`, `queue` or `accumulator`.
     pub kind: &'static str,

@@ -2,6 +2,9 @@
 //!
 //! Only what a graph needs is here; other fields are skipped on reading. Dtypes stay numbers until a node uses them.
 
+// The messages and fields are TensorFlow's, which describes them.
+#![allow(missing_docs)]
+
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
