@@ -344,10 +344,12 @@ impl Steps<'_> {
         let (built, is_planned) = match known {
             Some(known) if graph::fits(&known.scalars, &step.scalars) => (known.built.clone(), true),
             known => {
-                let (scalars, changes) = match known {
+                let (scalars, changes): (Vec<_>, u32) = match known {
                     Some(known) => (known.changed(&step.scalars), known.changes + 1),
                     None => (step.scalars.iter().copied().map(Some).collect(), 0),
                 };
+                let (parts, fed) = (step.recipe.parts.len(), scalars.iter().filter(|scalar| scalar.is_none()).count());
+                tracing::debug!("a step of {parts} operations and uploads is new, with {fed} scalars fed");
                 (self.lower(running, step, hash, scalars, changes).await?, false)
             }
         };

@@ -49,6 +49,8 @@ pub(super) struct Step {
     pub answers: Vec<Answer>,
     /// The values that stay after it, in the order of the recipe's.
     pub kept: Vec<Key>,
+    /// The hash of the recipe's parts.
+    operations: u64,
 }
 
 /// What is answered after a step.
@@ -75,12 +77,17 @@ impl Step {
         kept.is_empty() && emptied.is_empty() && fetched.is_empty()
     }
 
+    /// The hash of the recipe.
     pub fn hash(&self) -> u64 {
-        let Recipe { parts, resident, kept, emptied, fetched } = &self.recipe;
-        let mut hasher = DefaultHasher::new();
-        (parts, resident, kept, emptied, fetched).hash(&mut hasher);
-        hasher.finish()
+        let Recipe { parts: _, resident, kept, emptied, fetched } = &self.recipe;
+        hash(&(self.operations, resident, kept, emptied, fetched))
     }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Program {
@@ -340,12 +347,14 @@ impl Making<'_> {
     /// Gives slots to what stays.
     fn finish(self) -> Step {
         let Making { program, mut step, kinds, made } = self;
+        step.operations = hash(&step.recipe.parts);
         for (key, device) in made {
             let Some(value) = program.values.get(&key) else { continue };
             match value.state {
                 State::Here(number, None) => {
                     let (dtype, shape) = kinds[number as usize].clone();
-                    let slot = program.slots.take(Kind { device, dtype, shape });
+                    let part = (step.operations, step.kept.len() as u32);
+                    let slot = program.slots.take(part, Kind { device, dtype, shape });
                     step.recipe.kept.push((number, slot));
                     step.kept.push(key);
                     set(program, &key, State::Resident(slot));

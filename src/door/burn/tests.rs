@@ -114,13 +114,13 @@ fn what_is_over_frees_its_slot() {
     let mut program = program(1);
     let first = steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
     let slots: Vec<_> = first[0].recipe.kept.iter().map(|(_, slot)| *slot).collect();
-    // 1 and 2 end, and 3 takes the lower of their slots; the other one is emptied.
+    // 1 and 2 end, and 3 takes another slot, as another step makes it; theirs are emptied.
     let [step] = &steps(&mut program, 0, vec![add(last(1), last(2), 3), read(1, kept(3))])[..] else {
         panic!("one step")
     };
     assert_eq!(step.recipe.resident.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots);
-    assert_eq!(step.recipe.kept.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [slots[0]]);
-    assert_eq!(step.recipe.emptied, [slots[1]]);
+    assert!(step.recipe.kept.iter().all(|(_, slot)| !slots.contains(slot)));
+    assert_eq!(step.recipe.emptied, slots);
 }
 
 #[test]
