@@ -1,0 +1,138 @@
+//! Which part of a program's queues becomes the next step.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use super::{Item, Key, Program, State, Work};
+
+/// After so many steps that had nothing of a stream, tensors that it lets go of are let go of with the next one.
+const IDLE: u32 = 4;
+/// After so many, a stream that has nothing queued is forgotten: its thread may be gone.
+const FORGOTTEN: u32 = 1024;
+
+/// A step that is due: all of a stream before an item.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub stream: usize,
+    pub before: u64,
+    pub why: Why,
+    /// The same of other streams.
+    pub also: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Somebody waits for it.
+    Read,
+    /// So much is queued.
+    Full,
+    /// The stream goes on to upload.
+    Over,
+}
+
+/// How far each stream goes into a step, by stream.
+type Cut = BTreeMap<usize, u64>;
+
+impl Program {
+    /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
+    pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
+        let streams = &self.streams;
+        self.marks.retain(|mark| {
+            let stream = &streams[mark.stream];
+            let left = mark.before.saturating_sub(stream.front) as usize;
+            // Another step may have computed all that this one was to.
+            match mark.why {
+                Why::Read | Why::Full => left > 0,
+                Why::Over => stream.items.iter().take(left).any(|item| item.work.computes()),
+            }
+        });
+        // A stream's marks come in turn.
+        let mut seen = HashSet::new();
+        let mut firsts = self.marks.iter().enumerate().filter(|(_, mark)| seen.insert(mark.stream));
+        let ready = firsts.find_map(|(i, mark)| Some((i, self.closure(mark)?)));
+        let Some((i, cut)) = ready else {
+            self.waited_at = Some((self.arrivals, self.marks.len()));
+            return None;
+        };
+        self.marks.remove(i);
+        let mut cut = cut;
+        self.pass(&mut cut);
+        let taken = cut.into_iter().map(|(stream, before)| {
+            let items = self.streams[stream].take(before);
+            self.queued -= items.len();
+            (stream, items)
+        });
+        Some(taken.collect())
+    }
+
+    /// Looks after the streams that a step has nothing of: what they let go of would stay for ever if nobody reads there again.
+    fn pass(&mut self, cut: &mut Cut) {
+        for (i, stream) in self.streams.iter_mut().enumerate() {
+            if cut.contains_key(&i) {
+                stream.idle = 0;
+                continue;
+            }
+            stream.idle = stream.idle.saturating_add(1);
+            if stream.idle >= IDLE {
+                let values = &self.values;
+                let is_there = |key: &Key| !matches!(values[key].state, State::Awaited | State::Queued { .. });
+                let ends =
+                    |item: &&Item| matches!(item.work, Work::Drop) && item.inputs.iter().all(|(key, _)| is_there(key));
+                let count = stream.items.iter().take_while(ends).count() as u64;
+                if count > 0 {
+                    cut.insert(i, stream.front + count);
+                }
+            }
+            if stream.idle == FORGOTTEN
+                && stream.items.is_empty()
+                && let Some(own) = self.sessions.get_mut(&stream.session)
+            {
+                own.streams.retain(|_, known| *known != i);
+                stream.items.shrink_to_fit();
+                self.spare.push(i);
+            }
+        }
+    }
+
+    /// How far each stream has to go into the step of a mark; `None` if that has to wait.
+    fn closure(&self, mark: &Mark) -> Option<Cut> {
+        let mut cut = Cut::new();
+        let mut open = mark.also.clone();
+        open.push((mark.stream, mark.before));
+        while let Some((stream, before)) = open.pop() {
+            let queue = &self.streams[stream];
+            let from = *cut.get(&stream).unwrap_or(&queue.front);
+            if before <= from {
+                continue;
+            }
+            cut.insert(stream, before);
+            for at in from..before {
+                for (key, _) in &queue.items[(at - queue.front) as usize].inputs {
+                    match self.values.get(key).map(|value| &value.state) {
+                        Some(State::Queued { stream: maker, at: made })
+                            if *cut.get(maker).unwrap_or(&self.streams[*maker].front) <= *made =>
+                        {
+                            open.push((*maker, made + 1));
+                        }
+                        Some(State::Awaited) => return None,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // Nobody waits for this one: what it sends to another session is a part of that one's step, which is to come.
+        let sends = |(&stream, &before): (&usize, &u64)| {
+            let queue = &self.streams[stream];
+            (queue.front..before).any(|at| {
+                queue.items[(at - queue.front) as usize].outputs.iter().any(|key| {
+                    let Key::Transfer(_) = key else { return false };
+                    let taken = self.values.get(key).and_then(|value| value.taken);
+                    taken.is_none_or(|(by, at)| cut.get(&by).is_none_or(|before| *before <= at))
+                })
+            })
+        };
+        if mark.why == Why::Over && cut.iter().any(sends) {
+            return None;
+        }
+        Some(cut)
+    }
+}
