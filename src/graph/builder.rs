@@ -171,6 +171,7 @@ impl GraphBuilder {
     ///
     /// # Errors
     /// InvalidArgument if `device` is not a device string.
+    #[cfg(feature = "burn-ir")]
     pub(crate) fn set_device(&mut self, device: &str) -> Result<()> {
         self.device = parse(device)?;
         Ok(())
