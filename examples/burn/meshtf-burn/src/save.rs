@@ -26,7 +26,7 @@ pub struct Saved {
 #[non_exhaustive]
 pub enum SaveError {
     /// An operation that does not run on the mesh, or that contradicts itself.
-    Operation(meshtf::Failure),
+    Operation(Box<meshtf::Failure>),
     /// A declared input that no operation uses, or a declared output that none makes.
     Boundary(TensorId),
     /// The file cannot be written.
@@ -49,7 +49,7 @@ impl std::error::Error for SaveError {}
 
 impl From<meshtf::Failure> for SaveError {
     fn from(failure: meshtf::Failure) -> Self {
-        SaveError::Operation(failure)
+        SaveError::Operation(Box::new(failure))
     }
 }
 

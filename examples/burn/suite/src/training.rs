@@ -79,6 +79,9 @@ impl Cnn {
     }
 }
 
+/// Makes an optimizer in its first state.
+type Start = fn() -> ModuleOptimizer;
+
 /// Trains `model` for `steps` steps; `loss` computes the loss of one.
 pub fn train<M: Module>(
     numbers: &mut Numbers,
@@ -141,7 +144,7 @@ pub fn programs() -> Vec<Program> {
         }),
     ];
     let clip = || Some(GradientClippingConfig::Norm(0.5));
-    let optimizers: Vec<(&str, fn() -> ModuleOptimizer)> = vec![
+    let optimizers: Vec<(&str, Start)> = vec![
         ("SGD", || SgdConfig::new().init()),
         ("SGD with momentum", || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init()),
         ("SGD with Nesterov momentum and weight decay", || {
