@@ -1,6 +1,7 @@
 //! burn-train's learner, on one device and on two, with data at hand.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
@@ -112,7 +113,10 @@ pub fn programs() -> Vec<Program> {
             let mean = DistributedConfig { all_reduce_op: ReduceOperation::Mean };
             learn(ExecutionStrategy::ddp(devices, mean), &main, alike(BATCHES), false)
         })
-        .within(1e-3),
+        .within(1e-3)
+        // burn 0.22's collector of gradients forgets a device that begins its next iteration before the other has asked for
+        // the end of this one: both then wait for ever, whatever computes.
+        .attempted(5, Duration::from_secs(30)),
     ]
 }
 

@@ -20,12 +20,19 @@ type Run = dyn Fn(&[Device]) -> Numbers + Send + Sync;
 pub struct Program {
     pub name: String,
     pub tolerance: f64,
+    limit: Duration,
+    attempts: usize,
     run: Arc<Run>,
 }
 
 impl Program {
     pub fn new(name: impl Into<String>, run: impl Fn(&[Device]) -> Numbers + Send + Sync + 'static) -> Program {
-        Program { name: name.into(), tolerance: TOLERANCE, run: Arc::new(run) }
+        Program { name: name.into(), tolerance: TOLERANCE, limit: LIMIT, attempts: 1, run: Arc::new(run) }
+    }
+
+    /// For what burn itself lets hang now and then: it is run again if it has not ended within `limit`.
+    pub fn attempted(self, attempts: usize, limit: Duration) -> Program {
+        Program { attempts, limit, ..self }
     }
 
     /// For what amplifies differences, as many steps of training do.
@@ -53,19 +60,22 @@ pub fn keep_panics_quiet() {
 
 /// Runs `program` on `devices`. What it panics with, or that it does not end, is the error.
 pub fn run(program: &Program, devices: &[Device]) -> Result<Numbers, String> {
-    panics().clear();
-    let (send, receive) = mpsc::channel();
-    let (work, devices) = (program.run.clone(), devices.to_vec());
-    std::thread::spawn(move || {
-        let result = catch_unwind(AssertUnwindSafe(|| work(&devices)));
-        let _ = send.send(result.ok());
-    });
-    match receive.recv_timeout(LIMIT) {
-        Ok(Some(numbers)) => Ok(numbers),
-        Ok(None) => Err(format!("panics: {}", said())),
-        Err(mpsc::RecvTimeoutError::Timeout) => Err(format!("does not end within {} s {}", LIMIT.as_secs(), said())),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(format!("its thread is gone {}", said())),
+    for _ in 0..program.attempts {
+        panics().clear();
+        let (send, receive) = mpsc::channel();
+        let (work, devices) = (program.run.clone(), devices.to_vec());
+        std::thread::spawn(move || {
+            let result = catch_unwind(AssertUnwindSafe(|| work(&devices)));
+            let _ = send.send(result.ok());
+        });
+        match receive.recv_timeout(program.limit) {
+            Ok(Some(numbers)) => return Ok(numbers),
+            Ok(None) => return Err(format!("panics: {}", said())),
+            Err(_) => {}
+        }
     }
+    let (times, limit) = (program.attempts, program.limit.as_secs());
+    Err(format!("does not end within {limit} s ({times} attempts) {}", said()))
 }
 
 fn said() -> String {
