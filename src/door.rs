@@ -26,11 +26,18 @@ pub enum DoorError {
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
 }
 
-/// Listens for the clients of a door, which is open to this machine alone unless it has a token. `flag` names the address on the
-/// command line.
-async fn listen(flag: &'static str, address: SocketAddr, has_token: bool) -> Result<TcpListener, DoorError> {
+/// Listens for the clients of a door, which is open to this machine alone unless it has a token; the address that it then has.
+/// `flag` names the address on the command line.
+async fn listen(
+    flag: &'static str,
+    address: SocketAddr,
+    has_token: bool,
+) -> Result<(TcpListener, SocketAddr), DoorError> {
     if !address.ip().is_loopback() && !has_token {
         return Err(DoorError::Unguarded { flag, address });
     }
-    TcpListener::bind(address).await.map_err(|source| DoorError::Address { flag, address, source })
+    let cannot = |source| DoorError::Address { flag, address, source };
+    let listener = TcpListener::bind(address).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    Ok((listener, address))
 }

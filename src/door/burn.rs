@@ -65,8 +65,7 @@ impl Door {
     /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token } = config;
-        let listener = listen(FLAG, address, token.is_some()).await?;
-        let address = listener.local_addr().map_err(|source| DoorError::Address { flag: FLAG, address, source })?;
+        let (listener, address) = listen(FLAG, address, token.is_some()).await?;
         let serving = Arc::new(Serving::new(node, token.as_deref()));
         Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)) })
     }

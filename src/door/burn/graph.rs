@@ -121,9 +121,8 @@ impl<'g> Builder<'g> {
         }
         for &slot in &recipe.emptied {
             let nothing = Tensor::zeros(self.slots.kind(slot).dtype, [0])?;
-            let variable = self.variable(slot)?;
+            self.on(self.slots.kind(slot).device)?;
             let nothing = self.lowering.graph().op("Const").attr("value", nothing).build()?;
-            self.variables.entry(slot).or_insert((variable, None));
             targets.push(self.assign(slot, nothing)?);
         }
         let mut fetches = Vec::new();

@@ -24,7 +24,7 @@ use super::{Serving, session};
 use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
-const MAX_GREETING: Duration = Duration::from_secs(10);
+pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
 /// How long sent bytes may stay unacknowledged before the connection is closed.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 /// How long a connection may be silent before the system asks whether the other end is there.

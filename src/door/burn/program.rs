@@ -83,7 +83,7 @@ impl Value {
     }
 
     /// Nobody can use it any more.
-    pub fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.uses == 0 && self.ends_after == 0
     }
 }
@@ -199,22 +199,12 @@ impl Program {
         let Some(closed) = self.sessions.get_mut(&session) else { return };
         closed.is_open = false;
         let gone = Arc::new(unsent());
-        for stream in closed.streams.values() {
-            let stream = &mut self.streams[*stream];
+        let streams: Vec<usize> = closed.streams.values().copied().collect();
+        for stream in streams {
+            let stream = &mut self.streams[stream];
             self.queued -= stream.items.len();
             for item in stream.take(stream.end()) {
-                for (key, is_last) in item.inputs {
-                    let Some(value) = self.values.get_mut(&key) else { continue };
-                    value.uses -= 1;
-                    value.ends_after -= u32::from(is_last).min(value.ends_after);
-                    if value.is_over() {
-                        let over = self.values.remove(&key);
-                        if let Some(State::Resident(slot)) = over.map(|value| value.state) {
-                            self.slots.free(slot);
-                            self.freed.push(slot);
-                        }
-                    }
-                }
+                item.inputs.into_iter().for_each(|(key, is_last)| self.used(key, is_last));
             }
         }
         let open: HashSet<u32> = self.sessions.values().filter(|own| own.is_open).map(|own| own.device).collect();
@@ -242,6 +232,23 @@ impl Program {
         });
         self.sessions.retain(|_, session| session.is_open || !session.streams.is_empty());
         self.arrivals += 1;
+    }
+
+    /// A use of a value is done, or will not come.
+    pub fn used(&mut self, key: Key, is_last: bool) {
+        let Some(value) = self.values.get_mut(&key) else { return };
+        value.uses -= 1;
+        if is_last {
+            value.ends_after = value.ends_after.saturating_sub(1);
+        }
+        if !value.is_over() {
+            return;
+        }
+        let over = self.values.remove(&key);
+        if let Some(State::Resident(slot) | State::Here(_, Some(slot))) = over.map(|value| value.state) {
+            self.slots.free(slot);
+            self.freed.push(slot);
+        }
     }
 
     /// The index of a session's device.

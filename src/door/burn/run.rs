@@ -84,8 +84,8 @@ impl Running {
         number
     }
 
-    /// Ends a session; answers whether it was the last.
-    pub fn close(&self, session: SessionNo) -> bool {
+    /// Ends a session.
+    pub fn close(&self, session: SessionNo) {
         let mut shared = lock(&self.shared);
         shared.program.close(session);
         shared.replies.remove(&session);
@@ -96,7 +96,6 @@ impl Running {
         if is_over {
             self.over.notify_one();
         }
-        is_over
     }
 
     /// Whether a session of it is on this device.
@@ -148,7 +147,7 @@ impl Running {
         let mut steps =
             Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new(), scopes: 0 };
         loop {
-            let lost = tasks.lost(&node.cluster(), &devices());
+            let lost = tasks.lost(&node.cluster(), &devices);
             let (step, is_over) = {
                 let mut shared = lock(&self.shared);
                 for (task, of_it) in lost {
@@ -272,7 +271,7 @@ struct Tasks {
 
 impl Tasks {
     /// The tasks that are not what they were, each with the indices of its devices.
-    fn lost(&mut self, cluster: &Arc<Cluster>, devices: &[DeviceName]) -> Vec<(TaskName, Vec<u32>)> {
+    fn lost(&mut self, cluster: &Arc<Cluster>, devices: impl Fn() -> Vec<DeviceName>) -> Vec<(TaskName, Vec<u32>)> {
         if self.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, cluster)) {
             return Vec::new();
         }
@@ -289,6 +288,7 @@ impl Tasks {
         for member in cluster.members() {
             self.incarnations.entry(member.task.clone()).or_insert(member.incarnation);
         }
+        let devices = devices();
         let of = |task: &TaskName| {
             devices.iter().zip(0..).filter(|(name, _)| name.task == *task).map(|(_, index)| index).collect()
         };

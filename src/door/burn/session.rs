@@ -1,7 +1,6 @@
 //! One session of a program: a WebSocket, on which tasks come in and answers go out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use burn_std::ExecutionError;
 use futures::{SinkExt, StreamExt};
@@ -12,7 +11,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use super::http::Newcomer;
+use super::http::{MAX_GREETING, Newcomer};
 use super::message::{
     self, BURN, RemoteMessage, SessionInfo, SessionRefusal, Task, TaskResponse, TaskResponseContent, VERSION,
 };
@@ -21,8 +20,6 @@ use super::run::Running;
 use super::{Client, Serving, process};
 use crate::failure::Result;
 
-/// How long a client may take to open its session.
-const MAX_GREETING: Duration = Duration::from_secs(10);
 /// Largest first message, which has a credential and a few numbers.
 const MAX_INIT: usize = 64 << 10;
 /// Largest message, which is burn's own limit.

@@ -9,7 +9,7 @@ use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorSta
 use burn_std::distributed::ReduceOperation;
 
 use super::message::RequestId;
-use super::program::{Item, Key, Program, SessionNo, State, Value, Work};
+use super::program::{Item, Key, Program, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
 use crate::failure::{Code, Failure};
 use crate::lowering;
@@ -187,7 +187,7 @@ impl Making<'_> {
             self.step.answers.push(Answer { session, request, what: Answered::Failed(failure) });
         }
         for (key, is_last) in item.inputs {
-            self.used(key, is_last);
+            self.program.used(key, is_last);
         }
     }
 
@@ -242,7 +242,7 @@ impl Making<'_> {
             (Work::Sync(request), None) => self.step.answers.push(answer(Answered::Sync, request)),
         }
         for (key, is_last) in inputs {
-            self.used(key, is_last);
+            self.program.used(key, is_last);
         }
     }
 
@@ -324,23 +324,6 @@ impl Making<'_> {
             if let Some(value) = self.program.values.get_mut(key) {
                 value.state = State::Failed(failure.clone());
             }
-        }
-    }
-
-    /// A use is done.
-    fn used(&mut self, key: Key, is_last: bool) {
-        let Some(value) = self.program.values.get_mut(&key) else { return };
-        value.uses -= 1;
-        if is_last {
-            value.ends_after = value.ends_after.saturating_sub(1);
-        }
-        if !value.is_over() {
-            return;
-        }
-        let Some(Value { state, .. }) = self.program.values.remove(&key) else { return };
-        if let State::Resident(slot) | State::Here(_, Some(slot)) = state {
-            self.program.slots.free(slot);
-            self.program.freed.push(slot);
         }
     }
 
