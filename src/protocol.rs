@@ -27,7 +27,7 @@ use crate::plan::{Piece, Signature, Summary};
 use crate::tensor::Tensor;
 
 /// Version of this protocol. Nodes of different versions refuse each other and say so.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Most bytes one message with all its tensors may have. A tensor ends at 2 GiB; a few may travel together.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 30;
@@ -248,6 +248,9 @@ pub enum Request {
     Extend { session: SessionId, nodes: Vec<NodeDef>, constants: Constants },
     /// Plans and registers; the reply's plan is what `Run` names.
     Prepare { session: SessionId, signature: Signature },
+    /// The same for a graph of its own, which goes with its plan: the session's graph does not have its nodes. Variables and
+    /// queues it shares with the session's other plans, by name. The tensors are its large constants.
+    PrepareAlone { session: SessionId, nodes: Vec<NodeDef>, signature: Signature, constants: Constants },
     /// Runs `steps` steps of a plan; the tensors are the feeds in the signature's order, the same for every step.
     /// Fetches are sent for the last step, and for every `every`-th (0: only the last). A `watched` run tells how far it is.
     Run { session: SessionId, plan: u32, steps: u64, every: u64, watched: bool },

@@ -4,6 +4,7 @@
 //! in one process. Variables and queues that its graph makes live on their tasks; the session itself ends when it is
 //! dropped.
 
+mod alone;
 mod constants;
 pub(crate) mod inquire;
 mod partial;
@@ -21,6 +22,7 @@ use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::runtime::client::{Client, StepEvent};
 use crate::tensor::Tensor;
 use crate::trace::DeviceTrace;
+pub(crate) use alone::Alone;
 pub(crate) use partial::PartialRun;
 
 /// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.

@@ -75,6 +75,7 @@ impl ToMaster {
                 Request::Open { session, .. }
                 | Request::Extend { session, .. }
                 | Request::Prepare { session, .. }
+                | Request::PrepareAlone { session, .. }
                 | Request::Close { session } => Flow::Session(session.0),
             }),
             ToMaster::PartialFetch { piece, step, .. } | ToMaster::Done { piece, step } => {

@@ -11,7 +11,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::machine::{About, Ask, Event, Fed, Machine, Nanos, Outgoing, Stock, ToPlan};
+use self::machine::{About, Alone, Ask, Event, Fed, Machine, Nanos, Outgoing, Stock, ToPlan};
 use self::planner::{Job, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
@@ -66,6 +66,20 @@ struct Sent {
     nodes: Vec<NodeDef>,
     constants: Constants,
     tensors: Vec<Tensor>,
+}
+
+impl Alone {
+    /// The graph that a client sent.
+    ///
+    /// # Errors
+    /// InvalidArgument if a node or a constant is wrong.
+    fn new(sent: Sent) -> Result<Alone> {
+        let Sent { mut nodes, constants, tensors } = sent;
+        let mut stock = Stock::default();
+        let arrived = stock.put_back(&mut nodes, &constants, tensors)?;
+        stock.add(arrived);
+        Ok(Alone { graph: Graph::new(nodes)?, constants: stock })
+    }
 }
 
 impl Master {
@@ -123,6 +137,7 @@ impl Master {
                 request @ (Request::Open { .. }
                 | Request::Extend { .. }
                 | Request::Prepare { .. }
+                | Request::PrepareAlone { .. }
                 | Request::Explain { .. }) => {
                     if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request, tensors }) {
                         let failure = failure.on_task(&self.state.task.to_string());
@@ -338,7 +353,12 @@ impl State {
                 self.extend(client, session, sent).map(|()| Some(Reply::Extended))
             }
             Request::Prepare { session, signature } => {
-                self.prepare(client, id, session, signature);
+                self.prepare(client, id, session, signature, None);
+                Ok(None)
+            }
+            Request::PrepareAlone { session, nodes, signature, constants } => {
+                let alone = Alone::new(Sent { nodes, constants, tensors })?;
+                self.prepare(client, id, session, signature, Some(alone));
                 Ok(None)
             }
             // What was under way when the client closed it may have been its opening.
@@ -407,16 +427,17 @@ impl State {
         Ok(crate::plan::plan(graph, &devices, signature, &options)?)
     }
 
-    /// Plans a signature and sends the pieces out; the session answers when they are registered, or at once if it can.
-    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature) {
+    /// Plans a signature, of the session's graph or of one of its own, and sends the pieces out; the session answers when they
+    /// are registered, or at once if it can.
+    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature, alone: Option<Alone>) {
         let cluster = &*self.router.cluster();
-        let asked = self.asked(client, request, id, Event::Prepare { request, signature, cluster });
-        let Some(ToPlan { graph, options, signature }) = asked else { return };
-        let plan = self.make_plan(&graph, cluster, &signature, &options);
-        if let (true, Ok(plan)) = (options.log_placement, &plan) {
+        let asked = self.asked(client, request, id, Event::Prepare { request, signature, alone, cluster });
+        let Some(of) = asked else { return };
+        let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
+        if let (true, Ok(plan)) = (of.options.log_placement, &plan) {
             log_placement(plan);
         }
-        self.asked(client, request, id, Event::Planned { request, signature, plan, cluster });
+        self.asked(client, request, id, Event::Planned { request, of, plan, cluster });
     }
 
     /// Ends a session of a client's, if there is such a one.
@@ -441,6 +462,7 @@ impl Work for State {
         match request {
             Request::Open { graph, .. } | Request::Explain { graph, .. } => graph.len(),
             Request::Extend { session, nodes, .. } => known(session) + nodes.len(),
+            Request::PrepareAlone { nodes, .. } => nodes.len(),
             Request::Prepare { session, .. } => known(session),
             Request::Run { .. } | Request::Feed { .. } | Request::Cancel { .. } | Request::Close { .. } => 0,
         }

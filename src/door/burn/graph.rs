@@ -12,9 +12,8 @@ use crate::lowering::{Fed, FedValue, Lowering, Scalars, scalar_tensor};
 use crate::plan::{Mode, Signature};
 use crate::tensor::{DType, PartialShape, Tensor};
 
-/// What a step runs, once its nodes are in the session.
+/// What a step runs.
 pub(super) struct Built {
-    pub signature: Signature,
     /// What is fed beside the uploads, which come first.
     fed: Vec<Fed>,
     /// Where the fetches of the recipe come among those of the signature; a failure if its value cannot be computed.
@@ -40,7 +39,7 @@ impl Built {
     }
 }
 
-/// The nodes of a recipe, all named `scope/…`. `scalars` has those that are constants, and `None` for those that are fed.
+/// The nodes of a recipe, and what a step of it runs. `scalars` has those that are constants, and `None` for those that are fed.
 ///
 /// # Errors
 /// InvalidArgument if a device's name is not valid.
@@ -49,11 +48,10 @@ pub(super) fn build(
     scalars: &[Option<ScalarIr>],
     slots: &Slots,
     devices: &[String],
-    scope: &str,
-) -> Result<(Vec<NodeDef>, Built)> {
+) -> Result<(Vec<NodeDef>, Signature, Built)> {
     let mut graph = GraphBuilder::new();
-    let built = graph.with_scope(scope, |graph| Builder::new(graph, scalars, slots, devices).build(recipe))?;
-    Ok((graph.nodes().to_vec(), built))
+    let (signature, built) = Builder::new(&mut graph, scalars, slots, devices).build(recipe)?;
+    Ok((graph.nodes().to_vec(), signature, built))
 }
 
 struct Builder<'g> {
@@ -85,7 +83,7 @@ impl<'g> Builder<'g> {
         }
     }
 
-    fn build(mut self, recipe: &Recipe) -> Result<Built> {
+    fn build(mut self, recipe: &Recipe) -> Result<(Signature, Built)> {
         let mut uploads = Vec::new();
         for &(number, slot) in &recipe.resident {
             let variable = self.variable(slot)?;
@@ -135,7 +133,7 @@ impl<'g> Builder<'g> {
         }
         let fed = self.lowering.fed().to_vec();
         let feeds = uploads.into_iter().chain(fed.iter().map(|fed| fed.name.clone())).collect();
-        Ok(Built { signature: Signature { feeds, fetches, targets, mode: Mode::Whole }, fed, fetched, refused })
+        Ok((Signature { feeds, fetches, targets, mode: Mode::Whole }, Built { fed, fetched, refused }))
     }
 
     /// Says on which device what follows is.

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use burn_ir::ScalarIr;
 use burn_std::ExecutionError;
@@ -14,20 +15,22 @@ use super::message::{RequestId, Task, TaskResponse, TaskResponseContent};
 use super::program::{MAX_QUEUED, Program, SessionNo};
 use super::step::{Answer, Answered, Recipe, Step};
 use crate::device::{DeviceName, Task as TaskName};
-use crate::failure::{Code, Failure, Result};
+use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::ids::Incarnation;
 use crate::lock::lock;
 use crate::lowering;
 use crate::node::Node;
 use crate::protocol::{Cluster, Peer, SessionOptions};
-use crate::session::Session;
+use crate::session::{Alone, Session};
 use crate::tensor::Tensor;
 
 /// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
 const MAX_WAITING: usize = 4 * MAX_QUEUED;
 /// How often a plan is made anew because a scalar changed that had not changed before; after that, all its scalars are fed.
 const MAX_CHANGES: u32 = 4;
+/// How often a step has its plan made again if the master does not keep it any more.
+const MAX_PLANNED_AGAIN: usize = 3;
 /// Most recipes whose plans are remembered; all are forgotten if there are more.
 const MAX_RECIPES: usize = 4096;
 
@@ -144,8 +147,7 @@ impl Running {
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
-        let mut steps =
-            Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new(), scopes: 0 };
+        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new() };
         loop {
             let lost = tasks.lost(&node.cluster(), &devices);
             let (step, is_over) = {
@@ -305,8 +307,6 @@ struct Steps<'n> {
     devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
     /// By the hash of the recipe.
     recipes: HashMap<u64, Vec<Known>>,
-    /// How many steps were lowered.
-    scopes: u64,
 }
 
 /// A recipe that was lowered.
@@ -315,7 +315,15 @@ struct Known {
     /// The scalars that are constants of its plan; `None` is fed.
     scalars: Vec<Option<ScalarIr>>,
     changes: u32,
+    planned: Planned,
+}
+
+/// A recipe that was planned.
+#[derive(Clone)]
+struct Planned {
     built: Arc<Built>,
+    /// `None` if all that it computes is refused.
+    plan: Option<Alone>,
 }
 
 /// What a step answers.
@@ -340,66 +348,84 @@ impl Steps<'_> {
 
     async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
         let hash = step.hash();
-        let known = self.recipes.get(&hash).and_then(|known| known.iter().find(|known| known.recipe == step.recipe));
-        let (built, is_planned) = match known {
-            Some(known) if graph::fits(&known.scalars, &step.scalars) => (known.built.clone(), true),
+        let constant = || (step.scalars.iter().copied().map(Some).collect(), 0);
+        let (mut planned, is_planned) = match self.known(hash, &step.recipe) {
+            Some(known) if graph::fits(&known.scalars, &step.scalars) => (known.planned.clone(), true),
             known => {
-                let (scalars, changes): (Vec<_>, u32) = match known {
-                    Some(known) => (known.changed(&step.scalars), known.changes + 1),
-                    None => (step.scalars.iter().copied().map(Some).collect(), 0),
-                };
-                let (parts, fed) = (step.recipe.parts.len(), scalars.iter().filter(|scalar| scalar.is_none()).count());
-                tracing::debug!("a step of {parts} operations and uploads is new, with {fed} scalars fed");
-                (self.lower(running, step, hash, scalars, changes).await?, false)
+                let (scalars, changes) =
+                    known.map_or_else(constant, |known| (known.changed(&step.scalars), known.changes + 1));
+                (self.plan(running, step, hash, scalars, changes).await?, false)
             }
         };
-        let feeds = built.feeds(step)?;
-        let Built { signature, fetched, refused, .. } = &*built;
-        let mut fetches = Vec::new();
-        if !signature.fetches.is_empty() || !signature.targets.is_empty() {
-            let session = self.session.as_ref().ok_or_else(|| Failure::new(Code::Internal, "there is no session"))?;
-            fetches = session.step(signature.clone(), feeds).await?.fetches;
-        }
+        let mut again = 0;
+        let fetches = loop {
+            let (Some(plan), Some(session)) = (planned.plan, &self.session) else { break Vec::new() };
+            match session.step_alone(plan, planned.built.feeds(step)?).await {
+                // No step has begun.
+                Err(failure) if failure.reason == Some(Reason::PlanGone) && again < MAX_PLANNED_AGAIN => {
+                    again += 1;
+                    let known = self.known(hash, &step.recipe);
+                    let (scalars, changes) =
+                        known.map_or_else(constant, |known| (known.scalars.clone(), known.changes));
+                    planned = self.plan(running, step, hash, scalars, changes).await?;
+                }
+                fetches => break fetches?,
+            }
+        };
+        let Built { fetched, refused, .. } = &*planned.built;
         let values = fetched.iter().map(|place| place.clone().map(|place| fetches[place].clone())).collect();
         Ok(Ran { values, refused: refused.clone(), is_planned })
     }
 
-    /// Adds a step's nodes to the session.
-    async fn lower(
+    fn known(&self, hash: u64, recipe: &Recipe) -> Option<&Known> {
+        self.recipes.get(&hash)?.iter().find(|known| known.recipe == *recipe)
+    }
+
+    /// Has a step planned, and remembers its recipe.
+    async fn plan(
         &mut self,
         running: &Running,
         step: &Step,
         hash: u64,
         scalars: Vec<Option<ScalarIr>>,
         changes: u32,
-    ) -> Result<Arc<Built>> {
-        self.scopes += 1;
-        let scope = format!("step{}", self.scopes);
+    ) -> Result<Planned> {
+        let began = Instant::now();
         let devices = (self.devices)();
-        let (nodes, built) = {
+        let (nodes, signature, built) = {
             let shared = lock(&running.shared);
             let slots = &shared.program.slots;
             // What a client says of its tensors may contradict itself in ways that no rule expects.
-            let build = AssertUnwindSafe(|| graph::build(&step.recipe, &scalars, slots, &devices, &scope));
+            let build = AssertUnwindSafe(|| graph::build(&step.recipe, &scalars, slots, &devices));
             catch_unwind(build).unwrap_or_else(|panic| Err(panicked(&*panic)))?
         };
+        let (lowered, count) = (began.elapsed(), nodes.len());
         if self.session.is_none() {
             // What a program keeps is its own, and goes with its session.
             let options = SessionOptions { isolated: true, soft_placement: true, ..SessionOptions::default() };
             self.master = self.node.master(None).ok();
             self.session = Some(self.node.session(Graph::default(), None, options).await?);
         }
-        if let Some(session) = &self.session {
-            session.extend(nodes).await?;
-        }
-        let built = Arc::new(built);
+        let plan = match &self.session {
+            Some(session) if !signature.fetches.is_empty() || !signature.targets.is_empty() => {
+                Some(session.prepare_alone(nodes, signature).await?)
+            }
+            _ => None,
+        };
+        let (parts, fed) = (step.recipe.parts.len(), scalars.iter().filter(|scalar| scalar.is_none()).count());
+        tracing::debug!(
+            "a step of {parts} operations and uploads is new, with {fed} scalars fed: {count} nodes, lowered in {lowered:.1?}, \
+             planned after {:.1?}",
+            began.elapsed()
+        );
+        let planned = Planned { built: Arc::new(built), plan };
         if self.recipes.len() >= MAX_RECIPES {
             self.recipes.clear();
         }
         let same = self.recipes.entry(hash).or_default();
         same.retain(|known| known.recipe != step.recipe);
-        same.push(Known { recipe: step.recipe.clone(), scalars, changes, built: built.clone() });
-        Ok(built)
+        same.push(Known { recipe: step.recipe.clone(), scalars, changes, planned: planned.clone() });
+        Ok(planned)
     }
 }
 

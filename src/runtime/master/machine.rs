@@ -40,10 +40,10 @@ pub(super) enum Event<'a> {
     Feed { request: RequestId, fed: Fed },
     /// Its client gives up a run.
     Cancel { run: RequestId },
-    /// Its client asks for the plan of a signature.
-    Prepare { request: RequestId, signature: Signature, cluster: &'a Cluster },
+    /// Its client asks for the plan of a signature, of the session's graph or of another.
+    Prepare { request: RequestId, signature: Signature, alone: Option<Alone>, cluster: &'a Cluster },
     /// What the session wanted planned has been, on this cluster.
-    Planned { request: RequestId, signature: Signature, plan: Result<Plan>, cluster: &'a Cluster },
+    Planned { request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// A worker has compiled its pieces of a plan, or refused them.
     Registered { worker: &'a Peer, pieces: Vec<PieceId>, result: Result<()> },
     /// A worker has a fetch of a partial run, by its place among the piece's fetches.
@@ -64,9 +64,32 @@ pub(super) enum Event<'a> {
 
 /// What a session wants planned: an [`Event::Planned`] follows.
 pub(super) struct ToPlan {
-    pub graph: Arc<Graph>,
+    of: Of,
     pub options: SessionOptions,
     pub signature: Signature,
+}
+
+/// The graph that is planned.
+enum Of {
+    /// The session's, as it was when the plan was asked for.
+    Session(Arc<Graph>),
+    Alone(Box<Alone>),
+}
+
+/// A graph of one plan, which goes with it.
+pub(super) struct Alone {
+    pub graph: Graph,
+    /// Its large constants.
+    pub constants: Stock,
+}
+
+impl ToPlan {
+    pub fn graph(&self) -> &Graph {
+        match &self.of {
+            Of::Session(graph) => graph,
+            Of::Alone(alone) => &alone.graph,
+        }
+    }
 }
 
 /// What a message is about, for when it cannot be sent.
@@ -161,11 +184,14 @@ impl Machine {
                 self.feed(request, fed);
             }
             Event::Cancel { run } => self.cancel(run, &Failure::new(Code::Cancelled, "the client cancelled the step")),
-            Event::Prepare { request, signature, cluster } => {
+            Event::Prepare { request, signature, alone, cluster } => {
                 self.used = now;
-                return self.prepare(request, signature, cluster);
+                return match alone {
+                    None => self.prepare(request, signature, cluster),
+                    Some(alone) => Some(self.to_plan(Of::Alone(Box::new(alone)), signature)),
+                };
             }
-            Event::Planned { request, signature, plan, cluster } => self.planned(request, signature, plan, cluster),
+            Event::Planned { request, of, plan, cluster } => self.planned(request, of, plan, cluster),
             Event::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
             Event::PartialFetch { piece, step, place, tensors } => self.partial_fetch(piece, step, place, tensors),
             Event::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
@@ -285,9 +311,7 @@ impl Machine {
     /// A request for a signature's plan: answers it if that can run as it stands, and otherwise says what is to be planned.
     fn prepare(&mut self, request: RequestId, signature: Signature, cluster: &Cluster) -> Option<ToPlan> {
         match self.plans.stand(&signature, cluster, request) {
-            Ok(Standing::Nothing) => {
-                return Some(ToPlan { graph: Arc::clone(&self.graph), options: self.options.clone(), signature });
-            }
+            Ok(Standing::Nothing) => return Some(self.to_plan(Of::Session(Arc::clone(&self.graph)), signature)),
             Ok(Standing::Asked) => {}
             Ok(Standing::Ready(number)) => self.prepared(&[request], number),
             Err(failure) => self.answer(request, Err(failure)),
@@ -295,10 +319,14 @@ impl Machine {
         None
     }
 
+    fn to_plan(&self, of: Of, signature: Signature) -> ToPlan {
+        ToPlan { of, options: self.options.clone(), signature }
+    }
+
     /// The plan is made; the request is answered when its pieces are registered, or now if there is none.
-    fn planned(&mut self, request: RequestId, signature: Signature, plan: Result<Plan>, cluster: &Cluster) {
+    fn planned(&mut self, request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &Cluster) {
         let registered = match plan {
-            Ok(plan) => self.register(request, signature, plan, cluster),
+            Ok(plan) => self.register(request, of, plan, cluster),
             // A device that is not there because its task was lost is no mistake of the graph.
             Err(failure) => Err(self.lost_to(cluster).unwrap_or(failure)),
         };
@@ -319,12 +347,14 @@ impl Machine {
     ///
     /// # Errors
     /// Where a task is gone, or too many plans are in use. Nothing is sent then.
-    fn register(&mut self, request: RequestId, signature: Signature, plan: Plan, cluster: &Cluster) -> Result<()> {
+    fn register(&mut self, request: RequestId, of: ToPlan, plan: Plan, cluster: &Cluster) -> Result<()> {
+        let graph = of.graph();
+        let signature = &of.signature;
         let summary = plan.summary();
         let mut parts: BTreeMap<Task, (Part, Pieces)> = BTreeMap::new();
         let mut piece_fetches = HashMap::new();
         let needed_feeds = match signature.mode {
-            Mode::Partial { .. } => needed_feeds(&self.graph, &signature)?,
+            Mode::Partial { .. } => needed_feeds(graph, signature)?,
             Mode::Whole | Mode::Traced => Vec::new(),
         };
         let mut feed_ways = vec![Vec::new(); signature.feeds.len()];
@@ -362,14 +392,19 @@ impl Machine {
             pieces.push((piece_id, piece));
         }
         let workers: BTreeSet<Peer> = parts.values().map(|(part, _)| part.worker.clone()).collect();
-        let mut requests = self.plans.take_requests(&signature);
+        let is_shared = matches!(of.of, Of::Session(_));
+        let mut requests = if is_shared { self.plans.take_requests(signature) } else { Vec::new() };
         requests.push(request);
         let registration = match workers.is_empty() {
             true => Registration::Ready,
             false => Registration::Waiting { requests: requests.clone(), workers: workers.clone() },
         };
         let (mut parts, mut pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
-        let taken: Vec<TakenOut> = pieces.iter_mut().map(|pieces| self.constants.take_out(pieces)).collect();
+        let constants = match &of.of {
+            Of::Session(_) => &self.constants,
+            Of::Alone(alone) => &alone.constants,
+        };
+        let taken: Vec<TakenOut> = pieces.iter_mut().map(|pieces| constants.take_out(pieces)).collect();
         for ((part, pieces), taken) in parts.iter_mut().zip(&pieces).zip(&taken) {
             let used = taken.references.iter().map(|reference| (pieces[reference.piece as usize].0, reference.content));
             part.constants = used.collect();
@@ -378,8 +413,9 @@ impl Machine {
         let prepared = Prepared {
             parts: Arc::clone(&parts),
             feed_types: plan.feed_types,
-            feed_shapes: signature.feeds.iter().map(|feed| stated_shape(&self.graph, feed)).collect(),
-            signature: Arc::new(signature),
+            feed_shapes: signature.feeds.iter().map(|feed| stated_shape(graph, feed)).collect(),
+            signature: Arc::new(of.signature),
+            is_shared,
             meets,
             piece_fetches: Arc::new(piece_fetches),
             feed_ways,

@@ -189,6 +189,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
         Request::Open { session, .. }
         | Request::Extend { session, .. }
         | Request::Prepare { session, .. }
+        | Request::PrepareAlone { session, .. }
         | Request::Run { session, .. }
         | Request::Feed { session, .. }
         | Request::Cancel { session, .. }

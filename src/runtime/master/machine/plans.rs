@@ -25,6 +25,8 @@ pub(super) const MAX_NUMBERS: u32 = u32::MAX;
 pub(super) struct Prepared {
     pub parts: Arc<Vec<Part>>,
     pub signature: Arc<Signature>,
+    /// It is of the session's graph: whoever asks for its signature gets it.
+    pub is_shared: bool,
     pub feed_types: Vec<DType>,
     /// What is known of each feed's shape.
     pub feed_shapes: Vec<PartialShape>,
@@ -198,7 +200,7 @@ impl Plans {
             return Err(no_number("plans"));
         }
         let mut unneeded = Unneeded::new();
-        if let Some(&old) = self.by_signature.get(&*plan.signature) {
+        if let Some(&old) = self.by_signature.get(&*plan.signature).filter(|_| plan.is_shared) {
             unneeded.extend(self.replace(old));
         }
         for number in self.in_the_way(plan.nodes)? {
@@ -208,7 +210,9 @@ impl Plans {
         self.next += 1;
         self.clock += 1;
         plan.used = self.clock;
-        self.by_signature.insert(Arc::clone(&plan.signature), number);
+        if plan.is_shared {
+            self.by_signature.insert(Arc::clone(&plan.signature), number);
+        }
         if !plan.pieces.is_empty() {
             self.by_piece.insert(plan.pieces.start, number);
         }
@@ -270,7 +274,7 @@ impl Plans {
         }
         plan.is_replaced = true;
         let signature = Arc::clone(&plan.signature);
-        self.by_signature.remove(&signature);
+        self.unlist(&signature, number);
         Unneeded::new()
     }
 
@@ -278,10 +282,15 @@ impl Plans {
         let Some(plan) = self.plans.remove(&number) else { return Unneeded::new() };
         self.nodes -= plan.nodes;
         self.by_piece.remove(&plan.pieces.start);
-        if self.by_signature.get(&plan.signature) == Some(&number) {
-            self.by_signature.remove(&plan.signature);
-        }
+        self.unlist(&plan.signature, number);
         plan.parts.iter().map(|part| (part.worker.clone(), part.pieces.clone())).collect()
+    }
+
+    /// Whoever asks for the signature does not get that plan any more.
+    fn unlist(&mut self, signature: &Signature, number: u32) {
+        if self.by_signature.get(signature) == Some(&number) {
+            self.by_signature.remove(signature);
+        }
     }
 
     /// The numbers of the plans that have a part with that worker.
@@ -359,6 +368,7 @@ mod tests {
         Prepared {
             parts: Arc::default(),
             signature: Arc::new(Signature { fetches: vec![fetch.to_owned()], ..Signature::default() }),
+            is_shared: true,
             feed_types: Vec::new(),
             feed_shapes: Vec::new(),
             meets: Arc::default(),

@@ -134,3 +134,45 @@ fn a_constant_that_never_came_is_refused() {
     bench.extend("later", false).unwrap();
     assert_eq!(bench.prepare_with("later", Ok(())), to("t0.0", 8000));
 }
+
+#[test]
+fn a_graph_of_its_own_keeps_its_constants_apart_and_goes_with_its_plan() {
+    const OTHER: Content = Content([9; 32]);
+    let mut bench = bench(limits(8, 2));
+    bench.open_with(table());
+    let other = Tensor::vector((0..3000).collect::<Vec<i32>>());
+    // Its nodes are named as those of the session's graph, and one more.
+    let mut nodes = read(GRAPH.as_bytes()).unwrap().nodes;
+    *nodes.iter_mut().find(|node| node.name == "table").unwrap() = constant("table", other.clone());
+    let own = NodeDef { op: "Identity".to_owned(), inputs: vec!["max_1".to_owned()], ..constant("own", other.clone()) };
+    nodes.push(NodeDef { attrs: Attrs::default(), ..own });
+    let mut nodes = Graph::new(nodes).unwrap().to_defs();
+    let (constants, tensors) = TakenOut::of(&mut [&mut nodes], |_, _, _| Some(OTHER)).without(|_| false);
+    let signature = Signature { fetches: vec!["max_1".to_owned()], ..Signature::default() };
+    let (session, prepared) = (SessionId(1), signature.clone());
+    for bytes in [12_000, 12_000] {
+        let (nodes, signature, constants) = (nodes.clone(), signature.clone(), constants.clone());
+        bench.ask("client", Request::PrepareAlone { session, nodes, signature, constants }, tensors.clone());
+        let (to, envelope) = bench.next();
+        let Message::ToWorker(ToWorker::Register { session, pieces, constants, .. }) = envelope.message else {
+            panic!("a registration")
+        };
+        assert_eq!((to.as_str(), constants.references[0].content), ("t1.0", OTHER));
+        assert_eq!(envelope.tensors.iter().map(Tensor::byte_len).sum::<usize>(), bytes);
+        let pieces = pieces.into_iter().map(|(id, _)| id).collect();
+        bench.master.deliver(&peer(&to), ToMaster::Registered { session, pieces, result: Ok(()) }, vec![]);
+        bench.answer().2.unwrap();
+    }
+    // Whoever asks for the same of the session's graph gets that, in place of the first of them.
+    assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
+    bench.ask("client", Request::Run { session, plan: 0, steps: 1, every: 0, watched: false }, vec![]);
+    let failure = bench.answer().2.unwrap_err();
+    assert_eq!(failure.reason, Some(Reason::PlanGone), "{failure}");
+    bench.ask("client", Request::Run { session, plan: 1, steps: 1, every: 0, watched: false }, vec![]);
+    assert!(matches!(bench.next().1.message, Message::ToWorker(ToWorker::Start { .. })));
+    bench.ask("client", Request::Prepare { session, signature: prepared }, vec![]);
+    assert!(matches!(bench.answer().2, Ok(Reply::Prepared { plan: 2, .. })));
+    let signature = Signature { fetches: vec!["own".to_owned()], ..Signature::default() };
+    bench.ask("client", Request::Prepare { session, signature }, vec![]);
+    assert!(bench.answer().2.unwrap_err().message.contains("own"));
+}

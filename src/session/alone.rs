@@ -1,0 +1,49 @@
+//! Plans of graphs that are not the session's: each graph goes with its plan.
+//!
+//! For clients whose graph changes all the time, as a burn program's does: what is not run any more is forgotten, and planning
+//! costs what the graph has, however many were planned before.
+
+use super::constants::Sent;
+use super::{Session, Steps, unexpected};
+use crate::failure::Result;
+use crate::graph::NodeDef;
+use crate::plan::Signature;
+use crate::protocol::{Reply, Request};
+use crate::tensor::Tensor;
+
+/// A plan of a graph of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alone {
+    number: u32,
+}
+
+impl Session {
+    /// Has nodes planned by themselves: they see no node of the session's graph, and do not become part of it. Variables and
+    /// queues they share with the session's other plans, by name.
+    ///
+    /// # Errors
+    /// InvalidArgument if a node is wrong, or the signature names what is not among them; Unavailable if the master is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the master may have made the plan or may still make it.
+    pub(crate) async fn prepare_alone(&self, mut nodes: Vec<NodeDef>, signature: Signature) -> Result<Alone> {
+        let (constants, tensors) = Sent::default().take_out(&mut nodes);
+        let request = Request::PrepareAlone { session: self.id, nodes, signature, constants };
+        match self.client.ask(&self.master, request, tensors, None)?.answer().await? {
+            (Reply::Prepared { plan, .. }, _) => Ok(Alone { number: plan }),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Runs one step of such a plan; answers what it fetches.
+    ///
+    /// # Errors
+    /// As [`Session::run`]. With the reason [`Reason::PlanGone`](crate::Reason::PlanGone), the master has let go of the plan for
+    /// others that are used more, or a task of it was restarted: no step has begun, and the plan is to be prepared again.
+    ///
+    /// # Cancellation
+    /// As [`Session::run`].
+    pub(crate) async fn step_alone(&self, plan: Alone, feeds: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.run_plan(plan.number, feeds, Steps { count: 1, every: 0 }, false, &mut |_| {}).await.0
+    }
+}
