@@ -3,7 +3,7 @@
 //! Names are made unique as TensorFlow makes them (`add`, `add_1`), so that a function that builds part of a graph may be
 //! called twice. That an op exists is checked at once; the rest of a node is checked when the graph is finished.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
 use crate::device::DeviceSpec;
@@ -70,8 +70,9 @@ pub struct GraphBuilder {
     base: Graph,
     /// The nodes that it adds.
     nodes: Vec<NodeDef>,
-    /// Names taken, in small letters, as two names never differ in case alone.
-    taken: HashSet<String>,
+    /// Names taken, in small letters, as two names never differ in case alone; each with the largest number that was put behind it
+    /// to make another name.
+    taken: HashMap<String, u32>,
     /// `outer/inner/`, or empty.
     scope: String,
     device: DeviceSpec,
@@ -81,7 +82,7 @@ pub struct GraphBuilder {
 impl From<Graph> for GraphBuilder {
     /// Goes on with a graph. Its nodes stay as they are.
     fn from(base: Graph) -> GraphBuilder {
-        let taken = base.nodes().map(|(_, node)| node.name.to_lowercase()).collect();
+        let taken = base.nodes().map(|(_, node)| (node.name.to_lowercase(), 0)).collect();
         GraphBuilder { base, taken, ..GraphBuilder::default() }
     }
 }
@@ -249,13 +250,16 @@ impl GraphBuilder {
     }
 
     fn unique(&mut self, wanted: &str) -> String {
-        let mut name = wanted.to_owned();
-        let mut n = 0;
-        while !self.taken.insert(name.to_lowercase()) {
-            n += 1;
-            name = format!("{wanted}_{n}");
-        }
-        name
+        let small = wanted.to_lowercase();
+        let Some(&last) = self.taken.get(&small) else {
+            self.taken.insert(small, 0);
+            return wanted.to_owned();
+        };
+        let free = |n: &u32| !self.taken.contains_key(&format!("{small}_{n}"));
+        let number = (last + 1..).find(free).expect("there are fewer names than numbers");
+        self.taken.insert(format!("{small}_{number}"), 0);
+        self.taken.insert(small, number);
+        format!("{wanted}_{number}")
     }
 
     fn push(&mut self, def: NodeDef) -> Output {
@@ -375,6 +379,15 @@ mod tests {
         assert_eq!(g.tensor_name(other_case), "ADD_3");
         let unnamed = g.op("NoOp").build().unwrap();
         assert_eq!(g.tensor_name(unnamed), "NoOp");
+    }
+
+    #[test]
+    fn the_number_behind_a_name_is_not_looked_for_from_1_each_time() {
+        let mut g = GraphBuilder::new();
+        g.constant("add_40000", 1).unwrap();
+        // Looking from 1 would take a thousand million looks.
+        let last = (0..50_000).map(|_| g.op("NoOp").name("add").build().unwrap()).last().unwrap();
+        assert_eq!(g.tensor_name(last), "add_50000");
     }
 
     #[test]
