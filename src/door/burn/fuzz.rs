@@ -3,6 +3,7 @@
 use super::graph;
 use super::message::{self, RemoteMessage};
 use super::program::Program;
+use crate::failure::Failure;
 use crate::graph::Graph;
 
 /// Most bytes of a frame that is looked at.
@@ -28,6 +29,8 @@ pub fn message(bytes: &[u8]) -> bool {
         let (nodes, ..) = graph::build(&step.recipe, &scalars, &program.slots, &devices)
             .expect("what cannot run is refused one by one");
         any |= Graph::new(nodes).is_ok();
+        let not_run = || Err(Failure::invalid("the step was not run"));
+        step.held.iter().for_each(|(key, _)| program.came(key, not_run()));
     }
     program.close(0);
     assert!(program.values.is_empty(), "{:?}", program.values);

@@ -22,6 +22,7 @@ use self::cut::{Mark, Why};
 use super::message::{RequestId, Task};
 use super::relative::Graphs;
 use super::slots::{Slot, Slots};
+use super::step::{Answer, Answered};
 use crate::failure::{Code, Failure, Result};
 use crate::lowering;
 use crate::tensor::Tensor;
@@ -60,10 +61,27 @@ pub(super) enum State {
     Queued { stream: usize, at: u64 },
     /// It is in a slot.
     Resident(Slot),
-    /// It is in the step that is being made, by this number, and perhaps in a slot.
-    Here(u32, Option<Slot>),
+    /// The door has it.
+    Held(Held),
+    /// It is in the step that is being made, by this number; and where it was before, unless the step makes it.
+    Here(u32, Option<Was>),
     /// What would have made it failed.
     Failed(Arc<Failure>),
+}
+
+/// Where a value was before the step that is being made.
+#[derive(Clone, Debug)]
+pub(super) enum Was {
+    Resident(Slot),
+    Held(Held),
+}
+
+/// A value that the door has, or will have after the step that makes it.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub value: Option<Tensor>,
+    /// Each is counted by a clone of this.
+    pub _counted: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -172,8 +190,12 @@ pub(super) struct Program {
     pub streams: Vec<Stream>,
     pub values: HashMap<Key, Value>,
     pub slots: Slots,
-    /// Slots whose values are to be let go of with the next step.
-    pub freed: Vec<Slot>,
+    /// Clones of it are with the values that the door has.
+    pub held: Arc<()>,
+    /// What can be answered without a step.
+    pub answers: Vec<Answer>,
+    /// A step was made since slots were looked through for those to be emptied.
+    pub is_after_step: bool,
     /// The groups of devices that reduce together.
     groups: HashMap<Vec<u32>, u32>,
     /// Streams whose threads are gone, to be used for others.
@@ -209,13 +231,11 @@ impl Program {
         }
         let open: HashSet<u32> = self.sessions.values().filter(|own| own.is_open).map(|own| own.device).collect();
         let is_alone = self.sessions.values().filter(|own| own.is_open).count() <= 1;
-        let freed = &mut self.freed;
         let slots = &mut self.slots;
         self.values.retain(|key, value| {
             if matches!(key, Key::Tensor(of, _) if *of == session) {
                 if let State::Resident(slot) = value.state {
                     slots.free(slot);
-                    freed.push(slot);
                 }
                 return false;
             }
@@ -245,9 +265,8 @@ impl Program {
             return;
         }
         let over = self.values.remove(&key);
-        if let Some(State::Resident(slot) | State::Here(_, Some(slot))) = over.map(|value| value.state) {
+        if let Some(State::Resident(slot) | State::Here(_, Some(Was::Resident(slot)))) = over.map(|value| value.state) {
             self.slots.free(slot);
-            self.freed.push(slot);
         }
     }
 
@@ -319,6 +338,10 @@ impl Program {
                 }
                 self.arrivals += 1;
             }
+            Task::ReadTensor(request, stream, tensor) if self.read_at_once(session, request, &tensor) => {
+                // A program that reads what it computed some iterations ago does so once in each: a step ends here, too.
+                self.end_step(session, stream);
+            }
             Task::ReadTensor(request, stream, tensor) => {
                 let inputs = smallvec![used(session, &tensor)];
                 let (stream, at) = self.queue(session, stream, Work::Read(request, tensor), inputs, smallvec![]);
@@ -348,6 +371,26 @@ impl Program {
                 self.graph(session, stream_id, graph_id, &bindings, Ok(()));
             }
             Task::DTypeUsage(..) | Task::ProfileStart(..) | Task::ProfileEnd(..) | Task::ProfileAbandon(..) => {}
+        }
+    }
+
+    /// Answers a read of what the door has; says whether it does.
+    fn read_at_once(&mut self, session: SessionNo, request: RequestId, tensor: &TensorIr) -> bool {
+        let (key, is_last) = used(session, tensor);
+        let Some(value) = self.values.get_mut(&key) else { return false };
+        let State::Held(Held { value: Some(held), .. }) = &value.state else { return false };
+        let what = Answered::Held(held.clone(), tensor.clone());
+        value.uses += 1;
+        self.answers.push(Answer { session, request, what });
+        self.used(key, is_last);
+        true
+    }
+
+    /// What a stream has computed by now becomes a step, though nobody waits for it.
+    fn end_step(&mut self, session: SessionNo, id: StreamId) {
+        let stream = self.sessions.get(&session).and_then(|own| own.streams.get(&id)).copied();
+        if let Some(stream) = stream.filter(|stream| self.streams[*stream].computes_from.is_some()) {
+            self.mark(stream, self.streams[stream].end(), Why::Over, Vec::new());
         }
     }
 

@@ -125,6 +125,8 @@ impl Running {
             for task in tasks {
                 shared.program.push(session, task)?;
             }
+            let answers = std::mem::take(&mut shared.program.answers);
+            answer(&mut shared, answers, |place, _| Err(nothing(place)));
             if shared.program.is_due() {
                 self.wake.notify_one();
             }
@@ -196,7 +198,10 @@ impl Running {
                 shared.counts.steps += 1;
                 shared.counts.planned += u64::from(is_planned);
                 for (place, failure) in refused {
-                    shared.program.failed(&step.kept[place..=place], &Arc::new(failure));
+                    shared.program.failed(&step.kept[place], &Arc::new(failure));
+                }
+                for (key, place) in &step.held {
+                    shared.program.came(key, values[*place].clone());
                 }
                 return answer(&mut shared, step.answers, |place, tensor| {
                     values[place].clone().and_then(|value| lowering::data(&value, tensor))
@@ -206,8 +211,9 @@ impl Running {
             Err(failure) => Arc::new(failure),
         };
         tracing::debug!("a step of a burn program failed: {failure}");
-        shared.program.failed(&step.kept, &failure);
-        shared.program.not_emptied(&step.recipe.emptied);
+        let held = step.held.iter().map(|(key, _)| key);
+        step.kept.iter().chain(held).for_each(|key| shared.program.failed(key, &failure));
+        shared.program.slots.not_emptied(&step.recipe.emptied);
         if steps.end_session(&failure) {
             shared.program.lost(|_| true, &failure);
         }
@@ -229,6 +235,9 @@ fn answer(
         let content = match what {
             Answered::Read(place, tensor) => {
                 TaskResponseContent::ReadTensor(read(place, &tensor).map_err(|f| told(&f)))
+            }
+            Answered::Held(value, tensor) => {
+                TaskResponseContent::ReadTensor(lowering::data(&value, &tensor).map_err(|f| told(&f)))
             }
             Answered::Failed(failure) => TaskResponseContent::ReadTensor(Err(told(&failure))),
             Answered::Sync => TaskResponseContent::SyncBackend(

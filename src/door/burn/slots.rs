@@ -1,9 +1,11 @@
 //! Where tensors stay between steps: each in a slot of its device, which is a variable there.
 //!
 //! A tensor takes the slot that the same tensor of an earlier step with the same operations had, if that is free: so a program's loop
-//! comes back to the same slots, with every iteration or with every second, and its steps are the same steps.
+//! comes back to the same slots, with every iteration or with every second, and its steps are the same steps. One without such a
+//! predecessor takes a slot that the step frees, as parameters take those of the parameters that they replace. A small one whose
+//! predecessor is still there, as losses are that are read later, has no slot: the door holds its value.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -16,6 +18,13 @@ pub(super) struct Kind {
     pub device: u32,
     pub dtype: DType,
     pub shape: Shape,
+}
+
+impl Kind {
+    /// Bytes of a tensor's elements; `None` if they are not known.
+    pub fn bytes(&self) -> Option<usize> {
+        self.shape.elements()?.checked_mul(self.dtype.size()?)
+    }
 }
 
 /// A slot: the number of its kind, and its own among those.
@@ -37,9 +46,30 @@ pub(super) struct Slots {
     numbers: HashMap<Kind, u32>,
     kinds: Vec<Kind>,
     used: Vec<Used>,
-    /// The slots that a tensor's predecessors had.
-    parts: HashMap<Part, SmallVec<[Slot; 2]>>,
+    parts: HashMap<Part, Owned>,
+    /// Free slots that still have a value, first what was freed first.
+    freed: VecDeque<Freed>,
 }
+
+/// Where a tensor's predecessors were.
+#[derive(Debug, Default)]
+struct Owned {
+    slots: SmallVec<[Slot; 2]>,
+    /// The last one was held by the door.
+    is_held: bool,
+}
+
+#[derive(Debug)]
+struct Freed {
+    slot: Slot,
+    /// How many steps have not taken it since.
+    waited: u32,
+}
+
+/// After so many steps a free slot is emptied, if none takes it.
+const EMPTIED_AFTER: u32 = 2;
+/// A larger value is let go of after the step that freed its slot.
+const LARGE: usize = 1 << 20;
 
 /// Which slots of a kind are taken.
 #[derive(Debug, Default)]
@@ -53,8 +83,9 @@ struct Used {
 }
 
 impl Slots {
-    /// A free slot for a part, which is taken from now on.
-    pub fn take(&mut self, part: Part, kind: Kind) -> Slot {
+    /// A free slot for a part, which is taken from now on. `None` if the part `may_be_held` and its predecessor still has its
+    /// own: then its successors are held, too, so that their steps are the same.
+    pub fn take(&mut self, part: Part, kind: Kind, may_be_held: bool) -> Option<Slot> {
         let kind = self.number(kind);
         if self.parts.len() >= MAX_PARTS {
             self.parts.clear();
@@ -62,18 +93,61 @@ impl Slots {
         }
         let owned = self.parts.entry(part).or_default();
         let used = &mut self.used[kind as usize];
-        if let Some(slot) = owned.iter().find(|slot| slot.kind == kind && used.free.contains(&slot.number)) {
-            used.free.remove(&slot.number);
-            return *slot;
+        if may_be_held && owned.is_held {
+            return None;
         }
-        let number = used.unowned.pop_first().unwrap_or_else(|| {
-            used.next += 1;
-            used.next - 1
-        });
+        if let Some(slot) = owned.slots.iter().find(|slot| slot.kind == kind && used.free.contains(&slot.number)) {
+            used.free.remove(&slot.number);
+            return Some(*slot);
+        }
+        if may_be_held && !owned.slots.is_empty() {
+            owned.is_held = true;
+            return None;
+        }
+        let is_fresh =
+            |freed: &&Freed| freed.waited == 0 && freed.slot.kind == kind && used.free.contains(&freed.slot.number);
+        let number = match self.freed.iter().find(is_fresh) {
+            Some(freed) => freed.slot.number,
+            None => used.unowned.pop_first().unwrap_or_else(|| {
+                used.next += 1;
+                used.next - 1
+            }),
+        };
         used.free.remove(&number);
+        used.unowned.remove(&number);
         let slot = Slot { kind, number };
-        owned.push(slot);
-        slot
+        owned.slots.push(slot);
+        Some(slot)
+    }
+
+    /// A step is over: the slots that are to be emptied now, in their order.
+    pub fn to_empty(&mut self) -> Vec<Slot> {
+        let mut due = Vec::new();
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.retain_mut(|freed| {
+            let is_large = self.kind(freed.slot).bytes().is_none_or(|bytes| bytes > LARGE);
+            let is_due = is_large || freed.waited >= EMPTIED_AFTER;
+            freed.waited += 1;
+            if is_due && !self.is_taken(freed.slot) {
+                due.push(freed.slot);
+            }
+            !is_due && !self.is_taken(freed.slot)
+        });
+        self.freed = freed;
+        due.sort_unstable();
+        due.dedup();
+        due
+    }
+
+    /// These were not emptied after all.
+    pub fn not_emptied(&mut self, slots: &[Slot]) {
+        self.freed.extend(slots.iter().map(|&slot| Freed { slot, waited: 0 }));
+    }
+
+    /// Slots of such devices have nothing that is to be let go of: it is gone.
+    pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool) {
+        let kinds = &self.kinds;
+        self.freed.retain(|freed| !is_lost(kinds[freed.slot.kind as usize].device));
     }
 
     fn number(&mut self, kind: Kind) -> u32 {
@@ -87,8 +161,11 @@ impl Slots {
         number
     }
 
+    /// Nothing uses what is in the slot any more. It stays there until a step takes the slot, or it is emptied.
     pub fn free(&mut self, slot: Slot) {
-        self.used[slot.kind as usize].free.insert(slot.number);
+        if self.used[slot.kind as usize].free.insert(slot.number) {
+            self.freed.push_back(Freed { slot, waited: 0 });
+        }
     }
 
     pub fn is_taken(&self, slot: Slot) -> bool {
@@ -118,26 +195,61 @@ mod tests {
     #[test]
     fn a_part_comes_back_to_its_slots() {
         let mut slots = Slots::default();
-        let first: Vec<Slot> = (0..3).map(|part| slots.take((7, part), kind(0))).collect();
+        let take = |slots: &mut Slots, part, kind| slots.take(part, kind, false).unwrap();
+        let first: Vec<Slot> = (0..3).map(|part| take(&mut slots, (7, part), kind(0))).collect();
         assert_eq!(first.iter().map(|slot| slot.number).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(slots.take((7, 3), kind(1)), Slot { kind: 1, number: 0 });
-        // While its slot is taken, it takes a second one, and no other part's.
-        slots.free(first[0]);
-        let second = slots.take((7, 1), kind(0));
+        assert_eq!(take(&mut slots, (7, 3), kind(1)), Slot { kind: 1, number: 0 });
+        // While its slot is taken, it takes a second one.
+        let second = take(&mut slots, (7, 1), kind(0));
         assert_eq!(second.number, 3);
+        slots.free(first[0]);
         slots.free(first[1]);
-        assert_eq!(slots.take((7, 1), kind(0)), first[1]);
-        assert_eq!(slots.take((7, 0), kind(0)), first[0]);
+        assert_eq!(take(&mut slots, (7, 1), kind(0)), first[1]);
+        assert_eq!(take(&mut slots, (7, 0), kind(0)), first[0]);
         assert_eq!((slots.len(), slots.kind(first[0]).device), (5, 0));
         assert!(slots.is_taken(second));
+        // A part that is new takes what the step frees, not what an earlier one left.
+        slots.free(first[2]);
+        assert_eq!(take(&mut slots, (8, 0), kind(0)), first[2]);
+        slots.free(second);
+        assert!(slots.to_empty().is_empty());
+        assert_eq!(take(&mut slots, (8, 1), kind(0)).number, 4);
+    }
+
+    #[test]
+    fn a_part_whose_predecessor_is_still_there_may_be_held() {
+        let mut slots = Slots::default();
+        let slot = slots.take((7, 0), kind(0), true).unwrap();
+        assert_eq!(slots.take((7, 0), kind(0), true), None);
+        slots.free(slot);
+        assert_eq!(slots.take((7, 0), kind(0), true), None, "from then on");
+        assert_eq!(slots.take((7, 0), kind(0), false), Some(slot), "unless there is no room for it");
+    }
+
+    #[test]
+    fn a_slot_that_no_step_takes_is_emptied() {
+        let large = Kind { shape: Shape::from([LARGE / 4 + 1]), ..kind(0) };
+        let mut slots = Slots::default();
+        let [small, other] = [0, 1].map(|part| slots.take((7, part), kind(0), false).unwrap());
+        let large = slots.take((7, 2), large, false).unwrap();
+        [small, other, large].into_iter().for_each(|slot| slots.free(slot));
+        assert_eq!(slots.to_empty(), [large]);
+        assert_eq!(slots.take((7, 1), kind(0), false), Some(other));
+        assert!(slots.to_empty().is_empty());
+        assert_eq!(slots.to_empty(), [small]);
+        slots.not_emptied(&[small]);
+        slots.lost(|device| device == 0);
+        assert!((0..3).all(|_| slots.to_empty().is_empty()));
     }
 
     #[test]
     fn slots_of_parts_that_are_forgotten_are_used_again() {
         let mut slots = Slots::default();
         for part in 0..3 * MAX_PARTS as u64 {
-            let slot = slots.take((part, 0), kind(0));
+            let slot = slots.take((part, 0), kind(0), false).unwrap();
             slots.free(slot);
+            // Nothing that was freed by the step before is left.
+            (0..4).for_each(|_| drop(slots.to_empty()));
         }
         assert!(slots.used[0].next as usize <= MAX_PARTS && slots.parts.len() <= MAX_PARTS);
     }

@@ -9,11 +9,16 @@ use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorSta
 use burn_std::distributed::ReduceOperation;
 
 use super::message::RequestId;
-use super::program::{Item, Key, Program, SessionNo, State, Work};
+use super::program::{Held, Item, Key, Program, SessionNo, State, Was, Work};
 use super::slots::{Kind, Slot};
 use crate::failure::{Code, Failure};
 use crate::lowering;
 use crate::tensor::{DType, Shape, Tensor};
+
+/// Largest value that the door has instead of a slot.
+const MAX_HELD_BYTES: usize = 4 << 10;
+/// Most values that it has.
+const MAX_HELD_VALUES: usize = 1 << 14;
 
 /// What a step computes. Two steps with the same recipe have the same plan: only scalars, seeds and uploads differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +54,8 @@ pub(super) struct Step {
     pub answers: Vec<Answer>,
     /// The values that stay after it, in the order of the recipe's.
     pub kept: Vec<Key>,
+    /// The values that the door has after it, and their places among what the recipe fetches.
+    pub held: Vec<(Key, usize)>,
     /// The hash of the recipe's parts.
     operations: u64,
 }
@@ -65,6 +72,8 @@ pub(super) struct Answer {
 pub(super) enum Answered {
     /// The value fetched at this place, which is this tensor.
     Read(usize, TensorIr),
+    /// This value, which is this tensor.
+    Held(Tensor, TensorIr),
     Sync,
     /// What should be read is not there.
     Failed(Arc<Failure>),
@@ -90,9 +99,29 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+impl From<Was> for State {
+    fn from(was: Was) -> State {
+        match was {
+            Was::Resident(slot) => State::Resident(slot),
+            Was::Held(held) => State::Held(held),
+        }
+    }
+}
+
 impl Program {
+    fn state(&self, key: &Key) -> Option<&State> {
+        self.values.get(key).map(|value| &value.state)
+    }
+
     /// The next step, if one is due. What it keeps counts as resident from now on; [`Program::failed`] takes that back.
     pub fn next_step(&mut self) -> Option<Step> {
+        if std::mem::take(&mut self.is_after_step) {
+            let emptied = self.slots.to_empty();
+            // By itself, so that what a loop computes is the same whatever was let go of before.
+            if !emptied.is_empty() {
+                return Some(Step { recipe: Recipe { emptied, ..Recipe::default() }, ..Step::default() });
+            }
+        }
         let mut lists = self.cut()?;
         // In the order of devices, not of whoever happened to be first.
         lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
@@ -114,27 +143,28 @@ impl Program {
         Some(making.finish())
     }
 
-    /// A step failed: what it was to let go of is still there.
-    pub fn not_emptied(&mut self, slots: &[Slot]) {
-        self.freed.extend_from_slice(slots);
+    /// A step failed: so has this, which it would have kept.
+    pub fn failed(&mut self, key: &Key, failure: &Arc<Failure>) {
+        if let Some(value) = self.values.get_mut(key)
+            && let State::Resident(slot) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
+        {
+            self.slots.free(slot);
+        }
     }
 
-    /// A step failed: so has all that it would have kept.
-    pub fn failed(&mut self, kept: &[Key], failure: &Arc<Failure>) {
-        for key in kept {
-            if let Some(value) = self.values.get_mut(key)
-                && let State::Resident(slot) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
-            {
-                self.slots.free(slot);
-                self.freed.push(slot);
-            }
+    /// The value that a step made for the door to have.
+    pub fn came(&mut self, key: &Key, result: Result<Tensor, Failure>) {
+        // Its session may be closed by now.
+        let Some(value) = self.values.get_mut(key) else { return };
+        match (result, &mut value.state) {
+            (Ok(tensor), State::Held(held)) => held.value = Some(tensor),
+            (Ok(_), _) => {}
+            (Err(failure), _) => self.failed(key, &Arc::new(failure)),
         }
     }
 
     /// What is in slots of these devices is lost.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool, failure: &Arc<Failure>) {
-        let slots = &self.slots;
-        self.freed.retain(|slot| !is_lost(slots.kind(*slot).device));
         for value in self.values.values_mut() {
             if let State::Resident(slot) = value.state
                 && is_lost(self.slots.kind(slot).device)
@@ -143,6 +173,7 @@ impl Program {
                 value.state = State::Failed(failure.clone());
             }
         }
+        self.slots.lost(is_lost);
     }
 }
 
@@ -193,6 +224,13 @@ impl Making<'_> {
 
     fn take(&mut self, session: SessionNo, device: u32, item: Item) {
         let Item { work, inputs, outputs } = item;
+        if let Work::Read(request, tensor) = &work
+            && let Some(State::Held(Held { value: Some(value), .. })) = self.program.state(&inputs[0].0)
+        {
+            let what = Answered::Held(value.clone(), tensor.clone());
+            self.step.answers.push(Answer { session, request: *request, what });
+            return inputs.into_iter().for_each(|(key, is_last)| self.program.used(key, is_last));
+        }
         let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
         let mut failed = None;
         if !matches!(work, Work::Drop) {
@@ -216,10 +254,7 @@ impl Making<'_> {
                 self.operation(device, operation, seed, &inputs, &numbers, &outputs)
             }
             (Work::Upload(tensor), None) => {
-                let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
-                let number = self.fresh(dtype, shape.clone());
-                self.step.recipe.parts.push(Part::Upload { device, number, dtype, shape });
-                self.step.uploads.push(tensor);
+                let number = self.upload(device, tensor);
                 self.make(&outputs, number, device);
             }
             (Work::Alias, None) => self.make(&outputs, numbers[0], device),
@@ -294,15 +329,31 @@ impl Making<'_> {
             State::Resident(slot) => {
                 let slot = *slot;
                 let number = self.kinds.len() as u32;
-                value.state = State::Here(number, Some(slot));
+                value.state = State::Here(number, Some(Was::Resident(slot)));
                 let Kind { dtype, shape, .. } = self.program.slots.kind(slot).clone();
                 self.kinds.push((dtype, shape));
                 self.step.recipe.resident.push((number, slot));
                 self.made.push((*key, device));
                 Ok(number)
             }
-            State::Awaited | State::Queued { .. } => Err(Arc::new(gone(key))),
+            State::Held(held @ Held { value: Some(tensor), .. }) => {
+                let (held, tensor) = (held.clone(), tensor.clone());
+                let number = self.kinds.len() as u32;
+                value.state = State::Here(number, Some(Was::Held(held)));
+                self.made.push((*key, device));
+                Ok(self.upload(device, tensor))
+            }
+            State::Held(Held { value: None, .. }) | State::Awaited | State::Queued { .. } => Err(Arc::new(gone(key))),
         }
+    }
+
+    /// A value that is fed.
+    fn upload(&mut self, device: u32, tensor: Tensor) -> u32 {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        let number = self.fresh(dtype, shape.clone());
+        self.step.recipe.parts.push(Part::Upload { device, number, dtype, shape });
+        self.step.uploads.push(tensor);
+        number
     }
 
     fn fresh(&mut self, dtype: DType, shape: Shape) -> u32 {
@@ -327,42 +378,46 @@ impl Making<'_> {
         }
     }
 
-    /// Gives slots to what stays.
+    /// Gives places to what stays.
     fn finish(self) -> Step {
         let Making { program, mut step, kinds, made } = self;
         step.operations = hash(&step.recipe.parts);
-        for (key, device) in made {
-            let Some(value) = program.values.get(&key) else { continue };
-            match value.state {
-                State::Here(number, None) => {
-                    let (dtype, shape) = kinds[number as usize].clone();
-                    let part = (step.operations, step.kept.len() as u32);
-                    let slot = program.slots.take(part, Kind { device, dtype, shape });
-                    step.recipe.kept.push((number, slot));
-                    step.kept.push(key);
-                    set(program, &key, State::Resident(slot));
+        for (place, (key, device)) in made.into_iter().enumerate() {
+            let Some(State::Here(number, was)) = program.state(&key) else { continue };
+            let (number, state) = (*number, was.clone().map(State::from));
+            let state = state.unwrap_or_else(|| {
+                let (dtype, shape) = kinds[number as usize].clone();
+                let kind = Kind { device, dtype, shape };
+                let fetched = &mut step.recipe.fetched;
+                let is_fetched = fetched.iter().position(|fetched| *fetched == number);
+                let may_be_held = kind.bytes().is_some_and(|bytes| bytes <= MAX_HELD_BYTES)
+                    && Arc::strong_count(&program.held) <= MAX_HELD_VALUES;
+                let slot = match is_fetched {
+                    // It comes to the door in any case.
+                    Some(_) if may_be_held => None,
+                    _ => program.slots.take((step.operations, place as u32), kind, may_be_held),
+                };
+                match slot {
+                    Some(slot) => {
+                        step.recipe.kept.push((number, slot));
+                        step.kept.push(key);
+                        State::Resident(slot)
+                    }
+                    None => {
+                        step.held.push((key, is_fetched.unwrap_or(fetched.len())));
+                        if is_fetched.is_none() {
+                            fetched.push(number);
+                        }
+                        State::Held(Held { value: None, _counted: program.held.clone() })
+                    }
                 }
-                State::Here(_, Some(slot)) => set(program, &key, State::Resident(slot)),
-                _ => {}
+            });
+            if let Some(value) = program.values.get_mut(&key) {
+                value.state = state;
             }
         }
-        let mut emptied = std::mem::take(&mut program.freed);
-        emptied.sort_unstable();
-        emptied.dedup();
-        emptied.retain(|slot| !program.slots.is_taken(*slot));
-        // Only together with something else: nobody waits for it.
-        if step.recipe.kept.is_empty() && step.recipe.fetched.is_empty() {
-            program.freed = emptied;
-        } else {
-            step.recipe.emptied = emptied;
-        }
+        program.is_after_step = true;
         step
-    }
-}
-
-fn set(program: &mut Program, key: &Key, state: State) {
-    if let Some(value) = program.values.get_mut(key) {
-        value.state = state;
     }
 }
 

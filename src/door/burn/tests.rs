@@ -2,6 +2,8 @@
 
 mod served;
 
+use std::sync::Arc;
+
 use burn_ir::{
     BinaryOpIr, FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr,
     TensorStatus, UnaryOpIr,
@@ -12,7 +14,9 @@ use proptest::prelude::*;
 
 use super::message::Task;
 use super::program::{Key, Program, SessionNo, State};
-use super::step::{Answered, Part, Recipe, Step};
+use super::step::{Answer, Answered, Part, Recipe, Step};
+use crate::failure::Failure;
+use crate::tensor::Tensor;
 
 const TRAINING: StreamId = StreamId { value: 7 };
 const LOADING: StreamId = StreamId { value: 3 };
@@ -80,7 +84,17 @@ fn program(devices: u32) -> Program {
 /// Queues what a session sends, and makes the steps that are due.
 fn steps(program: &mut Program, session: SessionNo, tasks: Vec<Task>) -> Vec<Step> {
     tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
-    std::iter::from_fn(|| program.next_step()).collect()
+    let next = || {
+        let step = program.next_step()?;
+        step.held.iter().for_each(|(key, _)| program.came(key, Ok(Tensor::vector(vec![5f32, 6.0]))));
+        Some(step)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// A step fails.
+fn fail(program: &mut Program, step: &Step, failure: &Arc<Failure>) {
+    step.kept.iter().chain(step.held.iter().map(|(key, _)| key)).for_each(|key| program.failed(key, failure));
 }
 
 /// The operations of a step, by device.
@@ -103,8 +117,9 @@ fn a_read_runs_what_its_stream_has_queued() {
     assert!(
         matches!(step.answers[..], [ref answer] if answer.request == 9 && matches!(answer.what, Answered::Read(0, _)))
     );
-    // 1 is used by what is still queued, 2 is over, 3 may be used again.
-    assert_eq!(step.kept, [Key::Tensor(0, 1), Key::Tensor(0, 3)]);
+    // 1 is used by what is still queued, 2 is over, 3 may be used again and has come to the door.
+    assert_eq!(step.kept, [Key::Tensor(0, 1)]);
+    assert_eq!(step.held, [(Key::Tensor(0, 3), 0)]);
     assert!(!program.values.contains_key(&Key::Tensor(0, 2)));
     assert_eq!(program.queued(), 1);
 }
@@ -112,15 +127,55 @@ fn a_read_runs_what_its_stream_has_queued() {
 #[test]
 fn what_is_over_frees_its_slot() {
     let mut program = program(1);
-    let first = steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
+    let first = steps(
+        &mut program,
+        0,
+        vec![upload(TRAINING, 1), exp(kept(1), 2), exp(kept(2), 3), read(0, last(3)), exp(kept(2), 4)],
+    );
     let slots: Vec<_> = first[0].recipe.kept.iter().map(|(_, slot)| *slot).collect();
-    // 1 and 2 end, and 3 takes another slot, as another step makes it; theirs are emptied.
-    let [step] = &steps(&mut program, 0, vec![add(last(1), last(2), 3), read(1, kept(3))])[..] else {
+    assert_eq!(first[0].kept, [Key::Tensor(0, 1), Key::Tensor(0, 2)]);
+    // 1 and 2 end; 5, which no step had before, takes the slot of the first of them.
+    let [step] = &steps(&mut program, 0, vec![add(last(1), last(2), 5), read(1, last(4)), exp(kept(5), 6)])[..] else {
         panic!("one step")
     };
-    assert_eq!(step.recipe.resident.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots);
-    assert!(step.recipe.kept.iter().all(|(_, slot)| !slots.contains(slot)));
-    assert_eq!(step.recipe.emptied, slots);
+    assert_eq!(step.recipe.resident.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [slots[1], slots[0]]);
+    assert_eq!(step.recipe.kept.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots[..1]);
+    // The other is emptied when two more steps have not taken it.
+    let mut emptied = Vec::new();
+    for i in 0..3 {
+        let made = steps(&mut program, 0, vec![exp(kept(5), 10 + i), read(i, last(10 + i))]);
+        emptied.push(made.iter().flat_map(|step| &step.recipe.emptied).copied().collect::<Vec<_>>());
+        assert!(made.iter().all(|step| step.recipe.emptied.is_empty() || step.recipe.parts.is_empty()));
+    }
+    assert_eq!(emptied, [vec![], slots[1..].to_vec(), vec![]]);
+}
+
+#[test]
+fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
+    const BEHIND: u64 = 4;
+    let mut program = program(1);
+    let id = |i: u64, n: u64| 10 * (i + 1) + n;
+    assert!(steps(&mut program, 0, vec![upload(TRAINING, id(0, 0))]).is_empty());
+    let mut recipes: Vec<Vec<Recipe>> = Vec::new();
+    for i in 0..14 {
+        // The parameter is scaled, and the loss is a function of it that is read four iterations later.
+        let mut tasks = vec![
+            upload(TRAINING, id(i, 1)),
+            add(last(id(i, 0)), last(id(i, 1)), id(i + 1, 0)),
+            exp(kept(id(i + 1, 0)), id(i, 2)),
+        ];
+        if i >= BEHIND {
+            tasks.push(read(i, last(id(i - BEHIND, 2))));
+        }
+        recipes.push(steps(&mut program, 0, tasks).into_iter().map(|step| step.recipe).collect());
+        let answers: Vec<Answer> = std::mem::take(&mut program.answers);
+        let answered = answers.iter().map(|answer| (answer.request, matches!(answer.what, Answered::Held(..))));
+        // The losses of the first two iterations, whose steps are new, have slots.
+        let wanted = if i < BEHIND + 2 { vec![] } else { vec![(i, true)] };
+        assert_eq!(answered.collect::<Vec<_>>(), wanted, "iteration {i}");
+    }
+    assert!(recipes[10..].iter().all(|made| made.len() == 1 && *made == recipes[13]), "{recipes:#?}");
+    assert_eq!((program.slots.len(), recipes[13][0].fetched.len()), (1, 1), "the parameter's; the loss");
 }
 
 #[test]
@@ -156,8 +211,8 @@ fn what_depends_on_a_failure_fails_and_nothing_else() {
     let failure = std::sync::Arc::new(crate::failure::Failure::invalid("no such row"));
     // 2 was there before the step that fails.
     let failing = steps(&mut program, 0, vec![exp(kept(3), 4), read(1, kept(4))]);
-    program.failed(&failing[0].kept, &failure);
-    assert_eq!(first[0].kept.len(), 3);
+    fail(&mut program, &failing[0], &failure);
+    assert_eq!((first[0].kept.len(), first[0].held.len()), (2, 1));
     let later = steps(&mut program, 0, vec![exp(last(4), 5), exp(kept(2), 6), read(2, last(5)), read(3, last(6))]);
     let answers: Vec<bool> =
         later.iter().flat_map(|step| &step.answers).map(|answer| matches!(answer.what, Answered::Failed(_))).collect();
@@ -337,9 +392,10 @@ proptest! {
 fn what_is_in_slots_of_a_lost_device_is_lost() {
     let mut program = program(2);
     steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
-    steps(&mut program, 1, vec![upload(TRAINING, 11), exp(kept(11), 12), read(1, kept(12))]);
+    steps(&mut program, 1, vec![upload(TRAINING, 11), exp(kept(11), 12), read(1, kept(12)), exp(kept(11), 13)]);
     let failure = std::sync::Arc::new(crate::failure::Failure::invalid("the task is gone"));
     program.lost(|device| device == 1, &failure);
     let is_failed = |key| matches!(program.values[&key].state, State::Failed(_));
-    assert!(is_failed(Key::Tensor(1, 12)) && !is_failed(Key::Tensor(0, 2)));
+    // What was read, the door has.
+    assert!(is_failed(Key::Tensor(1, 11)) && !is_failed(Key::Tensor(1, 12)) && !is_failed(Key::Tensor(0, 1)));
 }
