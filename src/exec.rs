@@ -4,7 +4,7 @@
 //!
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
 //! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the ops that work on
-//! that.
+//! that, `vector` is the loops that are to be fast, `lots` spreads them over the cores.
 
 pub mod adapters;
 #[cfg(feature = "exec")]
@@ -18,6 +18,7 @@ pub(crate) mod fuzz;
 mod held;
 mod host;
 pub mod kernel;
+mod lots;
 mod mailbox;
 mod outbox;
 mod parked;
@@ -33,6 +34,8 @@ mod thread;
 mod token;
 mod turn;
 mod variant;
+#[cfg_attr(not(feature = "exec"), allow(dead_code, reason = "only engines compute on two inputs in bulk"))]
+mod vector;
 mod waiting;
 
 #[cfg(test)]

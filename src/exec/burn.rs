@@ -9,6 +9,7 @@ mod array;
 mod bits;
 mod blocks;
 mod conv;
+mod dense;
 mod elementwise;
 mod layout;
 mod matmul;
@@ -112,6 +113,19 @@ fn at_home(value: Value) -> Result<Value> {
 
 /// The kernel of a node, and whether it is light: no product. `None` if the host kernel has to do it.
 fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
+    let Some(mut direct) = dense::kernel::<B>(node)? else { return of_backend(node, site) };
+    let Some((mut other, is_light)) = of_backend(node, site)? else {
+        return Ok(Some((Box::new(move |_, inputs| direct(inputs)), true)));
+    };
+    let body: Body<B> = Box::new(move |site, inputs| match direct(inputs)? {
+        EngineOutcome::Declined(inputs) => other(site, inputs),
+        done => Ok(done),
+    });
+    Ok(Some((body, is_light)))
+}
+
+/// As [`body`], with the backend's own kernels alone.
+fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
     let supported = |dtype: &DType| !dtype.is_float() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
         return Ok(None);

@@ -218,6 +218,8 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
         "exec",
         &[
             &["turn", "denormals", "busy"],
+            &["lots"],
+            &["vector"],
             &["kernel"],
             &["engine, burn"],
             &["host", "rows", "sums", "waiting", "sink"],

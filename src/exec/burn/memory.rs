@@ -31,6 +31,8 @@ pub(in crate::exec) trait Backing:
     /// Whether it is a GPU: transfers to the host copy and wait, so it keeps whatever it can. On a CPU the host kernels
     /// compute what burn would need several passes for.
     const REMOTE: bool;
+    /// Whether the elements lie in this process's memory as flex keeps them, where `dense` computes on them.
+    const IN_PLACE: bool = false;
 
     fn into_memory(raw: Self::Raw) -> Memory;
     /// The backend's own tensor, or the memory back if it is another backend's.
@@ -92,6 +94,7 @@ impl Backing for burn_flex::Flex {
     type Raw = burn_flex::FlexTensor;
     const MAX_RANK: usize = 16;
     const REMOTE: bool = false;
+    const IN_PLACE: bool = true;
 
     fn into_memory(raw: Self::Raw) -> Memory {
         Memory::Flex(raw)

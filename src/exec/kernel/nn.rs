@@ -10,7 +10,6 @@ mod conv;
 mod depthwise;
 mod gemm;
 mod layout;
-mod lots;
 mod norm;
 mod patches;
 mod pool;

@@ -2,11 +2,12 @@
 
 use libm::{acosh, asinh, erf, erfc, lgamma};
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, one};
+use super::super::call::{input_dtype, kernel as call, no_kernel, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::special::digamma;
 use super::{map, map_to, widened, zip};
+use crate::exec::vector;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, with_float, with_type};
 
@@ -58,6 +59,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
         "LogicalNot" => Some(unary(|x: bool| !x)),
+        op if dtype == DType::F32
+            && let Some(op) = vector::unary(op) =>
+        {
+            Some(call(move |[x]| {
+                let mut x = owned(x)?;
+                (op.over)(x.slice_mut::<f32>()?);
+                Ok(x)
+            }))
+        }
         "Rsqrt" => with_float!(dtype, T => unary(|x: T| x.map(|x| 1.0 / x.sqrt(), |x| 1.0 / x.sqrt()))),
         "Sigmoid" => match dtype {
             DType::F16 => Some(unary(sigmoid_of_half::<half::f16>)),

@@ -4,8 +4,8 @@ use smallvec::smallvec;
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype, take};
 use super::super::{HostKernel, KernelNode, Outputs};
-use super::lots::{in_lots, lot};
 use super::pool::{Pool, Windows};
+use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, look};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, Integer, Numeric, Shape, Tensor, with_number};

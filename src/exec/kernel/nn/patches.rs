@@ -2,8 +2,8 @@
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, product};
 use super::super::{HostKernel, KernelNode};
-use super::lots::{in_lots, lot};
 use super::window::{Axis, Padding, Slide, spread};
+use crate::exec::lots::{in_lots, lot};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{Numeric, Tensor, with_number};
 

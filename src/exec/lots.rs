@@ -23,13 +23,15 @@ pub fn in_lots<L: Send>(mut lots: impl Iterator<Item = L>, compute: impl Fn(L) +
     }
 }
 
+/// How many threads share the work.
 #[cfg(feature = "exec")]
-fn threads() -> usize {
+pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
+/// How many threads share the work.
 #[cfg(not(feature = "exec"))]
-fn threads() -> usize {
+pub fn threads() -> usize {
     1
 }
 

@@ -1,0 +1,230 @@
+//! Float32 that lies in order in this process's memory is computed on where it lies, by loops of our own (`exec::vector`):
+//! burn-flex calls the C library for each element of most functions, and computes on one thread.
+//!
+//! An input is read wherever it lies, shared or not; one that nobody else holds is written over if it has the answer's
+//! shape. What does not fit is declined: the backend's own kernel of the op takes it, or the host's.
+
+use burn_backend::TensorData;
+use smallvec::smallvec;
+
+use super::memory::{Backing, held};
+use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
+use crate::exec::kernel::KernelNode;
+use crate::exec::vector::{self, Binary, Pairs, Unary};
+use crate::failure::Result;
+use crate::memory as budget;
+use crate::tensor::{DType, Data, Shape, Tensor};
+
+/// A kernel that needs no backend.
+pub(super) type Direct = Box<dyn FnMut(Values) -> Result<EngineOutcome> + Send>;
+
+/// The kernel of a node whose op is computed here.
+pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
+    if !B::IN_PLACE || node.inputs.is_empty() || node.inputs.iter().any(|&dtype| dtype != DType::F32) {
+        return Ok(None);
+    }
+    Ok(match node.op {
+        "AddN" => Some(Box::new(add_n)),
+        "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
+        "Pow" => vector::binary("Pow").map(power),
+        op => vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary)),
+    })
+}
+
+fn unary(op: Unary) -> Direct {
+    Box::new(move |inputs| map(&op, inputs))
+}
+
+fn map(op: &Unary, mut inputs: Values) -> Result<EngineOutcome> {
+    if over(&mut inputs[0], |xs| (op.over)(xs)) {
+        inputs.truncate(1);
+        return Ok(EngineOutcome::Done(inputs));
+    }
+    let Some(xs) = floats(&inputs[0]) else { return Ok(EngineOutcome::Declined(inputs)) };
+    budget::admit(size_of_val(xs))?;
+    done(inputs[0].shape(), (op.made)(xs))
+}
+
+fn binary(op: Binary) -> Direct {
+    Box::new(move |inputs| zip(&op, inputs))
+}
+
+fn zip(op: &Binary, inputs: Values) -> Result<EngineOutcome> {
+    let [x, y] = inputs.as_slice() else { return Ok(EngineOutcome::Declined(inputs)) };
+    let (same, lengths) = (x.shape() == y.shape(), [x.len(), y.len()]);
+    if same && !x.is_unshared() && y.is_unshared() {
+        return pair(&op.swapped, inputs, 1);
+    }
+    if same || op.broadcasts && repeats(x.shape(), y.shape()) {
+        return pair(&op.straight, inputs, 0);
+    }
+    if op.broadcasts && lengths[0] <= lengths[1] && repeats(y.shape(), x.shape()) {
+        return pair(&op.swapped, inputs, 1);
+    }
+    Ok(EngineOutcome::Declined(inputs))
+}
+
+/// Whether a tensor broadcast to `whole` is its elements over and over.
+fn repeats(whole: &Shape, part: &Shape) -> bool {
+    let ones = part.dims().iter().take_while(|&&size| size == 1).count();
+    part.rank() <= whole.rank() && whole.dims().ends_with(&part.dims()[ones..])
+}
+
+/// Computes on two inputs, of which `whole` has the answer's shape and the other's elements are repeated.
+fn pair(pairs: &Pairs, mut inputs: Values, whole: usize) -> Result<EngineOutcome> {
+    if floats(&inputs[0]).is_none() || floats(&inputs[1]).is_none() {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    let (left, right) = inputs.split_at_mut(1);
+    let (x, y) = if whole == 0 { (&mut left[0], &right[0]) } else { (&mut right[0], &left[0]) };
+    let ys = floats(y).unwrap_or_default();
+    if over(x, |xs| (pairs.over)(xs, ys)) {
+        let answer = inputs.swap_remove(whole);
+        return Ok(EngineOutcome::Done(smallvec![answer]));
+    }
+    let xs = floats(x).unwrap_or_default();
+    budget::admit(size_of_val(xs))?;
+    done(x.shape(), (pairs.made)(xs, ys))
+}
+
+/// As a sum of which the second is repeated along the last dimension.
+fn bias_add(add: Binary) -> Direct {
+    Box::new(move |inputs| {
+        let (shape, bias) = (inputs[0].shape(), inputs[1].shape());
+        if shape.rank() < 2 || bias.rank() != 1 || shape.dims().last() != bias.dims().last() {
+            return Ok(EngineOutcome::Declined(inputs));
+        }
+        pair(&add.straight, inputs, 0)
+    })
+}
+
+/// One exponent for all is often a whole number, and then the power a product.
+fn power(any: Binary) -> Direct {
+    Box::new(move |inputs| {
+        let exponent = inputs.get(1).filter(|y| y.len() == 1 && y.rank() <= inputs[0].rank());
+        let to = exponent.and_then(floats).and_then(|exponent| vector::power_to(exponent[0]));
+        match to {
+            Some(op) => map(&op, inputs),
+            None => zip(&any, inputs),
+        }
+    })
+}
+
+fn add_n(mut inputs: Values) -> Result<EngineOutcome> {
+    let same = inputs.iter().all(|input| input.shape() == inputs[0].shape());
+    if !same || inputs.iter().any(|input| floats(input).is_none()) {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    // Two may change places; more are added in their order, as each order rounds otherwise.
+    if inputs.len() == 2 && !inputs[0].is_unshared() {
+        inputs.swap(0, 1);
+    }
+    let (first, others) = inputs.split_at_mut(1);
+    let others: Vec<&[f32]> = others.iter().filter_map(floats).collect();
+    if over(&mut first[0], |xs| vector::sum_over(xs, &others)) {
+        inputs.truncate(1);
+        return Ok(EngineOutcome::Done(inputs));
+    }
+    let xs = floats(&first[0]).unwrap_or_default();
+    budget::admit(size_of_val(xs))?;
+    done(first[0].shape(), vector::sums(xs, &others))
+}
+
+/// The elements of a value, if they lie in order in this process's memory.
+pub(super) fn floats(value: &Value) -> Option<&[f32]> {
+    match value {
+        Value::Host(tensor) => tensor.slice().ok(),
+        Value::Device(tensor) => match tensor.memory.as_ref() {
+            Some(Memory::Flex(raw)) => burn_flex::Flex::floats(raw),
+            _ => None,
+        },
+    }
+}
+
+/// Writes over the elements of a value that nobody else holds; false if they are shared, or do not lie in order.
+pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
+    if !value.is_unshared() {
+        return false;
+    }
+    match value {
+        Value::Device(tensor) => {
+            let memory = std::sync::Arc::get_mut(&mut tensor.memory).and_then(Option::as_mut);
+            match memory {
+                Some(Memory::Flex(raw)) if raw.dtype() == burn_backend::DType::F32 => {
+                    raw.try_storage_mut::<f32>().map(write).is_some()
+                }
+                _ => false,
+            }
+        }
+        Value::Host(tensor) => {
+            if tensor.dtype() != DType::F32 {
+                return false;
+            }
+            let own = std::mem::replace(tensor, Tensor::scalar(0f32));
+            let (shape, data) = own.into_parts();
+            let Data::F32(mut elements) = data else { unreachable!("the dtype was looked at") };
+            write(&mut elements);
+            // In the engine's memory it can be shared by what comes next without a copy.
+            *value = made(&shape, elements);
+            true
+        }
+    }
+}
+
+/// A new value.
+pub(super) fn made(shape: &Shape, elements: Vec<f32>) -> Value {
+    let raw = burn_flex::FlexTensor::from_data(TensorData::new(elements, held(shape)));
+    let memory = std::sync::Arc::new(Some(Memory::Flex(raw)));
+    Value::Device(DeviceTensor { dtype: DType::F32, shape: shape.clone(), memory })
+}
+
+fn done(shape: &Shape, elements: Vec<f32>) -> Result<EngineOutcome> {
+    Ok(EngineOutcome::Done(smallvec![made(shape, elements)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_repeats_is_told_from_what_is_broadcast_otherwise() {
+        let check = |whole: &[usize], part: &[usize], want: bool| {
+            assert_eq!(repeats(&whole.into(), &part.into()), want, "{part:?} in {whole:?}");
+        };
+        check(&[2, 3], &[2, 3], true);
+        check(&[2, 3], &[3], true);
+        check(&[2, 3], &[1, 3], true);
+        check(&[2, 3], &[], true);
+        check(&[2, 3], &[1, 1], true);
+        check(&[2, 3], &[2, 1], false);
+        check(&[2, 3], &[2], false);
+        check(&[3], &[1, 3], false);
+        check(&[1, 3], &[1, 3], true);
+        check(&[4, 2, 3], &[2, 3], true);
+        check(&[4, 2, 3], &[4, 1, 3], false);
+    }
+
+    #[test]
+    fn what_is_shared_is_left_and_what_is_not_is_written_over() {
+        let numbers = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
+        let (xs, ys) = (numbers(24), numbers(6));
+        let difference: Vec<f32> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x - y).collect();
+        let (host, device) = (
+            |xs: &[f32], dims: [usize; 2]| Value::Host(Tensor::from_vec(dims, xs.to_vec())),
+            |xs: &[f32], dims: [usize; 2]| made(&dims.into(), xs.to_vec()),
+        );
+        for make in [host as fn(&[f32], [usize; 2]) -> Value, device] {
+            for is_shared in [false, true] {
+                let (x, y) = (make(&xs, [4, 6]), make(&ys, [1, 6]));
+                let place = floats(&x).unwrap().as_ptr();
+                let holder = is_shared.then(|| x.clone());
+                let outcome = zip(&vector::binary("Sub").unwrap(), smallvec![x, y]).unwrap();
+                let EngineOutcome::Done(answer) = outcome else { panic!("declined") };
+                assert_eq!(answer[0].shape().dims(), [4, 6]);
+                assert_eq!(floats(&answer[0]).unwrap(), difference);
+                assert_eq!(floats(&answer[0]).unwrap().as_ptr() == place, !is_shared);
+                assert!(holder.is_none_or(|holder| floats(&holder) == Some(&xs[..])));
+            }
+        }
+    }
+}

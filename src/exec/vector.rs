@@ -1,0 +1,37 @@
+//! What is computed on float32 in bulk: loops over slices that the compiler can vectorise, for the processor that they run
+//! on (`target`), on several threads where that pays (`walk`).
+//!
+//! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
+
+mod functions;
+mod ops;
+mod power;
+mod target;
+mod walk;
+
+pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
+pub use walk::{sum_over, sums};
+
+#[cfg(test)]
+mod tests {
+    /// A denormal.
+    pub const DENORMAL: f32 = 1e-40;
+
+    /// How far a float is from a number, in units of the last place of the float next to that. A result below the
+    /// smallest normal float counts as zero, or as itself.
+    pub fn units(got: f32, want: f64) -> f64 {
+        let nearest = want as f32;
+        if got == nearest || got.is_nan() && nearest.is_nan() {
+            return 0.0;
+        }
+        if !nearest.is_finite() || !got.is_finite() {
+            return f64::INFINITY;
+        }
+        let size = nearest.abs().max(f32::MIN_POSITIVE);
+        if nearest.is_subnormal() && got == 0.0 {
+            return 0.0;
+        }
+        let unit = f64::from(f32::from_bits(size.to_bits() + 1)) - f64::from(size);
+        (f64::from(got) - want).abs() / unit
+    }
+}

@@ -1,0 +1,145 @@
+//! Exponential, logarithm, logistic function and hyperbolic tangent of float32, without a branch or a table, so that a loop
+//! over them can be vectorised.
+//!
+//! Each is a polynomial on a small interval, to which the argument is reduced. The bounds of the errors are those of the
+//! tests below, which compare with the same function in float64. The polynomials interpolate their functions at Chebyshev
+//! points of the interval.
+
+/// Adding this rounds a float of less than 2^22 to a whole number, which stands in the lowest bits of the sum.
+const ROUNDER: f32 = 12_582_912.0;
+/// The natural logarithm of 2 in two parts: the first has so few bits that its products with exponents are exact.
+const LN_2_HIGH: f32 = 0.693_359_4;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+
+/// 2^n, for n from -126 to 127; any number for another.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// `x` within limits; NaN stays NaN.
+#[inline(always)]
+fn limited(x: f32, low: f32, high: f32) -> f32 {
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
+/// e^x as a number near 1 and a power of two that it is to be multiplied by; `x` is between -105 and 89.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, i32) {
+    let rounded = x * std::f32::consts::LOG2_E + ROUNDER;
+    let whole = rounded - ROUNDER;
+    let n = rounded.to_bits().wrapping_sub(ROUNDER.to_bits()) as i32;
+    let r = x - whole * LN_2_HIGH - whole * LN_2_LOW;
+    let rest = ((1.392_637_6e-3 * r + 8.363_333e-3) * r + 4.166_655_3e-2) * r + 1.666_657_6e-1;
+    (1.0 + (r + r * r * (rest * r + 0.5)), n)
+}
+
+/// e^x, within 1.1 units in the last place.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let (near_one, n) = exp_parts(limited(x, -105.0, 89.0));
+    // In two steps, since 2^n may be beyond what a float holds though the product is not. NaN has any n.
+    let half = n >> 1;
+    near_one * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// 1 / (1 + e^-x), within 3 units in the last place.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The hyperbolic tangent, within 2 units in the last place.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    // Beyond 10, the tangent is 1.
+    let size = limited(x.abs(), 0.0, 10.0);
+    let (near_one, n) = exp_parts(2.0 * size);
+    let from_exp = 1.0 - 2.0 / (near_one * power_of_two(n) + 1.0);
+    // Near zero that would cancel.
+    let square = size * size;
+    let rest = ((((2.370_765_6e-3 * square - 8.410_071e-3) * square + 2.178_832_2e-2) * square - 5.396_155e-2)
+        * square
+        + 1.333_331_3e-1)
+        * square
+        - 3.333_333_3e-1;
+    let from_series = size + size * (square * rest);
+    let size = if size < 0.6 { from_series } else { from_exp };
+    f32::from_bits(size.to_bits() | x.to_bits() & 0x8000_0000)
+}
+
+/// The natural logarithm, within 1 unit in the last place. Denormals count as zero, as everywhere on kernel threads.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    // x = 2^n m with m between the root of a half and that of two.
+    let shifted = x.to_bits().wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
+    let n = ((shifted as i32) >> 23) as f32;
+    let m = f32::from_bits((shifted & 0x7f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits()));
+    let f = m - 1.0;
+    let square = f * f;
+    let high = (6.971_611_5e-2 * f - 1.147_973_4e-1) * f + 1.168_542e-1;
+    let middle = ((high * f - 1.242_568_7e-1) * f + 1.424_905_8e-1) * f - 1.666_780_2e-1;
+    let rest = ((middle * f + 2.000_071_6e-1) * f - 2.499_999_7e-1) * f + 3.333_333_1e-1;
+    let near_one = f * square * rest + n * LN_2_LOW - 0.5 * square;
+    let finite = f + near_one + n * LN_2_HIGH;
+    let or_endless = if x < f32::INFINITY { finite } else { x };
+    let or_zero = if x < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { or_endless };
+    if x <= -f32::MIN_POSITIVE { f32::NAN } else { or_zero }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{DENORMAL, units};
+    use super::*;
+
+    #[test]
+    fn functions_are_within_their_bounds_everywhere() {
+        let check = |name: &str, function: fn(f32) -> f32, exactly: fn(f64) -> f64, bound: f64| {
+            // Every sign and exponent, with 257 mantissas each, and a finer walk where the arguments are usual.
+            let all = (0..=u32::MAX >> 15).map(|bits| f32::from_bits(bits << 15 | bits & 0x7fff));
+            let usual = (-16_000..16_000).map(|i| i as f32 / 1_000.3);
+            for x in all.chain(usual).filter(|x| !x.is_subnormal()) {
+                let (got, want) = (function(x), exactly(f64::from(x)));
+                let off = units(got, want);
+                assert!(off <= bound, "{name}({x:?}) = {got:?}, not {want:?}: {off} units");
+            }
+        };
+        check("exp", exp, f64::exp, 1.1);
+        check("tanh", tanh, f64::tanh, 2.0);
+        check("sigmoid", sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0);
+        check("ln", ln, f64::ln, 1.0);
+    }
+
+    #[test]
+    fn the_ends_and_zeros_are_exact() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        // Argument, and the four functions of it.
+        let rows = [
+            (0.0, [1.0, 0.0, 0.5, -inf]),
+            (-0.0, [1.0, -0.0, 0.5, -inf]),
+            (inf, [inf, 1.0, 1.0, inf]),
+            (-inf, [0.0, -1.0, 0.0, nan]),
+            (nan, [nan, nan, nan, nan]),
+            (-nan, [nan, nan, nan, nan]),
+            (f32::MAX, [inf, 1.0, 1.0, 88.722_84]),
+            (f32::MIN, [0.0, -1.0, 0.0, nan]),
+            (f32::MIN_POSITIVE, [1.0, f32::MIN_POSITIVE, 0.5, -87.336_55]),
+            (1.0, [std::f32::consts::E, 0.761_594_2, 0.731_058_6, 0.0]),
+        ];
+        for (x, want) in rows {
+            for ((got, want), name) in
+                [exp(x), tanh(x), sigmoid(x), ln(x)].into_iter().zip(want).zip(["exp", "tanh", "sigmoid", "ln"])
+            {
+                let same =
+                    if want == 0.0 { got.to_bits() == want.to_bits() } else { units(got, f64::from(want)) <= 2.0 };
+                assert!(same, "{name}({x:?}) = {got:?}, not {want:?}");
+            }
+        }
+        for x in [DENORMAL, -DENORMAL] {
+            assert_eq!((exp(x), sigmoid(x), ln(x)), (1.0, 0.5, -inf));
+            assert!(tanh(x) == x || tanh(x) == 0.0, "a denormal is its own tangent, or zero");
+            assert_eq!(tanh(x).is_sign_negative(), x.is_sign_negative());
+        }
+    }
+}

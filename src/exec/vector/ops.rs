@@ -1,0 +1,219 @@
+//! The ops of float32 that are computed here, by their names, each as functions of slices.
+
+use super::functions::{exp, ln, sigmoid, tanh};
+use super::power::Power;
+use super::walk::{One, Two, map, mapped, zip, zipped};
+
+/// A function of one number.
+pub struct Unary {
+    /// Overwrites each number.
+    pub over: fn(&mut [f32]),
+    /// Leaves the numbers.
+    pub made: fn(&[f32]) -> Vec<f32>,
+}
+
+/// A function of two numbers, of which the second are repeated until there are as many as of the first.
+pub struct Pairs {
+    /// Overwrites the first.
+    pub over: fn(&mut [f32], &[f32]),
+    /// Leaves both.
+    pub made: fn(&[f32], &[f32]) -> Vec<f32>,
+}
+
+/// An op with two inputs.
+pub struct Binary {
+    /// Of the first input and the second.
+    pub straight: Pairs,
+    /// The same, given the second input and the first.
+    pub swapped: Pairs,
+    /// Whether inputs of different shapes are broadcast; if not, such inputs are an error.
+    pub broadcasts: bool,
+}
+
+macro_rules! functions {
+    ($class:ident, $work:literal, $($name:ident = |$($x:ident),*| $body:expr;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            pub(super) struct $name;
+
+            impl $class for $name {
+                const WORK: usize = $work;
+
+                #[inline(always)]
+                fn of(self, $($x: f32),*) -> f32 {
+                    $body
+                }
+            }
+        )*
+    };
+}
+
+functions! { One, 8,
+    Exponential = |x| exp(x);
+    Logarithm = |x| ln(x);
+    Logistic = |x| sigmoid(x);
+    Tangent = |x| tanh(x);
+}
+
+functions! { One, 1,
+    Abs = |x| x.abs();
+    Negative = |x| -x;
+    Reciprocal = |x| 1.0 / x;
+    // A comparison that lets NaN stay NaN.
+    Rectified = |x| if x < 0.0 { 0.0 } else { x };
+    Root = |x| x.sqrt();
+    RootBelow = |x| 1.0 / x.sqrt();
+    Square = |x| x * x;
+    // As the power that it is: infinity for minus infinity, and zero for either zero.
+    RootAsPower = |x| if x == f32::NEG_INFINITY { f32::INFINITY } else { (x + 0.0).sqrt() };
+    Cube = |x| x * x * x;
+    Itself = |x| x;
+}
+
+functions! { Two, 1,
+    Add = |x, y| x + y;
+    Divide = |x, y| x / y;
+    // NaN on either side gives NaN.
+    Maximum = |x, y| if x > y || x.is_nan() { x } else { y };
+    Minimum = |x, y| if x < y || x.is_nan() { x } else { y };
+    Multiply = |x, y| x * y;
+    // A factor, not a choice: infinity times zero is NaN.
+    RectifiedGradient = |dy, x| dy * if x > 0.0 { 1.0 } else { 0.0 };
+    SigmoidGradient = |y, dy| dy * y * (1.0 - y);
+    SquaredDifference = |x, y| (x - y) * (x - y);
+    Subtract = |x, y| x - y;
+    TangentGradient = |y, dy| dy * (1.0 - y * y);
+}
+
+/// The function with its arguments in the other order.
+#[derive(Clone, Copy)]
+struct Swapped<F>(F);
+
+impl<F: Two> Two for Swapped<F> {
+    #[inline(always)]
+    fn of(self, y: f32, x: f32) -> f32 {
+        self.0.of(x, y)
+    }
+}
+
+/// `unary!(F)`: the functions of slices for a function of a number.
+macro_rules! unary {
+    ($f:expr) => {
+        Unary { over: |xs| map(xs, $f), made: |xs| mapped(xs, $f) }
+    };
+}
+
+macro_rules! pairs {
+    ($f:expr) => {
+        Pairs { over: |xs, ys| zip(xs, ys, $f), made: |xs, ys| zipped(xs, ys, $f) }
+    };
+}
+
+/// The op with this name and one input, if it is computed here.
+pub fn unary(op: &str) -> Option<Unary> {
+    Some(match op {
+        "Abs" => unary!(Abs),
+        "Exp" => unary!(Exponential),
+        "Log" => unary!(Logarithm),
+        "Neg" => unary!(Negative),
+        "Reciprocal" | "Inv" => unary!(Reciprocal),
+        "Relu" => unary!(Rectified),
+        "Rsqrt" => unary!(RootBelow),
+        "Sigmoid" => unary!(Logistic),
+        "Sqrt" => unary!(Root),
+        "Square" => unary!(Square),
+        "Tanh" => unary!(Tangent),
+        _ => return None,
+    })
+}
+
+/// The op with this name and two inputs, if it is computed here.
+pub fn binary(op: &str) -> Option<Binary> {
+    let broadcasts = !op.ends_with("Grad");
+    macro_rules! binary {
+        ($f:expr) => {
+            Binary { straight: pairs!($f), swapped: pairs!(Swapped($f)), broadcasts }
+        };
+        // Whose arguments may change places.
+        ($f:expr, either) => {
+            Binary { straight: pairs!($f), swapped: pairs!($f), broadcasts }
+        };
+    }
+    Some(match op {
+        "Add" | "AddV2" => binary!(Add, either),
+        "Maximum" => binary!(Maximum),
+        "Minimum" => binary!(Minimum),
+        "Mul" => binary!(Multiply, either),
+        "Pow" => binary!(Power),
+        "RealDiv" => binary!(Divide),
+        "ReluGrad" => binary!(RectifiedGradient),
+        "SigmoidGrad" => binary!(SigmoidGradient),
+        "SquaredDifference" => binary!(SquaredDifference, either),
+        "Sub" => binary!(Subtract),
+        "TanhGrad" => binary!(TangentGradient),
+        _ => return None,
+    })
+}
+
+/// The power of each number to one exponent, for those that models use most: they take no logarithm. Within 1.5 units
+/// in the last place.
+pub fn power_to(exponent: f32) -> Option<Unary> {
+    Some(match exponent {
+        -1.0 => unary!(Reciprocal),
+        0.5 => unary!(RootAsPower),
+        1.0 => unary!(Itself),
+        2.0 => unary!(Square),
+        3.0 => unary!(Cube),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::units;
+    use super::*;
+
+    #[test]
+    fn powers_to_one_exponent_are_those_of_c() {
+        let special = [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE];
+        let usual = (-3000..3000).map(|i| i as f32 / 7.3);
+        for exponent in [-1.0, 0.5, 1.0, 2.0, 3.0] {
+            let op = power_to(exponent).unwrap();
+            let xs: Vec<f32> = special.into_iter().chain(usual.clone()).collect();
+            for (x, got) in xs.iter().zip((op.made)(&xs)) {
+                let want = f64::from(*x).powf(f64::from(exponent));
+                assert!(units(got, want) <= 1.5, "{x:?}^{exponent} = {got:?}, not {want:?}");
+                let same_zero = want != 0.0 || got.is_sign_negative() == want.is_sign_negative();
+                assert!(same_zero, "{x:?}^{exponent} = {got:?}, not {want:?}");
+            }
+        }
+        assert!(power_to(2.5).is_none());
+    }
+
+    #[test]
+    fn swapped_is_the_same_function_of_the_other_order() {
+        let (xs, ys) = ([1.5f32, -2.0, 0.0, f32::NAN], [4.0f32, 0.5, -1.0, 2.0]);
+        for name in [
+            "Add",
+            "Maximum",
+            "Minimum",
+            "Mul",
+            "Pow",
+            "RealDiv",
+            "ReluGrad",
+            "SigmoidGrad",
+            "SquaredDifference",
+            "Sub",
+            "TanhGrad",
+        ] {
+            let op = binary(name).unwrap();
+            let bits = |xs: Vec<f32>| xs.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let straight = bits((op.straight.made)(&xs, &ys));
+            assert_eq!(straight, bits((op.swapped.made)(&ys, &xs)), "{name}");
+            let (mut left, mut right) = (xs, ys);
+            (op.straight.over)(&mut left, &ys);
+            (op.swapped.over)(&mut right, &xs);
+            assert_eq!([bits(left.to_vec()), bits(right.to_vec())], [straight.clone(), straight], "{name}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Functions of one and of two numbers over many of them, in place or into a new vector; side by side on several threads if
+//! there are enough for that.
+
+#![allow(unsafe_code, reason = "a vector is filled before it is initialised")]
+
+use super::target::{Work, widest};
+use crate::exec::lots::{in_lots, threads};
+
+/// A function of one number. To be inlined always.
+pub trait One: Copy + Send + Sync {
+    /// How much longer it takes than an addition.
+    const WORK: usize = 1;
+
+    fn of(self, x: f32) -> f32;
+}
+
+/// A function of two numbers. To be inlined always.
+pub trait Two: Copy + Send + Sync {
+    /// How much longer it takes than an addition.
+    const WORK: usize = 1;
+
+    fn of(self, x: f32, y: f32) -> f32;
+}
+
+/// Fewest elements for which it pays to wake another thread, if each takes an addition.
+const FEWEST: usize = 1 << 18;
+/// Most elements of a lot: together with the others of its round, about a millisecond between two looks.
+const MOST: usize = 1 << 18;
+/// Lots per thread, so that none waits long for the others.
+const LOTS: usize = 4;
+/// Elements that are copied and computed on while a processor's nearest memory holds them.
+const NEAR: usize = 1 << 11;
+
+/// How a walk is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// The parts, but for the last, are multiples of this.
+    period: usize,
+    /// How much longer an element takes than an addition.
+    work: usize,
+}
+
+impl Cut {
+    /// How many of `len` elements make a lot.
+    fn lot(self, len: usize) -> usize {
+        let fewest = FEWEST / self.work;
+        let lot = len.div_ceil(threads() * LOTS).clamp(fewest / 2, MOST);
+        if len < fewest { len.max(1) } else { lot.next_multiple_of(self.period) }
+    }
+}
+
+/// Calls `act` with the place of the first element of each part of `xs`, and that part.
+fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
+    let lot = cut.lot(xs.len());
+    in_lots(xs.chunks_mut(lot).enumerate(), |(i, part)| act(i * lot, part));
+}
+
+/// As [`in_place`], on a copy.
+fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+    let lot = cut.lot(xs.len());
+    let near = NEAR.next_multiple_of(cut.period);
+    let mut copy = Vec::with_capacity(xs.len());
+    let places = copy.spare_capacity_mut()[..xs.len()].chunks_mut(lot);
+    in_lots(places.zip(xs.chunks(lot)).enumerate(), |(i, (places, xs))| {
+        for (j, (places, xs)) in places.chunks_mut(near).zip(xs.chunks(near)).enumerate() {
+            act(i * lot + j * near, places.write_copy_of_slice(xs));
+        }
+    });
+    // SAFETY: the lots are all of the vector's places, and each was written before `in_lots` returned.
+    unsafe { copy.set_len(xs.len()) };
+    copy
+}
+
+struct Map<'a, F> {
+    xs: &'a mut [f32],
+    f: F,
+}
+
+impl<F: One> Work for Map<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        for x in self.xs {
+            *x = self.f.of(*x);
+        }
+    }
+}
+
+/// Overwrites each number with the function of it.
+pub fn map<F: One>(xs: &mut [f32], f: F) {
+    in_place(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }));
+}
+
+/// The function of each number.
+pub fn mapped<F: One>(xs: &[f32], f: F) -> Vec<f32> {
+    on_copy(xs, Cut { period: 1, work: F::WORK }, |_, xs| widest(Map { xs, f }))
+}
+
+/// `ys` are as many as `xs`, or one, or as many as a part of them that is repeated.
+struct Zip<'a, F> {
+    xs: &'a mut [f32],
+    ys: &'a [f32],
+    f: F,
+}
+
+impl<F: Two> Work for Zip<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        if let &[y] = self.ys {
+            for x in self.xs {
+                *x = self.f.of(*x, y);
+            }
+            return;
+        }
+        for xs in self.xs.chunks_mut(self.ys.len()) {
+            for (x, &y) in xs.iter_mut().zip(self.ys) {
+                *x = self.f.of(*x, y);
+            }
+        }
+    }
+}
+
+/// Overwrites each `x` with the function of it and its `y`. The `ys` are repeated until there are as many.
+///
+/// # Panics
+/// If there are no `ys`.
+pub fn zip<F: Two>(xs: &mut [f32], ys: &[f32], f: F) {
+    let period = period(xs, ys);
+    in_place(xs, Cut { period, work: F::WORK }, |from, xs| {
+        widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f })
+    });
+}
+
+/// The function of each `x` and its `y`; as [`zip`].
+///
+/// # Panics
+/// If there are no `ys`.
+pub fn zipped<F: Two>(xs: &[f32], ys: &[f32], f: F) -> Vec<f32> {
+    let period = period(xs, ys);
+    on_copy(xs, Cut { period, work: F::WORK }, |from, xs| widest(Zip { ys: beside(ys, period, from, xs.len()), xs, f }))
+}
+
+/// Where a walk may be cut: where the `ys` begin anew, or anywhere.
+fn period(xs: &[f32], ys: &[f32]) -> usize {
+    if xs.len() == ys.len() { 1 } else { ys.len() }
+}
+
+/// The `ys` that belong to `count` numbers from a place on: as many, or all that are repeated.
+#[inline]
+fn beside(ys: &[f32], period: usize, from: usize, count: usize) -> &[f32] {
+    if period == 1 && ys.len() > 1 { &ys[from..from + count] } else { ys }
+}
+
+/// Overwrites each number with the sum of it and those in its place in `others`, added in their order.
+pub fn sum_over(xs: &mut [f32], others: &[&[f32]]) {
+    in_place(xs, Cut { period: 1, work: others.len().max(1) }, |from, xs| {
+        for (i, xs) in xs.chunks_mut(NEAR).enumerate() {
+            add_all(xs, others, from + i * NEAR);
+        }
+    });
+}
+
+/// The sums of numbers in the same place, added in their order.
+pub fn sums(xs: &[f32], others: &[&[f32]]) -> Vec<f32> {
+    on_copy(xs, Cut { period: 1, work: others.len().max(1) }, |from, xs| add_all(xs, others, from))
+}
+
+fn add_all(xs: &mut [f32], others: &[&[f32]], from: usize) {
+    for other in others {
+        widest(Zip { ys: &other[from..from + xs.len()], xs, f: super::ops::Add });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Difference;
+
+    impl Two for Difference {
+        #[inline(always)]
+        fn of(self, x: f32, y: f32) -> f32 {
+            x - y
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Half;
+
+    impl One for Half {
+        #[inline(always)]
+        fn of(self, x: f32) -> f32 {
+            0.5 * x
+        }
+    }
+
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i + seed) * 7919 % 1009) as f32).collect()
+    }
+
+    #[test]
+    fn every_number_meets_its_own_whatever_the_sizes() {
+        let check = |count: usize, period: usize| {
+            let (xs, ys) = (numbers(count, 1), numbers(period, 5));
+            let want: Vec<f32> = xs.iter().zip(ys.iter().cycle()).map(|(x, y)| x - y).collect();
+            let mut over = xs.clone();
+            zip(&mut over, &ys, Difference);
+            assert!(over == want && zipped(&xs, &ys, Difference) == want, "{count} with {period}");
+        };
+        for count in [1, 2, 15, 16, 17, NEAR - 1, NEAR + 1, FEWEST - 1, FEWEST, FEWEST + 3, 2 * MOST + 5] {
+            check(count, count);
+            check(count, 1);
+        }
+        for (period, times) in [(3, 5), (7, 20_000), (32, 4_096), (1000, 100), (NEAR + 1, 70), (FEWEST + 1, 9)] {
+            check(period * times, period);
+        }
+    }
+
+    #[test]
+    fn maps_and_sums_reach_every_number() {
+        for count in [0, 1, 33, NEAR, FEWEST + 1, MOST + 77] {
+            let (xs, ys, zs) = (numbers(count, 0), numbers(count, 3), numbers(count, 9));
+            let mut over = xs.clone();
+            map(&mut over, Half);
+            let half: Vec<f32> = xs.iter().map(|x| 0.5 * x).collect();
+            assert!(over == half && mapped(&xs, Half) == half, "{count}");
+            let want: Vec<f32> = xs.iter().zip(&ys).zip(&zs).map(|((x, y), z)| x + y + z).collect();
+            let mut over = xs.clone();
+            sum_over(&mut over, &[&ys, &zs]);
+            assert!(over == want && sums(&xs, &[&ys, &zs]) == want, "{count}");
+        }
+    }
+}
