@@ -4,12 +4,19 @@
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
 mod functions;
+mod layout;
 mod ops;
+mod pool;
 mod power;
+mod softmax;
 mod target;
 mod walk;
 
+pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
+pub use pool::{Axis, Pool};
+pub use softmax::{log_softmax, softmax, sparse_cross_entropy};
+pub use target::{Work, widest};
 pub use walk::{sum_over, sums};
 
 #[cfg(test)]

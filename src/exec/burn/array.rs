@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use burn_backend::{BoolDType, FloatDType, Slice, TensorMetadata};
+use burn_backend::{BoolDType, FloatDType, Slice, TensorData, TensorMetadata};
 
-use super::blocks;
 use super::memory::{Backing, Order, burn_type, held, upload};
+use super::{SMALL, blocks};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::call::owned;
 use crate::failure::{Code, Failure, Result};
@@ -112,10 +112,17 @@ impl<B: Backing> Array<B> {
         if B::REMOTE || B::order(&self.raw) == Order::Whole {
             return Ok(self);
         }
+        let elements: usize = self.shape.dims().iter().product();
+        if B::IN_PLACE && self.dtype == DType::F32 && elements > SMALL {
+            budget::admit(elements * size_of::<f32>())?;
+            if let Some(elements) = B::laid_out(&self.raw) {
+                let raw = B::float_from_data(TensorData::new(elements, held(&self.shape)), &self.raw.device());
+                return Ok(Array { raw, ..self });
+            }
+        }
         if self.dtype.is_float() && blocks::is_large::<B>(&self.shape) {
             return blocks::laid_out(self);
         }
-        let elements: usize = self.shape.dims().iter().product();
         budget::admit(elements * self.dtype.size().unwrap_or(0))?;
         Ok(self)
     }

@@ -27,8 +27,11 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         "MaxPool" => pool::max_pool,
         "AvgPool" => pool::avg_pool,
         "AvgPoolGrad" => pool::avg_pool_grad,
-        // If the channels come first, the host would reorder each tensor.
-        "MaxPoolGrad" if B::REMOTE || node.attrs.str("data_format")? == "NCHW" => pool::max_pool_grad,
+        "MaxPoolGrad"
+            if B::REMOTE || B::IN_PLACE && node.inputs[0] == DType::F32 || node.attrs.str("data_format")? == "NCHW" =>
+        {
+            pool::max_pool_grad
+        }
         _ => return Ok(None),
     };
     let Some(window) = Window::read(node.attrs)? else { return Ok(None) };
@@ -40,7 +43,7 @@ pub(super) type Sides = [(usize, usize); 2];
 
 /// How a window moves over an image, as stated by a node's attributes.
 pub(super) struct Window {
-    channels_first: bool,
+    pub(super) channels_first: bool,
     /// Height and width of a pool's window; a convolution's are its filter's.
     pub(super) size: [usize; 2],
     pub(super) stride: [usize; 2],

@@ -4,12 +4,16 @@
 //! An input is read wherever it lies, shared or not; one that nobody else holds is written over if it has the answer's
 //! shape. What does not fit is declined: the backend's own kernel of the op takes it, or the host's.
 
+use std::sync::Arc;
+
 use burn_backend::TensorData;
 use smallvec::smallvec;
 
+use super::array::{Array, taken};
 use super::memory::{Backing, held};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
+use crate::exec::turn;
 use crate::exec::vector::{self, Binary, Pairs, Unary};
 use crate::failure::Result;
 use crate::memory as budget;
@@ -23,12 +27,31 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
     if !B::IN_PLACE || node.inputs.is_empty() || node.inputs.iter().any(|&dtype| dtype != DType::F32) {
         return Ok(None);
     }
-    Ok(match node.op {
+    let direct: Option<Direct> = match node.op {
         "AddN" => Some(Box::new(add_n)),
+        "Softmax" => Some(rows(vector::softmax)),
+        "LogSoftmax" => Some(rows(vector::log_softmax)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
         op => vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary)),
-    })
+    };
+    let Some(mut direct) = direct else { return Ok(None) };
+    Ok(Some(Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))))
+}
+
+/// The value with its elements in order. Views that repeat elements stay as they are.
+fn in_order(value: Value) -> Result<Value> {
+    match value {
+        Value::Device(DeviceTensor { dtype, shape, memory }) if matches!(memory.as_ref(), Some(Memory::Flex(raw)) if !raw.is_contiguous()) =>
+        {
+            let (memory, home) = taken(memory)?;
+            match memory {
+                Memory::Flex(raw) => Ok(Array::<burn_flex::Flex> { raw, dtype, shape, home }.in_order()?.value()),
+                memory => Ok(Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Some(memory)) })),
+            }
+        }
+        value => Ok(value),
+    }
 }
 
 fn unary(op: Unary) -> Direct {
@@ -110,6 +133,23 @@ fn power(any: Binary) -> Direct {
     })
 }
 
+/// A function of each row of the last dimension, given all of them and the length of one.
+fn rows(function: fn(&mut [f32], usize)) -> Direct {
+    Box::new(move |mut inputs| {
+        let Some(&classes) = inputs[0].shape().dims().last().filter(|&&classes| classes > 0) else {
+            return Ok(EngineOutcome::Declined(inputs));
+        };
+        if over(&mut inputs[0], |xs| function(xs, classes)) {
+            return Ok(EngineOutcome::Done(inputs));
+        }
+        let Some(xs) = floats(&inputs[0]) else { return Ok(EngineOutcome::Declined(inputs)) };
+        budget::admit(size_of_val(xs))?;
+        let mut copy = turn::copied(xs);
+        function(&mut copy, classes);
+        done(inputs[0].shape(), copy)
+    })
+}
+
 fn add_n(mut inputs: Values) -> Result<EngineOutcome> {
     let same = inputs.iter().all(|input| input.shape() == inputs[0].shape());
     if !same || inputs.iter().any(|input| floats(input).is_none()) {
@@ -148,7 +188,7 @@ pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
     }
     match value {
         Value::Device(tensor) => {
-            let memory = std::sync::Arc::get_mut(&mut tensor.memory).and_then(Option::as_mut);
+            let memory = Arc::get_mut(&mut tensor.memory).and_then(Option::as_mut);
             match memory {
                 Some(Memory::Flex(raw)) if raw.dtype() == burn_backend::DType::F32 => {
                     raw.try_storage_mut::<f32>().map(write).is_some()
@@ -174,11 +214,11 @@ pub(super) fn over(value: &mut Value, write: impl FnOnce(&mut [f32])) -> bool {
 /// A new value.
 pub(super) fn made(shape: &Shape, elements: Vec<f32>) -> Value {
     let raw = burn_flex::FlexTensor::from_data(TensorData::new(elements, held(shape)));
-    let memory = std::sync::Arc::new(Some(Memory::Flex(raw)));
+    let memory = Arc::new(Some(Memory::Flex(raw)));
     Value::Device(DeviceTensor { dtype: DType::F32, shape: shape.clone(), memory })
 }
 
-fn done(shape: &Shape, elements: Vec<f32>) -> Result<EngineOutcome> {
+pub(super) fn done(shape: &Shape, elements: Vec<f32>) -> Result<EngineOutcome> {
     Ok(EngineOutcome::Done(smallvec![made(shape, elements)]))
 }
 
@@ -202,6 +242,24 @@ mod tests {
         check(&[1, 3], &[1, 3], true);
         check(&[4, 2, 3], &[2, 3], true);
         check(&[4, 2, 3], &[4, 1, 3], false);
+    }
+
+    #[test]
+    fn a_view_is_put_in_order_and_one_that_repeats_is_declined() {
+        let (rows, columns) = (50, 40);
+        let numbers: Vec<f32> = (0..rows * columns).map(|i| i as f32 - 700.5).collect();
+        let whole = burn_flex::FlexTensor::from_data(TensorData::new(numbers.clone(), [rows, columns]));
+        let value = |raw: burn_flex::FlexTensor, dims: [usize; 2]| {
+            let memory = Arc::new(Some(Memory::Flex(raw)));
+            Value::Device(DeviceTensor { dtype: DType::F32, shape: dims.into(), memory })
+        };
+        let turned = in_order(value(whole.transpose(0, 1), [columns, rows])).unwrap();
+        let want: Vec<f32> = (0..numbers.len()).map(|i| numbers[i % rows * columns + i / rows]).collect();
+        assert_eq!((floats(&turned), turned.shape().dims()), (Some(&want[..]), &[columns, rows][..]));
+        let row = burn_flex::FlexTensor::from_data(TensorData::new(numbers[..columns].to_vec(), [1, columns]));
+        let repeated =
+            <burn_flex::Flex as burn_backend::ops::FloatTensorOps<_>>::float_expand(row, [rows, columns].into());
+        assert!(floats(&in_order(value(repeated, [rows, columns])).unwrap()).is_none());
     }
 
     #[test]

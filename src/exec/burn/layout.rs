@@ -1,11 +1,14 @@
 //! Ops that move elements or only read shapes. The former take an engine's tensors only; tensors on the host are moved
 //! there.
 
+use burn_backend::{TensorData, TensorMetadata};
+
 use super::Body;
-use super::array::{Array, Part, done, host_scalar};
-use super::memory::Backing;
+use super::array::{Array, Home, Part, done, host_scalar};
+use super::memory::{Backing, held};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
+use crate::exec::vector;
 use crate::failure::Result;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -300,6 +303,12 @@ fn tiled<B: Backing>(x: &Array<B>, multiples: &[i64]) -> Option<Result<Vec<Array
     let shape: Shape = sizes.map(|(size, &times)| size.checked_mul(times as usize)).collect::<Option<_>>()?;
     if !shape.is_allowed(x.dtype) {
         return None;
+    }
+    if let Some(from) = B::floats(&x.raw).filter(|_| B::IN_PLACE && x.dtype == DType::F32) {
+        let times: Vec<usize> = multiples.iter().map(|&times| times as usize).collect();
+        let all = vector::tiled(from, x.shape.dims(), &times);
+        let raw = B::float_from_data(TensorData::new(all, held(&shape)), &x.raw.device());
+        return Some(Ok(vec![Array { raw, dtype: x.dtype, shape, home: Home::default() }]));
     }
     let mut repeated = multiples.iter().enumerate().filter(|&(_, &times)| times > 1);
     let tiled = repeated.try_fold(x.clone(), |x, (axis, &times)| Array::concat(vec![x; times as usize], axis));

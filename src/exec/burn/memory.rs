@@ -11,6 +11,7 @@ use super::array::{Array, Home, taken};
 use super::bits::{Comparison, One, Two};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::exec::turn;
+use crate::exec::vector;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, Element, Shape, Tensor, with_number};
@@ -41,6 +42,11 @@ pub(in crate::exec) trait Backing:
     /// The elements, if they lie in this process's memory in order and have this type; and whether others hold them
     /// too, so that they can only be copied.
     fn elements<E: burn_backend::Element + bytemuck::Pod>(_raw: &Self::Raw) -> Option<(&[E], bool)> {
+        None
+    }
+
+    /// A copy in order of the float32 elements that a view shows, if that is done here.
+    fn laid_out(_raw: &Self::Raw) -> Option<Vec<f32>> {
         None
     }
 
@@ -109,6 +115,14 @@ impl Backing for burn_flex::Flex {
         let all = raw.storage::<E>();
         // A part of a larger buffer can only be copied, too.
         Some((all.get(start..end)?, !raw.is_unique() || end - start < all.len()))
+    }
+
+    fn laid_out(raw: &Self::Raw) -> Option<Vec<f32>> {
+        if raw.dtype() != BurnType::F32 {
+            return None;
+        }
+        let layout = raw.layout();
+        vector::laid_out(raw.storage::<f32>(), layout.start_offset(), layout.shape().as_slice(), layout.strides())
     }
 
     fn order(raw: &Self::Raw) -> Order {

@@ -3,9 +3,11 @@
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
 use super::conv::{Padding, Sides, Window, answered, inner, sizes};
+use super::dense;
 use super::elementwise::arrays;
 use super::memory::Backing;
-use crate::exec::engine::{EngineOutcome, Values};
+use crate::exec::engine::{EngineOutcome, Value, Values};
+use crate::exec::vector::{Axis, Pool};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
@@ -28,10 +30,36 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
 
+/// The pool as it is computed on float32 that lies here in order, channels last; and those numbers.
+fn in_place<'a, B: Backing>(
+    window: &Window,
+    padding: Sides,
+    image: &'a Value,
+    answer: &Shape,
+) -> Option<(Pool, &'a [f32])> {
+    let pixels = dense::floats(image).filter(|_| B::IN_PLACE && !window.channels_first)?;
+    let (&[batch, height, width, channels], &[_, rows, columns, _]) = (image.shape().dims(), answer.dims()) else {
+        return None;
+    };
+    let axis = |i: usize, input, output| Axis {
+        input,
+        output,
+        window: window.size[i],
+        stride: window.stride[i],
+        before: padding[i].0,
+    };
+    let pool = Pool { batch, height: axis(0, height, rows), width: axis(1, width, columns), channels };
+    pool.is_paced().then_some((pool, pixels))
+}
+
 pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
+    if let Some((pool, pixels)) = in_place::<B>(window, padding, &inputs[0], &answer) {
+        answer.checked_elements(DType::F32)?;
+        return dense::done(&answer, pool.max(pixels));
+    }
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let (image, padding) = evened(site, window.enter(image), padding)?;
@@ -91,6 +119,17 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
         return Ok(EngineOutcome::Declined(inputs));
     };
     if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    if let Some((pool, pixels)) = in_place::<B>(window, padding, &inputs[0], &answer)
+        && let Some(gradient) = dense::floats(&inputs[2])
+    {
+        let shape = inputs[0].shape();
+        shape.checked_elements(DType::F32)?;
+        return dense::done(shape, pool.max_gradient(pixels, gradient));
+    }
+    if !B::REMOTE && !window.channels_first {
+        // burn would reorder each tensor, the host does not.
         return Ok(EngineOutcome::Declined(inputs));
     }
     let [image, _, gradient] = arrays(site, inputs)?;

@@ -8,37 +8,50 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, take};
 use super::super::real::{exp, ln, widened, with_real};
 use super::super::{HostKernel, KernelNode, Outputs};
 use crate::exec::turn::{copied, paced};
+use crate::exec::vector;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Float, Shape, Tensor, with_float};
+use crate::tensor::{DType, Float, Shape, Tensor, with_float};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
         // Half floats are rounded once here, and at every step in the other ops, as in TensorFlow.
-        "Softmax" => with_real!(dtype?, T => rows(softmax::<T>)).map(|kernel| widened(node, kernel)),
-        "LogSoftmax" => with_float!(dtype?, T => rows(log_softmax::<T>)),
+        "Softmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::softmax)),
+        "Softmax" => with_real!(dtype?, T => rows(each(softmax::<T>))).map(|kernel| widened(node, kernel)),
+        "LogSoftmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::log_softmax)),
+        "LogSoftmax" => with_float!(dtype?, T => rows(each(log_softmax::<T>))),
         "SoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
             Box::new(|inputs| take(inputs).and_then(cross_entropy::<T>)) as HostKernel
         }),
+        "SparseSoftmaxCrossEntropyWithLogits" if dtype.as_ref() == Ok(&DType::F32) => {
+            let kernel: HostKernel =
+                Box::new(|inputs| sparse_cross_entropy(take(inputs)?, vector::sparse_cross_entropy));
+            Some(kernel)
+        }
         "SparseSoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
-            Box::new(|inputs| take(inputs).and_then(sparse_cross_entropy::<T>)) as HostKernel
+            Box::new(|inputs| sparse_cross_entropy(take(inputs)?, sparse_losses::<T>)) as HostKernel
         }),
         _ => return Ok(None),
     };
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-/// A kernel that changes every row (along the last dimension) independently.
-fn rows<T: Float>(f: fn(&mut [T])) -> HostKernel {
+/// A kernel that changes every row (along the last dimension) independently; `f` is given all rows and the length of one.
+fn rows<T: Float>(f: impl Fn(&mut [T], usize) + Send + 'static) -> HostKernel {
     call(move |[mut logits]: [Tensor; 1]| {
         let Some(&classes) = logits.dims().last() else {
             return Err(Failure::invalid(format!("logits must have >= 1 dimension, got {}", logits.shape())));
         };
         if classes > 0 {
-            paced(logits.slice_mut::<T>()?.chunks_exact_mut(classes), 8 * classes).for_each(f);
+            f(logits.slice_mut::<T>()?, classes);
         }
         Ok(logits)
     })
+}
+
+/// A function of all rows, from one of a row.
+fn each<T: Float>(f: fn(&mut [T])) -> impl Fn(&mut [T], usize) {
+    move |all, classes| paced(all.chunks_exact_mut(classes), 8 * classes).for_each(f)
 }
 
 /// Subtracts the row's maximum from it.
@@ -116,7 +129,11 @@ fn rows_of<T: Float>(tensor: &Tensor, shape: &Shape) -> Result<Vec<T>> {
     Ok((0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c)).collect())
 }
 
-fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<Outputs> {
+/// `losses` is given the rows, the length of one, and a label and a place for the loss of each; it leaves the gradient.
+fn sparse_cross_entropy<T: Float>(
+    [mut logits, labels]: [Tensor; 2],
+    losses: fn(&mut [T], usize, &[i64], &mut [T]),
+) -> Result<Outputs> {
     let &[batch, classes] = logits.dims() else {
         return Err(Failure::invalid(format!("logits must be 2-D, but got shape {}", logits.shape())));
     };
@@ -143,8 +160,13 @@ fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<O
         )));
     }
     let mut loss = vec![T::ZERO; batch];
-    let rows = logits.slice_mut::<T>()?.chunks_exact_mut(classes).zip(labels).zip(&mut loss);
-    for ((row, label), loss) in paced(rows, 16 * classes) {
+    losses(logits.slice_mut::<T>()?, classes, &labels, &mut loss);
+    Ok(smallvec![Tensor::from_vec([batch], loss), logits])
+}
+
+fn sparse_losses<T: Float>(all: &mut [T], classes: usize, labels: &[i64], losses: &mut [T]) {
+    let rows = all.chunks_exact_mut(classes).zip(labels).zip(losses);
+    for ((row, &label), loss) in paced(rows, 16 * classes) {
         shift(row);
         let total = sum(row.iter().map(|&x| exp(x)));
         let label = label as usize;
@@ -152,7 +174,6 @@ fn sparse_cross_entropy<T: Float>([mut logits, labels]: [Tensor; 2]) -> Result<O
         row.iter_mut().for_each(|x| *x = exp(*x) / total);
         row[label] = row[label] - T::ONE;
     }
-    Ok(smallvec![Tensor::from_vec([batch], loss), logits])
 }
 
 /// Labels shown in the message about a bad one.

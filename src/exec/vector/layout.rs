@@ -1,0 +1,256 @@
+//! Elements put in order, and repeated.
+
+use crate::exec::lots::{in_lots, lot};
+use crate::exec::turn::{BLOCK, Pace};
+
+/// Rows and columns that are turned at a time: as many neighbours as share a line of a processor's memory.
+const TILE: usize = 16;
+
+/// Most elements of a lot.
+const MOST: usize = 4 * BLOCK;
+
+/// One dimension of a view: its size, and how far its neighbours lie apart.
+type Dim = (usize, usize);
+
+/// A copy in order of the elements that a view shows, outermost dimension first; `None` if the view is none that is copied
+/// here: neither its last dimension nor any other has its neighbours side by side, or some show one element many times.
+pub fn laid_out(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) -> Option<Vec<f32>> {
+    let dims = merged(shape, strides)?;
+    let count: usize = shape.iter().product();
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let last_seen = dims.iter().map(|&(size, stride)| (size - 1) * stride).sum::<usize>();
+    let seen = from.get(start..=start + last_seen)?;
+    let near = dims.iter().position(|&(_, stride)| stride == 1)?;
+    // The first lots would be too long, and cannot be shorter.
+    if near == 0 && TILE * (count / dims[0].0) > MOST {
+        return None;
+    }
+    let mut to = vec![0f32; count];
+    in_parts(seen, &dims, near, &mut to);
+    Some(to)
+}
+
+/// As [`copy`], in lots.
+fn in_parts(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
+    let (size, stride) = dims[0];
+    let row = to.len() / size;
+    if near > 0 && row > BLOCK {
+        for (i, to) in to.chunks_mut(row).enumerate() {
+            in_parts(&from[i * stride..], &dims[1..], near - 1, to);
+        }
+        return;
+    }
+    let rows = lot(2 * row).next_multiple_of(if near == 0 { TILE } else { 1 });
+    in_lots(to.chunks_mut(rows * row).enumerate(), |(i, to)| {
+        let mut own = dims.to_vec();
+        own[0].0 = to.len() / row;
+        copy(&from[i * rows * stride..], &own, near, to);
+    });
+}
+
+/// The dimensions of more than one element, those that follow each other without a gap as one.
+fn merged(shape: &[usize], strides: &[isize]) -> Option<Vec<Dim>> {
+    let mut dims: Vec<Dim> = Vec::new();
+    for (&size, &stride) in shape.iter().zip(strides).filter(|(size, _)| **size != 1) {
+        let stride = usize::try_from(stride).ok().filter(|&stride| stride > 0)?;
+        match dims.last_mut() {
+            Some(outer) if outer.1 == size * stride => *outer = (outer.0 * size, stride),
+            _ => dims.push((size, stride)),
+        }
+    }
+    if dims.is_empty() {
+        dims.push((1, 1));
+    }
+    Some(dims)
+}
+
+/// Copies what the dimensions show into `to`; along dimension `near` the elements lie side by side.
+fn copy(from: &[f32], dims: &[Dim], near: usize, to: &mut [f32]) {
+    let last = dims.len() - 1;
+    let step: usize = dims[near + 1..].iter().map(|dim| dim.0).product();
+    // All dimensions but the last and that one, with how far they move in the answer.
+    let mut outer: Vec<(usize, usize, usize)> = Vec::new();
+    let mut apart = 1;
+    for (i, &(size, stride)) in dims.iter().enumerate().rev() {
+        if i != last && i != near {
+            outer.push((size, stride, apart));
+        }
+        apart *= size;
+    }
+    let mut index = vec![0usize; outer.len()];
+    let (mut source, mut target) = (0, 0);
+    loop {
+        if near == last {
+            to[target..target + dims[last].0].copy_from_slice(&from[source..source + dims[last].0]);
+        } else {
+            turn(&from[source..], dims[last].1, &mut to[target..], step, [dims[near].0, dims[last].0]);
+        }
+        let mut axis = 0;
+        loop {
+            let Some(&(size, stride, apart)) = outer.get(axis) else { return };
+            index[axis] += 1;
+            if index[axis] < size {
+                (source, target) = (source + stride, target + apart);
+                break;
+            }
+            (source, target) = (source - (size - 1) * stride, target - (size - 1) * apart);
+            index[axis] = 0;
+            axis += 1;
+        }
+    }
+}
+
+/// Writes the columns of `from`, which begin `stride` apart, to the rows of `to`, which begin `step` apart.
+fn turn(from: &[f32], stride: usize, to: &mut [f32], step: usize, [rows, columns]: [usize; 2]) {
+    for column in (0..columns).step_by(TILE) {
+        let wide = TILE.min(columns - column);
+        for row in (0..rows).step_by(TILE) {
+            let high = TILE.min(rows - row);
+            if (wide, high) == (TILE, TILE) {
+                whole(&from[column * stride + row..], stride, &mut to[row * step + column..], step);
+                continue;
+            }
+            let mut tile = [[0f32; TILE]; TILE];
+            for (j, tile) in tile.iter_mut().enumerate().take(wide) {
+                let at = (column + j) * stride + row;
+                tile[..high].copy_from_slice(&from[at..at + high]);
+            }
+            for i in 0..high {
+                let at = (row + i) * step + column;
+                for (to, tile) in to[at..at + wide].iter_mut().zip(&tile) {
+                    *to = tile[i];
+                }
+            }
+        }
+    }
+}
+
+/// As [`turn`], for a whole tile: with sizes that the compiler knows.
+fn whole(from: &[f32], stride: usize, to: &mut [f32], step: usize) {
+    let column = |j: usize| *from[j * stride..].first_chunk::<TILE>().expect("the tile is whole");
+    let tile: [[f32; TILE]; TILE] = std::array::from_fn(column);
+    for i in 0..TILE {
+        let row = to[i * step..].first_chunk_mut::<TILE>().expect("the tile is whole");
+        *row = std::array::from_fn(|j| tile[j][i]);
+    }
+}
+
+/// The elements of a tensor of these dimensions, repeated along each of them.
+pub fn tiled(from: &[f32], dims: &[usize], times: &[usize]) -> Vec<f32> {
+    let repeated: usize = times.iter().product();
+    let mut to = Vec::with_capacity(from.len() * repeated);
+    if repeated > 0 && !from.is_empty() {
+        repeat(from, dims, times, &mut to, &mut Pace::new());
+    }
+    to
+}
+
+fn repeat(from: &[f32], dims: &[usize], times: &[usize], to: &mut Vec<f32>, pace: &mut Pace) {
+    let start = to.len();
+    if times.iter().all(|&times| times == 1) {
+        pace.go(from.len());
+        return to.extend_from_slice(from);
+    }
+    let part = from.len() / dims[0];
+    for part in from.chunks_exact(part) {
+        repeat(part, &dims[1..], &times[1..], to, pace);
+    }
+    let end = start + (to.len() - start) * times[0];
+    if to.len() - start == 1 {
+        return to.resize(end, to[start]);
+    }
+    // Twice as many each time, but no more at a time than a processor's memory holds.
+    while to.len() < end {
+        let count = (to.len() - start).min(end - to.len());
+        pace.go(count);
+        to.extend_from_within(start..start + count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count).map(|i| i as f32).collect()
+    }
+
+    /// Element by element.
+    fn naive(from: &[f32], start: usize, shape: &[usize], strides: &[isize]) -> Vec<f32> {
+        (0..shape.iter().product::<usize>())
+            .map(|mut place| {
+                let mut at = start as isize;
+                for (&size, &stride) in shape.iter().zip(strides).rev() {
+                    at += (place % size) as isize * stride;
+                    place /= size;
+                }
+                from[at as usize]
+            })
+            .collect()
+    }
+
+    #[test]
+    fn views_are_laid_out_as_element_by_element() {
+        let permuted = |dims: &[usize], axes: &[usize]| {
+            let all: usize = dims.iter().product();
+            let strides: Vec<isize> =
+                (0..dims.len()).map(|i| dims[i + 1..].iter().product::<usize>() as isize).collect();
+            let (shape, strides): (Vec<_>, Vec<_>) = axes.iter().map(|&axis| (dims[axis], strides[axis])).unzip();
+            let from = numbers(all);
+            let got = laid_out(&from, 0, &shape, &strides).unwrap();
+            assert!(got == naive(&from, 0, &shape, &strides), "{dims:?} by {axes:?}");
+        };
+        for dims in [[3, 4, 5], [17, 33, 16], [1, 7, 40], [40, 1, 3], [130, 70, 90]] {
+            for axes in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+                permuted(&dims, &axes);
+            }
+        }
+        permuted(&[2, 3, 4, 5], &[0, 3, 1, 2]);
+        permuted(&[2, 30, 4, 50], &[0, 2, 1, 3]);
+        permuted(&[2, 3, 4, 5], &[3, 2, 1, 0]);
+        permuted(&[600, 500], &[1, 0]);
+        // Rows that are cut before they are turned.
+        permuted(&[2, 1100, 1000], &[0, 2, 1]);
+        // A part of rows, and a part of columns that are turned.
+        let from = numbers(200);
+        for (start, shape, strides) in [(7, [5, 6], [20, 1]), (7, [6, 5], [1, 20]), (3, [1, 1], [1, 1])] {
+            assert_eq!(laid_out(&from, start, &shape, &strides), Some(naive(&from, start, &shape, &strides)));
+        }
+    }
+
+    #[test]
+    fn other_views_are_left_to_others() {
+        let from = numbers(100);
+        assert_eq!(laid_out(&from, 0, &[5, 4], &[0, 1]), None, "repeated");
+        assert_eq!(laid_out(&from, 9, &[5, 2], &[2, -1]), None, "backwards");
+        assert_eq!(laid_out(&from, 0, &[5, 4], &[20, 2]), None, "every second");
+        assert_eq!(laid_out(&from, 90, &[5, 4], &[4, 1]), None, "beyond the end");
+        assert_eq!(laid_out(&from, 0, &[0, 4], &[4, 1]), Some(vec![]));
+        let long = MOST / TILE + 1;
+        assert_eq!(laid_out(&vec![0.0; 2 * long], 0, &[2, long], &[1, 2]), None, "too long to be turned at once");
+    }
+
+    #[test]
+    fn tiles_are_as_element_by_element() {
+        for (dims, times) in [
+            ([2, 3, 4], [1, 1, 1]),
+            ([2, 3, 4], [2, 1, 3]),
+            ([2, 1, 4], [1, 5, 1]),
+            ([1, 1, 1], [3, 4, 5]),
+            ([2, 3, 1], [1, 1, 33]),
+            ([3, 2, 5], [7, 6, 1]),
+            ([2, 2, 2], [0, 1, 1]),
+        ] {
+            let from = numbers(dims.iter().product());
+            let want: Vec<f32> = (0..dims[0] * times[0])
+                .flat_map(|i| {
+                    (0..dims[1] * times[1]).flat_map(move |j| (0..dims[2] * times[2]).map(move |k| (i, j, k)))
+                })
+                .map(|(i, j, k)| from[(i % dims[0] * dims[1] + j % dims[1]) * dims[2] + k % dims[2]])
+                .collect();
+            assert_eq!(tiled(&from, &dims, &times), want, "{dims:?} {times:?}");
+        }
+    }
+}

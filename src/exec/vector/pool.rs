@@ -1,0 +1,324 @@
+//! The largest number under each window of images, channels last, and the gradient of that.
+//!
+//! NaN is never the largest, as in the host kernels; under a window of nothing else, the answer is minus infinity.
+
+use super::target::{Work, widest};
+use crate::exec::lots::{in_lots, lot};
+use crate::exec::turn::BLOCK;
+
+/// Height or width: windows over numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    pub input: usize,
+    pub output: usize,
+    pub window: usize,
+    pub stride: usize,
+    /// Padding before the first number.
+    pub before: usize,
+}
+
+impl Axis {
+    /// What lies under a window, without the padding.
+    #[inline(always)]
+    fn under(&self, at: usize) -> std::ops::Range<usize> {
+        let start = at * self.stride;
+        let end = (start + self.window).saturating_sub(self.before).min(self.input);
+        start.saturating_sub(self.before).min(end)..end
+    }
+
+    /// The windows that something from `first` on and before `end` may lie under.
+    #[inline(always)]
+    fn over(&self, first: usize, end: usize) -> std::ops::Range<usize> {
+        let from = (first + self.before + 1).saturating_sub(self.window).div_ceil(self.stride);
+        let to = ((end - 1 + self.before) / self.stride + 1).min(self.output);
+        from.min(to)..to
+    }
+
+    /// Most numbers under a window.
+    fn most(&self) -> usize {
+        self.window.min(self.input)
+    }
+}
+
+/// A pool over images of known size.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    pub batch: usize,
+    pub height: Axis,
+    pub width: Axis,
+    pub channels: usize,
+}
+
+impl Pool {
+    /// Whether it is done in blocks that take no longer than a kernel may go on without a look.
+    pub fn is_paced(&self) -> bool {
+        self.row_of_windows().max(self.row_of_pixels()) <= BLOCK
+    }
+
+    /// What a row of the answer takes.
+    fn row_of_windows(&self) -> usize {
+        let down = self.height.most().saturating_mul(self.width.input);
+        let across = self.width.output.saturating_mul(self.width.most());
+        down.saturating_add(across).saturating_mul(self.channels)
+    }
+
+    /// What a row of the gradient takes: all windows that it lies under, each of which is looked through twice.
+    fn row_of_pixels(&self) -> usize {
+        let windows = self.height.window.div_ceil(self.height.stride).min(self.height.output);
+        let area = self.height.most().saturating_mul(self.width.most());
+        windows.saturating_mul(self.width.output).saturating_mul(area).saturating_mul(2 * self.channels)
+    }
+
+    fn pixels(&self) -> usize {
+        self.batch * self.height.input * self.width.input * self.channels
+    }
+
+    fn windows(&self) -> usize {
+        self.batch * self.height.output * self.width.output * self.channels
+    }
+
+    /// The largest number under each window.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as the pool says.
+    pub fn max(&self, pixels: &[f32]) -> Vec<f32> {
+        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
+        let mut answer = vec![f32::NEG_INFINITY; self.windows()];
+        let row = self.width.output * self.channels;
+        if answer.is_empty() || pixels.is_empty() {
+            return answer;
+        }
+        let rows = lot(self.row_of_windows());
+        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+            widest(Max { pool: *self, pixels, answer, first: i * rows });
+        });
+        answer
+    }
+
+    /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as the pool says.
+    pub fn max_gradient(&self, pixels: &[f32], gradient: &[f32]) -> Vec<f32> {
+        let sizes = (pixels.len(), gradient.len());
+        assert_eq!(sizes, (self.pixels(), self.windows()), "images and gradient have the size of the pool");
+        let mut back = vec![0f32; pixels.len()];
+        let row = self.width.input * self.channels;
+        if back.is_empty() {
+            return back;
+        }
+        // Whole strides, so that few windows lie on two lots and are looked through for each.
+        let rows = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
+        let images = back.chunks_mut(self.height.input * row).enumerate();
+        let lots = images
+            .flat_map(|(image, back)| back.chunks_mut(rows * row).enumerate().map(move |(i, back)| (image, i, back)));
+        in_lots(lots, |(image, i, back)| {
+            widest(Gradient { pool: *self, pixels, gradient, back, image, first: i * rows });
+        });
+        back
+    }
+}
+
+/// Some rows of the answer.
+struct Max<'a> {
+    pool: Pool,
+    pixels: &'a [f32],
+    answer: &'a mut [f32],
+    /// The first of the rows, counted through all images.
+    first: usize,
+}
+
+impl Work for Max<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Pool { height, width, channels, .. } = self.pool;
+        let row = width.input * channels;
+        // First down the columns, over whole rows, then along what is left.
+        let mut down = vec![0f32; row];
+        for (i, answer) in self.answer.chunks_exact_mut(width.output * channels).enumerate() {
+            let (image, y) = ((self.first + i) / height.output, (self.first + i) % height.output);
+            let image = &self.pixels[image * height.input * row..][..height.input * row];
+            largest(&mut down, height.under(y).map(|under| &image[under * row..][..row]));
+            for (x, answer) in answer.chunks_exact_mut(channels).enumerate() {
+                largest(answer, width.under(x).map(|under| &down[under * channels..][..channels]));
+            }
+        }
+    }
+}
+
+/// The largest of the numbers in the same place, two rows at a time.
+#[inline(always)]
+fn largest<'a>(answer: &mut [f32], mut rows: impl Iterator<Item = &'a [f32]>) {
+    let Some(first) = rows.next() else { return answer.fill(f32::NEG_INFINITY) };
+    let second = rows.next().unwrap_or(first);
+    for ((largest, &x), &y) in answer.iter_mut().zip(first).zip(second) {
+        *largest = larger(larger(f32::NEG_INFINITY, x), y);
+    }
+    for next in rows {
+        for (largest, &x) in answer.iter_mut().zip(next) {
+            *largest = larger(*largest, x);
+        }
+    }
+}
+
+#[inline(always)]
+fn larger(largest: f32, x: f32) -> f32 {
+    if x > largest { x } else { largest }
+}
+
+/// Some rows of an image's gradient.
+struct Gradient<'a> {
+    pool: Pool,
+    pixels: &'a [f32],
+    gradient: &'a [f32],
+    back: &'a mut [f32],
+    image: usize,
+    first: usize,
+}
+
+impl Work for Gradient<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Pool { height, width, channels, .. } = self.pool;
+        let row = width.input * channels;
+        let end = self.first + self.back.len() / row;
+        let image = &self.pixels[self.image * height.input * row..][..height.input * row];
+        // For each channel, the largest number under the window and the place where it stands first.
+        let (mut largest, mut place) = (vec![0f32; channels], vec![0u32; channels]);
+        for y in height.over(self.first, end) {
+            let windows = (self.image * height.output + y) * width.output;
+            for x in 0..width.output {
+                let gradient = &self.gradient[(windows + x) * channels..][..channels];
+                let (rows, columns) = (height.under(y), width.under(x));
+                let mut number = 0u32;
+                for at in rows.clone() {
+                    for pixel in image[at * row + columns.start * channels..at * row + columns.end * channels]
+                        .chunks_exact(channels)
+                    {
+                        find(&mut largest, &mut place, pixel, number);
+                        number += 1;
+                    }
+                }
+                let mut number = 0u32;
+                for at in rows {
+                    if at < self.first || at >= end {
+                        number += columns.len() as u32;
+                        continue;
+                    }
+                    let from = (at - self.first) * row;
+                    for back in self.back[from + columns.start * channels..from + columns.end * channels]
+                        .chunks_exact_mut(channels)
+                    {
+                        give(back, &place, gradient, number);
+                        number += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes a pixel, the one of this number under the window, for the largest so far where it is.
+#[inline(always)]
+fn find(largest: &mut [f32], place: &mut [u32], pixel: &[f32], number: u32) {
+    for ((largest, place), &x) in largest.iter_mut().zip(place).zip(pixel) {
+        let is_larger = number == 0 || x > *largest;
+        *largest = if is_larger { x } else { *largest };
+        *place = if is_larger { number } else { *place };
+    }
+}
+
+/// Adds the gradient of a window to the pixel of this number where that is the largest.
+#[inline(always)]
+fn give(back: &mut [f32], place: &[u32], gradient: &[f32], number: u32) {
+    for ((back, &place), &g) in back.iter_mut().zip(place).zip(gradient) {
+        *back += if place == number { g } else { 0.0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One dimension of a pool with SAME or VALID padding, as TensorFlow pads.
+    fn axis(input: usize, window: usize, stride: usize, same: bool) -> Axis {
+        if same {
+            let output = input.div_ceil(stride);
+            let before = ((output - 1) * stride + window).saturating_sub(input) / 2;
+            return Axis { input, output, window, stride, before };
+        }
+        Axis { input, output: (input + stride - window) / stride, window, stride, before: 0 }
+    }
+
+    /// Pixel by pixel: the answers, and the gradients.
+    fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let (mut answer, mut back) = (Vec::new(), vec![0f32; pixels.len()]);
+        let Pool { height: h, width: w, channels, .. } = *pool;
+        for window in 0..pool.batch * h.output * w.output {
+            let (image, y, x) = (window / (h.output * w.output), window / w.output % h.output, window % w.output);
+            for channel in 0..channels {
+                let mut best: Option<usize> = None;
+                for (dy, dx) in (0..h.window).flat_map(|dy| (0..w.window).map(move |dx| (dy, dx))) {
+                    let (row, column) = (y * h.stride + dy, x * w.stride + dx);
+                    let inside = |at: usize, axis: &Axis| at >= axis.before && at < axis.before + axis.input;
+                    if inside(row, &h) && inside(column, &w) {
+                        let at =
+                            ((image * h.input + row - h.before) * w.input + column - w.before) * channels + channel;
+                        if best.is_none_or(|best| pixels[at] > pixels[best]) {
+                            best = Some(at);
+                        }
+                    }
+                }
+                let best = best.expect("no window lies in the padding alone");
+                answer.push(pixels[best]);
+                back[best] += gradient[window * channels + channel];
+            }
+        }
+        (answer, back)
+    }
+
+    fn check(pool: Pool) {
+        // Few different numbers, so that the largest is often there more than once.
+        let pixels: Vec<f32> = (0..pool.pixels()).map(|i| (i * 7919 % 23) as f32 - 17.0).collect();
+        let gradient: Vec<f32> = (0..pool.windows()).map(|i| (i % 13) as f32 - 4.0).collect();
+        let (answer, back) = naive(&pool, &pixels, &gradient);
+        assert!(pool.max(&pixels) == answer, "{pool:?}");
+        assert!(pool.max_gradient(&pixels, &gradient) == back, "{pool:?}");
+    }
+
+    #[test]
+    fn pools_answer_as_pixel_by_pixel() {
+        for same in [false, true] {
+            for (window, stride) in [(1, 1), (2, 2), (3, 2), (3, 1), (2, 3), (5, 4), (1, 2)] {
+                for (height, width, channels) in [(5, 5, 1), (7, 9, 3), (11, 6, 16), (8, 8, 17), (5, 13, 40)] {
+                    let (h, w) = (axis(height, window, stride, same), axis(width, window, stride, same));
+                    check(Pool { batch: 3, height: h, width: w, channels });
+                }
+            }
+            // A window that is wider than high, and one as large as the image.
+            check(Pool { batch: 2, height: axis(9, 1, 2, same), width: axis(9, 4, 1, same), channels: 5 });
+            check(Pool { batch: 2, height: axis(6, 6, 6, same), width: axis(6, 6, 6, same), channels: 2 });
+        }
+        // Enough rows for several lots of one image.
+        check(Pool { batch: 2, height: axis(301, 3, 2, true), width: axis(40, 3, 2, true), channels: 33 });
+    }
+
+    #[test]
+    fn what_is_no_number_is_never_the_largest() {
+        let pool = Pool { batch: 1, height: axis(2, 2, 2, false), width: axis(4, 2, 2, false), channels: 1 };
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert_eq!(pool.max(&[nan, 1.0, -inf, -inf, 3.0, nan, -inf, -inf]), [3.0, -inf]);
+        assert_eq!(pool.max(&[nan, nan, nan, nan, nan, nan, inf, nan]), [-inf, inf]);
+    }
+
+    #[test]
+    fn a_pool_whose_rows_take_long_is_left_to_others() {
+        let square = |input: usize, window: usize| {
+            let axis = axis(input, window, 1, true);
+            Pool { batch: 1, height: axis, width: axis, channels: 8 }
+        };
+        assert!(square(64, 3).is_paced());
+        assert!(!square(1024, 500).is_paced());
+        assert!(!square(64, usize::MAX / 4).is_paced());
+    }
+}
