@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::exec::kernel::update;
+use crate::exec::lots::{in_lots, lot};
+use crate::exec::vector::{Work, widest};
 use crate::tensor::Numeric;
 
 type Slots<'a, T, const V: usize> = [&'a mut [T]; V];
@@ -130,6 +132,41 @@ fn adam<T: Float>(
     nesterov: bool,
 ) {
     let alpha = lr * sqrt(T::ONE - beta2_power) / (T::ONE - beta1_power);
+    let (rates, lot) = ([alpha, beta1, beta2, epsilon], lot(WORK));
+    let slots = var.chunks_mut(lot).zip(m.chunks_mut(lot)).zip(v.chunks_mut(lot));
+    in_lots(slots.zip(grad.chunks(lot)), |(((var, m), v), grad)| widest(Adam { var, m, v, grad, rates, nesterov }));
+}
+
+/// What an element of Adam takes, counted as for [`lot`].
+const WORK: usize = 4;
+
+/// Adam of some elements.
+struct Adam<'a, T> {
+    var: &'a mut [T],
+    m: &'a mut [T],
+    v: &'a mut [T],
+    grad: &'a [T],
+    rates: [T; 4],
+    nesterov: bool,
+}
+
+impl<T: Float> Work for Adam<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        adam_alone(self.var, self.m, self.v, self.grad, self.rates, self.nesterov);
+    }
+}
+
+/// With an argument for each slice: of those alone the compiler knows that they do not overlap.
+#[inline(always)]
+fn adam_alone<T: Float>(
+    var: &mut [T],
+    m: &mut [T],
+    v: &mut [T],
+    grad: &[T],
+    [alpha, beta1, beta2, epsilon]: [T; 4],
+    nesterov: bool,
+) {
     for (((var, m), v), &g) in var.iter_mut().zip(m).zip(v).zip(grad) {
         *m = *m + (g - *m) * (T::ONE - beta1);
         *v = *v + (g * g - *v) * (T::ONE - beta2);
