@@ -78,9 +78,9 @@ pub fn ln(x: f32) -> f32 {
     let m = f32::from_bits((shifted & 0x7f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits()));
     let f = m - 1.0;
     let square = f * f;
-    let high = (6.971_611_5e-2 * f - 1.147_973_4e-1) * f + 1.168_542e-1;
+    let high = (6.971_612e-2 * f - 1.147_973_4e-1) * f + 1.168_542e-1;
     let middle = ((high * f - 1.242_568_7e-1) * f + 1.424_905_8e-1) * f - 1.666_780_2e-1;
-    let rest = ((middle * f + 2.000_071_6e-1) * f - 2.499_999_7e-1) * f + 3.333_333_1e-1;
+    let rest = ((middle * f + 2.000_071_6e-1) * f - 2.499_999_7e-1) * f + 3.333_333e-1;
     let near_one = f * square * rest + n * LN_2_LOW - 0.5 * square;
     let finite = f + near_one + n * LN_2_HIGH;
     let or_endless = if x < f32::INFINITY { finite } else { x };

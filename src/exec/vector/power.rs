@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn powers_are_within_their_bound_everywhere() {
-        let bases = (0..1 << 9).map(|i| f32::from_bits(i << 22 | 0x12_345 * i & 0x3f_ffff));
+        let bases = (0..1 << 9).map(|i| f32::from_bits(i << 22 | ((0x12_345 * i) & 0x3f_ffff)));
         let exponents = [0.5, -0.5, 1.0, -1.0, 1.5, 2.0, 2.2, 3.0, -3.0, 7.3, -20.25, 0.001, 100.0, 1e-30, 1e30, -1e30];
         for x in bases.filter(|x| !x.is_subnormal()) {
             for y in exponents {
