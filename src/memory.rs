@@ -225,19 +225,21 @@ pub fn admit(bytes: usize) -> Result<()> {
 }
 
 /// While this exists, memory that [`admit`] grants a kernel of this thread is reserved until the kernel allocates it.
-pub(crate) struct Turn(());
+pub(crate) struct Turn {
+    /// What is reserved for the kernel under way on this thread, within which another one runs.
+    around: Option<usize>,
+}
 
 impl Turn {
     pub fn begin() -> Turn {
-        PROMISED.set(Some(0));
-        Turn(())
+        Turn { around: PROMISED.replace(Some(0)) }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         BUDGET.forget_promise();
-        PROMISED.set(None);
+        PROMISED.set(self.around);
     }
 }
 

@@ -93,6 +93,10 @@ impl<B: Backing> Engine for BurnEngine<B> {
         if B::REMOTE { 1 } else { SMALL }
     }
 
+    fn computes_here(&self) -> bool {
+        !B::REMOTE
+    }
+
     fn memory_in_use(&self) -> Option<u64> {
         let tell = || Ok(B::memory_pool_usage(&self.site.device).map(|usage| usage.bytes_in_use));
         guarded(&self.name, tell).ok().flatten().filter(|_| B::REMOTE)

@@ -17,7 +17,7 @@ use super::program;
 use super::resource::Resources;
 use super::sink::{Pushed, Sink};
 use super::state::Site;
-use super::step::Body;
+use super::step::{Beside, Body};
 use super::thread::Threads;
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure};
@@ -44,7 +44,20 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
     ) -> Result<Device, Failure> {
-        Device::with(name, engine, resources, sink, Threads::start)
+        let beside = Beside::by_cores(engine.computes_here());
+        Device::with(name, engine, resources, sink, beside, Threads::start)
+    }
+
+    /// As [`Device::open`], with kernels beside each other as the test wants it.
+    #[cfg(test)]
+    pub(super) fn open_beside(
+        name: DeviceName,
+        engine: Box<dyn Engine>,
+        resources: Arc<Resources>,
+        sink: Arc<dyn Sink>,
+        beside: Beside,
+    ) -> Result<Device, Failure> {
+        Device::with(name, engine, resources, sink, beside, Threads::start)
     }
 
     /// A device without threads, which works when it is told to.
@@ -55,7 +68,8 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
     ) -> Result<Device, Failure> {
-        Device::with(name, engine, resources, sink, |place, inbox| Ok(Threads::by_hand(place, inbox)))
+        let by_hand = |place, inbox| Ok(Threads::by_hand(place, inbox));
+        Device::with(name, engine, resources, sink, Beside::Never, by_hand)
     }
 
     fn with(
@@ -63,6 +77,7 @@ impl Device {
         engine: Box<dyn Engine>,
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
+        beside: Beside,
         start: impl FnOnce(Arc<Place>, Inbox) -> Result<Arc<Threads>, Failure>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
@@ -76,6 +91,7 @@ impl Device {
             parked: Arc::new(AtomicUsize::new(0)),
             generators: Mutex::default(),
             busy: Busy::default(),
+            beside,
         });
         let threads = start(Arc::clone(&place), inbox)?;
         Ok(Device { place, threads })

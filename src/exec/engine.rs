@@ -98,6 +98,11 @@ pub trait Engine: Send + Sync {
     /// A tensor of no more elements than this is better off with the host.
     fn small(&self) -> usize;
 
+    /// Whether its kernels compute on this machine's cores, and on host memory.
+    fn computes_here(&self) -> bool {
+        true
+    }
+
     /// Bytes in use of the device's own memory; `None` if that is the process's, or nothing tells.
     fn memory_in_use(&self) -> Option<u64> {
         None

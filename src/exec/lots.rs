@@ -1,5 +1,7 @@
 //! Answers whose places are computed alike and apart: in lots, side by side if there are threads for it.
 
+#[cfg(feature = "exec")]
+use crate::exec::turn::apart;
 use crate::exec::turn::{BLOCK, look};
 
 /// Lots per thread between two looks, so that no thread waits long for the others.
@@ -39,7 +41,7 @@ pub fn threads() -> usize {
 fn side_by_side<L: Send>(lots: Vec<L>, compute: &(impl Fn(L) + Sync)) {
     use rayon::prelude::*;
 
-    lots.into_par_iter().for_each(compute);
+    lots.into_par_iter().for_each(|lot| apart(|| compute(lot)));
 }
 
 #[cfg(not(feature = "exec"))]

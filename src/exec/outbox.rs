@@ -81,6 +81,13 @@ impl Outbox {
         }
     }
 
+    /// To be called before the thread waits for kernels that run beside it: sends what waits.
+    pub fn empty(&mut self, sink: &dyn Sink, step: StepId) {
+        if !self.batches.is_empty() {
+            self.send(sink, step);
+        }
+    }
+
     /// Sends what waits.
     fn send(&mut self, sink: &dyn Sink, step: StepId) {
         self.hand_over(sink, step);

@@ -11,8 +11,7 @@ use super::kernel::Generators;
 use super::mailbox::Mailbox;
 use super::resource::Resources;
 use super::sink::Sink;
-use super::step::Body;
-use super::step::{Progress, Surroundings, Turn};
+use super::step::{Beside, Body, Progress, Surroundings, Turn};
 use super::turn::{self, Signal};
 use super::waiting::Wake;
 use crate::device::DeviceName;
@@ -34,6 +33,7 @@ pub(super) struct Place {
     /// The state of each session's random ops, which all pieces of it share.
     pub generators: Mutex<HashMap<SessionId, Arc<Generators>>>,
     pub busy: Busy,
+    pub beside: Beside,
 }
 
 impl Place {
@@ -48,6 +48,7 @@ impl Place {
             wake: &self.wake,
             signal,
             parked: &self.parked,
+            beside: self.beside,
         }
     }
 

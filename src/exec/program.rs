@@ -5,6 +5,7 @@
 mod stages;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub(super) use stages::{Placed, Receive, Stages};
 
@@ -21,7 +22,8 @@ use crate::tensor::DType;
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
 pub(super) struct Program {
-    pub code: PieceCode,
+    /// Shared with the kernels that run beside the step's own thread.
+    pub code: Arc<PieceCode>,
     /// What each node does.
     pub acts: Vec<Act>,
 }
@@ -183,12 +185,14 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
         }
     }
     keep(&code, &mut acts, engine)?;
-    // What a partial run fetches goes out as it comes, and a trace tells of every node: those count.
-    let is_whole = piece.mode == Mode::Whole && code.frames.len() == 1;
-    if is_whole && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act)) {
+    // What a partial run fetches goes out as it comes: that counts.
+    if !piece.mode.is_partial()
+        && code.frames.len() == 1
+        && !piece.nodes.iter().zip(&acts).any(|(node, act)| may_wait(node, act))
+    {
         code.stages = stages::stages(piece, &code, &acts);
     }
-    Ok(Program { code, acts })
+    Ok(Program { code: Arc::new(code), acts })
 }
 
 /// Refuses what would lead out of the piece's own tables.

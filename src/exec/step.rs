@@ -5,6 +5,7 @@
 //! the iterations. The step is done when every node that will ever run has run.
 
 mod answer;
+mod beside;
 mod frames;
 mod staged;
 mod trace;
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use answer::{answer, forward, take, to_send};
+pub(super) use beside::Beside;
+use beside::Lanes;
 use frames::{Frames, Instance};
 use staged::Course;
 use trace::Trace;
@@ -54,6 +57,7 @@ pub(super) struct Surroundings<'a> {
     pub signal: &'a Signal,
     /// Bytes of all the values that are parked on the device.
     pub parked: &'a AtomicUsize,
+    pub beside: Beside,
 }
 
 impl Surroundings<'_> {
@@ -121,6 +125,8 @@ pub(super) struct Step {
     tickets: u64,
     /// In a piece that runs by stages: how far it is.
     course: Course,
+    /// What of it runs beside its thread.
+    lanes: Lanes,
     /// The node that runs or ran last.
     current: u32,
 }
@@ -140,6 +146,7 @@ impl Step {
             blocked: HashMap::new(),
             tickets: 0,
             course: Course::default(),
+            lanes: Lanes::new(code.nodes.len()),
             current: 0,
         }
     }
@@ -154,7 +161,10 @@ impl Step {
         self.fetches.resize(code.fetches, None);
         self.trace = (code.mode == Mode::Traced).then(Trace::begin);
         match &code.stages {
-            Some(stages) => self.course.begin(stages),
+            Some(stages) => {
+                self.course.begin(stages);
+                self.lanes.begin();
+            }
             None => self.frames.begin(code, &mut self.ready),
         }
     }
@@ -171,8 +181,8 @@ impl Step {
     pub fn arrive(&mut self, program: &mut Program, near: &Surroundings, pushed: Pushed) -> Result<()> {
         let code = &program.code;
         let Pushed { transfer, iterations, value } = pushed;
-        if let Some(stages) = &code.stages {
-            return self.arrive_staged(program, near, stages, transfer, value);
+        if code.stages.is_some() {
+            return self.arrive_staged(program, near, transfer, value);
         }
         let Some(&node) = code.recvs.get(&transfer) else {
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
@@ -221,7 +231,7 @@ impl Step {
     /// What the first node that failed did.
     pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
         let progress = match &program.code.stages {
-            Some(stages) => self.unpark(program, near, stages).and_then(|()| self.run_staged(program, near)),
+            Some(_) => self.unpark(program, near).and_then(|()| self.run_staged(program, near)),
             None => self.run_ready(program, near),
         };
         match progress {
@@ -247,6 +257,7 @@ impl Step {
             resource.cancel(Ticket { step: self.id, number });
         }
         self.frames.clear(code);
+        self.lanes.clear();
         self.ready.clear();
         for value in std::mem::take(&mut self.parked).into_values() {
             parked.fetch_sub(cost(&value), Ordering::Relaxed);
@@ -263,6 +274,7 @@ impl Step {
         tally.tensors(self.parked.values());
         self.fetches.iter().flatten().for_each(|token| tally.token(token));
         self.frames.tally(tally);
+        self.lanes.tally(tally);
         for (_, resource) in self.blocked.values() {
             tally.token(&Token::Resource(resource.clone()));
         }
@@ -372,7 +384,7 @@ impl Step {
                 self.outbox.ran(at.node, since);
                 if let (Some(trace), Some(began)) = (&mut self.trace, began) {
                     match &outcome {
-                        Outcome::Done(_) => trace.ran(at.node, began),
+                        Outcome::Done(_) => trace.ran(at.node, began, Instant::now()),
                         Outcome::Waits(_) => trace.waits(ticket.number, began),
                     }
                 }

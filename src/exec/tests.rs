@@ -1,5 +1,6 @@
 //! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
 
+mod beside;
 mod deep;
 mod denormals;
 mod fair;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::step::Beside;
 use super::{Device, HostEngine, Pushed, Resources, Sink};
 use crate::device::{DeviceKind, DeviceName, Task};
 use crate::failure::{Code, Failure, Stage};
@@ -162,12 +164,22 @@ impl Cluster {
     }
 
     fn with(tasks: &[Task], engine: impl Fn() -> Box<dyn Engine>) -> Cluster {
+        Cluster::beside(tasks, engine, None)
+    }
+
+    /// With kernels beside each other as the test wants it, and else as it is best.
+    fn beside(tasks: &[Task], engine: impl Fn() -> Box<dyn Engine>, beside: Option<Beside>) -> Cluster {
         let (sender, events) = mpsc::channel();
         let hub = Arc::new(Hub { devices: OnceLock::new(), events: Mutex::new(sender) });
         let names: Vec<DeviceName> = tasks.iter().map(|task| task.device(DeviceKind::Cpu, 0)).collect();
         let resources: Vec<Arc<Resources>> = names.iter().map(|_| Arc::new(Resources::new())).collect();
         let open = |name: &DeviceName, resources: &Arc<Resources>| {
-            Device::open(name.clone(), engine(), resources.clone(), hub.clone()).unwrap()
+            let (name, resources, sink) = (name.clone(), Arc::clone(resources), Arc::clone(&hub) as Arc<dyn Sink>);
+            match beside {
+                None => Device::open(name, engine(), resources, sink),
+                Some(beside) => Device::open_beside(name, engine(), resources, sink, beside),
+            }
+            .unwrap()
         };
         let devices = names.iter().zip(&resources).map(|(name, own)| (name.clone(), open(name, own))).collect();
         assert!(hub.devices.set(devices).is_ok());

@@ -62,6 +62,17 @@ pub(super) fn within<T>(signal: &Arc<Signal>, turn: impl FnOnce() -> T) -> T {
     turn()
 }
 
+/// The signal of the turn that this thread runs.
+pub(super) fn current() -> Option<Arc<Signal>> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Runs a part of a kernel on whichever thread has time for it: one that waits for a kernel of another step, maybe. The part
+/// looks at no signal, its own kernel does.
+pub(super) fn apart<T>(part: impl FnOnce() -> T) -> T {
+    whole(part)
+}
+
 /// Runs what must not be left in the middle: within it, [`look`] goes on whatever was said.
 pub(super) fn whole<T>(op: impl FnOnce() -> T) -> T {
     as_whole(true, op)

@@ -2,12 +2,14 @@
 //! receives.
 //!
 //! What has arrived settles what can run, so nothing is counted per node: once all that a stage waits for is there, its
-//! nodes run one after the other. Nodes that do nothing are left out, and those that only hand on are passed by.
+//! nodes run one after the other. Nodes that do nothing are left out, and those that only hand on are passed by, except in
+//! a step that is traced, of which every node is told.
 
 use std::collections::HashMap;
 
-use super::{Act, PieceCode};
-use crate::plan::Piece;
+use super::{Act, PieceCode, op_name};
+use crate::graph::op;
+use crate::plan::{Mode, Piece};
 
 /// The stages of a piece.
 pub(in crate::exec) struct Stages {
@@ -35,6 +37,10 @@ pub(in crate::exec) struct Placed {
     /// Where its outputs go: its part of [`Stages::routes`], in the order of the ports.
     pub first_route: u32,
     pub end_route: u32,
+    /// A kernel that touches nothing but its inputs, so that it may run beside others.
+    pub is_pure: bool,
+    /// A control edge says that it comes after a kernel.
+    pub is_after: bool,
 }
 
 pub(in crate::exec) struct Receive {
@@ -77,6 +83,10 @@ pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<St
     }
 
     let sources = sources(piece, code, acts);
+    let hands_on = |i: usize| sources[i].is_some() || matches!(acts[i], Act::Nothing);
+    let after = after_kernels(piece, acts, hands_on);
+    let is_traced = code.mode == Mode::Traced;
+    let sources = if is_traced { vec![None; sources.len()] } else { sources };
     let mut order: Vec<u32> = (0..piece.nodes.len() as u32).filter(|&i| runs(code, acts, &sources, i)).collect();
     let rank = |i: u32| (sets.members[set_of[i as usize] as usize].len(), set_of[i as usize]);
     order.sort_by_key(|&i| (rank(i), i));
@@ -94,7 +104,8 @@ pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<St
             let at = nodes.len() as u32;
             stages.push(Stage { first: at, end: at, waits: members.len() as u32 });
         }
-        nodes.push(routes.place(i));
+        let is_pure = is_pure(piece, acts, i as usize);
+        nodes.push(Placed { is_pure, is_after: after[i as usize], ..routes.place(i) });
         stages.last_mut()?.end += 1;
     }
     let placed = receives.into_iter().map(|i| routes.place(i)).zip(waiting);
@@ -106,9 +117,36 @@ pub(super) fn stages(piece: &Piece, code: &PieceCode, acts: &[Act]) -> Option<St
 fn runs(code: &PieceCode, acts: &[Act], sources: &[Source], i: u32) -> bool {
     match acts[i as usize] {
         Act::Recv { .. } => false,
-        Act::Nothing => code.nodes[i as usize].inputs > 0,
+        Act::Nothing => code.nodes[i as usize].inputs > 0 || code.mode == Mode::Traced,
         _ => sources[i as usize].is_none(),
     }
+}
+
+/// Whether a node is a kernel that touches nothing but its inputs.
+fn is_pure(piece: &Piece, acts: &[Act], i: usize) -> bool {
+    let is_stateful = || op::lookup(op_name(&piece.nodes[i].op)).is_none_or(|op| op.stateful);
+    matches!(acts[i], Act::Kernel { .. }) && !is_stateful()
+}
+
+/// By node: whether a control edge says that it comes after a kernel, directly or by nodes that only hand on. A kernel
+/// itself keeps its place among those that it names, but not among those that somebody named on the way of its inputs:
+/// nobody can tell.
+fn after_kernels(piece: &Piece, acts: &[Act], hands_on: impl Fn(usize) -> bool) -> Vec<bool> {
+    let mut after = Vec::with_capacity(piece.nodes.len());
+    // By node: whether a kernel has answered once it is done; and whether that follows from control edges of nodes that only
+    // hand on.
+    let (mut follows, mut is_ordered): (Vec<bool>, Vec<bool>) = (Vec::new(), Vec::new());
+    for (i, node) in piece.nodes.iter().enumerate() {
+        let of = |known: &[bool], from: u32| known.get(from as usize).is_some_and(|&known| known);
+        let is_named = node.control.iter().any(|&from| of(&follows, from));
+        let comes_ordered = node.inputs.iter().any(|&(from, _)| of(&is_ordered, from));
+        let comes_after = node.inputs.iter().any(|&(from, _)| of(&follows, from));
+        let hands_on = hands_on(i);
+        after.push(!hands_on && (is_named || comes_ordered && !is_pure(piece, acts, i)));
+        is_ordered.push(hands_on && (is_named || comes_ordered));
+        follows.push(matches!(acts[i], Act::Kernel { .. }) || hands_on && (is_named || comes_after));
+    }
+    after
 }
 
 /// For a node that hands its input on as it is: the output of a node that runs which that is in the end.
@@ -159,7 +197,7 @@ impl Routes {
             let is_last = own.get(k + 1).is_none_or(|next| next.0 != port);
             Route { port, slot, is_last }
         }));
-        Placed { node, first_route, end_route: self.all.len() as u32 }
+        Placed { node, first_route, end_route: self.all.len() as u32, is_pure: false, is_after: false }
     }
 }
 

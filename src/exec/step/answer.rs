@@ -21,27 +21,7 @@ pub(super) fn answer(
 ) -> Result<Outcome> {
     let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
     match act {
-        Act::Kernel { engine, host } => {
-            memory::go_on()?;
-            let declined = match engine {
-                Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
-                    match (kernel.run)(values(inputs)?)? {
-                        EngineOutcome::Done(values) => return complete(node, values),
-                        EngineOutcome::Declined(values) => Some(values),
-                    }
-                }
-                _ => None,
-            };
-            let Some(kernel) = host else {
-                let why = format!("{} has no kernel for these inputs", node.op);
-                return Err(Failure::new(Code::Unimplemented, why));
-            };
-            let inputs = match declined {
-                Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
-                None => tensors(inputs)?,
-            };
-            complete(node, kernel(inputs)?)
-        }
+        Act::Kernel { .. } => compute(act, node, inputs),
         Act::Const(value) => one(value.clone().into()),
         Act::Forward => one(forward(node, inputs, 0)?),
         Act::ForwardAll => {
@@ -79,6 +59,30 @@ pub(super) fn answer(
         | Act::Exit
         | Act::NextIteration => Err(Failure::new(Code::Internal, "control flow in a piece that has none")),
     }
+}
+
+/// What a kernel answers.
+pub(super) fn compute(act: &mut Act, node: &CompiledNode, inputs: &mut [Option<Token>]) -> Result<Outcome> {
+    let Act::Kernel { engine, host } = act else { return Err(Failure::new(Code::Internal, "it is no kernel")) };
+    memory::go_on()?;
+    let declined = match engine {
+        Some(kernel) if host.is_none() || !kernel.leaves(inputs.iter().map(value)) => {
+            match (kernel.run)(values(inputs)?)? {
+                EngineOutcome::Done(values) => return complete(node, values),
+                EngineOutcome::Declined(values) => Some(values),
+            }
+        }
+        _ => None,
+    };
+    let Some(kernel) = host else {
+        let why = format!("{} has no kernel for these inputs", node.op);
+        return Err(Failure::new(Code::Unimplemented, why));
+    };
+    let inputs = match declined {
+        Some(values) => values.into_iter().map(Value::into_host).collect::<Result<Inputs>>()?,
+        None => tensors(inputs)?,
+    };
+    complete(node, kernel(inputs)?)
 }
 
 /// The value in a slot, if it is one and no reference.

@@ -1,14 +1,18 @@
 //! The run of a piece by stages; see [`Stages`](crate::exec::program::Stages).
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use super::answer::compute;
+use super::beside::{Done, Ready, taken};
 use super::{Progress, Step, Surroundings, TURN, answer, dead_fetch, to_send};
 use crate::exec::engine::Value;
 use crate::exec::parked::cost;
 use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
 use crate::exec::sink::{Iterations, Pushed};
-use crate::exec::state::Call;
+use crate::exec::state::{Call, Outcome};
 use crate::exec::token::Token;
 use crate::exec::waiting::Ticket;
 use crate::failure::{Code, Failure, Result};
@@ -30,6 +34,8 @@ pub(super) struct Course {
     left: usize,
     /// By node: it takes what is dead. Empty while nothing is.
     dead: Vec<bool>,
+    /// The place of the node that runs or ran last among the placed nodes.
+    at: u32,
 }
 
 impl Course {
@@ -41,7 +47,7 @@ impl Course {
         self.due.clear();
         // Those that wait for nothing come first, and there is one at most.
         self.due.extend((0..stages.stages.len() as u32).take_while(|&i| stages.stages[i as usize].waits == 0));
-        (self.next, self.end) = (0, 0);
+        (self.next, self.end, self.at) = (0, 0, 0);
         self.left = stages.receives.len() + stages.stages.len();
         self.dead.clear();
     }
@@ -74,11 +80,11 @@ impl Step {
         &mut self,
         Program { code, acts }: &Program,
         near: &Surroundings,
-        stages: &Stages,
         transfer: u32,
         value: Option<Tensor>,
     ) -> Result<()> {
         near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
+        let stages = stages(code)?;
         let Some(&place) = stages.by_transfer.get(&transfer) else {
             return Err(Failure::invalid(format!("this piece receives no transfer {transfer}")));
         };
@@ -110,22 +116,53 @@ impl Step {
     }
 
     /// Takes what came before the step had begun.
-    pub(super) fn unpark(&mut self, program: &Program, near: &Surroundings, stages: &Stages) -> Result<()> {
+    pub(super) fn unpark(&mut self, program: &Program, near: &Surroundings) -> Result<()> {
         while let Some(((transfer, _), value)) = self.parked.pop_first() {
-            self.arrive_staged(program, near, stages, transfer, value)?;
+            self.arrive_staged(program, near, transfer, value)?;
         }
         Ok(())
     }
 
     pub(super) fn run_staged(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
-        let Program { code, acts } = program;
-        let Some(stages) = &code.stages else { return Err(Failure::new(Code::Internal, "the piece has no stages")) };
-        let slots = self.frames.root_slots();
+        if !self.lanes.are_open(near.beside) {
+            return self.walk(program, near);
+        }
+        let mut ended = catch_unwind(AssertUnwindSafe(|| self.walk(program, near)));
+        // Nothing stays in the pool. Of what went wrong, the first in the order of the nodes counts.
+        while let Some(done) = self.lanes.back(&mut program.acts, true) {
+            let goes_on = matches!(ended, Ok(Ok(_)));
+            let went_wrong = !matches!(done.answer, Ok(Ok(_)));
+            if goes_on || went_wrong && done.at < self.course.at {
+                let absorbed = catch_unwind(AssertUnwindSafe(|| self.absorb(program, done)));
+                match absorbed {
+                    Ok(Ok(())) => {}
+                    Ok(Err(failure)) => ended = Ok(Err(failure)),
+                    Err(panic) => ended = Err(panic),
+                }
+            }
+        }
+        ended.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Runs the placed nodes, one after the other, but for those that are held back to run beside each other.
+    fn walk(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+        let is_open = self.lanes.are_open(near.beside);
+        let code = std::sync::Arc::clone(&program.code);
+        let stages = stages(&code)?;
         let mut turn = TURN;
         loop {
             while self.course.next == self.course.end {
                 let Some(stage) = self.course.due.pop_front() else {
-                    return if self.course.left == 0 { self.done(code, near) } else { Ok(Progress::Waits) };
+                    if self.lanes.are_busy() {
+                        self.wait_for_lane(program, near)?;
+                        continue;
+                    }
+                    return if self.course.left == 0 {
+                        self.lanes.end(&code);
+                        self.done(&code, near)
+                    } else {
+                        Ok(Progress::Waits)
+                    };
                 };
                 let stage = &stages.stages[stage as usize];
                 (self.course.next, self.course.end) = (stage.first, stage.end);
@@ -135,12 +172,28 @@ impl Step {
                 return Ok(Progress::Yields);
             }
             turn -= 1;
-            let placed = &stages.nodes[self.course.next as usize];
-            self.current = placed.node;
+            let at = self.course.next;
+            let placed = &stages.nodes[at as usize];
             let node = &code.nodes[placed.node as usize];
-            let inputs = &mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize];
+            let own = node.first_input as usize..(node.first_input + node.inputs) as usize;
             let is_dead = self.course.is_dead(placed.node);
-            match &mut acts[placed.node as usize] {
+            if is_open {
+                let has_to_wait = |slots: &[Option<Token>]| {
+                    placed.is_after || is_dead || slots[own.clone()].iter().any(Option::is_none)
+                };
+                while self.lanes.are_busy() && has_to_wait(self.frames.root_slots()) {
+                    self.wait_for_lane(program, near)?;
+                }
+                if placed.is_pure && !is_dead && self.lanes.take(near.beside, placed.node) {
+                    self.course.next += 1;
+                    self.add_to_lanes(program, near, at)?;
+                    continue;
+                }
+            }
+            (self.current, self.course.at) = (placed.node, at);
+            let slots = self.frames.root_slots();
+            let inputs = &mut slots[own.clone()];
+            match &mut program.acts[placed.node as usize] {
                 Act::Send { transfer, to } => {
                     let value = if is_dead { None } else { Some(to_send(inputs)?) };
                     let pushed = Pushed { transfer: *transfer, iterations: Iterations::new(), value };
@@ -152,20 +205,102 @@ impl Step {
                     let ticket = Ticket { step: self.id, number: 0 };
                     let call = &mut Call { engine: near.engine, device: near.wake, ticket };
                     let since = self.outbox.before(near.sink, self.id, self.current);
+                    let began = (self.trace.is_some() || self.lanes.measures && placed.is_pure).then(Instant::now);
                     let Some(mut tokens) = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?.done()
                     else {
                         return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
                     };
                     hand_on(stages, placed, &mut tokens, slots);
                     self.outbox.ran(self.current, since);
+                    if let Some(began) = began {
+                        self.ran(placed, began, Instant::now());
+                    }
                 }
             }
             if is_dead {
-                slots[node.first_input as usize..(node.first_input + node.inputs) as usize].fill(None);
+                self.frames.root_slots()[own].fill(None);
             }
             self.course.next += 1;
         }
     }
+
+    /// Takes the inputs of a kernel that takes long, and holds it back or has it run beside others.
+    fn add_to_lanes(&mut self, program: &mut Program, near: &Surroundings, at: u32) -> Result<()> {
+        while let Some(done) = self.lanes.back(&mut program.acts, false) {
+            self.absorb(program, done)?;
+        }
+        while self.lanes.in_pool() > 0 && !self.lanes.have_room() {
+            self.wait_for_lane(program, near)?;
+        }
+        let placed = &stages(&program.code)?.nodes[at as usize];
+        let node = &program.code.nodes[placed.node as usize];
+        (self.current, self.course.at) = (placed.node, at);
+        let slots = self.frames.root_slots();
+        let inputs = taken(&mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize])?;
+        if !self.lanes.have_room() && self.lanes.are_busy() {
+            // Others have the pool.
+            self.wait_for_lane(program, near)?;
+        }
+        self.outbox.empty(near.sink, self.id);
+        self.lanes.add(program, Ready { at, inputs });
+        Ok(())
+    }
+
+    /// Waits for a kernel in the pool; if there is none, runs the one that is held back.
+    fn wait_for_lane(&mut self, program: &mut Program, near: &Surroundings) -> Result<()> {
+        let Some(Ready { at, mut inputs }) = self.lanes.unhold() else {
+            self.outbox.empty(near.sink, self.id);
+            return match self.lanes.back(&mut program.acts, true) {
+                Some(done) => self.absorb(program, done),
+                None => Ok(()),
+            };
+        };
+        let code = &program.code;
+        let placed = &stages(code)?.nodes[at as usize];
+        (self.current, self.course.at) = (placed.node, at);
+        let since = self.outbox.before(near.sink, self.id, placed.node);
+        let began = Instant::now();
+        let outcome = compute(&mut program.acts[placed.node as usize], &code.nodes[placed.node as usize], &mut inputs)?;
+        self.ran(placed, began, Instant::now());
+        self.outbox.ran(placed.node, since);
+        self.answered(program, at, outcome)
+    }
+
+    /// Takes what a kernel in the pool answered. If it panicked, so does this.
+    fn absorb(&mut self, program: &Program, done: Done) -> Result<()> {
+        (self.current, self.course.at) = (done.node, done.at);
+        match done.answer {
+            Ok(answer) => {
+                let outcome = answer?;
+                self.ran(&stages(&program.code)?.nodes[done.at as usize], done.began, done.ended);
+                self.answered(program, done.at, outcome)
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    fn answered(&mut self, program: &Program, at: u32, outcome: Outcome) -> Result<()> {
+        let stages = stages(&program.code)?;
+        let Some(mut tokens) = outcome.done() else {
+            return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
+        };
+        hand_on(stages, &stages.nodes[at as usize], &mut tokens, self.frames.root_slots());
+        Ok(())
+    }
+
+    /// Notes how long a node took, if anybody wants to know.
+    fn ran(&mut self, placed: &Placed, began: Instant, ended: Instant) {
+        if self.lanes.measures && placed.is_pure {
+            self.lanes.took(placed.node, ended - began);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.ran(placed.node, began, ended);
+        }
+    }
+}
+
+fn stages(code: &PieceCode) -> Result<&Stages> {
+    code.stages.as_ref().ok_or_else(|| Failure::new(Code::Internal, "the piece has no stages"))
 }
 
 /// Brings what a node answered to the inputs it goes to.

@@ -25,9 +25,9 @@ impl Trace {
     }
 
     /// The node has run.
-    pub fn ran(&mut self, node: u32, since: Instant) {
+    pub fn ran(&mut self, node: u32, since: Instant, until: Instant) {
         if self.runs.len() < MOST_RUNS {
-            self.runs.push((node, since, Instant::now()));
+            self.runs.push((node, since, until));
         }
     }
 
@@ -39,11 +39,12 @@ impl Trace {
     /// The op behind a ticket has what it waited for.
     pub fn woke(&mut self, ticket: u64, node: u32) {
         if let Some(since) = self.waiting.remove(&ticket) {
-            self.ran(node, since);
+            self.ran(node, since, Instant::now());
         }
     }
 
-    pub fn finish(self, code: &PieceCode, device: &DeviceName) -> DeviceTrace {
+    pub fn finish(mut self, code: &PieceCode, device: &DeviceName) -> DeviceTrace {
+        self.runs.sort_by_key(|&(_, _, until)| until);
         let mut inputs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); code.nodes.len()];
         for (from, node) in code.nodes.iter().enumerate() {
             for edge in &code.edges[node.first_edge as usize..node.end_edge as usize] {

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Training steps of whole models on one server: meshtf binaries, and TensorFlow's own server, by turns.
+
+    models.py                                       every model on the binary that MESHTF names, and on TensorFlow
+    models.py --rounds 9 --on old=PATH new=PATH lstm   that model on two binaries
+
+Each line has the median steps a second, and how many cores the server kept busy meanwhile. All servers are up at once, and
+one at a time works. The data lie in variables, so that neither the client nor the network has a share in a step.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "tests", "tf"))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import sandbox  # noqa: E402
+
+# Seconds of steps that make one round: short, since what else runs on the machine comes and goes.
+SECONDS = 0.7
+
+
+def weights(tf, shape):
+    fan = 1
+    for size in shape[:-1]:
+        fan *= size
+    return tf.Variable(tf.random_normal(shape, stddev=fan**-0.5, seed=3))
+
+
+def data(tf, shape):
+    return tf.Variable(tf.random_normal(shape, seed=5), trainable=False)
+
+
+def labels(tf, count, classes):
+    return tf.Variable(tf.random_uniform([count], 0, classes, tf.int32, seed=7), trainable=False)
+
+
+def dense(tf, x, inputs, outputs):
+    return tf.nn.bias_add(tf.matmul(x, weights(tf, [inputs, outputs])), tf.Variable(tf.zeros([outputs])))
+
+
+def trained(tf, logits, wanted):
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=wanted, logits=logits))
+    return loss, tf.train.AdamOptimizer(1e-3).minimize(loss)
+
+
+def mlp(tf):
+    """784-1024-1024-10, b128."""
+    x = data(tf, [128, 784])
+    for inputs, outputs in [(784, 1024), (1024, 1024)]:
+        x = tf.nn.relu(dense(tf, x, inputs, outputs))
+    return trained(tf, dense(tf, x, 1024, 10), labels(tf, 128, 10))
+
+
+def cnn(tf):
+    """5x5x32, 5x5x64, 1024, b64."""
+    x = data(tf, [64, 28, 28, 1])
+    for inputs, outputs in [(1, 32), (32, 64)]:
+        x = tf.nn.conv2d(x, weights(tf, [5, 5, inputs, outputs]), [1, 1, 1, 1], "SAME")
+        x = tf.nn.relu(tf.nn.bias_add(x, tf.Variable(tf.zeros([outputs]))))
+        x = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "SAME")
+    x = tf.nn.relu(dense(tf, tf.reshape(x, [64, 7 * 7 * 64]), 7 * 7 * 64, 1024))
+    return trained(tf, dense(tf, x, 1024, 10), labels(tf, 64, 10))
+
+
+def lstm(tf):
+    """28 steps of 128 units, b64, unrolled."""
+    x = data(tf, [64, 28, 28])
+    kernel, bias = weights(tf, [28 + 128, 4 * 128]), tf.Variable(tf.zeros([4 * 128]))
+    h = c = tf.zeros([64, 128])
+    for step in tf.unstack(x, axis=1):
+        gates = tf.nn.bias_add(tf.matmul(tf.concat([step, h], 1), kernel), bias)
+        i, j, f, o = tf.split(gates, 4, axis=1)
+        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.tanh(c) * tf.sigmoid(o)
+    return trained(tf, dense(tf, h, 128, 10), labels(tf, 64, 10))
+
+
+def residual(tf):
+    """Residual blocks of 16, 32 and 64 channels with batch normalisation, 32x32, b32."""
+
+    def layer(x, inputs, outputs, stride):
+        x = tf.nn.conv2d(x, weights(tf, [3, 3, inputs, outputs]), [1, stride, stride, 1], "SAME")
+        scale, offset = tf.Variable(tf.ones([outputs])), tf.Variable(tf.zeros([outputs]))
+        return tf.nn.fused_batch_norm(x, scale, offset)[0]
+
+    x = tf.nn.relu(layer(data(tf, [32, 32, 32, 3]), 3, 16, 1))
+    for inputs, outputs, stride in [(16, 16, 1), (16, 32, 2), (32, 64, 2)]:
+        y = tf.nn.relu(layer(x, inputs, outputs, stride))
+        y = layer(y, outputs, outputs, 1)
+        x = tf.nn.relu(y + (x if stride == 1 else layer(x, inputs, outputs, stride)))
+    return trained(tf, dense(tf, tf.reduce_mean(x, [1, 2]), 64, 10), labels(tf, 32, 10))
+
+
+def transformer(tf):
+    """2 blocks of 256 with 4 heads, 8 sequences of 64."""
+    batch, length, width, heads = 8, 64, 256, 4
+
+    def norm(x):
+        mean, variance = tf.nn.moments(x, [-1], keep_dims=True)
+        return (x - mean) * tf.rsqrt(variance + 1e-5)
+
+    def split(x):
+        return tf.transpose(tf.reshape(x, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+    x = data(tf, [batch * length, width])
+    for _ in range(2):
+        h = norm(x)
+        q, k, v = (split(dense(tf, h, width, width)) for _ in range(3))
+        weight = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5)
+        mixed = tf.reshape(tf.transpose(tf.matmul(weight, v), [0, 2, 1, 3]), [batch * length, width])
+        x += dense(tf, mixed, width, width)
+        x += dense(tf, tf.nn.relu(dense(tf, norm(x), width, 4 * width)), 4 * width, width)
+    return trained(tf, dense(tf, x, width, 1000), labels(tf, batch * length, 1000))
+
+
+def tiny(tf):
+    """Ten layers of 16, b4: what many small ops cost."""
+    x = data(tf, [4, 16])
+    for _ in range(10):
+        x = tf.nn.relu(dense(tf, x, 16, 16))
+    return trained(tf, x, labels(tf, 4, 16))
+
+
+MODELS = [mlp, cnn, lstm, residual, transformer, tiny]
+
+
+def machine_cpu_s():
+    """Seconds that all processes of the machine have had a core."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+class Trained:
+    """A model on a server of its own."""
+
+    def __init__(self, tf, name, model, cluster):
+        self.name, self.cluster = name, cluster
+        graph = tf.Graph()
+        with graph.as_default():
+            self.loss, self.step = model(tf)
+            start = tf.global_variables_initializer()
+        options = tf.ConfigProto()
+        options.graph_options.rewrite_options.disable_meta_optimizer = True
+        self.session = tf.Session("grpc://" + cluster.addresses["local/0"], graph=graph, config=options)
+        self.session.run(start)
+        for _ in range(5):
+            self.session.run(self.step)
+        self.rates, self.cores, self.others = [], [], []
+
+    def cpu_s(self):
+        with open(f"/proc/{self.cluster.servers['local/0'].pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def round(self):
+        steps, began, cpu, all_cpu = 0, time.perf_counter(), self.cpu_s(), machine_cpu_s() - time.process_time()
+        while steps < 3 or time.perf_counter() - began < SECONDS:
+            self.session.run(self.step)
+            steps += 1
+        took = time.perf_counter() - began
+        self.rates.append(steps / took)
+        cpu = self.cpu_s() - cpu
+        self.cores.append(cpu / took)
+        self.others.append((machine_cpu_s() - time.process_time() - all_cpu - cpu) / took)
+
+
+def wait_until_idle(most, limit_s=20):
+    """Waits until others use no more cores than this; not for ever."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        before = machine_cpu_s()
+        time.sleep(0.2)
+        if (machine_cpu_s() - before) / 0.2 <= most:
+            return
+
+
+def traced(tf, one):
+    """Milliseconds by op of one traced step: the median of five."""
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    sums, spans = {}, []
+    for _ in range(5):
+        metadata = tf.RunMetadata()
+        one.session.run(one.step, options=options, run_metadata=metadata)
+        runs, ops = [], {node.name: node.type for node in one.session.graph.get_operations()}
+        here = {}
+        for device in metadata.step_stats.dev_stats:
+            for node in device.node_stats:
+                took = (node.all_end_rel_nanos or node.all_end_rel_micros * 1000) / 1e6
+                name = node.node_name.split(":")[0]
+                here[ops.get(name, name)] = here.get(ops.get(name, name), 0) + took
+                runs.append((node.all_start_micros / 1e3, took))
+        spans.append(max(start + took for start, took in runs) - min(start for start, _ in runs))
+        for op, took in here.items():
+            sums.setdefault(op, []).append(took)
+    said = sorted(((statistics.median(took), op) for op, took in sums.items()), reverse=True)[:12]
+    print(f"    {one.name}: span {statistics.median(spans):.1f} ms: " + ", ".join(f"{op} {took:.1f}" for took, op in said))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--on", nargs="*", default=[], help="NAME=BINARY, or tf")
+    parser.add_argument("--others", type=float, default=99, help="most cores that others may use in a turn that counts")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("models", nargs="*")
+    asked = parser.parse_args()
+    on = asked.on or ["meshtf=" + os.environ["MESHTF"], "tf"]
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_v2_behavior()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    for model in MODELS:
+        if asked.models and model.__name__ not in asked.models:
+            continue
+        clusters, ones = [], []
+        try:
+            for one in on:
+                name, _, binary = one.partition("=")
+                cluster = sandbox.Cluster("meshtf" if binary else "tensorflow", {"local": 1}, binary or None, fresh=True)
+                clusters.append(cluster)
+                cluster.start()
+                ones.append(Trained(tf, name, model, cluster))
+            for turn in range(asked.rounds):
+                wait_until_idle(asked.others)
+                for one in ones if turn % 2 else reversed(ones):
+                    one.round()
+            # A turn counts for all or for none of them.
+            quiet = [i for i in range(asked.rounds) if max(one.others[i] for one in ones) <= asked.others]
+            for one in ones:
+                one.rates, one.cores = ([of[i] for i in quiet or range(asked.rounds)] for of in (one.rates, one.cores))
+            first = ones[0]
+            print(f"{model.__name__}: {model.__doc__} {len(quiet)} quiet turns of {asked.rounds}", flush=True)
+            for one in ones:
+                ratios = [mine / theirs for mine, theirs in zip(one.rates, first.rates)]
+                print(
+                    f"  {one.name:<12} {statistics.median(one.rates):8.1f} steps/s, at best {max(one.rates):8.1f}  "
+                    f"{statistics.median(ratios):5.2f} of {first.name}  {statistics.median(one.cores):4.2f} cores  "
+                    f"loss {one.session.run(one.loss):.6f}",
+                    flush=True,
+                )
+                if asked.trace:
+                    traced(tf, one)
+        finally:
+            for one in ones:
+                one.session.close()
+            for cluster in clusters:
+                cluster.stop()
+
+
+if __name__ == "__main__":
+    main()
