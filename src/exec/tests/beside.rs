@@ -120,7 +120,7 @@ fn two_kernels_are_under_way_at_once() {
 
 #[test]
 fn a_trace_shows_kernels_beside_each_other() {
-    let Some((mut cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
+    let Some((cluster, _shared, _alone)) = device(|shared, _| shared.meeting.join()) else { return };
     let text = format!("{TWO}\n same = Identity c\n nothing = NoOp ^same\n end = Identity same ^nothing");
     let graph = graph(&text);
     let feeds = ["x".to_owned(), "y".to_owned()].to_vec();
