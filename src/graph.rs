@@ -8,6 +8,7 @@ pub mod attr;
 mod build;
 mod builder;
 mod error;
+pub mod gradient;
 pub mod graphdef;
 pub mod json;
 pub mod op;

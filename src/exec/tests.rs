@@ -6,6 +6,7 @@ mod denormals;
 mod fair;
 mod flow;
 mod given_up;
+mod gradients;
 mod ops;
 mod owners;
 mod queues;

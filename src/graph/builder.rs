@@ -3,7 +3,9 @@
 //! Names are made unique as TensorFlow makes them (`add`, `add_1`), so that a function that builds part of a graph may be
 //! called twice. That an op exists is checked at once; the rest of a node is checked when the graph is finished.
 
-use std::collections::HashMap;
+mod settle;
+
+use std::collections::{HashMap, HashSet};
 
 use super::{Attr, Attrs, Graph, GraphError, NodeDef, NodeId, Output, op};
 use crate::device::DeviceSpec;
@@ -70,9 +72,10 @@ pub struct GraphBuilder {
     base: Graph,
     /// The nodes that it adds.
     nodes: Vec<NodeDef>,
-    /// Names taken, in small letters, as two names never differ in case alone; each with the largest number that was put behind it
-    /// to make another name.
-    taken: HashMap<String, u32>,
+    /// Names taken, in small letters, as two names never differ in case alone.
+    taken: HashSet<String>,
+    /// By name in small letters: how many numbers after it are taken, from 1 on. Less may be stated than are.
+    numbered: HashMap<String, usize>,
     /// `outer/inner/`, or empty.
     scope: String,
     device: DeviceSpec,
@@ -82,7 +85,7 @@ pub struct GraphBuilder {
 impl From<Graph> for GraphBuilder {
     /// Goes on with a graph. Its nodes stay as they are.
     fn from(base: Graph) -> GraphBuilder {
-        let taken = base.nodes().map(|(_, node)| (node.name.to_lowercase(), 0)).collect();
+        let taken = base.nodes().map(|(_, node)| node.name.to_lowercase()).collect();
         GraphBuilder { base, taken, ..GraphBuilder::default() }
     }
 }
@@ -251,15 +254,17 @@ impl GraphBuilder {
 
     fn unique(&mut self, wanted: &str) -> String {
         let small = wanted.to_lowercase();
-        let Some(&last) = self.taken.get(&small) else {
-            self.taken.insert(small, 0);
+        if self.taken.insert(small.clone()) {
             return wanted.to_owned();
-        };
-        let free = |n: &u32| !self.taken.contains_key(&format!("{small}_{n}"));
-        let number = (last + 1..).find(free).expect("there are fewer names than numbers");
-        self.taken.insert(format!("{small}_{number}"), 0);
-        self.taken.insert(small, number);
-        format!("{wanted}_{number}")
+        }
+        let n = self.numbered.entry(small).or_default();
+        loop {
+            *n += 1;
+            let name = format!("{wanted}_{n}");
+            if self.taken.insert(name.to_lowercase()) {
+                return name;
+            }
+        }
     }
 
     fn push(&mut self, def: NodeDef) -> Output {

@@ -10,7 +10,7 @@ A case of one op is added to a file of tests/data/kernels or tests/data/updates 
 
     {"op":"Neg","inputs":[["float32",[2],[1.5,-0.0]]]}
 
-See `recorder/ops.py` for these, `recorder/sessions.py` for programs. Run it with the Python of `make test-tf`.
+See `recorder/ops.py` for these, `recorder/gradients.py` for those of tests/data/gradients, `recorder/sessions.py` for programs. Run it with the Python of `make test-tf`.
 """
 
 import argparse
@@ -28,7 +28,9 @@ OUR_OWN = "limits.json"
 
 
 def kind_of(path):
-    """What stands at a path: a file of single ops, a program, or a recorded session."""
+    """What stands at a path: a file of gradients or of single ops, a program, or a recorded session."""
+    if path.endswith(".json") and os.path.basename(os.path.dirname(os.path.abspath(path))) == "gradients":
+        return "gradients"
     if path.endswith(".json") and os.path.isfile(path):
         return "ops"
     if path.endswith(".py") and os.path.isfile(path):
@@ -39,7 +41,7 @@ def kind_of(path):
 
 
 def everything():
-    listed = [path for name in ("kernels", "updates") for path in glob.glob(os.path.join(TESTS, "data", name, "*.json"))]
+    listed = [path for name in ("kernels", "updates", "gradients") for path in glob.glob(os.path.join(TESTS, "data", name, "*.json"))]
     listed = [path for path in listed if os.path.basename(path) != OUR_OWN]
     return sorted(listed) + sorted(glob.glob(os.path.join(TESTS, "cases", "*", "")))
 
@@ -55,9 +57,11 @@ def needs_onednn(path):
 
 def check(path, onednn):
     """In a process of its own: (how many cases or steps, what differs)."""
-    from recorder import ops, sessions
+    from recorder import gradients, ops, sessions
 
     kind = kind_of(path)
+    if kind == "gradients":
+        return gradients.check(path)
     if kind == "ops":
         return ops.check(path, onednn)
     if kind == "session":
@@ -76,8 +80,10 @@ def check(path, onednn):
 
 def record(path, onednn):
     """In a process of its own: how many cases or steps were recorded."""
-    from recorder import ops, sessions
+    from recorder import gradients, ops, sessions
 
+    if kind_of(path) == "gradients":
+        return gradients.record(path), []
     if kind_of(path) == "ops":
         return ops.record(path, onednn), []
     program = kind_of(path) == "program"
@@ -90,6 +96,7 @@ def prepare(onednn):
     they cannot go on."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if onednn else "0"
+    import recorder.gradients  # noqa: F401
     import recorder.ops  # noqa: F401
     import recorder.sessions  # noqa: F401
 

@@ -133,7 +133,7 @@ fn run(case: &Value, inputs: Inputs) -> Result<Outputs> {
     result
 }
 
-pub(super) fn attr(op: &str, name: &str, value: &Value) -> Attr {
+pub(in crate::exec) fn attr(op: &str, name: &str, value: &Value) -> Attr {
     let def = op::lookup(op).unwrap().attr(name).unwrap_or_else(|| panic!("{op} has no attribute {name}"));
     let dtype = |value: &Value| DType::from_name(value.as_str().unwrap()).unwrap();
     let shape = |value: &Value| {

@@ -1,0 +1,337 @@
+//! The walk, without running anything: which nodes it adds, where, and what it refuses. What they compute is held against
+//! TensorFlow in `src/exec/tests/gradients.rs`.
+
+use super::rules::{self, Known};
+use super::*;
+use crate::failure::Code;
+use crate::graph::{Graph, NodeDef, op};
+use crate::tensor::{DType, PartialShape, Tensor};
+
+/// Ops with inputs and float or resource outputs of which no gradient is known yet, or of which TensorFlow knows none.
+const WITHOUT: &[&str] = &[
+    "AccumulatorNumAccumulated",
+    "AccumulatorTakeGradient",
+    "ApplyAdaMax",
+    "ApplyAdadelta",
+    "ApplyAdagrad",
+    "ApplyAdagradV2",
+    "ApplyAdam",
+    "ApplyAddSign",
+    "ApplyCenteredRMSProp",
+    "ApplyFtrl",
+    "ApplyFtrlV2",
+    "ApplyGradientDescent",
+    "ApplyMomentum",
+    "ApplyPowerSign",
+    "ApplyProximalAdagrad",
+    "ApplyProximalGradientDescent",
+    "ApplyRMSProp",
+    "Bincount",
+    "Bitcast",
+    "Conv3DBackpropFilter",
+    "Conv3DBackpropInput",
+    "CountUpTo",
+    "DenseBincount",
+    "Digamma",
+    "EmptyTensorList",
+    "LRNGrad",
+    "ListDiff",
+    "MaxPool3DGrad",
+    "MaxPoolGradWithArgmax",
+    "Mod",
+    "OptionalFromValue",
+    "OptionalGetValue",
+    "OptionalHasValue",
+    "ParallelConcat",
+    "QueueDequeueManyV2",
+    "QueueDequeueUpToV2",
+    "QueueDequeueV2",
+    "QueueIsClosed",
+    "QueueIsClosedV2",
+    "QueueSizeV2",
+    "ResizeNearestNeighborGrad",
+    "ResourceAccumulatorNumAccumulated",
+    "ResourceAccumulatorTakeGradient",
+    "Restore",
+    "RestoreSlice",
+    "RestoreV2",
+    "ScatterMax",
+    "ScatterMin",
+    "ScatterUpdate",
+    "SparseApplyAdagrad",
+    "SparseApplyAdagradV2",
+    "SparseApplyFtrl",
+    "SparseApplyFtrlV2",
+    "SparseApplyMomentum",
+    "SparseApplyProximalAdagrad",
+    "SparseApplyProximalGradientDescent",
+    "SparseApplyRMSProp",
+    "StackPopV2",
+    "StackPushV2",
+    "StackV2",
+    "TensorArrayConcat",
+    "TensorArrayConcatV2",
+    "TensorArrayConcatV3",
+    "TensorArrayGather",
+    "TensorArrayGatherV2",
+    "TensorArrayGatherV3",
+    "TensorArrayPack",
+    "TensorArrayRead",
+    "TensorArrayReadV2",
+    "TensorArrayReadV3",
+    "TensorArrayScatter",
+    "TensorArrayScatterV2",
+    "TensorArrayScatterV3",
+    "TensorArraySplit",
+    "TensorArraySplitV2",
+    "TensorArraySplitV3",
+    "TensorArrayUnpack",
+    "TensorArrayWrite",
+    "TensorArrayWriteV2",
+    "TensorArrayWriteV3",
+    "TensorListConcat",
+    "TensorListConcatV2",
+    "TensorListFromTensor",
+    "TensorListGather",
+    "TensorListGetItem",
+    "TensorListPopBack",
+    "TensorListPushBack",
+    "TensorListReserve",
+    "TensorListResize",
+    "TensorListScatter",
+    "TensorListScatterIntoExistingList",
+    "TensorListScatterV2",
+    "TensorListSetItem",
+    "TensorListSplit",
+    "TensorListStack",
+    "TruncateMod",
+    "Unique",
+    "UniqueWithCounts",
+];
+
+fn outputs(g: &mut GraphBuilder, names: &[&str]) -> Vec<Output> {
+    g.settle().unwrap();
+    names.iter().map(|name| g.settled().output(name).unwrap()).collect()
+}
+
+fn by(g: &mut GraphBuilder, ys: &[&str], xs: &[&str]) -> Result<Vec<Option<Gradient>>> {
+    by_with(g, ys, xs, Differentiation::default())
+}
+
+fn by_with(g: &mut GraphBuilder, ys: &[&str], xs: &[&str], options: Differentiation) -> Result<Vec<Option<Gradient>>> {
+    let (ys, xs) = (outputs(g, ys), outputs(g, xs));
+    gradients(g, &ys, &xs, &options)
+}
+
+fn name(g: &GraphBuilder, gradient: Option<Gradient>) -> String {
+    match gradient {
+        None => "none".to_owned(),
+        Some(Gradient::Dense(output)) => g.tensor_name(output),
+        Some(Gradient::Sparse(rows)) => format!("rows {}", g.tensor_name(rows.values)),
+    }
+}
+
+fn x_and(ops: &[&str]) -> GraphBuilder {
+    let mut g = GraphBuilder::new();
+    let mut last = g.placeholder("x", DType::F32, PartialShape::UNKNOWN).unwrap();
+    for &op in ops {
+        last = g.op(op).name(&op.to_lowercase()).input(last).build().unwrap();
+    }
+    g
+}
+
+#[test]
+fn every_op_has_a_rule_or_stands_in_a_list() {
+    let mut wrong = Vec::new();
+    for op in op::all() {
+        let has_both = !op.inputs.is_empty() && !op.outputs.is_empty();
+        let known = [
+            matches!(rules::of(op.name), Known::Rule(_)),
+            rules::is_not_differentiable(op.name),
+            WITHOUT.contains(&op.name),
+        ];
+        let count = known.iter().filter(|known| **known).count();
+        if has_both && count != 1 {
+            wrong.push(format!("{}: {known:?}", op.name));
+        }
+    }
+    assert!(wrong.is_empty(), "has a rule, is not differentiable, has no gradient:\n{}", wrong.join("\n"));
+    for name in WITHOUT {
+        assert!(op::lookup(name).is_some(), "there is no {name}");
+    }
+}
+
+#[test]
+fn nodes_are_named_and_placed_after_those_they_are_of() {
+    let mut g = GraphBuilder::new();
+    let x = g.constant("x", [1.0f32, 2.0]).unwrap();
+    let y = g.with_device("/job:worker/task:1", |g| g.op("Tanh").name("a/y").input(x).build()).unwrap();
+    g.op("Mul").name("z").input(y).input(y).device("/job:ps/task:0").build().unwrap();
+    let found = by(&mut g, &["z"], &["x"]).unwrap();
+    assert_eq!(name(&g, found[0]), "gradients/a/y_grad/TanhGrad");
+    let device =
+        |name: &str| &g.nodes().iter().find(|node| node.name == name).unwrap_or_else(|| panic!("no {name}")).device;
+    for (node, wanted) in [
+        ("gradients/Fill", "/job:ps/task:0"),
+        ("gradients/z_grad/Mul", "/job:ps/task:0"),
+        ("gradients/z_grad/Mul_1", "/job:ps/task:0"),
+        // Where paths meet, on the node whose output's gradient it is.
+        ("gradients/AddN", "/job:worker/task:1"),
+        ("gradients/a/y_grad/TanhGrad", "/job:worker/task:1"),
+    ] {
+        assert_eq!(device(node), wanted, "{node}");
+    }
+    let again = by(&mut g, &["z"], &["x"]).unwrap();
+    assert_eq!(name(&g, again[0]), "gradients_1/a/y_grad/TanhGrad");
+}
+
+#[test]
+fn what_does_not_depend_has_no_gradient_or_zeros() {
+    let make = || {
+        let mut g = x_and(&["Floor", "Neg"]);
+        let x = g.settle().map(|()| g.settled().output("x").unwrap()).unwrap();
+        let int = g.op("Cast").name("int").input(x).attr("DstT", DType::I32).build().unwrap();
+        let back = g.op("Cast").name("back").input(int).attr("DstT", DType::F32).build().unwrap();
+        g.op("Mul").name("z").input(back).input(x).build().unwrap();
+        g.op("VarHandleOp").name("v").attr("dtype", DType::F64).attr("shape", PartialShape::UNKNOWN).build().unwrap();
+        g
+    };
+    let mut g = make();
+    // Neither rounding nor an integer lets a gradient pass.
+    assert_eq!(by(&mut g, &["neg"], &["x", "v"]).unwrap(), [None, None]);
+    let of_product = by(&mut g, &["z"], &["x", "int"]).unwrap();
+    assert!(name(&g, of_product[0]).starts_with("gradients_1/z_grad/"), "{}", name(&g, of_product[0]));
+    assert_eq!(of_product[1], None);
+    let mut g = make();
+    let options = Differentiation { unconnected: Unconnected::Zero, ..Differentiation::default() };
+    let zeros = by_with(&mut g, &["neg"], &["x", "v"], options).unwrap();
+    assert_eq!([name(&g, zeros[0]), name(&g, zeros[1])], ["gradients/ZerosLike", "gradients/Fill_1"]);
+    assert!(g.finish().is_ok());
+}
+
+#[test]
+fn stops_count_as_constants() {
+    let mut g = x_and(&["Exp", "Sin"]);
+    let stops = outputs(&mut g, &["exp"]);
+    let options = Differentiation { stops, ..Differentiation::default() };
+    let found = by_with(&mut g, &["sin"], &["x", "exp"], options).unwrap();
+    assert_eq!(found[0], None);
+    assert!(name(&g, found[1]).starts_with("gradients/sin_grad/"));
+    let mut g = x_and(&["Exp", "StopGradient", "Sin"]);
+    assert_eq!(by(&mut g, &["sin"], &["x"]).unwrap(), [None]);
+}
+
+#[test]
+fn rows_stay_rows_until_they_meet_a_dense_gradient() {
+    let mut g = GraphBuilder::new();
+    let table =
+        g.op("VarHandleOp").name("w").attr("dtype", DType::F32).attr("shape", PartialShape::from([4, 2])).build();
+    let table = table.unwrap();
+    let look_up = |g: &mut GraphBuilder, name: &str| {
+        g.op("ResourceGather").name(name).input(table).input([0, 3]).attr("dtype", DType::F32).build().unwrap()
+    };
+    let (a, b) = (look_up(&mut g, "a"), look_up(&mut g, "b"));
+    let sum = g.op("AddV2").name("sum").input(a).input(b).build().unwrap();
+    let found = by(&mut g, &["sum"], &["w"]).unwrap();
+    assert_eq!(name(&g, found[0]), "rows gradients/concat");
+    let read = g.op("ReadVariableOp").name("read").input(table).attr("dtype", DType::F32).build().unwrap();
+    let whole = g.op("Sum").name("whole").input(read).input([0]).build().unwrap();
+    g.op("AddV2").name("both").input(sum).input(whole).build().unwrap();
+    let found = by(&mut g, &["both"], &["w"]).unwrap();
+    assert_eq!(name(&g, found[0]), "gradients_1/AddN");
+    g.finish().unwrap();
+}
+
+#[test]
+fn what_has_no_gradient_is_refused_with_the_path_to_it() {
+    let mut g = x_and(&["Digamma", "Exp", "Neg"]);
+    let before = g.settle().map(|()| g.settled().len()).unwrap();
+    let failure = by(&mut g, &["neg"], &["x"]).unwrap_err();
+    assert_eq!(failure.code, Code::Unimplemented);
+    assert_eq!(failure.message, "node digamma: Digamma has no gradient; the path to it is neg <- exp <- digamma");
+    // Nothing is left behind, not even a name.
+    assert_eq!(g.nodes().len(), 0);
+    assert_eq!(g.settled().len(), before);
+    assert_eq!(by(&mut g, &["neg"], &["digamma"]).map(|found| name(&g, found[0])).unwrap(), "gradients/exp_grad/mul");
+
+    let mut g = x_and(&["PreventGradient", "Exp"]);
+    let failure = by(&mut g, &["exp"], &["x"]).unwrap_err();
+    assert!(failure.message.contains("node preventgradient: its gradient is disabled"), "{failure}");
+    assert!(failure.message.contains("exp <- preventgradient"), "{failure}");
+
+    let mut g = x_and(&["Exp"]);
+    g.op("Exp").name("far").input(0.0f32).build().unwrap();
+    let foreign = outputs(&mut g, &["far"]);
+    let mut other = x_and(&["Exp"]);
+    let x = outputs(&mut other, &["x"]);
+    assert_eq!(
+        gradients(&mut other, &foreign, &x, &Differentiation::default()).unwrap_err().code,
+        Code::InvalidArgument
+    );
+    let options = Differentiation { starts: vec![None, None], ..Differentiation::default() };
+    assert!(by_with(&mut other, &["exp"], &["x"], options).unwrap_err().message.contains("2 tensors to start from"));
+}
+
+/// `while i < 10 { i += x }`, and what comes out of it.
+#[test]
+fn loops_are_refused_by_name() {
+    let mut g = GraphBuilder::new();
+    let x = g.placeholder("x", DType::F32, PartialShape::UNKNOWN).unwrap();
+    let start = g.op("Enter").name("enter").input(x).attr("frame_name", "f").build().unwrap();
+    let i = g.op("Merge").name("i").input(start).build().unwrap();
+    let limit = g.op("Enter").name("limit").input(10.0f32).attr("frame_name", "f").attr("is_constant", true);
+    let limit = limit.build().unwrap();
+    let less = g.op("Less").name("less").input(i).input(limit).build().unwrap();
+    let go_on = g.op("LoopCond").name("go_on").input(less).build().unwrap();
+    let switch = g.op("Switch").name("switch").input(i).input(go_on).build().unwrap();
+    let next = g.op("AddV2").name("add").input(switch.port(1)).input(switch.port(1)).build().unwrap();
+    let back = g.op("NextIteration").name("next").input(next).build().unwrap();
+    g.add_input(i, back).unwrap();
+    let exit = g.op("Exit").name("exit").input(switch).build().unwrap();
+    let y = g.op("Neg").name("y").input(exit).build().unwrap();
+    g.op("StopGradient").name("stopped").input(exit).build().unwrap();
+    let failure = by(&mut g, &["y"], &["x"]).unwrap_err();
+    assert_eq!(failure.code, Code::Unimplemented);
+    assert!(failure.message.contains("node exit: Exit is part of a loop"), "{failure}");
+    assert!(failure.message.ends_with("y <- exit"), "{failure}");
+    assert_eq!(by(&mut g, &["stopped"], &["x"]).unwrap(), [None]);
+    assert_eq!(g.tensor_name(y), "y");
+}
+
+/// A long chain with a sum of two gradients at each link: what is added grows with it, and nothing recurses.
+#[test]
+fn what_is_added_grows_with_the_graph() {
+    let added = |links: usize| {
+        let mut defs = vec![NodeDef { name: "x".into(), op: "Const".into(), ..NodeDef::default() }];
+        defs[0].attrs.set("value", Tensor::scalar(1.0f32).into());
+        for i in 0..links {
+            let before = if i == 0 { "x".to_owned() } else { format!("y{}", i - 1) };
+            let op = if i % 2 == 0 { "Tanh" } else { "Mul" };
+            let inputs = if i % 2 == 0 { vec![before] } else { vec![before.clone(), before] };
+            defs.push(NodeDef { name: format!("y{i}"), op: op.into(), inputs, ..NodeDef::default() });
+        }
+        let mut g = GraphBuilder::from(Graph::new(defs).unwrap());
+        by(&mut g, &[&format!("y{}", links - 1)], &["x"]).unwrap();
+        g.nodes().len()
+    };
+    let (some, many) = (added(1000), added(10_000));
+    assert!(many > 10_000 && many <= 10 * some, "{some} nodes for 1,000, {many} for 10,000");
+}
+
+#[test]
+fn gradients_of_a_graph_by_name() {
+    let mut g = GraphBuilder::new();
+    let table = g.constant("a/b", [[1.0f32, 2.0], [3.0, 4.0]]).unwrap();
+    let rows = g.op("GatherV2").name("rows").input(table).input([1]).input(0).build().unwrap();
+    let parts = g.op("Unpack").name("parts").input(rows).attr("num", 2).attr("axis", 1).build().unwrap();
+    g.op("Mul").name("y").input(parts).input(parts.port(1)).build().unwrap();
+    let names: Vec<String> = ["a/b", "parts:1", "rows"].map(str::to_owned).to_vec();
+    let (graph, found) = of_graph(g.finish().unwrap(), &["y".to_owned()], &names, Unconnected::None).unwrap();
+    let fetched: Vec<&str> = found.iter().map(|one| one.name.as_deref().unwrap()).collect();
+    assert_eq!(fetched, ["gradients/a/b", "gradients/parts_1", "gradients/rows"]);
+    let rows = found[0].rows.as_ref().unwrap();
+    assert_eq!(rows, &["values", "indices", "dense_shape"].map(|part| format!("gradients/a/b/{part}")));
+    assert!(found[1].rows.is_none() && rows.iter().all(|name| graph.find(name).is_some()));
+    let again = of_graph(graph, &["gradients/rows".to_owned()], &["a/b".to_owned()], Unconnected::Zero).unwrap().1;
+    assert_eq!(again[0].name.as_deref(), Some("gradients_1/a/b"));
+}
