@@ -14,6 +14,7 @@ macro_rules! eprintln {
 
 mod burn;
 mod completions;
+mod differentiate;
 mod events;
 mod failure;
 mod init;
@@ -51,6 +52,8 @@ Examples:
   meshtf submit graph.json --fetch loss --feed x=@x.npy --steps 1000
   meshtf run graph.json          the same in this process, without a network
   meshtf plan graph.json         show placement and transfers without running
+  meshtf differentiate graph.json --of loss --by w --out trained.json
+                                 add the gradients that training needs
   meshtf ps                      list the tasks that are up
   meshtf status                  show how they fare
   meshtf ticket                  then, on another machine: meshtf join TICKET
@@ -105,6 +108,8 @@ enum Command {
     Variable(variable::Args),
     /// Show placement and transfers of a graph without running it
     Plan(plan::Args),
+    /// Add the gradients of some tensors of a graph by others to it
+    Differentiate(differentiate::Args),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
     /// Join a mesh with a ticket from one of its machines
@@ -156,6 +161,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
+        Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Ticket(args) => in_runtime(ticket::ticket(args)),
         Command::Join(args) => in_runtime(join::join(args)),
         Command::Verify(args) => in_runtime(verify::verify(args)),
@@ -248,6 +254,9 @@ mod tests {
         check("meshtf variable set ps/0 w -2.5 --if-version 3", true);
         check("meshtf burn -- cargo run --release", true);
         check("meshtf burn", false);
+        check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.pb", true);
+        check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.txt", false);
+        check("meshtf differentiate graph.json --of loss --out g.pb", false);
         check("meshtf verify", false);
         check("meshtf completions fish", true);
         check("meshtf launch", false);

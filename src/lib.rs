@@ -25,7 +25,7 @@
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`trace`] | what a device ran in a traced step, and when |
 //! | [`lowering`] | burn's operations as nodes of a graph |
-//! | [`graph`] | a program as data, checked against the vocabulary of ops |
+//! | [`graph`] | a program as data, checked against the vocabulary of ops; its gradients |
 //! | [`tensor`] | dtype, shape, elements |
 //! | [`device`] | names: tasks, devices, the device string of a node |
 //! | `json` | JSON with positions, for errors that say where |

@@ -9,7 +9,7 @@ use super::Trouble;
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::op::Role;
-use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId};
+use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program};
 use crate::plan::{self, Signature};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
 
@@ -88,6 +88,21 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
+/// The program of a file, and the graph of its nodes, which are no more in the program.
+pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let bytes = read(path)?;
+    let mut program = graph::read(&bytes).map_err(|error| match error {
+        FormatError::NoRoom { .. } => Trouble::from(Failure::from(error)),
+        error => at(&error),
+    })?;
+    let graph = Graph::new(std::mem::take(&mut program.nodes)).map_err(|error| {
+        let place = error.node().and_then(|node| graph::place_of(&bytes, node));
+        at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
+    })?;
+    Ok((program, graph))
+}
+
 /// The error for an invalid name to fetch, feed or run, with a hint.
 fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
     let hint = match error {
@@ -118,15 +133,7 @@ impl GraphArgs {
     /// Reads the file and every feed, and checks them against each other.
     pub fn read(&self) -> Result<Job, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
-        let bytes = read(&self.graph)?;
-        let program = graph::read(&bytes).map_err(|error| match error {
-            FormatError::NoRoom { .. } => Trouble::from(Failure::from(error)),
-            error => at(&error),
-        })?;
-        let graph = Graph::new(program.nodes).map_err(|error| {
-            let place = error.node().and_then(|node| graph::place_of(&bytes, node));
-            at(&place.map_or_else(|| error.to_string(), |place| format!("{place}: {error}")))
-        })?;
+        let (program, graph) = read_graph(&self.graph)?;
 
         // Naming what to run means to go on with the variables as they are.
         let by_file = self.fetch.is_empty() && self.targets.is_empty();

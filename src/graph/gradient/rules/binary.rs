@@ -3,7 +3,7 @@
 use super::Rule;
 use crate::graph::Output;
 use crate::graph::gradient::Gradient;
-use crate::graph::gradient::call::{Added, Call, Grads, one};
+use crate::graph::gradient::call::{Call, Grads, one};
 
 pub(super) fn named(op: &str) -> Option<Rule> {
     Some(match op {
@@ -144,8 +144,8 @@ fn chosen(c: &mut Call, comparison: &str) -> Grads {
 fn where_x_is_not_zero(c: &mut Call, op: &str, derivative_by_y: Output) -> Grads {
     let (x, y, dz, dtype) = (c.x(0), c.x(1), c.dy()?, c.t());
     let is_not_zero = c.bin("NotEqual", x, c.num(0.0))?;
-    let one_or_zero: Added = c.cast(is_not_zero, dtype);
-    let derivative = c.bin(op, one_or_zero?, y)?;
+    let one_or_zero = c.cast(is_not_zero, dtype)?;
+    let derivative = c.bin(op, one_or_zero, y)?;
     let by_x = c.mul(derivative, dz)?;
     let by_y = c.mul(derivative_by_y, dz)?;
     c.reduced_pair(Some(by_x), Some(by_y))
