@@ -342,7 +342,14 @@ fn gradients_by_variables() {
          product = Mul read_old read_new
          first = Sum product axis
          second = Sum printed axis
-         y = AddV2 first second",
+         p = Placeholder dtype=bool shape=[]
+         handle = Switch new p
+         read_on = ReadVariableOp handle:1 dtype=float32
+         values = Switch three p
+         off = Identity values
+         branch = Merge off read_on
+         third = Sum branch axis
+         y = AddN first second third",
     );
     let outputs = |names: &[&str]| names.iter().map(|name| graph.output(name).unwrap()).collect::<Vec<_>>();
     let (ys, xs) = (outputs(&["y"]), outputs(&["old", "new"]));
@@ -358,14 +365,17 @@ fn gradients_by_variables() {
     let graph = g.finish().unwrap();
     let mut cluster = Cluster::new(1);
     cluster.run(&graph, &[], &["^init_old", "^init_new"]).unwrap();
-    cluster.check(&graph, &[], &[(&names[0], "3.0,4.0"), (&names[1], "3.0,6.0")]);
+    // A branch alone reads the other variable once more.
+    for (holds, by_new) in [("true", "4.0,7.0"), ("false", "3.0,6.0")] {
+        cluster.check(&graph, &[("p", holds)], &[(&names[0], "3.0,4.0"), (&names[1], by_new)]);
+    }
 }
 
 /// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.
 #[test]
 fn gradients_of_whole_graphs() {
     // (the graph, what is differentiated, by what, what is fed, the gradients)
-    let cases: [(&str, &str, &[&str], &[(&str, &str)], &[&str]); 7] = [
+    let cases: [(&str, &str, &[&str], &[(&str, &str)], &[&str]); 9] = [
         // y = x^2 + 3 x: 2 x + 3
         (
             "x = Placeholder dtype=float32 shape=[2]
@@ -381,6 +391,9 @@ fn gradients_of_whole_graphs() {
         // The branch that is taken: 2 x, or -1.
         (CONDITIONAL, "y", &["x"], &[("x", "3.0"), ("p", "true")], &["6.0"]),
         (CONDITIONAL, "y", &["x"], &[("x", "3.0"), ("p", "false")], &["-1.0"]),
+        // A branch that takes what it needs without a Switch.
+        (DIRECT, "y", &["x"], &[("x", "3.0"), ("p", "true")], &["6.0"]),
+        (DIRECT, "y", &["x"], &[("x", "3.0"), ("p", "false")], &["-1.0"]),
         // One inside another: only if both hold it is x^2.
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "true")], &["6.0"]),
         (NESTED, "y", &["x"], &[("x", "3.0"), ("p", "true"), ("q", "false")], &["5.0"]),
@@ -426,6 +439,14 @@ const CONDITIONAL: &str = "x = Placeholder dtype=float32 shape=[]
     s = Switch x p
     off = Neg s
     on = Square s:1
+    m = Merge off on
+    y = Identity m";
+
+const DIRECT: &str = "x = Placeholder dtype=float32 shape=[]
+    p = Placeholder dtype=bool shape=[]
+    s = Switch x p
+    off = Neg s
+    on = Mul s:1 x
     m = Merge off on
     y = Identity m";
 

@@ -94,7 +94,7 @@ impl<'a> Call<'a> {
             Some(given) => Ok(given),
             None => {
                 let y = self.y(port as u32);
-                let zeros = self.un("ZerosLike", y)?;
+                let zeros = zeros_like(self.g, y)?;
                 self.grads[port] = Some(Gradient::Dense(zeros));
                 Ok(zeros)
             }
@@ -286,6 +286,23 @@ impl<'a> Call<'a> {
     pub fn rows(values: Output, indices: Output, dense_shape: Output) -> Gradient {
         Gradient::Sparse(Rows { values, indices, dense_shape })
     }
+}
+
+/// Zeros of the shape of a tensor of the graph that is differentiated, or of the value of the variable that it is a handle of.
+pub(super) fn zeros_like(g: &mut GraphBuilder, x: Output) -> crate::failure::Result<Output> {
+    let graph = g.settled();
+    if graph.output_type(x).dtype != DType::Resource {
+        return g.op("ZerosLike").input(x).build();
+    }
+    // A handle is passed on from what makes the variable, by one input at each node.
+    let (mut at, mut left) = (x.node, graph.len());
+    while let (false, Some(input), true) = (graph.node(at).op.makes_variable, graph.node(at).inputs.first(), left > 0) {
+        (at, left) = (input.node, left - 1);
+    }
+    let of_value = graph.node(at).attrs.dtype("dtype").ok().and_then(|dtype| rules::number(dtype, 0.0));
+    let zero = of_value.unwrap_or_else(|| Tensor::scalar(0.0f32));
+    let shape = g.op("VariableShape").input(x).build()?;
+    g.op("Fill").input(shape).input(zero).build()
 }
 
 impl From<Failure> for Stop {

@@ -59,6 +59,18 @@ impl Contexts {
         Some(Arrival { predicate, port })
     }
 
+    /// The branches that a node is in and the tensor that it takes is not, from the innermost on.
+    pub fn left(&mut self, graph: &Graph, id: NodeId, input: Output) -> Vec<Arrival> {
+        let outer = self.of_output(graph, input).map_or(0, |branch| self.branches[branch].depth);
+        let mut at = self.of_nodes[id.index()];
+        let mut left = Vec::new();
+        while let Some(branch) = at.map(|at| self.branches[at]).filter(|branch| branch.depth > outer) {
+            left.push(Arrival { predicate: branch.predicate, port: branch.port });
+            at = branch.outer;
+        }
+        left
+    }
+
     /// The branch of a node: the innermost one that any of its inputs is in.
     fn find(&mut self, graph: &Graph, id: NodeId) -> Option<usize> {
         let node = graph.node(id);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::rules;
+use crate::graph::op::Role;
 use crate::graph::{Graph, NodeId, Output};
 use crate::tensor::DType;
 
@@ -17,6 +18,8 @@ pub(super) struct Between {
     pub waits: Vec<Option<u32>>,
     /// Nodes beyond which nothing is differentiated.
     pub stops: HashSet<NodeId>,
+    /// Whether there are conditionals between.
+    pub has_branches: bool,
 }
 
 impl Between {
@@ -41,6 +44,7 @@ impl Between {
                 }
             }
         }
+        let has_branches = between.iter().any(|&id| matches!(graph.node(id).op.role, Role::Switch | Role::Merge));
         for id in between {
             for input in &graph.node(id).inputs {
                 if let Some(count) = &mut waits[input.node.index()] {
@@ -53,7 +57,7 @@ impl Between {
             inputs.iter().all(|input| waits[input.node.index()].is_none())
         };
         let stops = xs.iter().filter(is_first).chain(stops).map(|output| output.node).collect();
-        Between { waits, stops }
+        Between { waits, stops, has_branches }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::call::Call;
+use super::call::{Call, zeros_like};
 use super::context::Contexts;
 use super::error::{GradientError, Path};
 use super::reach::Between;
@@ -121,15 +121,16 @@ impl Walk<'_> {
 
     /// Adds the gradients of a node's inputs, now that those of its outputs are complete.
     fn pass(&mut self, id: NodeId) -> Result<()> {
-        let node = self.g.settled().node(id).clone();
+        let node = &self.g.settled().node(id).clone();
         let mut grads = Vec::with_capacity(node.outputs.len());
         for port in 0..node.outputs.len() as u32 {
-            grads.push(self.sum_up(Output { node: id, port }, &node)?);
+            grads.push(self.sum_up(Output { node: id, port }, node)?);
         }
         if grads.iter().any(Option::is_some) && !self.between.stops.contains(&id) {
-            let of_inputs = self.differentiate(id, &node, grads)?;
+            let of_inputs = self.differentiate(id, node, grads)?;
             for (&input, gradient) in node.inputs.iter().zip(of_inputs) {
                 let Some(gradient) = gradient else { continue };
+                let gradient = self.brought_out(id, node, input, gradient)?;
                 self.came_from.entry(input.node).or_insert(id);
                 self.found.entry(input).or_default().push(gradient);
             }
@@ -172,6 +173,30 @@ impl Walk<'_> {
         let mut grads = added.map_err(|stop| self.stopped(id, node, stop))?;
         grads.resize(node.inputs.len(), None);
         Ok(grads)
+    }
+
+    /// A gradient by a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros where the branch is
+    /// not taken.
+    fn brought_out(&mut self, id: NodeId, node: &Node, input: Output, gradient: Gradient) -> Result<Gradient> {
+        if !self.between.has_branches || node.op.role.is_control_flow() {
+            return Ok(gradient);
+        }
+        let graph = self.g.settled();
+        let left = self.contexts.get_or_insert_with(|| Contexts::of(graph)).left(graph, id, input);
+        if left.is_empty() {
+            return Ok(gradient);
+        }
+        self.g.with_device(&node.device, |g| {
+            g.with_scope(&format!("{}_grad", node.name), |g| {
+                let mut outer = super::dense(g, gradient)?;
+                for branch in left {
+                    let zeros = zeros_like(g, input)?;
+                    let switch = g.op("Switch").input(zeros).input(branch.predicate).build()?;
+                    outer = g.op("Merge").input(outer).input(switch.port(1 - branch.port)).build()?;
+                }
+                Ok(Gradient::Dense(outer))
+            })
+        })
     }
 
     fn stopped(&self, id: NodeId, node: &Node, stop: Stop) -> GradientError {
@@ -219,22 +244,12 @@ impl Walk<'_> {
     fn gradient_by(&mut self, x: Output, unconnected: Unconnected) -> Result<Option<Gradient>> {
         let node = self.g.settled().node(x.node).clone();
         match (self.sum_up(x, &node)?, unconnected) {
-            (None, Unconnected::Zero) => self.zeros_like(x, &node).map(|zeros| Some(Gradient::Dense(zeros))),
+            (None, Unconnected::Zero) => {
+                let zeros = self.g.with_device(&node.device, |g| zeros_like(g, x))?;
+                Ok(Some(Gradient::Dense(zeros)))
+            }
             (found, _) => Ok(found),
         }
-    }
-
-    fn zeros_like(&mut self, x: Output, node: &Node) -> Result<Output> {
-        let dtype = self.g.settled().output_type(x).dtype;
-        self.g.with_device(&node.device, |g| {
-            if dtype != DType::Resource {
-                return g.op("ZerosLike").input(x).build();
-            }
-            let of_value = node.attrs.dtype("dtype").unwrap_or(DType::F32);
-            let shape = g.op("VariableShape").input(x).build()?;
-            let zero = rules::number(of_value, 0.0).unwrap_or_else(|| crate::tensor::Tensor::scalar(0.0f32));
-            g.op("Fill").input(shape).input(zero).build()
-        })
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         "Sinh" => |c| scaled(c, |c, x| c.un("Cosh", x)),
         "Cosh" => |c| scaled(c, |c, x| c.un("Sinh", x)),
-        "Asin" => |c| scaled(c, |c, x| inverse_root_of_one_minus_square(c, x)),
+        "Asin" => |c| scaled(c, inverse_root_of_one_minus_square),
         "Acos" => |c| {
             scaled(c, |c, x| {
                 let of_asin = inverse_root_of_one_minus_square(c, x)?;
