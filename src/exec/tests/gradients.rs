@@ -24,11 +24,20 @@ const STEP: f64 = 1e-5;
 /// Directions in which the function is taken.
 const DIRECTIONS: usize = 3;
 
+/// A tensor that is fed, by its name.
+type Feed = (String, Tensor);
+
+/// What is differentiated, as a function of what is fed.
+type Function<'a> = dyn FnMut(&[Feed]) -> Result<f64, String> + 'a;
+
+/// The text of a graph, what of it is differentiated by what, what is fed, and the gradients.
+type Whole<'a> = (&'a str, &'a str, &'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
+
 /// A graph with its gradients, and those of its gradients.
 struct Differentiated {
     graph: Graph,
     ys: Vec<String>,
-    feeds: Vec<(String, Tensor)>,
+    feeds: Vec<Feed>,
     /// The floats among the feeds, by which it is differentiated.
     xs: Vec<usize>,
     first: Gradients,
@@ -83,7 +92,7 @@ fn check(case: &Value, shapes_are_known: bool) -> Result<(), String> {
         (Ok(_), true) => return Err("it was to be refused".to_owned()),
     };
     let mut cluster = Cluster::new(1);
-    let run = |cluster: &mut Cluster, feeds: &[(String, Tensor)], names: &[String]| -> Result<Vec<Tensor>, String> {
+    let run = |cluster: &mut Cluster, feeds: &[Feed], names: &[String]| -> Result<Vec<Tensor>, String> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -117,7 +126,7 @@ fn check(case: &Value, shapes_are_known: bool) -> Result<(), String> {
         let all_f64 = made.xs.iter().all(|&x| made.feeds[x].1.dtype() == DType::F64);
         let has_differences = case["differences"] != false && (key == "gradients" || case["differences"] != "first");
         if all_f64 && has_differences {
-            let mut function = |feeds: &[(String, Tensor)]| {
+            let mut function = |feeds: &[Feed]| {
                 let values = run(&mut cluster, feeds, ys)?;
                 Ok(values.iter().zip(&gradients.starts).map(|(value, start)| product(value, start)).sum())
             };
@@ -150,11 +159,7 @@ fn compare(case: &Value, key: &str, got: &[Option<Tensor>], wanted: &[Value]) ->
 }
 
 /// Holds gradients against the differences of the function that they are of, along some directions of all inputs at once.
-fn differences(
-    made: &Differentiated,
-    by_x: &[Option<Tensor>],
-    function: &mut dyn FnMut(&[(String, Tensor)]) -> Result<f64, String>,
-) -> Result<(), String> {
+fn differences(made: &Differentiated, by_x: &[Option<Tensor>], function: &mut Function) -> Result<(), String> {
     for direction in 0..DIRECTIONS {
         let mut along = 0.0;
         let mut feeds = [made.feeds.clone(), made.feeds.clone()];
@@ -240,7 +245,7 @@ fn graph_differentiated(case: &Value, shapes_are_known: bool) -> Result<Differen
         Ok(list(names).iter().map(|name| graph.output(name.as_str().unwrap())).collect::<Result<_, _>>()?)
     };
     let (ys, by) = (outputs(&case["of"])?, outputs(&case["by"])?);
-    let feeds: Vec<(String, Tensor)> =
+    let feeds: Vec<Feed> =
         case["feeds"].as_object().unwrap().iter().map(|(name, value)| (name.clone(), tensor(value))).collect();
     let place = |x: &Value| feeds.iter().position(|(name, _)| Some(name.as_str()) == x.as_str()).unwrap();
     let xs = list(&case["by"]).iter().map(place).collect();
@@ -253,7 +258,7 @@ fn twice(
     mut g: GraphBuilder,
     ys: Vec<Output>,
     by: Vec<Output>,
-    (feeds, xs): (Vec<(String, Tensor)>, Vec<usize>),
+    (feeds, xs): (Vec<Feed>, Vec<usize>),
 ) -> Result<Differentiated, Failure> {
     let (first, dense) = add(&mut g, &ys, &by, list(&case["starts"]))?;
     let starts = list(&case["second_starts"]);
@@ -374,8 +379,7 @@ fn gradients_by_variables() {
 /// What graphs as a whole compute: paths that meet, branches, tables, variables, and gradients of gradients.
 #[test]
 fn gradients_of_whole_graphs() {
-    // (the graph, what is differentiated, by what, what is fed, the gradients)
-    let cases: [(&str, &str, &[&str], &[(&str, &str)], &[&str]); 9] = [
+    let cases: [Whole; 9] = [
         // y = x^2 + 3 x: 2 x + 3
         (
             "x = Placeholder dtype=float32 shape=[2]
