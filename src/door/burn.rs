@@ -16,6 +16,7 @@ mod relative;
 mod run;
 mod session;
 mod slots;
+mod socket;
 mod step;
 
 use std::net::{IpAddr, SocketAddr};

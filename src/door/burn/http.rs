@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::message::{BURN, VERSION};
+use super::socket::Acknowledging;
 use super::{Serving, session};
 use crate::strangers::{Progress, Stranger};
 
@@ -97,7 +98,7 @@ async fn connection(door: Arc<Serving>, stream: TcpStream, from: IpAddr, strange
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(Acknowledging(stream)), service)
         .with_upgrades();
     let greeting = async {
         let answered = tokio::time::timeout(MAX_GREETING, serving).await;
