@@ -179,7 +179,7 @@ struct Session {
     drawn: u64,
     /// How many reductions over each group of devices it has taken part in.
     reductions: HashMap<u32, u64>,
-    streams: HashMap<StreamId, usize>,
+    streams: foldhash::HashMap<StreamId, usize>,
     graphs: Graphs,
     is_open: bool,
 }
@@ -188,7 +188,8 @@ struct Session {
 pub(super) struct Program {
     sessions: BTreeMap<SessionNo, Session>,
     pub streams: Vec<Stream>,
-    pub values: HashMap<Key, Value>,
+    /// Looked up several times for each operation.
+    pub values: foldhash::HashMap<Key, Value>,
     pub slots: Slots,
     /// Clones of it are with the values that the door has.
     pub held: Arc<()>,
@@ -211,7 +212,7 @@ pub(super) struct Program {
 impl Program {
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
-        let (streams, graphs) = (HashMap::new(), Graphs::default());
+        let (streams, graphs) = (foldhash::HashMap::default(), Graphs::default());
         let opened = Session { device, seed, drawn: 0, reductions: HashMap::new(), streams, graphs, is_open: true };
         self.sessions.insert(session, opened);
     }

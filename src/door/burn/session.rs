@@ -25,6 +25,9 @@ const MAX_INIT: usize = 64 << 10;
 /// Largest message, which is burn's own limit.
 const MAX_MESSAGE: usize = 1 << 30;
 
+/// Bytes that a read makes room for, and clears: a client sends frames of half a kilobyte.
+const READ_AT_ONCE: usize = 32 << 10;
+
 /// Most answers that wait until a client reads them; more are dropped.
 const MAX_REPLIES: usize = 4096;
 
@@ -49,7 +52,8 @@ pub(super) async fn serve(door: Arc<Serving>, stream: TokioIo<Upgraded>, newcome
 }
 
 fn config(most: usize) -> WebSocketConfig {
-    WebSocketConfig::default().max_message_size(Some(most)).max_frame_size(Some(most))
+    let config = WebSocketConfig::default().max_message_size(Some(most)).max_frame_size(Some(most));
+    config.read_buffer_size(READ_AT_ONCE)
 }
 
 struct Admitted {

@@ -2,11 +2,12 @@
 //! the same again.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use burn_ir::{IrVisitorMut, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 use burn_std::distributed::ReduceOperation;
+use foldhash::fast::FixedState;
 
 use super::message::RequestId;
 use super::program::{Held, Item, Key, Program, SessionNo, State, Was, Work};
@@ -94,9 +95,7 @@ impl Step {
 }
 
 fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    FixedState::default().hash_one(value)
 }
 
 impl From<Was> for State {
