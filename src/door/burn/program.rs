@@ -16,6 +16,7 @@ use std::sync::Arc;
 use burn_ir::{DistributedOperationIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_std::distributed::ReduceOperation;
 use burn_std::id::StreamId;
+use foldhash::fast::RandomState;
 use smallvec::{SmallVec, smallvec};
 
 use self::cut::{Mark, Why};
@@ -179,7 +180,7 @@ struct Session {
     drawn: u64,
     /// How many reductions over each group of devices it has taken part in.
     reductions: HashMap<u32, u64>,
-    streams: foldhash::HashMap<StreamId, usize>,
+    streams: HashMap<StreamId, usize, RandomState>,
     graphs: Graphs,
     is_open: bool,
 }
@@ -189,7 +190,7 @@ pub(super) struct Program {
     sessions: BTreeMap<SessionNo, Session>,
     pub streams: Vec<Stream>,
     /// Looked up several times for each operation.
-    pub values: foldhash::HashMap<Key, Value>,
+    pub values: HashMap<Key, Value, RandomState>,
     pub slots: Slots,
     /// Clones of it are with the values that the door has.
     pub held: Arc<()>,
@@ -212,7 +213,7 @@ pub(super) struct Program {
 impl Program {
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
-        let (streams, graphs) = (foldhash::HashMap::default(), Graphs::default());
+        let (streams, graphs) = (HashMap::default(), Graphs::default());
         let opened = Session { device, seed, drawn: 0, reductions: HashMap::new(), streams, graphs, is_open: true };
         self.sessions.insert(session, opened);
     }
