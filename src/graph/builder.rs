@@ -74,7 +74,7 @@ pub struct GraphBuilder {
     nodes: Vec<NodeDef>,
     /// Names taken, in small letters, as two names never differ in case alone.
     taken: HashSet<String>,
-    /// By name in small letters: how many numbers after it are taken, from 1 on. Less may be stated than are.
+    /// By name in small letters: a lower bound of how many numbers after it are taken, from 1 on.
     numbered: HashMap<String, usize>,
     /// `outer/inner/`, or empty.
     scope: String,
@@ -390,7 +390,7 @@ mod tests {
     fn the_number_behind_a_name_is_not_looked_for_from_1_each_time() {
         let mut g = GraphBuilder::new();
         g.constant("add_40000", 1).unwrap();
-        // Looking from 1 would take a thousand million looks.
+        // Looking from 1 would take over a billion lookups.
         let last = (0..50_000).map(|_| g.op("NoOp").name("add").build().unwrap()).last().unwrap();
         assert_eq!(g.tensor_name(last), "add_50000");
     }

@@ -1,4 +1,4 @@
-//! A step as nodes of the program's session.
+//! A step as a graph of its own.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! What a program has queued, and when a part of it becomes a step.
 //!
 //! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody who
-//! reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends on.
+//! reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends on; what
+//! the door has already is answered at once.
 //! A stream that begins to upload after it has computed makes a step, too: so a loop runs an iteration at a time, and the program
 //! queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop has the
 //! same steps in every iteration, and each is planned once.
@@ -341,7 +342,7 @@ impl Program {
                 self.arrivals += 1;
             }
             Task::ReadTensor(request, stream, tensor) if self.read_at_once(session, request, &tensor) => {
-                // A program that reads what it computed some iterations ago does so once in each: a step ends here, too.
+                // The steps are the same, whether the value has come by now or not.
                 self.end_step(session, stream);
             }
             Task::ReadTensor(request, stream, tensor) => {
@@ -388,11 +389,10 @@ impl Program {
         true
     }
 
-    /// What a stream has computed by now becomes a step, though nobody waits for it.
+    /// What a stream has queued by now becomes a step.
     fn end_step(&mut self, session: SessionNo, id: StreamId) {
-        let stream = self.sessions.get(&session).and_then(|own| own.streams.get(&id)).copied();
-        if let Some(stream) = stream.filter(|stream| self.streams[*stream].computes_from.is_some()) {
-            self.mark(stream, self.streams[stream].end(), Why::Over, Vec::new());
+        if let Some(&stream) = self.sessions.get(&session).and_then(|own| own.streams.get(&id)) {
+            self.mark(stream, self.streams[stream].end(), Why::Read, Vec::new());
         }
     }
 

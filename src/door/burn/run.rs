@@ -33,6 +33,8 @@ const MAX_CHANGES: u32 = 4;
 const MAX_PLANNED_AGAIN: usize = 3;
 /// Most recipes whose plans are remembered; all are forgotten if there are more.
 const MAX_RECIPES: usize = 4096;
+/// Most operations and uploads that they have together.
+const MAX_RECIPE_PARTS: usize = 1 << 20;
 
 /// A program that is connected.
 pub(super) struct Running {
@@ -149,7 +151,7 @@ impl Running {
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
-        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new() };
+        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new(), parts: 0 };
         loop {
             let lost = tasks.lost(&node.cluster(), &devices);
             let (step, is_over) = {
@@ -190,7 +192,11 @@ impl Running {
     }
 
     /// Runs a step and answers those who wait for it.
-    async fn take(&self, steps: &mut Steps<'_>, step: Step) {
+    async fn take(&self, steps: &mut Steps<'_>, mut step: Step) {
+        let is_there = |answer: &Answer| matches!(answer.what, Answered::Held(..));
+        let (there, later) = std::mem::take(&mut step.answers).into_iter().partition(is_there);
+        step.answers = later;
+        answer(&mut lock(&self.shared), there, |place, _| Err(nothing(place)));
         let ran = if step.is_empty() { Ok(None) } else { steps.run(self, &step).await.map(Some) };
         let mut shared = lock(&self.shared);
         let failure = match ran {
@@ -217,9 +223,12 @@ impl Running {
         if steps.end_session(&failure) {
             shared.program.lost(|_| true, &failure);
         }
-        let sessions: Vec<SessionNo> = shared.replies.keys().copied().collect();
-        for session in sessions {
-            shared.failed.entry(session).or_insert_with(|| failure.clone());
+        // If slots could not be emptied, the program has lost nothing.
+        if !step.recipe.parts.is_empty() {
+            let sessions: Vec<SessionNo> = shared.replies.keys().copied().collect();
+            for session in sessions {
+                shared.failed.entry(session).or_insert_with(|| failure.clone());
+            }
         }
         answer(&mut shared, step.answers, |_, _| Err((*failure).clone()));
     }
@@ -316,6 +325,8 @@ struct Steps<'n> {
     devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
     /// By the hash of the recipe.
     recipes: HashMap<u64, Vec<Known>>,
+    /// Of all of them.
+    parts: usize,
 }
 
 /// A recipe that was lowered.
@@ -347,10 +358,11 @@ struct Ran {
 impl Steps<'_> {
     /// Lets go of the session if its master is another process by now, or has ended it: then all is lost that the program kept.
     fn end_session(&mut self, failure: &Failure) -> bool {
-        let is_gone = failure.code == Code::Aborted || self.node.master(None).ok() != self.master;
+        let is_ended = failure.code == Code::Aborted && failure.reason != Some(Reason::PlanGone);
+        let is_gone = is_ended || self.node.master(None).ok() != self.master;
         if is_gone {
             (self.session, self.master) = (None, None);
-            self.recipes.clear();
+            (self.recipes, self.parts) = (HashMap::new(), 0);
         }
         is_gone
     }
@@ -428,9 +440,10 @@ impl Steps<'_> {
             began.elapsed()
         );
         let planned = Planned { built: Arc::new(built), plan };
-        if self.recipes.len() >= MAX_RECIPES {
-            self.recipes.clear();
+        if self.recipes.len() >= MAX_RECIPES || self.parts >= MAX_RECIPE_PARTS {
+            (self.recipes, self.parts) = (HashMap::new(), 0);
         }
+        self.parts += step.recipe.parts.len();
         let same = self.recipes.entry(hash).or_default();
         same.retain(|known| known.recipe != step.recipe);
         same.push(Known { recipe: step.recipe.clone(), scalars, changes, planned: planned.clone() });

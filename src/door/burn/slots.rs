@@ -55,7 +55,7 @@ pub(super) struct Slots {
 #[derive(Debug, Default)]
 struct Owned {
     slots: SmallVec<[Slot; 2]>,
-    /// The last one was held by the door.
+    /// One of them was held by the door.
     is_held: bool,
 }
 
@@ -69,7 +69,7 @@ struct Freed {
 /// After so many steps a free slot is emptied, if none takes it.
 const EMPTIED_AFTER: u32 = 2;
 /// A larger value is let go of after the step that freed its slot.
-const LARGE: usize = 1 << 20;
+const LARGE: usize = 8 << 20;
 
 /// Which slots of a kind are taken.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ impl Slots {
     }
 
     /// A step is over: the slots that are to be emptied now, in their order.
-    pub fn to_empty(&mut self) -> Vec<Slot> {
+    pub fn due_to_be_emptied(&mut self) -> Vec<Slot> {
         let mut due = Vec::new();
         let mut freed = std::mem::take(&mut self.freed);
         freed.retain_mut(|freed| {
@@ -212,7 +212,7 @@ mod tests {
         slots.free(first[2]);
         assert_eq!(take(&mut slots, (8, 0), kind(0)), first[2]);
         slots.free(second);
-        assert!(slots.to_empty().is_empty());
+        assert!(slots.due_to_be_emptied().is_empty());
         assert_eq!(take(&mut slots, (8, 1), kind(0)).number, 4);
     }
 
@@ -233,13 +233,13 @@ mod tests {
         let [small, other] = [0, 1].map(|part| slots.take((7, part), kind(0), false).unwrap());
         let large = slots.take((7, 2), large, false).unwrap();
         [small, other, large].into_iter().for_each(|slot| slots.free(slot));
-        assert_eq!(slots.to_empty(), [large]);
+        assert_eq!(slots.due_to_be_emptied(), [large]);
         assert_eq!(slots.take((7, 1), kind(0), false), Some(other));
-        assert!(slots.to_empty().is_empty());
-        assert_eq!(slots.to_empty(), [small]);
+        assert!(slots.due_to_be_emptied().is_empty());
+        assert_eq!(slots.due_to_be_emptied(), [small]);
         slots.not_emptied(&[small]);
         slots.lost(|device| device == 0);
-        assert!((0..3).all(|_| slots.to_empty().is_empty()));
+        assert!((0..3).all(|_| slots.due_to_be_emptied().is_empty()));
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
             let slot = slots.take((part, 0), kind(0), false).unwrap();
             slots.free(slot);
             // Nothing that was freed by the step before is left.
-            (0..4).for_each(|_| drop(slots.to_empty()));
+            (0..4).for_each(|_| drop(slots.due_to_be_emptied()));
         }
         assert!(slots.used[0].next as usize <= MAX_PARTS && slots.parts.len() <= MAX_PARTS);
     }

@@ -18,7 +18,7 @@ impl AsyncRead for Acknowledging {
         let read = Pin::new(&mut self.0).poll_read(cx, buf);
         #[cfg(target_os = "linux")]
         if read.is_pending() {
-            // Without it the connection is slower, and no less right.
+            // Without it the connection is slower, but still correct.
             let _slower = self.0.set_quickack(true);
         }
         read

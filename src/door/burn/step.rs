@@ -115,7 +115,7 @@ impl Program {
     /// The next step, if one is due. What it keeps counts as resident from now on; [`Program::failed`] takes that back.
     pub fn next_step(&mut self) -> Option<Step> {
         if std::mem::take(&mut self.is_after_step) {
-            let emptied = self.slots.to_empty();
+            let emptied = self.slots.due_to_be_emptied();
             // By itself, so that what a loop computes is the same whatever was let go of before.
             if !emptied.is_empty() {
                 return Some(Step { recipe: Recipe { emptied, ..Recipe::default() }, ..Step::default() });
@@ -224,7 +224,10 @@ impl Making<'_> {
     fn take(&mut self, session: SessionNo, device: u32, item: Item) {
         let Item { work, inputs, outputs } = item;
         if let Work::Read(request, tensor) = &work
-            && let Some(State::Held(Held { value: Some(value), .. })) = self.program.state(&inputs[0].0)
+            && let Some(
+                State::Held(Held { value: Some(value), .. })
+                | State::Here(_, Some(Was::Held(Held { value: Some(value), .. }))),
+            ) = self.program.state(&inputs[0].0)
         {
             let what = Answered::Held(value.clone(), tensor.clone());
             self.step.answers.push(Answer { session, request: *request, what });
@@ -415,7 +418,7 @@ impl Making<'_> {
                 value.state = state;
             }
         }
-        program.is_after_step = true;
+        program.is_after_step |= !step.is_empty();
         step
     }
 }

@@ -150,32 +150,51 @@ fn what_is_over_frees_its_slot() {
     assert_eq!(emptied, [vec![], slots[1..].to_vec(), vec![]]);
 }
 
-#[test]
-fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
-    const BEHIND: u64 = 4;
+/// The recipes of a loop whose losses are read some iterations later; the steps are made after every so many iterations. Each request
+/// to read has the number of its iteration; those are answered, too, that were answered at once.
+fn read_later(behind: u64, every: u64) -> (Vec<Recipe>, Vec<(u64, bool)>) {
     let mut program = program(1);
     let id = |i: u64, n: u64| 10 * (i + 1) + n;
-    assert!(steps(&mut program, 0, vec![upload(TRAINING, id(0, 0))]).is_empty());
-    let mut recipes: Vec<Vec<Recipe>> = Vec::new();
-    for i in 0..14 {
-        // The parameter is scaled, and the loss is a function of it that is read four iterations later.
-        let mut tasks = vec![
+    let mut tasks = vec![upload(TRAINING, id(0, 0))];
+    let (mut recipes, mut answered) = (Vec::new(), Vec::new());
+    for i in 0..24 {
+        // The parameter is changed, and the loss is a function of it.
+        tasks.extend([
             upload(TRAINING, id(i, 1)),
             add(last(id(i, 0)), last(id(i, 1)), id(i + 1, 0)),
             exp(kept(id(i + 1, 0)), id(i, 2)),
-        ];
-        if i >= BEHIND {
-            tasks.push(read(i, last(id(i - BEHIND, 2))));
+        ]);
+        if i >= behind {
+            tasks.push(read(i, last(id(i - behind, 2))));
         }
-        recipes.push(steps(&mut program, 0, tasks).into_iter().map(|step| step.recipe).collect());
-        let answers: Vec<Answer> = std::mem::take(&mut program.answers);
-        let answered = answers.iter().map(|answer| (answer.request, matches!(answer.what, Answered::Held(..))));
-        // The losses of the first two iterations, whose steps are new, have slots.
-        let wanted = if i < BEHIND + 2 { vec![] } else { vec![(i, true)] };
-        assert_eq!(answered.collect::<Vec<_>>(), wanted, "iteration {i}");
+        if (i + 1) % every != 0 {
+            continue;
+        }
+        for step in steps(&mut program, 0, std::mem::take(&mut tasks)) {
+            answered.extend(step.answers.iter().map(|answer| (answer.request, false)));
+            recipes.push(step.recipe);
+        }
+        answered.extend(program.answers.drain(..).map(|answer| (answer.request, true)));
     }
-    assert!(recipes[10..].iter().all(|made| made.len() == 1 && *made == recipes[13]), "{recipes:#?}");
-    assert_eq!((program.slots.len(), recipes[13][0].fetched.len()), (1, 1), "the parameter's; the loss");
+    assert_eq!(program.slots.len(), 1, "the parameter's");
+    answered.sort_unstable();
+    (recipes, answered)
+}
+
+#[test]
+fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
+    let (recipes, answered) = read_later(4, 1);
+    // The losses of the first two iterations, whose steps are new, have slots.
+    assert_eq!(answered, (4..24).map(|i| (i, i >= 6)).collect::<Vec<_>>());
+    let last = recipes.last().unwrap();
+    assert_eq!((last.fetched.len(), last.kept.len()), (1, 1), "the loss, the parameter");
+    assert!(recipes[recipes.len() - 14..].iter().all(|recipe| recipe == last), "{recipes:#?}");
+    // The steps are the same when they lag behind, and reads come before the values have.
+    for every in [2, 3, 24] {
+        let (lagging, answered) = read_later(4, every);
+        assert!(lagging == recipes, "{every}: {lagging:#?}");
+        assert_eq!(answered.iter().map(|(request, _)| *request).collect::<Vec<_>>(), (4..24).collect::<Vec<_>>());
+    }
 }
 
 #[test]
@@ -201,6 +220,21 @@ fn a_tensor_that_another_session_has_not_sent_yet_is_waited_for() {
     };
     assert_eq!(operations(step), [0, 1]);
     assert!(step.kept.is_empty() && program.values.is_empty(), "{:?}", program.values);
+}
+
+#[test]
+fn a_read_does_not_wait_for_what_another_session_takes_later() {
+    let mut program = program(2);
+    assert!(steps(&mut program, 0, vec![upload(TRAINING, 1), give(kept(1), 5)]).is_empty());
+    // What is given to the first session, it takes only when the read is answered: its thread is the one that waits.
+    let before_upload = vec![receive(5, 20), exp(kept(20), 21), give(last(20), 6), upload(TRAINING, 22)];
+    assert!(steps(&mut program, 1, before_upload).is_empty());
+    let [step] = &steps(&mut program, 1, vec![add(last(22), last(21), 23), read(9, last(23))])[..] else {
+        panic!("one step")
+    };
+    assert!(matches!(step.answers[..], [ref answer] if answer.request == 9), "{step:?}");
+    let [step] = &steps(&mut program, 0, vec![receive(6, 2), read(10, last(2))])[..] else { panic!("one step") };
+    assert!(matches!(step.answers[..], [ref answer] if answer.request == 10), "{step:?}");
 }
 
 #[test]

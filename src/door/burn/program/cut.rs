@@ -21,7 +21,7 @@ pub(super) struct Mark {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Somebody waits for it.
+    /// Somebody reads.
     Read,
     /// So much is queued.
     Full,
@@ -45,10 +45,19 @@ impl Program {
                 Why::Over => stream.items.iter().take(left).any(|item| item.work.computes()),
             }
         });
-        // A stream's marks come in turn.
-        let mut seen = HashSet::new();
-        let mut firsts = self.marks.iter().enumerate().filter(|(_, mark)| seen.insert(mark.stream));
-        let ready = firsts.find_map(|(i, mark)| Some((i, self.closure(mark)?)));
+        // A stream's marks come in turn; but one of somebody who reads does not wait for one that waits for what another session
+        // takes: that session may do so only when the read is answered.
+        let mut waiting = HashSet::new();
+        let ready = self.marks.iter().enumerate().find_map(|(i, mark)| {
+            if mark.why == Why::Over && waiting.contains(&mark.stream) {
+                return None;
+            }
+            let cut = self.closure(mark);
+            if cut.is_none() {
+                waiting.insert(mark.stream);
+            }
+            Some((i, cut?))
+        });
         let Some((i, cut)) = ready else {
             self.waited_at = Some((self.arrivals, self.marks.len()));
             return None;

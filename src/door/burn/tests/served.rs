@@ -292,7 +292,7 @@ async fn a_recorded_client_gets_what_burns_own_server_answered() {
     /// What each loss and each parameter may be off by: flex and the mesh add up in other orders.
     const TOLERANCE: f64 = 1e-4;
     let values = |content: &Content| match content {
-        Content::ReadTensor(Ok(data)) => (data.shape.to_vec(), data.iter::<f64>().collect::<Vec<_>>()),
+        Content::ReadTensor(Ok(data)) => (data.shape().to_vec(), data.iter::<f64>().collect::<Vec<_>>()),
         other => panic!("{other:?}"),
     };
     for (name, least) in [("mlp_adam.bin", 5), ("cnn_sgd.bin", 1), ("lstm_adam.bin", 4)] {
@@ -304,7 +304,7 @@ async fn a_recorded_client_gets_what_burns_own_server_answered() {
                 client.socket.send(Message::binary(frame)).await.unwrap();
                 continue;
             }
-            // What a client waits for it has before it goes on.
+            // The client waits for its answers before it goes on.
             let wanted: Response = rmp_serde::from_slice(&frame).unwrap();
             while !asked.contains_key(&wanted.id) {
                 let got = client.next().await;

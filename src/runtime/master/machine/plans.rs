@@ -245,8 +245,8 @@ impl Plans {
             }
         }
         let why = format!(
-            "the session has {} different sets of feeds, fetches and targets, of {} nodes together, that run or are being \
-             registered; the limits are {most} sets and {plan_nodes} nodes",
+            "the session has {} plans, of {} nodes together, that run or are being \
+             registered; the limits are {most} plans and {plan_nodes} nodes",
             count - 1,
             all_nodes - nodes
         );
@@ -281,7 +281,9 @@ impl Plans {
     fn remove(&mut self, number: u32) -> Unneeded {
         let Some(plan) = self.plans.remove(&number) else { return Unneeded::new() };
         self.nodes -= plan.nodes;
-        self.by_piece.remove(&plan.pieces.start);
+        if !plan.pieces.is_empty() {
+            self.by_piece.remove(&plan.pieces.start);
+        }
         self.unlist(&plan.signature, number);
         plan.parts.iter().map(|part| (part.worker.clone(), part.pieces.clone())).collect()
     }
