@@ -50,6 +50,11 @@ pub(in crate::exec) trait Backing:
         None
     }
 
+    /// How far neighbours in the last two dimensions lie apart in this process's memory.
+    fn steps(_raw: &Self::Raw) -> Option<[isize; 2]> {
+        None
+    }
+
     /// The layout of the elements. GPU kernels accept any.
     fn order(_raw: &Self::Raw) -> Order {
         Order::Whole
@@ -123,6 +128,10 @@ impl Backing for burn_flex::Flex {
         }
         let layout = raw.layout();
         vector::laid_out(raw.storage::<f32>(), layout.start_offset(), layout.shape().as_slice(), layout.strides())
+    }
+
+    fn steps(raw: &Self::Raw) -> Option<[isize; 2]> {
+        raw.layout().strides().last_chunk().copied()
     }
 
     fn order(raw: &Self::Raw) -> Order {
