@@ -72,13 +72,15 @@ enum Way {
     Swapped { copied: bool },
 }
 
-// Nanoseconds on one thread of a processor with AVX-512 (5th generation EPYC), as are those of `packing`.
-/// To put a matrix in order, per element: 0.45 from the cache, more from memory.
+// Nanoseconds on one thread of a 5th generation EPYC, as are those of `packing`.
+/// To put a matrix in order, per element: 0.45 in the cache, more in memory.
 const COPYING: f64 = 0.6;
 /// Per multiplication, at 110 billion operations per second.
 const MULTIPLYING: f64 = 0.018;
-/// What a way other than the direct one has to save.
+/// What a way other than the direct one has to save, since it takes more steps and memory.
 const LEAST_SAVING: f64 = 5000.0;
+/// As a share of what the product takes.
+const LEAST_SHARE: f64 = 1.0 / 16.0;
 
 /// As many rows as the product of a part is computed for, whether it has them or not: the floats of a register.
 const LANES: usize = 16;
@@ -126,7 +128,8 @@ impl Way {
             _ => return Way::Direct,
         };
         let swapped = left + COPYING * of_matrix(m, n) + filling(m, n);
-        if copied.min(swapped) + LEAST_SAVING > direct {
+        let least_saving = LEAST_SAVING.max(LEAST_SHARE * (MULTIPLYING * of_matrix(m, n) * k as f64 + direct));
+        if copied.min(swapped) + least_saving > direct {
             Way::Direct
         } else if copied < swapped {
             Way::Copied
@@ -294,13 +297,15 @@ mod tests {
         Tensor::from_vec(shape, (0..shape.iter().product()).map(number).collect())
     }
 
+    /// Batches of the operands; rows, inner size and columns; the way if the right operand is transposed, and if both are.
+    type Case<'a> = (&'a [usize], &'a [usize], [usize; 3], [Way; 2]);
+
     #[test]
     fn every_way_answers_as_a_loop_does() {
         let site: Site<Flex> = Site { device: Default::default(), bools: BoolDType::Native, floats: vec![DType::F32] };
         let (direct, copied) = (Way::Direct, Way::Copied);
         let (swapped, swapped_view) = (Way::Swapped { copied: true }, Way::Swapped { copied: false });
-        // Batches of the operands; rows, inner size and columns; the way if the right operand is transposed, and if both are.
-        let cases: [(&[usize], &[usize], [usize; 3], [Way; 2]); 15] = [
+        let cases: [Case; 16] = [
             (&[], &[], [1, 1024, 40], [direct, direct]),
             (&[], &[], [16, 1024, 16], [direct, direct]),
             (&[], &[], [17, 33, 19], [direct, direct]),
@@ -313,6 +318,7 @@ mod tests {
             (&[], &[], [16, 300, 300], [swapped_view, swapped_view]),
             (&[], &[], [100, 1024, 17], [copied, swapped_view]),
             (&[], &[], [600, 512, 32], [copied, copied]),
+            (&[], &[], [900, 256, 144], [direct, direct]),
             (&[3], &[3], [32, 512, 70], [swapped, swapped_view]),
             (&[5], &[1], [32, 512, 70], [copied, swapped_view]),
             (&[1], &[5], [32, 512, 70], [swapped, swapped_view]),
