@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::message::Task;
 use super::program::{Key, Program, SessionNo, State};
-use super::step::{Answer, Answered, Part, Recipe, Step};
+use super::step::{Answered, Part, Recipe, Step};
 use crate::failure::Failure;
 use crate::tensor::Tensor;
 

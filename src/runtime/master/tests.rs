@@ -366,7 +366,7 @@ fn plans_of_many_nodes_make_room_for_one_another() {
     bench.prepare(1, "z");
     let failure = bench.answer().2.unwrap_err();
     assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
-    assert!(failure.message.contains("8 sets and 9 nodes"), "{failure}");
+    assert!(failure.message.contains("8 plans and 9 nodes"), "{failure}");
     bench.done(&worker, second_piece, 2);
     bench.answer().2.unwrap();
     bench.done(&worker, third_pieces[0], 1);

@@ -274,7 +274,7 @@ async fn what_is_no_message_ends_the_session_alone() {
 /// What burn's own client sent and burn's own server answered (`examples/burn/suite/src/bin/frames.rs`): frames, each with a byte
 /// that says who sent it, 0 for the client, and its length.
 fn recorded(name: &str) -> Vec<(u8, Vec<u8>)> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/burn/frames").join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/burn_frames").join(name);
     let bytes = std::fs::read(path).unwrap();
     let mut rest = &bytes[..];
     let mut frames = Vec::new();

@@ -1,7 +1,7 @@
 //! Records what burn's own client sends, and what burn's own remote server answers, frame by frame: for the tests of the door, which
 //! are built without burn's client.
 //!
-//! `frames [FOLDER]` writes `tests/data/burn/frames/*.bin`: for each frame of the one session a byte, 0 if the client sent it and 1
+//! `frames [FOLDER]` writes `tests/data/burn_frames/*.bin`: for each frame of the one session a byte, 0 if the client sent it and 1
 //! if the server did, its length as four bytes, the lowest first, and what it has. The handshakes are not in it.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ type Frames = Arc<Mutex<BTreeMap<usize, Vec<Frame>>>>;
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../tests/data/burn/frames"),
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../tests/data/burn_frames"),
         PathBuf::from,
     );
     std::fs::create_dir_all(&folder)?;
