@@ -34,7 +34,7 @@ mod thread;
 mod token;
 mod turn;
 mod variant;
-#[cfg_attr(not(feature = "exec"), allow(dead_code, reason = "only engines compute on two inputs in bulk"))]
+#[cfg_attr(not(feature = "exec"), allow(dead_code, unused_imports, reason = "some of it only burn's engine uses"))]
 mod vector;
 mod waiting;
 

@@ -69,6 +69,7 @@ pub(super) fn current() -> Option<Arc<Signal>> {
 
 /// Runs a part of a kernel on whichever thread has time for it: one that waits for a kernel of another step, maybe. The part
 /// looks at no signal, its own kernel does.
+#[cfg(feature = "exec")]
 pub(super) fn apart<T>(part: impl FnOnce() -> T) -> T {
     whole(part)
 }
