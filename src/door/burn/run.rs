@@ -127,8 +127,7 @@ impl Running {
             for task in tasks {
                 shared.program.push(session, task)?;
             }
-            let answers = std::mem::take(&mut shared.program.answers);
-            answer(&mut shared, answers, |place, _| Err(nothing(place)));
+            answer_at_once(&mut shared);
             if shared.program.is_due() {
                 self.wake.notify_one();
             }
@@ -151,7 +150,7 @@ impl Running {
     pub async fn run(&self, node: &Node, devices: impl Fn() -> Vec<DeviceName> + Send + Sync) {
         let mut tasks = Tasks::default();
         let names = || devices().iter().map(ToString::to_string).collect();
-        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: HashMap::new(), parts: 0 };
+        let mut steps = Steps { session: None, master: None, node, devices: &names, recipes: Recipes::default() };
         loop {
             let lost = tasks.lost(&node.cluster(), &devices);
             let (step, is_over) = {
@@ -168,6 +167,7 @@ impl Running {
                     shared.replies.clear();
                     None
                 });
+                answer_at_once(&mut shared);
                 shared.is_running = step.is_some();
                 (step, shared.replies.is_empty())
             };
@@ -192,11 +192,7 @@ impl Running {
     }
 
     /// Runs a step and answers those who wait for it.
-    async fn take(&self, steps: &mut Steps<'_>, mut step: Step) {
-        let is_there = |answer: &Answer| matches!(answer.what, Answered::Held(..));
-        let (there, later) = std::mem::take(&mut step.answers).into_iter().partition(is_there);
-        step.answers = later;
-        answer(&mut lock(&self.shared), there, |place, _| Err(nothing(place)));
+    async fn take(&self, steps: &mut Steps<'_>, step: Step) {
         let ran = if step.is_empty() { Ok(None) } else { steps.run(self, &step).await.map(Some) };
         let mut shared = lock(&self.shared);
         let failure = match ran {
@@ -232,6 +228,12 @@ impl Running {
         }
         answer(&mut shared, step.answers, |_, _| Err((*failure).clone()));
     }
+}
+
+/// Sends the answers that need no step.
+fn answer_at_once(shared: &mut Shared) {
+    let answers = std::mem::take(&mut shared.program.answers);
+    answer(shared, answers, |place, _| Err(nothing(place)));
 }
 
 /// Sends the answers of a step; what is read is answered by `read`. A sync fails if a step has failed since the one before.
@@ -323,25 +325,24 @@ struct Steps<'n> {
     master: Option<Peer>,
     node: &'n Node,
     devices: &'n (dyn Fn() -> Vec<String> + Send + Sync),
-    /// By the hash of the recipe.
-    recipes: HashMap<u64, Vec<Known>>,
-    /// Of all of them.
+    recipes: Recipes,
+}
+
+/// The recipes that were planned, by their hashes.
+#[derive(Default)]
+struct Recipes {
+    known: HashMap<u64, Vec<(Recipe, Arc<Planned>)>>,
+    /// How many operations and uploads they have together.
     parts: usize,
 }
 
-/// A recipe that was lowered.
-struct Known {
-    recipe: Recipe,
-    /// The scalars that are constants of its plan; `None` is fed.
-    scalars: Vec<Option<ScalarIr>>,
-    changes: u32,
-    planned: Planned,
-}
-
-/// A recipe that was planned.
-#[derive(Clone)]
+/// A plan of a recipe.
 struct Planned {
-    built: Arc<Built>,
+    /// The scalars that are constants of it; `None` is fed.
+    scalars: Vec<Option<ScalarIr>>,
+    /// How often a scalar that had been a constant changed.
+    changes: u32,
+    built: Built,
     /// `None` if all that it computes is refused.
     plan: Option<Alone>,
 }
@@ -362,19 +363,20 @@ impl Steps<'_> {
         let is_gone = is_ended || self.node.master(None).ok() != self.master;
         if is_gone {
             (self.session, self.master) = (None, None);
-            (self.recipes, self.parts) = (HashMap::new(), 0);
+            self.recipes = Recipes::default();
         }
         is_gone
     }
 
     async fn run(&mut self, running: &Running, step: &Step) -> Result<Ran> {
         let hash = step.hash();
-        let constant = || (step.scalars.iter().copied().map(Some).collect(), 0);
-        let (mut planned, is_planned) = match self.known(hash, &step.recipe) {
-            Some(known) if graph::fits(&known.scalars, &step.scalars) => (known.planned.clone(), true),
-            known => {
-                let (scalars, changes) =
-                    known.map_or_else(constant, |known| (known.changed(&step.scalars), known.changes + 1));
+        let (mut planned, is_planned) = match self.recipes.find(hash, &step.recipe) {
+            Some(planned) if graph::fits(&planned.scalars, &step.scalars) => (planned, true),
+            other => {
+                let (scalars, changes) = match other {
+                    Some(planned) => (planned.changed(&step.scalars), planned.changes + 1),
+                    None => (step.scalars.iter().copied().map(Some).collect(), 0),
+                };
                 (self.plan(running, step, hash, scalars, changes).await?, false)
             }
         };
@@ -385,21 +387,14 @@ impl Steps<'_> {
                 // No step has begun.
                 Err(failure) if failure.reason == Some(Reason::PlanGone) && again < MAX_PLANNED_AGAIN => {
                     again += 1;
-                    let known = self.known(hash, &step.recipe);
-                    let (scalars, changes) =
-                        known.map_or_else(constant, |known| (known.scalars.clone(), known.changes));
-                    planned = self.plan(running, step, hash, scalars, changes).await?;
+                    planned = self.plan(running, step, hash, planned.scalars.clone(), planned.changes).await?;
                 }
                 fetches => break fetches?,
             }
         };
-        let Built { fetched, refused, .. } = &*planned.built;
+        let Built { fetched, refused, .. } = &planned.built;
         let values = fetched.iter().map(|place| place.clone().map(|place| fetches[place].clone())).collect();
         Ok(Ran { values, refused: refused.clone(), is_planned })
-    }
-
-    fn known(&self, hash: u64, recipe: &Recipe) -> Option<&Known> {
-        self.recipes.get(&hash)?.iter().find(|known| known.recipe == *recipe)
     }
 
     /// Has a step planned, and remembers its recipe.
@@ -410,7 +405,7 @@ impl Steps<'_> {
         hash: u64,
         scalars: Vec<Option<ScalarIr>>,
         changes: u32,
-    ) -> Result<Planned> {
+    ) -> Result<Arc<Planned>> {
         let began = Instant::now();
         let devices = (self.devices)();
         let (nodes, signature, built) = {
@@ -439,20 +434,36 @@ impl Steps<'_> {
              planned after {:.1?}",
             began.elapsed()
         );
-        let planned = Planned { built: Arc::new(built), plan };
-        if self.recipes.len() >= MAX_RECIPES || self.parts >= MAX_RECIPE_PARTS {
-            (self.recipes, self.parts) = (HashMap::new(), 0);
-        }
-        self.parts += step.recipe.parts.len();
-        let same = self.recipes.entry(hash).or_default();
-        same.retain(|known| known.recipe != step.recipe);
-        same.push(Known { recipe: step.recipe.clone(), scalars, changes, planned: planned.clone() });
+        let planned = Arc::new(Planned { scalars, changes, built, plan });
+        self.recipes.keep(hash, &step.recipe, planned.clone());
         Ok(planned)
     }
 }
 
-impl Known {
-    /// The scalars of its plan when these have come: what has changed is fed from now on.
+impl Recipes {
+    fn find(&self, hash: u64, recipe: &Recipe) -> Option<Arc<Planned>> {
+        let same = self.known.get(&hash)?;
+        same.iter().find(|(known, _)| known == recipe).map(|(_, planned)| planned.clone())
+    }
+
+    /// Remembers a recipe's plan, in place of an older one.
+    fn keep(&mut self, hash: u64, recipe: &Recipe, planned: Arc<Planned>) {
+        if self.known.len() >= MAX_RECIPES || self.parts >= MAX_RECIPE_PARTS {
+            *self = Recipes::default();
+        }
+        let same = self.known.entry(hash).or_default();
+        match same.iter_mut().find(|(known, _)| known == recipe) {
+            Some((_, older)) => *older = planned,
+            None => {
+                self.parts += recipe.parts.len();
+                same.push((recipe.clone(), planned));
+            }
+        }
+    }
+}
+
+impl Planned {
+    /// The scalars of the next plan when these have come: what has changed is fed from now on.
     fn changed(&self, scalars: &[ScalarIr]) -> Vec<Option<ScalarIr>> {
         if self.changes >= MAX_CHANGES {
             return vec![None; scalars.len()];

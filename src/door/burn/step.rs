@@ -230,7 +230,7 @@ impl Making<'_> {
             ) = self.program.state(&inputs[0].0)
         {
             let what = Answered::Held(value.clone(), tensor.clone());
-            self.step.answers.push(Answer { session, request: *request, what });
+            self.program.answers.push(Answer { session, request: *request, what });
             return inputs.into_iter().for_each(|(key, is_last)| self.program.used(key, is_last));
         }
         let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
