@@ -329,6 +329,20 @@ fn every_rule_has_a_case() {
     assert_eq!(missing, ELSEWHERE, "no case of tests/data/gradients has them");
 }
 
+/// A graph with the gradients of `y` by each of `xs`, dense, and their names.
+fn with_gradients(graph: Graph, y: &str, xs: &[&str]) -> (Graph, Vec<String>) {
+    let output = |name: &str| graph.output(name).unwrap();
+    let (y, xs) = (output(y), xs.iter().copied().map(output).collect::<Vec<_>>());
+    let mut g = GraphBuilder::from(graph);
+    let found = gradient::gradients(&mut g, &[y], &xs, &Differentiation::default()).unwrap();
+    let dense = |found: Option<Gradient>| {
+        let dense = gradient::dense(&mut g, found.unwrap()).unwrap();
+        g.tensor_name(dense)
+    };
+    let names = found.into_iter().map(dense).collect();
+    (g.finish().unwrap(), names)
+}
+
 /// Variables of both kinds, by what they are and not by what is read of them.
 #[test]
 fn gradients_by_variables() {
@@ -356,18 +370,7 @@ fn gradients_by_variables() {
          third = Sum branch axis
          y = AddN first second third",
     );
-    let outputs = |names: &[&str]| names.iter().map(|name| graph.output(name).unwrap()).collect::<Vec<_>>();
-    let (ys, xs) = (outputs(&["y"]), outputs(&["old", "new"]));
-    let mut g = GraphBuilder::from(graph.clone());
-    let found = gradient::gradients(&mut g, &ys, &xs, &Differentiation::default()).unwrap();
-    let names: Vec<String> = found
-        .into_iter()
-        .map(|found| {
-            let dense = gradient::dense(&mut g, found.unwrap()).unwrap();
-            g.tensor_name(dense)
-        })
-        .collect();
-    let graph = g.finish().unwrap();
+    let (graph, names) = with_gradients(graph, "y", &["old", "new"]);
     let mut cluster = Cluster::new(1);
     cluster.run(&graph, &[], &["^init_old", "^init_new"]).unwrap();
     // A branch alone reads the other variable once more.
@@ -419,20 +422,7 @@ fn gradients_of_whole_graphs() {
         ),
     ];
     for (text, y, xs, feeds, wanted) in cases {
-        let mut g = GraphBuilder::from(super::graph(text));
-        let names =
-            |names: &[&str], graph: &Graph| names.iter().map(|name| graph.output(name).unwrap()).collect::<Vec<_>>();
-        let graph = super::graph(text);
-        let (ys, by) = (names(&[y], &graph), names(xs, &graph));
-        let found = gradient::gradients(&mut g, &ys, &by, &Differentiation::default()).unwrap();
-        let fetched: Vec<String> = found
-            .into_iter()
-            .map(|found| {
-                let dense = gradient::dense(&mut g, found.unwrap()).unwrap();
-                g.tensor_name(dense)
-            })
-            .collect();
-        let graph = g.finish().unwrap();
+        let (graph, fetched) = with_gradients(super::graph(text), y, xs);
         let expected: Vec<(&str, &str)> = fetched.iter().map(String::as_str).zip(wanted.iter().copied()).collect();
         Cluster::new(1).check(&graph, feeds, &expected);
     }

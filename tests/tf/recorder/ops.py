@@ -62,13 +62,18 @@ def check(path, onednn):
 
 
 def record(path, onednn):
-    """Adds the answers to the cases that have none, and leaves every other byte of the file as it is."""
+    """Adds the answers to the cases that have none and are for that setting of oneDNN."""
+    return fill(path, lambda case: not is_recorded(case) and case.get("onednn", False) == onednn, answered)
+
+
+def fill(path, is_wanted, answered):
+    """Replaces each case that is wanted by what it is once answered, and leaves every other byte of the file as it is."""
     with open(path) as file:
         text = file.read()
     pieces, done, count = [], 0, 0
     for begin, end in spans(text):
         case = json.loads(text[begin:end])
-        if is_recorded(case) or case.get("onednn", False) != onednn:
+        if not is_wanted(case):
             continue
         pieces += [text[done:begin], json.dumps(answered(case), ensure_ascii=False, separators=(",", ":"))]
         done, count = end, count + 1
