@@ -7,55 +7,9 @@
 
 use std::collections::HashMap;
 
-use super::{Act, PieceCode, op_name};
+use super::code::{Act, PieceCode, Placed, Receive, Route, Stage, Stages, op_name};
 use crate::graph::op;
 use crate::plan::{Mode, Piece};
-
-/// The stages of a piece.
-pub(in crate::exec) struct Stages {
-    /// A stage comes after those it takes values of.
-    pub stages: Vec<Stage>,
-    /// The nodes that run, stage by stage.
-    pub nodes: Vec<Placed>,
-    pub receives: Vec<Receive>,
-    pub routes: Vec<Route>,
-    /// The place in `receives` of each transfer.
-    pub by_transfer: HashMap<u32, u32>,
-}
-
-pub(in crate::exec) struct Stage {
-    /// Its part of [`Stages::nodes`].
-    pub first: u32,
-    pub end: u32,
-    /// How many receives it waits for.
-    pub waits: u32,
-}
-
-/// A node in its stage.
-pub(in crate::exec) struct Placed {
-    pub node: u32,
-    /// Where its outputs go: its part of [`Stages::routes`], in the order of the ports.
-    pub first_route: u32,
-    pub end_route: u32,
-    /// A kernel that touches nothing but its inputs, so that it may run beside others.
-    pub is_pure: bool,
-    /// A control edge says that it comes after a kernel.
-    pub is_after: bool,
-}
-
-pub(in crate::exec) struct Receive {
-    pub placed: Placed,
-    /// The stages that wait for it, in their order.
-    pub stages: Vec<u32>,
-}
-
-/// One way from an output to an input.
-pub(in crate::exec) struct Route {
-    pub port: u32,
-    pub slot: u32,
-    /// No later route takes the same output, so that the value is handed over, not shared.
-    pub is_last: bool,
-}
 
 /// So many times the nodes of a piece, the receives of all stages together may be; beyond it, counting costs less.
 const MOST_WAITS_PER_NODE: usize = 16;
