@@ -17,12 +17,13 @@ pub mod engine;
 pub(crate) mod fuzz;
 mod held;
 mod host;
+mod inner;
 pub mod kernel;
 mod lots;
 mod mailbox;
 mod outbox;
 mod parked;
-mod place;
+
 mod program;
 mod resource;
 mod rows;

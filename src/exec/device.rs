@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::busy::Busy;
 use super::engine::Engine;
+use super::inner::Inner;
 use super::mailbox::{self, Holds, Inbox, Load, Message};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
-use super::place::Place;
 use super::program;
 use super::resource::Resources;
 use super::sink::{Pushed, Sink};
@@ -29,7 +29,7 @@ use crate::tensor::Tensor;
 
 /// A device: the handle of its threads. Dropping it ends them, once the ops under way have ended.
 pub struct Device {
-    place: Arc<Place>,
+    place: Arc<Inner>,
     threads: Arc<Threads>,
 }
 
@@ -78,10 +78,10 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
         beside: Beside,
-        start: impl FnOnce(Arc<Place>, Inbox) -> Result<Arc<Threads>, Failure>,
+        start: impl FnOnce(Arc<Inner>, Inbox) -> Result<Arc<Threads>, Failure>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
-        let place = Arc::new(Place {
+        let place = Arc::new(Inner {
             name,
             engine,
             resources,
@@ -125,7 +125,7 @@ impl Device {
     /// What the first node that cannot be compiled is wrong about; AlreadyExists if the id is taken, ResourceExhausted
     /// if the device holds [`MAX_PIECES`].
     pub fn register(&self, id: PieceId, piece: Piece) -> Result<(), Failure> {
-        let Place { name, engine, resources, .. } = &*self.place;
+        let Inner { name, engine, resources, .. } = &*self.place;
         let site = Site {
             session: id.session,
             device: (name.kind, name.index),
@@ -196,7 +196,7 @@ impl Device {
 
     /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
     fn ask(&self, step: StepId, message: Message) -> bool {
-        let Place { name, sink, mailbox, .. } = &*self.place;
+        let Inner { name, sink, mailbox, .. } = &*self.place;
         let asked = mailbox.offer(message);
         let is_asked = asked.is_ok();
         if let Err(failure) = asked {

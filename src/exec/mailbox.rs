@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 
 use super::parked::Claim;
 use super::sink::Pushed;
-use super::step::{Body, Progress, Turn};
-use super::waiting::{Answer, Ticket, Wake};
+use super::step::{Body, Turn, TurnEnd};
+use super::waiting::{Answer, WaitId, Wake};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::tensor::Tensor;
@@ -56,13 +56,13 @@ pub(super) enum Message {
     },
     /// What an op that waited (a dequeue) got.
     Wake {
-        ticket: Ticket,
+        wait: WaitId,
         result: Result<Answer>,
     },
     /// A turn that took long, and that others were not kept waiting for, is over.
     Back {
         turn: Turn,
-        result: Result<Progress>,
+        result: Result<TurnEnd>,
     },
     /// Asks for what the device holds, and for the pieces, `most` of them, that ran most steps.
     Count {
@@ -174,8 +174,8 @@ impl Mailbox {
 }
 
 impl Wake for Mailbox {
-    fn wake(&self, ticket: Ticket, result: Result<Answer>) {
-        self.send(Message::Wake { ticket, result });
+    fn wake(&self, wait: WaitId, result: Result<Answer>) {
+        self.send(Message::Wake { wait, result });
     }
 }
 

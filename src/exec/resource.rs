@@ -21,9 +21,9 @@ pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use stack::Stack;
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
-pub(super) use variable::{Place, Variable};
+pub(super) use variable::{Content, Variable};
 
-use super::waiting::{Ticket, Waited};
+use super::waiting::{WaitId, Waited};
 use crate::checkpoint::DataDir;
 use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Held, Result};
@@ -75,10 +75,10 @@ impl Resource {
     }
 
     /// Forgets an op that waits for this: at once, or, if another works on it, as soon as that is done.
-    pub(super) fn cancel(&self, ticket: Ticket) {
+    pub(super) fn cancel(&self, wait: WaitId) {
         match self {
-            Resource::Queue(queue) => queue.give_up(ticket),
-            Resource::Accumulator(accumulator) => accumulator.give_up(ticket),
+            Resource::Queue(queue) => queue.give_up(wait),
+            Resource::Accumulator(accumulator) => accumulator.give_up(wait),
             Resource::Variable(_) | Resource::TensorArray(_) | Resource::Stack(_) => {}
         }
     }

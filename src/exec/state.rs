@@ -15,7 +15,7 @@ mod tensor_array;
 mod variable;
 
 pub(super) use named::Site;
-pub(super) use op::{Call, Outcome, StateOp, answered};
+pub(super) use op::{OpContext, Outcome, StateOp, answered};
 
 use super::engine::Engine;
 use super::kernel::KernelNode;

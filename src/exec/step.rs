@@ -29,10 +29,10 @@ use super::parked::{Parked, cost};
 use super::program::{Act, PieceCode, Program};
 use super::resource::Resource;
 use super::sink::{Pushed, Sink};
-use super::state::{self, Call, Outcome};
+use super::state::{self, OpContext, Outcome};
 use super::token::{Token, Tokens};
 use super::turn::Signal;
-use super::waiting::{Answer, Ticket, Wake};
+use super::waiting::{Answer, WaitId, Wake};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
@@ -95,9 +95,9 @@ impl Turn {
     }
 }
 
-/// Where a step stands after its turn.
+/// How a turn of a step ended.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum TurnEnd {
     /// It has run; what it fetched.
     Done(Vec<Tensor>),
     /// It goes on when something comes.
@@ -120,9 +120,9 @@ pub(super) struct Step {
     outbox: Outbox,
     /// Set if the step is traced.
     trace: Option<Trace>,
-    /// Ops that wait for a resource, by their ticket's number.
+    /// Ops that wait for a resource, by the number of their wait.
     blocked: HashMap<u64, (Instance, Resource)>,
-    tickets: u64,
+    waits: u64,
     /// In a piece that runs by stages: how far it is.
     course: Course,
     /// What of it runs beside its thread.
@@ -144,7 +144,7 @@ impl Step {
             outbox: Outbox::new(code.nodes.len()),
             trace: None,
             blocked: HashMap::new(),
-            tickets: 0,
+            waits: 0,
             course: Course::default(),
             lanes: Lanes::new(code.nodes.len()),
             current: 0,
@@ -212,13 +212,13 @@ impl Step {
         &mut self,
         program: &mut Program,
         near: &Surroundings,
-        ticket: Ticket,
+        wait: WaitId,
         result: Result<Answer>,
     ) -> Result<()> {
-        let Some((at, _)) = self.blocked.remove(&ticket.number) else { return Ok(()) };
+        let Some((at, _)) = self.blocked.remove(&wait.number) else { return Ok(()) };
         self.current = at.node;
         if let Some(trace) = &mut self.trace {
-            trace.woke(ticket.number, at.node);
+            trace.woke(wait.number, at.node);
         }
         let node = &program.code.nodes[at.node as usize];
         let answer = result.map_err(|failure| node.blamed(failure))?;
@@ -229,7 +229,7 @@ impl Step {
     ///
     /// # Errors
     /// What the first node that failed did.
-    pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+    pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
         let progress = match &program.code.stages {
             Some(_) => self.unpark(program, near).and_then(|()| self.run_staged(program, near)),
             None => self.run_ready(program, near),
@@ -254,7 +254,7 @@ impl Step {
     /// Lets go of everything the step holds and waits for.
     pub fn cancel(&mut self, code: &PieceCode, parked: &AtomicUsize) {
         for (number, (_, resource)) in self.blocked.drain() {
-            resource.cancel(Ticket { step: self.id, number });
+            resource.cancel(WaitId { step: self.id, number });
         }
         self.frames.clear(code);
         self.lanes.clear();
@@ -280,7 +280,7 @@ impl Step {
         }
     }
 
-    fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+    fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
         let mut turn = TURN;
         while turn > 0 && !near.are_wanted() {
             let Some(at) = self.ready.pop_front() else { break };
@@ -291,18 +291,18 @@ impl Step {
         if self.frames.is_done() {
             self.done(&program.code, near)
         } else if !self.ready.is_empty() {
-            Ok(Progress::Yields)
+            Ok(TurnEnd::Yields)
         } else if self.awaited > 0 || !self.blocked.is_empty() {
-            Ok(Progress::Waits)
+            Ok(TurnEnd::Waits)
         } else {
             Err(self.frames.stuck(&program.code))
         }
     }
 
-    fn done(&mut self, code: &PieceCode, near: &Surroundings) -> Result<Progress> {
+    fn done(&mut self, code: &PieceCode, near: &Surroundings) -> Result<TurnEnd> {
         self.feeds.clear();
         if code.mode.is_partial() {
-            return Ok(Progress::Done(Vec::new()));
+            return Ok(TurnEnd::Done(Vec::new()));
         }
         // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
         let host = |token: Option<Token>| match token {
@@ -313,7 +313,7 @@ impl Step {
         if let Some(trace) = self.trace.take() {
             fetches.push(trace.finish(code, near.device).to_tensor());
         }
-        Ok(Progress::Done(fetches))
+        Ok(TurnEnd::Done(fetches))
     }
 
     /// Runs one node of a piece that counts.
@@ -376,23 +376,23 @@ impl Step {
                 Tokens::new()
             }
             act => {
-                let ticket = Ticket { step: self.id, number: self.tickets };
-                let call = &mut Call { engine: near.engine, device: near.wake, ticket };
+                let wait = WaitId { step: self.id, number: self.waits };
+                let context = &mut OpContext { engine: near.engine, device: near.wake, wait };
                 let since = self.outbox.before(near.sink, self.id, at.node);
                 let began = self.trace.is_some().then(Instant::now);
-                let outcome = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?;
+                let outcome = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, context)?;
                 self.outbox.ran(at.node, since);
                 if let (Some(trace), Some(began)) = (&mut self.trace, began) {
                     match &outcome {
                         Outcome::Done(_) => trace.ran(at.node, began, Instant::now()),
-                        Outcome::Waits(_) => trace.waits(ticket.number, began),
+                        Outcome::Waits(_) => trace.waits(wait.number, began),
                     }
                 }
                 match outcome {
                     Outcome::Done(tokens) => tokens,
                     Outcome::Waits(resource) => {
-                        self.tickets += 1;
-                        self.blocked.insert(ticket.number, (at, resource));
+                        self.waits += 1;
+                        self.blocked.insert(wait.number, (at, resource));
                         return Ok(());
                     }
                 }

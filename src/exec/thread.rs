@@ -19,8 +19,8 @@ use table::Table;
 pub use table::{MAX_PIECES, MAX_RUNS};
 
 use super::denormals;
+use super::inner::Inner;
 use super::mailbox::{Inbox, Message};
-use super::place::Place;
 use super::step::Turn;
 use super::turn::Signal;
 use crate::failure::{Code, Failure, Result};
@@ -38,7 +38,7 @@ pub const MAX_THREADS: usize = 16;
 
 /// The threads of a device.
 pub(super) struct Threads {
-    place: Arc<Place>,
+    place: Arc<Inner>,
     state: Mutex<State>,
     /// The watching thread is to look, or all are to end.
     watch: Condvar,
@@ -81,7 +81,7 @@ impl Threads {
     ///
     /// # Errors
     /// ResourceExhausted if the machine gives none.
-    pub fn start(place: Arc<Place>, inbox: Inbox) -> Result<Arc<Threads>> {
+    pub fn start(place: Arc<Inner>, inbox: Inbox) -> Result<Arc<Threads>> {
         let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
         let (watch, reserve) = (Condvar::new(), Condvar::new());
         let threads = Arc::new(Threads { place, state: Mutex::default(), watch, reserve });

@@ -21,7 +21,7 @@ pub(super) fn too_many_waiters(what: &str) -> Failure {
 
 /// Names one op that waits, in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket {
+pub(super) struct WaitId {
     pub step: StepId,
     /// Counted within the step.
     pub number: u64,
@@ -32,18 +32,18 @@ pub(super) type Answer = SmallVec<[Tensor; 2]>;
 
 /// Takes the answer of an op that waited; called on any thread, and must not block.
 pub(super) trait Wake: Send + Sync {
-    fn wake(&self, ticket: Ticket, result: Result<Answer>);
+    fn wake(&self, wait: WaitId, result: Result<Answer>);
 }
 
 /// One op that waits for a resource.
 pub(super) struct Waiter {
     pub device: Arc<dyn Wake>,
-    pub ticket: Ticket,
+    pub wait: WaitId,
 }
 
 impl Waiter {
     pub fn wake(self, result: Result<Answer>) {
-        self.device.wake(self.ticket, result);
+        self.device.wake(self.wait, result);
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) type Finished = Vec<(Waiter, Result<Answer>)>;
 pub(super) struct Shared<S> {
     state: Mutex<S>,
     /// Ops that were given up while another worked: the op that works then, or next, forgets them. No more than wait.
-    given_up: Mutex<Vec<Ticket>>,
+    given_up: Mutex<Vec<WaitId>>,
 }
 
 impl<S> Shared<S> {
@@ -80,7 +80,7 @@ pub(super) trait Waited: Sized {
     fn shared(&self) -> &Shared<Self::State>;
 
     /// Forgets an op that waits; answers what became of others by that.
-    fn forget(&self, state: &mut Self::State, ticket: Ticket) -> Finished;
+    fn forget(&self, state: &mut Self::State, wait: WaitId) -> Finished;
 
     /// The state, as soon as nobody else works on it.
     fn hold(&self) -> StateGuard<'_, Self> {
@@ -95,8 +95,8 @@ pub(super) trait Waited: Sized {
     }
 
     /// Gives up an op that waits, without waiting for one that works.
-    fn give_up(&self, ticket: Ticket) {
-        lock(&self.shared().given_up).push(ticket);
+    fn give_up(&self, wait: WaitId) {
+        lock(&self.shared().given_up).push(wait);
         catch_up(self);
     }
 }
@@ -141,7 +141,7 @@ fn catch_up<W: Waited>(of: &W) {
 
 fn forget_given_up<W: Waited>(of: &W, state: &mut W::State) {
     let given_up = std::mem::take(&mut *lock(&of.shared().given_up));
-    for (waiter, result) in given_up.into_iter().flat_map(|ticket| of.forget(state, ticket)) {
+    for (waiter, result) in given_up.into_iter().flat_map(|wait| of.forget(state, wait)) {
         waiter.wake(result);
     }
 }

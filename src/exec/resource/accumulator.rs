@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::super::sums::{add, divide};
-use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, Ticket, Waited, Waiter, too_many_waiters};
+use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
 use super::list::Look;
 use crate::failure::{Failure, Result};
 use crate::memory;
@@ -35,8 +35,8 @@ impl Waited for Accumulator {
         &self.state
     }
 
-    fn forget(&self, state: &mut State, ticket: Ticket) -> Finished {
-        state.takes.retain(|(waiter, _)| waiter.ticket != ticket);
+    fn forget(&self, state: &mut State, wait: WaitId) -> Finished {
+        state.takes.retain(|(waiter, _)| waiter.wait != wait);
         self.advance(state)
     }
 }

@@ -9,7 +9,7 @@ pub(in crate::exec) use self::elements::Kind;
 use self::elements::{Element, Elements, bytes, heap_bytes};
 use super::super::kernel::Dice;
 use super::super::rows::{row, stack, stack_padded};
-use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, Ticket, Waited, Waiter, too_many_waiters};
+use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
 use super::list::Look;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
@@ -73,9 +73,9 @@ impl Waited for Queue {
     }
 
     /// What a dequeue has taken goes back to the front.
-    fn forget(&self, state: &mut State, ticket: Ticket) -> Finished {
-        state.enqueues.retain(|enqueue| enqueue.waiter.ticket != ticket);
-        let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.ticket == ticket);
+    fn forget(&self, state: &mut State, wait: WaitId) -> Finished {
+        state.enqueues.retain(|enqueue| enqueue.waiter.wait != wait);
+        let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.wait == wait);
         if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
             state.elements.put_back(dequeue.taken);
         }

@@ -15,18 +15,18 @@ pub(in crate::exec) struct Variable {
     pub dtype: DType,
     /// What the graph says of its shape.
     pub shape: PartialShape,
-    place: Mutex<Place>,
+    content: Mutex<Content>,
 }
 
 /// What a variable holds.
 #[derive(Debug, Default)]
-pub(in crate::exec) struct Place {
+pub(in crate::exec) struct Content {
     pub value: Option<Value>,
     /// How often it was changed.
     version: u64,
 }
 
-impl Place {
+impl Content {
     /// Puts another value there, or the changed one back.
     pub fn set(&mut self, value: Value) {
         self.value = Some(value);
@@ -36,7 +36,7 @@ impl Place {
 
 impl Variable {
     pub fn new(name: String, dtype: DType, shape: PartialShape) -> Variable {
-        Variable { name, dtype, shape, place: Mutex::default() }
+        Variable { name, dtype, shape, content: Mutex::default() }
     }
 
     /// The value it has now.
@@ -53,12 +53,12 @@ impl Variable {
 
     /// Bytes of its value; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
-        self.place.try_lock().ok().and_then(|place| place.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
+        self.content.try_lock().ok().and_then(|content| content.value.as_ref().map(Value::heap_bytes)).unwrap_or(0)
     }
 
-    /// Its place, for reading and writing while nobody else can.
-    pub fn hold(&self) -> MutexGuard<'_, Place> {
-        lock(&self.place)
+    /// Its content, for reading and writing while nobody else can.
+    pub fn hold(&self) -> MutexGuard<'_, Content> {
+        lock(&self.content)
     }
 
     /// The value it has now, and its version.
@@ -66,9 +66,9 @@ impl Variable {
     /// # Errors
     /// As [`Variable::read`].
     pub fn read_with_version(&self) -> Result<(Value, u64)> {
-        let place = self.hold();
-        let value = place.value.clone().ok_or_else(|| self.uninitialized())?;
-        Ok((value, place.version))
+        let content = self.hold();
+        let value = content.value.clone().ok_or_else(|| self.uninitialized())?;
+        Ok((value, content.version))
     }
 
     /// Sets it, if it has the `expected` version; its version then.
@@ -76,13 +76,13 @@ impl Variable {
     /// # Errors
     /// Aborted if it has another version.
     pub fn set_if(&self, expected: Option<u64>, value: Value) -> Result<u64> {
-        let mut place = self.hold();
-        if let Some(expected) = expected.filter(|&expected| expected != place.version) {
-            let why = format!("variable {} has version {}, and not {expected}", self.name, place.version);
+        let mut content = self.hold();
+        if let Some(expected) = expected.filter(|&expected| expected != content.version) {
+            let why = format!("variable {} has version {}, and not {expected}", self.name, content.version);
             return Err(Failure::new(Code::Aborted, why));
         }
-        place.set(value);
-        Ok(place.version)
+        content.set(value);
+        Ok(content.version)
     }
 
     /// Whether a value of this type can be assigned to it.
@@ -112,14 +112,14 @@ impl Variable {
 
     /// What it is, for those who ask from outside.
     pub fn look(&self) -> Look {
-        let place = self.place.try_lock().ok();
-        let value = place.as_ref().and_then(|place| place.value.as_ref());
+        let content = self.content.try_lock().ok();
+        let value = content.as_ref().and_then(|content| content.value.as_ref());
         Look {
             dtypes: vec![self.dtype],
             shape: value.map_or_else(|| self.shape.clone(), |value| PartialShape::from(value.shape())),
-            bytes: place.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
+            bytes: content.as_ref().map(|_| value.map_or(0, Value::element_bytes)),
             length: None,
-            version: place.as_ref().map(|place| place.version),
+            version: content.as_ref().map(|content| content.version),
         }
     }
 

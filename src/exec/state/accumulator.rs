@@ -32,15 +32,15 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let count = inputs.accumulator(0)?.count();
             Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
         }),
-        "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, call| -> Result<Outcome> {
+        "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, context| -> Result<Outcome> {
             let mut inputs = Inputs(tokens);
             let accumulator = inputs.accumulator(0)?;
             let required = inputs.host(1)?.to_i64()?;
             let Some(required) = u64::try_from(required).ok().filter(|&required| required > 0) else {
                 return Err(Failure::invalid(format!("Argument num_required must be at least 1, got {required}")));
             };
-            let finished = accumulator.take(call.waiter(), required)?;
-            settle(finished, call.ticket, || Resource::Accumulator(accumulator))
+            let finished = accumulator.take(context.waiter(), required)?;
+            settle(finished, context.wait, || Resource::Accumulator(accumulator))
         }))),
         _ => Ok(None),
     }

@@ -5,32 +5,32 @@ use std::sync::Arc;
 use super::super::engine::{Engine, Value};
 use super::super::resource::{Accumulator, Queue, Resource, Stack, TensorArray, Variable};
 use super::super::token::{List, Optional, Token, Tokens, Variant};
-use super::super::waiting::{Answer, Finished, Ticket, Waiter, Wake};
+use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
 /// An op that touches state, compiled for one node.
-pub(in crate::exec) type StateOp = Box<dyn FnMut(Tokens, &mut Call) -> Result<Outcome> + Send>;
+pub(in crate::exec) type StateOp = Box<dyn FnMut(Tokens, &mut OpContext) -> Result<Outcome> + Send>;
 
 /// What an op is called with, beside its inputs.
-pub(in crate::exec) struct Call<'a> {
+pub(in crate::exec) struct OpContext<'a> {
     pub engine: &'a dyn Engine,
-    /// Where the op's answer goes if it waits, under this ticket.
+    /// Where the op's answer goes if it waits, under this id.
     pub device: &'a Arc<dyn Wake>,
-    pub ticket: Ticket,
+    pub wait: WaitId,
 }
 
-impl Call<'_> {
+impl OpContext<'_> {
     /// The op that was called, for a resource that it may have to wait for.
     pub fn waiter(&self) -> Waiter {
-        Waiter { device: Arc::clone(self.device), ticket: self.ticket }
+        Waiter { device: Arc::clone(self.device), wait: self.wait }
     }
 }
 
 /// What became of a call.
 pub(in crate::exec) enum Outcome {
     Done(Tokens),
-    /// The answer comes to the device, under the ticket; the resource can cancel it.
+    /// The answer comes to the device, under the id of the wait; the resource can cancel it.
     Waits(Resource),
 }
 
@@ -45,9 +45,9 @@ impl Outcome {
 
 /// An op that takes all its inputs and never waits.
 pub(super) fn simple(
-    mut f: impl FnMut(Inputs, &mut Call) -> Result<Tokens> + Send + 'static,
+    mut f: impl FnMut(Inputs, &mut OpContext) -> Result<Tokens> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    Ok(Some(Box::new(move |tokens, call| f(Inputs(tokens), call).map(Outcome::Done))))
+    Ok(Some(Box::new(move |tokens, context| f(Inputs(tokens), context).map(Outcome::Done))))
 }
 
 /// No outputs.
@@ -145,10 +145,10 @@ impl Inputs {
 }
 
 /// Hands out what became of those that waited; the caller's own answer is returned, or that it waits.
-pub(super) fn settle(finished: Finished, own: Ticket, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
+pub(super) fn settle(finished: Finished, own: WaitId, resource: impl FnOnce() -> Resource) -> Result<Outcome> {
     let mut answer = None;
     for (waiter, result) in finished {
-        if waiter.ticket == own {
+        if waiter.wait == own {
             answer = Some(result);
         } else {
             waiter.wake(result);

@@ -125,8 +125,8 @@ fn dequeue_many(how: How) -> Result<Option<StateOp>> {
 fn waiting(
     mut f: impl FnMut(Inputs, Waiter) -> Result<(Arc<Queue>, Finished)> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    Ok(Some(Box::new(move |tokens, call| -> Result<Outcome> {
-        let (queue, finished) = f(Inputs(tokens), call.waiter())?;
-        settle(finished, call.ticket, || Resource::Queue(queue))
+    Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
+        let (queue, finished) = f(Inputs(tokens), context.waiter())?;
+        settle(finished, context.wait, || Resource::Queue(queue))
     })))
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
 use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
-use super::super::resource::{Place, Resource, Variable};
+use super::super::resource::{Content, Resource, Variable};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use super::named::{Named, Site};
@@ -42,8 +42,8 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
             Some(update) => {
                 let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
                 let mut fast = engine.compile(node)?;
-                simple(move |inputs, call| {
-                    change(inputs, update.variables, is_ref, fast.as_mut(), call.engine, |tensors, rest| {
+                simple(move |inputs, context| {
+                    change(inputs, update.variables, is_ref, fast.as_mut(), context.engine, |tensors, rest| {
                         update.apply(tensors, rest)
                     })
                 })
@@ -79,20 +79,20 @@ fn named(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
 fn assign(node: &KernelNode) -> Result<Option<StateOp>> {
     let is_ref = node.op == "Assign";
     let checks = node.attrs.bool("validate_shape")?;
-    simple(move |mut inputs, call| {
+    simple(move |mut inputs, context| {
         let variable = inputs.variable(0)?;
         let value = inputs.value(1)?;
         variable.check_dtype(value.dtype())?;
         let value = match value {
-            Value::Host(tensor) => call.engine.keep(tensor)?,
+            Value::Host(tensor) => context.engine.keep(tensor)?,
             kept => kept,
         };
-        let mut place = variable.hold();
+        let mut content = variable.hold();
         if checks {
-            check_shape(&variable, place.value.as_ref(), value.shape(), is_ref)?;
+            check_shape(&variable, content.value.as_ref(), value.shape(), is_ref)?;
         }
-        place.set(value);
-        drop(place);
+        content.set(value);
+        drop(content);
         Ok(if is_ref { one(Token::Ref(variable)) } else { nothing() })
     })
 }
@@ -113,8 +113,8 @@ fn check_shape(variable: &Variable, now: Option<&Value>, shape: &Shape, is_ref: 
 fn assign_by(node: &KernelNode, engine: &dyn Engine, adds: bool) -> Result<Option<StateOp>> {
     let is_ref = node.outputs.first().is_some_and(|output| output.is_ref);
     let mut fast = engine.compile(node)?;
-    simple(move |inputs, call| {
-        change(inputs, 1, is_ref, fast.as_mut(), call.engine, |tensors, rest| {
+    simple(move |inputs, context| {
+        change(inputs, 1, is_ref, fast.as_mut(), context.engine, |tensors, rest| {
             let ([variable], [value]) = (tensors, rest) else { return Err(Failure::invalid("expected two inputs")) };
             add_in_place(variable, value, adds)
         })
@@ -143,8 +143,8 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
     simple(move |mut inputs, _| {
         let variable = inputs.variable(0)?;
         // Held throughout: of two steps that count at the same time, each gets a number of its own.
-        let mut place = variable.hold();
-        let before = place.value.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
+        let mut content = variable.hold();
+        let before = content.value.clone().ok_or_else(|| variable.uninitialized())?.into_host()?;
         let count = before.to_i64()?;
         if count >= limit {
             return Err(Failure::new(Code::OutOfRange, format!("Reached limit of {limit}")));
@@ -153,7 +153,7 @@ fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
             DType::I32 => Tensor::scalar((count + 1) as i32),
             _ => Tensor::scalar(count + 1),
         };
-        place.set(after.into());
+        content.set(after.into());
         Ok(one(before))
     })
 }
@@ -204,20 +204,20 @@ fn change(
         }
     }
     let mut rest: Values = (count..inputs.0.len()).map(|i| inputs.value(i)).collect::<Result<_>>()?;
-    let mut places = hold(&variables);
-    if let Some(i) = places.iter().position(|place| place.value.is_none()) {
+    let mut contents = hold(&variables);
+    if let Some(i) = contents.iter().position(|content| content.value.is_none()) {
         return Err(variables[i].uninitialized());
     }
     if let Some(kernel) = fast
-        && !kernel.leaves(places.iter().map(|place| place.value.as_ref()).chain(rest.iter().map(Some)))
+        && !kernel.leaves(contents.iter().map(|content| content.value.as_ref()).chain(rest.iter().map(Some)))
     {
-        let values = places.iter().filter_map(|place| place.value.clone()).chain(rest).collect();
+        let values = contents.iter().filter_map(|content| content.value.clone()).chain(rest).collect();
         match (kernel.run)(values)? {
             EngineOutcome::Done(values) => {
-                for (place, value) in places.iter_mut().zip(values) {
-                    place.set(value);
+                for (content, value) in contents.iter_mut().zip(values) {
+                    content.set(value);
                 }
-                drop(places);
+                drop(contents);
                 return Ok(answer(variables, is_ref));
             }
             EngineOutcome::Declined(mut values) => rest = values.drain(count..).collect(),
@@ -228,8 +228,8 @@ fn change(
     // for one that the engine fails to take.
     let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
     let mut result = Ok(());
-    for place in &mut places {
-        match take_to_host(&mut place.value) {
+    for content in &mut contents {
+        match take_to_host(&mut content.value) {
             Ok(tensor) => values.extend(tensor),
             Err(failure) => {
                 result = Err(failure);
@@ -240,26 +240,26 @@ fn change(
     if result.is_ok() {
         result = apply(&mut values, &rest);
     }
-    for (place, tensor) in places.iter_mut().zip(values) {
+    for (content, tensor) in contents.iter_mut().zip(values) {
         match engine.keep(tensor) {
-            Ok(value) => place.set(value),
+            Ok(value) => content.set(value),
             Err(failure) => result = result.and(Err(failure)),
         }
     }
-    drop(places);
+    drop(contents);
     result.map(|()| answer(variables, is_ref))
 }
 
-/// The places of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
+/// The contents of some variables, all different, in their order. Whoever holds several takes them in one order, whatever that
 /// is: so no two wait for each other.
-fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Place>; 4]> {
+fn hold(variables: &[Arc<Variable>]) -> SmallVec<[MutexGuard<'_, Content>; 4]> {
     let mut order: SmallVec<[usize; 4]> = (0..variables.len()).collect();
     order.sort_unstable_by_key(|&i| Arc::as_ptr(&variables[i]));
-    let mut places: SmallVec<[Option<MutexGuard<Place>>; 4]> = variables.iter().map(|_| None).collect();
+    let mut contents: SmallVec<[Option<MutexGuard<Content>>; 4]> = variables.iter().map(|_| None).collect();
     for i in order {
-        places[i] = Some(variables[i].hold());
+        contents[i] = Some(variables[i].hold());
     }
-    places.into_iter().flatten().collect()
+    contents.into_iter().flatten().collect()
 }
 
 fn answer(variables: SmallVec<[Arc<Variable>; 4]>, is_ref: bool) -> Tokens {

@@ -3,7 +3,7 @@
 use super::super::engine::{EngineOutcome, Value, Values};
 use super::super::kernel::Inputs;
 use super::super::program::{Act, CompiledNode};
-use super::super::state::{Call, Outcome};
+use super::super::state::{OpContext, Outcome};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use crate::failure::{Code, Failure, Result};
@@ -17,7 +17,7 @@ pub(super) fn answer(
     inputs: &mut [Option<Token>],
     feeds: &mut [Option<Tensor>],
     fetches: &mut [Option<Token>],
-    call: &mut Call,
+    context: &mut OpContext,
 ) -> Result<Outcome> {
     let one = |token: Token| Ok(Outcome::Done(Tokens::from_iter([Some(token)])));
     match act {
@@ -33,7 +33,7 @@ pub(super) fn answer(
             Ok(Outcome::Done(Tokens::new()))
         }
         // What it does to its state, it does as a whole.
-        Act::State(op) => match turn::whole(|| op(inputs.iter_mut().map(Option::take).collect(), call))? {
+        Act::State(op) => match turn::whole(|| op(inputs.iter_mut().map(Option::take).collect(), context))? {
             Outcome::Done(tokens) if tokens.len() == node.outputs as usize => Ok(Outcome::Done(tokens)),
             Outcome::Done(tokens) => Err(miscounted(node, tokens.len())),
             waits => Ok(waits),
@@ -44,7 +44,7 @@ pub(super) fn answer(
             let feed = if node.frame == 0 { feed.and_then(Option::take) } else { feed.and_then(|feed| feed.clone()) };
             let missing = || Failure::invalid("the step came without a value for this feed");
             let tensor = feed.ok_or_else(missing)?;
-            one(if *is_kept { call.engine.keep(tensor)?.into() } else { tensor.into() })
+            one(if *is_kept { context.engine.keep(tensor)?.into() } else { tensor.into() })
         }
         Act::Fetch(place) => {
             fetches[*place as usize] = Some(forward(node, inputs, 0)?);

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use super::answer::compute;
 use super::beside::{Done, Ready, taken};
-use super::{Progress, Step, Surroundings, TURN, answer, dead_fetch, to_send};
+use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, to_send};
 use crate::exec::engine::Value;
 use crate::exec::parked::cost;
 use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
 use crate::exec::sink::{Iterations, Pushed};
-use crate::exec::state::{Call, Outcome};
+use crate::exec::state::{OpContext, Outcome};
 use crate::exec::token::Token;
-use crate::exec::waiting::Ticket;
+use crate::exec::waiting::WaitId;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
@@ -123,7 +123,7 @@ impl Step {
         Ok(())
     }
 
-    pub(super) fn run_staged(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+    pub(super) fn run_staged(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
         if !self.lanes.are_open(near.beside) {
             return self.walk(program, near);
         }
@@ -145,7 +145,7 @@ impl Step {
     }
 
     /// Runs the placed nodes, one after the other, but for those that are held back to run beside each other.
-    fn walk(&mut self, program: &mut Program, near: &Surroundings) -> Result<Progress> {
+    fn walk(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
         let is_open = self.lanes.are_open(near.beside);
         let code = std::sync::Arc::clone(&program.code);
         let stages = stages(&code)?;
@@ -161,7 +161,7 @@ impl Step {
                         self.lanes.end(&code);
                         self.done(&code, near)
                     } else {
-                        Ok(Progress::Waits)
+                        Ok(TurnEnd::Waits)
                     };
                 };
                 let stage = &stages.stages[stage as usize];
@@ -169,7 +169,7 @@ impl Step {
                 self.course.left -= 1;
             }
             if turn == 0 || near.are_wanted() {
-                return Ok(Progress::Yields);
+                return Ok(TurnEnd::Yields);
             }
             turn -= 1;
             let at = self.course.next;
@@ -202,11 +202,12 @@ impl Step {
                 Act::Fetch(_) if is_dead => return Err(dead_fetch()),
                 _ if is_dead => {}
                 act => {
-                    let ticket = Ticket { step: self.id, number: 0 };
-                    let call = &mut Call { engine: near.engine, device: near.wake, ticket };
+                    let wait = WaitId { step: self.id, number: 0 };
+                    let context = &mut OpContext { engine: near.engine, device: near.wake, wait };
                     let since = self.outbox.before(near.sink, self.id, self.current);
                     let began = (self.trace.is_some() || self.lanes.measures && placed.is_pure).then(Instant::now);
-                    let Some(mut tokens) = answer(act, node, inputs, &mut self.feeds, &mut self.fetches, call)?.done()
+                    let Some(mut tokens) =
+                        answer(act, node, inputs, &mut self.feeds, &mut self.fetches, context)?.done()
                     else {
                         return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
                     };

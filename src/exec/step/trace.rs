@@ -15,7 +15,7 @@ pub(super) struct Trace {
     /// One moment by both clocks.
     began: (Instant, SystemTime),
     runs: Vec<(u32, Instant, Instant)>,
-    /// When each op began that waits, by its ticket's number.
+    /// When each op began that waits, by the number of its wait.
     waiting: HashMap<u64, Instant>,
 }
 
@@ -31,14 +31,14 @@ impl Trace {
         }
     }
 
-    /// The op behind a ticket waits.
-    pub fn waits(&mut self, ticket: u64, since: Instant) {
-        self.waiting.insert(ticket, since);
+    /// An op waits.
+    pub fn waits(&mut self, wait: u64, since: Instant) {
+        self.waiting.insert(wait, since);
     }
 
-    /// The op behind a ticket has what it waited for.
-    pub fn woke(&mut self, ticket: u64, node: u32) {
-        if let Some(since) = self.waiting.remove(&ticket) {
+    /// An op has what it waited for.
+    pub fn woke(&mut self, wait: u64, node: u32) {
+        if let Some(since) = self.waiting.remove(&wait) {
             self.ran(node, since, Instant::now());
         }
     }

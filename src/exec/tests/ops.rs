@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::{self, Inbox};
-use super::super::state::{self, Call, Outcome, Site, StateOp};
+use super::super::state::{self, OpContext, Outcome, Site, StateOp};
 use super::super::token::Tokens;
-use super::super::waiting::{Ticket, Wake};
+use super::super::waiting::{WaitId, Wake};
 use super::*;
 use crate::failure::Result;
 use crate::graph::Output;
@@ -67,8 +67,8 @@ impl Ops {
         }
         self.calls += 1;
         let step = StepId { session: self.site.session, number: self.calls };
-        let ticket = Ticket { step, number: self.calls };
-        let mut call = Call { engine: &*self.engine, device: &self.device, ticket };
+        let wait = WaitId { step, number: self.calls };
+        let mut call = OpContext { engine: &*self.engine, device: &self.device, wait };
         let op = self.compiled.get_mut(name).unwrap();
         memory::with_limit(bytes, || op(inputs, &mut call))
     }

@@ -15,13 +15,13 @@ use std::sync::atomic::Ordering;
 
 use ended::{EndedSteps, GivenUpSteps};
 
+use super::super::inner::Inner;
 use super::super::mailbox::Message;
 use super::super::parked::{self, Claim, Parked};
-use super::super::place::Place;
 use super::super::sink::Pushed;
-use super::super::step::{Body, Progress, Turn};
+use super::super::step::{Body, Turn, TurnEnd};
 use super::super::turn::Signal;
-use super::super::waiting::{Answer, Ticket};
+use super::super::waiting::{Answer, WaitId};
 use crate::failure::{Code, Failure, Held, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::tensor::Tensor;
@@ -33,7 +33,7 @@ pub const MAX_PIECES: usize = 1 << 16;
 pub const MAX_RUNS: usize = 1 << 16;
 
 pub(super) struct Table {
-    place: Arc<Place>,
+    place: Arc<Inner>,
     pieces: HashMap<PieceId, PieceState>,
     sessions: HashMap<SessionId, SessionState>,
     /// The pieces whose step can go on.
@@ -61,7 +61,7 @@ struct PieceState {
 /// What a step waits for.
 enum Awaited {
     Pushed(Pushed),
-    Answer { ticket: Ticket, result: Result<Answer> },
+    Answer { wait: WaitId, result: Result<Answer> },
 }
 
 /// Steps to run, one after the other.
@@ -87,7 +87,7 @@ struct SessionState {
 }
 
 impl Table {
-    pub fn new(place: Arc<Place>) -> Table {
+    pub fn new(place: Arc<Inner>) -> Table {
         let (pieces, sessions, runnable) = (HashMap::new(), HashMap::new(), VecDeque::new());
         Table { place, pieces, sessions, runnable, ending: 0, lost: None }
     }
@@ -103,7 +103,7 @@ impl Table {
             | Message::Overflow { step, .. }
             | Message::Unwanted { step, .. }
             | Message::Abort { step } => Some(*step),
-            Message::Wake { ticket, .. } => Some(ticket.step),
+            Message::Wake { wait, .. } => Some(wait.step),
             Message::Back { turn, .. } => Some(turn.step()),
             Message::Register { .. }
             | Message::Forget { .. }
@@ -116,7 +116,7 @@ impl Table {
     }
 
     /// Takes a turn back that has ended, on the thread that drives. If that panics, its step fails and the rest goes on.
-    pub fn end(&mut self, turn: Turn, result: Result<Progress>) {
+    pub fn end(&mut self, turn: Turn, result: Result<TurnEnd>) {
         self.survive(Some(turn.step()), |table| table.back(turn, result));
     }
 
@@ -165,7 +165,7 @@ impl Table {
             Message::Abort { step } => self.abort(step),
             Message::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
             Message::Release { session } => self.release(session),
-            Message::Wake { ticket, result } => self.wake(ticket, result),
+            Message::Wake { wait, result } => self.wake(wait, result),
             Message::Back { turn, result } => self.back(turn, result),
             Message::Count { most, reply } => {
                 let _gone = reply.send(self.load(most));
@@ -258,7 +258,7 @@ impl Table {
     }
 
     /// Puts a piece back whose turn has ended, and goes on after it.
-    fn back(&mut self, turn: Turn, result: Result<Progress>) {
+    fn back(&mut self, turn: Turn, result: Result<TurnEnd>) {
         let Turn { id, number, mut body, signal } = turn;
         let Some(piece) = self.pieces.get_mut(&id).filter(|piece| Arc::ptr_eq(&piece.signal, &signal)) else {
             // The session was released in the meantime.
@@ -285,11 +285,11 @@ impl Table {
     }
 
     /// Goes on after a step ran or took something in.
-    fn settle(&mut self, id: PieceId, result: Result<Progress>) {
+    fn settle(&mut self, id: PieceId, result: Result<TurnEnd>) {
         match result {
-            Ok(Progress::Waits) => {}
-            Ok(Progress::Yields) => self.queue(id),
-            Ok(Progress::Done(fetches)) => {
+            Ok(TurnEnd::Waits) => {}
+            Ok(TurnEnd::Yields) => self.queue(id),
+            Ok(TurnEnd::Done(fetches)) => {
                 if let Some(step) = self.end_step(id, true) {
                     self.place.sink.done(id, step, fetches);
                 }
@@ -310,7 +310,7 @@ impl Table {
     }
 
     fn report(&self, step: StepId, failure: Failure) {
-        let Place { name, sink, .. } = &*self.place;
+        let Inner { name, sink, .. } = &*self.place;
         sink.failed(step, failure.on_device(&name.to_string()).in_step(step.number));
         sink.flush();
     }
@@ -380,10 +380,10 @@ impl Table {
         self.feed(piece, Awaited::Pushed(pushed));
     }
 
-    fn wake(&mut self, ticket: Ticket, result: Result<Answer>) {
-        let session = self.sessions.get(&ticket.step.session);
-        let Some(&piece) = session.and_then(|session| session.steps.get(&ticket.step.number)) else { return };
-        self.feed(piece, Awaited::Answer { ticket, result });
+    fn wake(&mut self, wait: WaitId, result: Result<Answer>) {
+        let session = self.sessions.get(&wait.step.session);
+        let Some(&piece) = session.and_then(|session| session.steps.get(&wait.step.number)) else { return };
+        self.feed(piece, Awaited::Answer { wait, result });
     }
 
     /// Gives a step something that it waits for, and a turn.
@@ -394,7 +394,7 @@ impl Table {
         let Body { program, step } = &mut **body;
         let fed = match awaited {
             Awaited::Pushed(pushed) => step.arrive(program, &near, pushed),
-            Awaited::Answer { ticket, result } => step.wake(program, &near, ticket, result),
+            Awaited::Answer { wait, result } => step.wake(program, &near, wait, result),
         };
         match fed {
             Ok(()) => self.queue(id),

@@ -11,7 +11,7 @@ use super::kernel::Generators;
 use super::mailbox::Mailbox;
 use super::resource::Resources;
 use super::sink::Sink;
-use super::step::{Beside, Body, Progress, Surroundings, Turn};
+use super::step::{Beside, Body, Surroundings, Turn, TurnEnd};
 use super::turn::{self, Signal};
 use super::waiting::Wake;
 use crate::device::DeviceName;
@@ -20,7 +20,7 @@ use crate::ids::{PieceId, SessionId};
 use crate::memory;
 
 /// What the threads of a device, and its handle, share.
-pub(super) struct Place {
+pub(super) struct Inner {
     pub name: DeviceName,
     pub engine: Box<dyn Engine>,
     pub resources: Arc<Resources>,
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub beside: Beside,
 }
 
-impl Place {
+impl Inner {
     /// What a step of a piece needs of its device.
     pub fn surroundings<'a>(&'a self, piece: PieceId, signal: &'a Signal) -> Surroundings<'a> {
         Surroundings {
@@ -53,7 +53,7 @@ impl Place {
     }
 
     /// Lets the step of a turn run until it waits, is done, fails, has had its turn or is told to make way.
-    pub fn run(&self, turn: &mut Turn) -> Result<Progress> {
+    pub fn run(&self, turn: &mut Turn) -> Result<TurnEnd> {
         let Turn { id, body, signal, .. } = turn;
         let near = self.surroundings(*id, signal);
         let Body { program, step } = &mut **body;
