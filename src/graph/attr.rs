@@ -237,6 +237,11 @@ impl Attrs {
         self.list(name, |attr| if let Attr::Ints(v) = attr { Some(v) } else { None })
     }
 
+    /// A list of floats. Errors as [`Attrs::ints`].
+    pub fn floats(&self, name: &str) -> Result<&[f32]> {
+        self.list(name, |attr| if let Attr::Floats(v) = attr { Some(v) } else { None })
+    }
+
     /// A list of dtypes. Errors as [`Attrs::ints`].
     pub fn dtypes(&self, name: &str) -> Result<&[DType]> {
         self.list(name, |attr| if let Attr::Types(v) = attr { Some(v) } else { None })

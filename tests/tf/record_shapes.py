@@ -85,11 +85,12 @@ def f(*shapes, dtype="float32"):
 def elementwise():
     shapes = ([N, 3], N)
     for op in ("Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Digamma Erf Erfc Exp Expm1 Floor IsFinite IsInf IsNan Lgamma"
-               " Log Log1p Neg OnesLike ZerosLike Reciprocal Inv Rint Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh"
+               " Erfinv Ndtri Log Log1p Neg OnesLike ZerosLike Reciprocal Inv Rint Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh"
                " Abs").split():
         every(op, ("x", f(*shapes)))
     for op in "Elu LeakyRelu Relu Relu6 Selu Softplus Softsign".split():
         every(op, ("features", f(*shapes)))
+    every("PopulationCount", ("x", f(*shapes, dtype="int32"))), every("Bucketize", ("input", f(*shapes)), boundaries=[0.0])
     every("Invert", ("x", f(*shapes, dtype="int32")))
     every("LogicalNot", ("x", f(*shapes, dtype="bool")))
     both = ([2, 3], [N, 3], N)
@@ -105,6 +106,10 @@ def elementwise():
     for op in ("Add Sub Mul Div DivNoNan FloorDiv FloorMod Greater GreaterEqual Less LessEqual Maximum Minimum MulNoNan"
                " Pow RealDiv SquaredDifference Xdivy Xlog1py Xlogy Equal NotEqual Mod").split():
         every(op, ("x", f(*pairs)), ("y", f(*pairs)))
+    for op in "Igamma Igammac NextAfter".split():
+        every(op, *zip(("x1", "x2") if op == "NextAfter" else ("a", "x"), (f(*pairs[:3]), f(*pairs))))
+    every("Polygamma", ("a", f(*pairs[:3])), ("x", f(*pairs))), every("Zeta", ("x", f(*pairs[:3])), ("q", f(*pairs)))
+    every("Betainc", *((name, f([], [2, 3], [N, 3], N)) for name in "abx")), every("Cross", ("a", f([2, 3], [N, 3], N)), ("b", f([2, 3], N)))
     for op in "BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift TruncateDiv TruncateMod".split():
         every(op, ("x", f(*pairs[:3], dtype="int32")), ("y", f(*pairs, dtype="int32")))
     for op in "LogicalAnd LogicalOr".split():
@@ -203,6 +208,9 @@ def making():
     every("Multinomial", ("logits", f([2, 3], [N, N], N)), ("num_samples", count))
     every("StatelessMultinomial", ("logits", f([2, 3], N)), ("num_samples", count), ("seed", seed))
     ends = [lambda: c(0), lambda: p([], "int32")]
+    every("LinSpace", ("start", f([])), ("stop", f([])), ("num", [lambda: c(7), lambda: p([], "int32")]))
+    every("SparseToDense", ("sparse_indices", f([N, 2], dtype="int32")), ("output_shape", [lambda: c([4, 5]), lambda: some([N, 5]), lambda: p([2], "int32"), lambda: p(N, "int32")]),
+          ("sparse_values", f([N])), ("default_value", f([])))
     every("Range", ("start", ends), ("limit", [lambda: c(7), lambda: p([], "int32")]), ("delta", [lambda: c(2)]))
     raw.Range(start=c(9), limit=c(0), delta=c(-4))
     every("HistogramFixedWidth", ("values", f([N])), ("value_range", f([2])), ("nbins", count))
@@ -239,7 +247,7 @@ def reducing():
     every("ReduceJoin", ("inputs", f([2, 3], [N, 4, 5], dtype="string")), ("reduction_indices", axes[:4]))
     for op in "ArgMax ArgMin".split():
         every(op, ("input", f([2, 3], [N, 4, 5], [3], N)), ("dimension", [lambda: c(0), lambda: c(-1), lambda: p([], "int32")]))
-    for op in "SegmentSum SegmentMean".split():
+    for op in "SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd".split():
         every(op, ("data", f([4, 3], [N, N], N)), ("segment_ids", f([4], [N], dtype="int32")))
     for op in "UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum".split():
         every(op, ("data", f([4, 3], [N, 5, N], N)), ("segment_ids", f([4], [N], [N, 5], N, dtype="int32")),
@@ -255,6 +263,20 @@ def reducing():
         every(op, ("input", f([3, 3], [5, N, 4], [N, N, N, N], N)))
     for op in "MatrixSolve MatrixTriangularSolve BatchMatrixSolve BatchMatrixTriangularSolve".split():
         every(op, ("matrix", f([3, 3], [5, 3, N], N)), ("rhs", f([3, 2], [5, N, 2], [N, N], N)))
+    for full in (False, True):
+        every("Qr", ("input", f([4, 3], [2, N, 5], [N, N], N)), full_matrices=full)
+        for op in "Svd BatchSvd".split():
+            for uv in (False, True):
+                every(op, ("input", f([4, 3], [2, N, 5], [N, N], N)), compute_uv=uv, full_matrices=full)
+    for op in "SelfAdjointEigV2 BatchSelfAdjointEigV2".split():
+        for vectors in (False, True):
+            every(op, ("input", f([3, 3], [5, N, 4], [N, N], N)), compute_v=vectors)
+    every("Lu", ("input", f([3, 3], [5, N, 4], [N, N], N)))
+    every("NthElement", ("input", f([4, 3], [N, N], N)), ("n", [lambda: c(1), lambda: p([], "int32")]))
+    every("CumulativeLogsumexp", ("x", f([4, 3], [N, N], N)), ("axis", [lambda: c(1)]))
+    of_sparse = lambda name, shape: [(f"{name}_indices", f([4, 3], N, dtype="int64")), (f"{name}_values", f([4], N)), (f"{name}_shape", shape)]
+    every("EditDistance", *of_sparse("hypothesis", [lambda: c([2, 5, 7], "int64"), lambda: p([3], "int64")]),
+          *of_sparse("truth", [lambda: c([3, 4, 9], "int64"), lambda: p([3], "int64")]))
     raw.L2Loss(t=p([2, N]))
     every("SoftmaxCrossEntropyWithLogits", ("features", f([2, 3], [N, 3], [1, 3], N)), ("labels", f([2, 3], [N, N], N)))
     every("SparseSoftmaxCrossEntropyWithLogits", ("features", f([2, 3], [N, N], N)), ("labels", f([2], [N], N, dtype="int32")))
@@ -303,6 +325,11 @@ def arranging():
     for op in "MatrixDiagV2 MatrixDiagV3".split():
         every(op, ("diagonal", f([5, 3], [3], [3, 3], [N, N], N)), ("k", which), ("num_rows", [lambda: c(-1), lambda: c(6)]),
               ("num_cols", [lambda: c(-1), lambda: c(7)]), ("padding_value", f([])))
+    every("MatrixSetDiag", ("input", f([5, 2, 3], [N, N], N)), ("diagonal", f([5, 2], [N], N)))
+    every("BatchMatrixSetDiag", ("input", f([5, 2, 3])), ("diagonal", f([5, 2])))
+    for op in "MatrixSetDiagV2 MatrixSetDiagV3".split():
+        every(op, ("input", f([5, 4, 6], [N, N, 5], N)), ("diagonal", f([5, 4], N)), ("k", which[:1]))
+    every("MirrorPadGrad", ("input", f([6, 9], [N, 9], N)), ("paddings", [lambda: c([[1, 1], [2, 0]]), lambda: p([2, 2], "int32")]), mode="SYMMETRIC")
     for op in "MatrixDiagPartV2 MatrixDiagPartV3".split():
         every(op, ("input", f([5, 4, 6], [4, 3], [N, N, 5], N)), ("k", which), ("padding_value", f([])))
 
@@ -423,6 +450,12 @@ def state():
             raw.Assign(ref=ref(), value=p(value)), raw.AssignAdd(ref=ref(), value=p(value)), raw.AssignSub(ref=ref(), value=p(value))
             raw.Assign(ref=ref(), value=p(value), validate_shape=False)
     raw.CountUpTo(ref=raw.VariableV2(shape=[], dtype="int32"), limit=3)
+    raw.ResourceCountUpTo(resource=raw.VarHandleOp(shape=[], dtype="int32"), limit=3, T="int32")
+    for op in "Add Max Min Sub Update".split():
+        getattr(raw, "ScatterNd" + op)(ref=one(), indices=p([2, 1], "int32"), updates=p([2, 3]))
+        getattr(raw, "ResourceScatterNd" + op)(ref=handle(), indices=p([2, 1], "int32"), updates=p([2, 3]))
+    ends = dict(begin=c([0]), end=c([2]), strides=c([1]), value=p([2, 3]))
+    raw.StridedSliceAssign(ref=one(), **ends), raw.ResourceStridedSliceAssign(ref=handle(), **ends)
     for op in "Add Div Max Min Mul Sub Update".split():
         getattr(raw, "Scatter" + op)(ref=one(), indices=p([2], "int32"), updates=p([2, 3]))
         getattr(raw, "ResourceScatter" + op)(resource=handle(), indices=p([2], "int32"), updates=p([2, 3]))
@@ -432,6 +465,8 @@ def state():
     raw.ApplyGradientDescent(var=one(), alpha=s(), delta=p([4, 3]))
     raw.ApplyProximalGradientDescent(var=one(), alpha=s(), l1=s(), l2=s(), delta=p([4, 3]))
     raw.ApplyAdaMax(m=one(), v=one(), beta1_power=s(), beta1=s(), beta2=s(), epsilon=s(), **slot())
+    both = lambda: dict(gradient_accumulator=one(), gradient_squared_accumulator=one(), l1=s(), l2=s(), global_step=p([], "int64"))
+    raw.ApplyAdagradDA(**both(), **slot())
     raw.ApplyAdadelta(accum=one(), accum_update=one(), rho=s(), epsilon=s(), **slot())
     raw.ApplyAdagrad(accum=one(), **slot()), raw.ApplyAdagradV2(accum=one(), epsilon=s(), **slot())
     raw.ApplyAdam(m=one(), v=one(), beta1_power=s(), beta2_power=s(), beta1=s(), beta2=s(), epsilon=s(), **slot())
@@ -445,6 +480,7 @@ def state():
     raw.ApplyProximalAdagrad(accum=one(), l1=s(), l2=s(), **slot())
     sparse = lambda **more: dict(var=one(), lr=s(), grad=p([2, 3]), indices=p([2], "int32"), **more)
     raw.SparseApplyAdagrad(accum=one(), **sparse()), raw.SparseApplyAdagradV2(accum=one(), epsilon=s(), **sparse())
+    raw.SparseApplyAdagradDA(**both(), **sparse())
     raw.SparseApplyFtrl(accum=one(), linear=one(), l1=s(), l2=s(), lr_power=s(), **sparse())
     raw.SparseApplyFtrlV2(accum=one(), linear=one(), l1=s(), l2=s(), l2_shrinkage=s(), lr_power=s(), **sparse())
     raw.SparseApplyMomentum(accum=one(), momentum=s(), **sparse())

@@ -14,7 +14,9 @@ mod slice;
 mod unique;
 mod view;
 
+pub(super) use scatter::change as scatter_nd;
 pub use shape::broadcast_to;
+pub(super) use slice::assign as strided_slice_assign;
 pub use view::View;
 
 use super::{Compile, HostKernel, KernelNode, first};

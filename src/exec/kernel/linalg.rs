@@ -3,15 +3,18 @@
 //! The textbook's methods, not a library's (faer, nalgebra): each can be given up between its rows, asks the memory budget for
 //! its copies, and refuses what TensorFlow refuses in its words.
 
+mod qr;
+mod spectral;
+
 use smallvec::smallvec;
 
-use super::call::{input_dtype, kernel as call, no_kernel, product, take};
+use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, product, take};
 use super::real::{abs, ln, sqrt};
-use super::{HostKernel, KernelNode};
+use super::{HostKernel, KernelNode, Outputs};
 use crate::exec::turn::{Pace, look, paced};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{Float, Shape, Tensor, with_type};
+use crate::tensor::{DType, Float, Shape, Tensor, with_type};
 
 /// The kernel of a node with a linear algebra op.
 ///
@@ -23,11 +26,23 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let kernel = match node.op {
         "Cholesky" => with_type!(dtype?, T => call(|[input]| cholesky::<T>(input)); F32 f32, F64 f64),
         "MatrixDeterminant" => with_type!(dtype?, T => call(|[input]| determinant::<T>(&input)); F32 f32, F64 f64),
-        "LogMatrixDeterminant" => with_type!(dtype?, T => Box::new(|inputs| {
-            let [input] = take(inputs)?;
-            let (sign, log) = log_determinant::<T>(&input)?;
-            Ok(smallvec![sign, log])
-        }) as HostKernel; F32 f32, F64 f64),
+        "LogMatrixDeterminant" => with_type!(dtype?, T => several(log_determinant::<T>); F32 f32, F64 f64),
+        "Lu" => {
+            let rows = output_dtype(node, 1)?;
+            with_type!(dtype?, T => several(move |input| factors::<T>(input, rows)); F32 f32, F64 f64)
+        }
+        "Qr" => {
+            let full = flag("full_matrices")?;
+            with_type!(dtype?, T => several(move |input| qr::qr::<T>(input, full)); F32 f32, F64 f64)
+        }
+        "SelfAdjointEigV2" => {
+            let vectors = flag("compute_v")?;
+            with_type!(dtype?, T => several(move |input| spectral::eigen::<T>(input, vectors)); F32 f32, F64 f64)
+        }
+        "Svd" => {
+            let (vectors, full) = (flag("compute_uv")?, flag("full_matrices")?);
+            with_type!(dtype?, T => several(move |input| spectral::svd::<T>(input, vectors, full)); F32 f32, F64 f64)
+        }
         "MatrixInverse" => {
             let adjoint = flag("adjoint")?;
             with_type!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)); F32 f32, F64 f64)
@@ -45,6 +60,22 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// A kernel of one input and several outputs.
+fn several(f: impl Fn(&Tensor) -> Result<Outputs> + Send + 'static) -> HostKernel {
+    Box::new(move |inputs| {
+        let [input] = take(inputs)?;
+        f(&input)
+    })
+}
+
+/// The batch dimensions of matrices, and their numbers of rows and columns.
+fn rectangles(tensor: &Tensor) -> Result<(&[usize], usize, usize)> {
+    match tensor.dims() {
+        [batch @ .., rows, columns] => Ok((batch, *rows, *columns)),
+        _ => Err(Failure::invalid(format!("Input tensor must have rank >= 2, got shape {}", tensor.shape()))),
+    }
 }
 
 /// The batch dimensions of square matrices, and their size.
@@ -205,7 +236,7 @@ fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
 }
 
 /// Sign and logarithm of the absolute value of each determinant.
-fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
+fn log_determinant<T: Float>(input: &Tensor) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
     admit_beside::<T>(&shape, 1, input)?;
@@ -227,7 +258,25 @@ fn log_determinant<T: Float>(input: &Tensor) -> Result<(Tensor, Tensor)> {
             }
         }
     }
-    Ok((Tensor::from_vec(shape.clone(), signs), Tensor::from_vec(shape, logs)))
+    Ok(smallvec![Tensor::from_vec(shape.clone(), signs), Tensor::from_vec(shape, logs)])
+}
+
+/// The factors of each matrix in one, and the row that each row of them stands for, as `rows` says: int32 or int64.
+fn factors<T: Float>(input: &Tensor, rows: DType) -> Result<Outputs> {
+    let (batch, n) = square(input)?;
+    admit_beside::<T>(input.shape(), 1, input)?;
+    let (mut all, mut places) = (Vec::with_capacity(input.len()), Vec::new());
+    for matrix in matrices(input.slice::<T>()?, n) {
+        let lu = Lu::of(matrix, n);
+        if lu.is_singular() {
+            return Err(Failure::invalid("Input is not invertible."));
+        }
+        all.extend(lu.factors);
+        places.extend(lu.rows);
+    }
+    let shape: Shape = batch.iter().copied().chain([n]).collect();
+    shape.checked_elements(rows)?;
+    Ok(smallvec![Tensor::from_vec(input.shape().clone(), all), ints(rows, shape, &places)?])
 }
 
 fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {

@@ -6,6 +6,7 @@
 mod binary;
 mod cast;
 mod compare;
+mod rows;
 mod select;
 mod special;
 mod unary;
@@ -23,5 +24,5 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(&[unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel], node)
+    first(&[unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel, rows::kernel], node)
 }

@@ -87,6 +87,14 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
             let op = if node.op == "MatrixDiagV2" { "MatrixDiagV3" } else { "MatrixDiagPartV3" };
             (op, own(), push(&[]))
         }
+        "MatrixSetDiag" => {
+            attrs.push(("align", left_left));
+            ("MatrixSetDiagV3", followed_by(&[DType::I32]), push(&[Tensor::scalar(0i32)]))
+        }
+        "MatrixSetDiagV2" => {
+            attrs.push(("align", left_left));
+            ("MatrixSetDiagV3", own(), push(&[]))
+        }
         "FusedBatchNorm" | "FusedBatchNormV2" => {
             more_outputs.push(DType::F32);
             ("FusedBatchNormV3", own(), push(&[]))

@@ -2,7 +2,9 @@
 
 mod arg;
 mod bins;
+mod distance;
 mod fold;
+mod nth;
 mod scan;
 mod segment;
 
@@ -14,5 +16,8 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(&[fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel], node)
+    first(
+        &[fold::kernel, arg::kernel, scan::kernel, segment::kernel, bins::kernel, nth::kernel, distance::kernel],
+        node,
+    )
 }

@@ -1,8 +1,8 @@
 //! Scatters into a variable: rows of the updates change the rows that the indices name, in that order.
 
-use super::KernelNode;
 use super::call::no_kernel;
 use super::update::Update;
+use super::{KernelNode, array};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_integer, with_number, with_type};
 
@@ -14,11 +14,18 @@ macro_rules! with_extremes {
 }
 
 pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
-    let Some(op) = node.op.strip_prefix("Resource").unwrap_or(node.op).strip_prefix("Scatter") else { return Ok(None) };
+    let name = node.op.strip_prefix("Resource").unwrap_or(node.op);
+    if name == "StridedSliceAssign" {
+        return array::strided_slice_assign(node).map(Some);
+    }
+    let Some(op) = name.strip_prefix("Scatter") else { return Ok(None) };
     let dtype = match node.attrs.get("T") {
         Some(_) => node.attrs.dtype("T")?,
         None => node.attrs.dtype("dtype")?,
     };
+    if op.starts_with("Nd") {
+        return array::scatter_nd(node, op, dtype);
+    }
     let update = match op {
         "Update" => with_type!(dtype, T => scatter(|at: &mut T, with: &T| at.clone_from(with))),
         "Add" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::add(*at, with))),

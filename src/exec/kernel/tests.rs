@@ -143,6 +143,7 @@ pub(in crate::exec) fn attr(op: &str, name: &str, value: &Value) -> Attr {
         (AttrKind::Int, false) => Attr::Int(value.as_i64().unwrap()),
         (AttrKind::Int, true) => Attr::Ints(list(value).iter().map(|v| v.as_i64().unwrap()).collect()),
         (AttrKind::Float, false) => Attr::Float(value.as_f64().unwrap() as f32),
+        (AttrKind::Float, true) => Attr::Floats(list(value).iter().map(|v| v.as_f64().unwrap() as f32).collect()),
         (AttrKind::Bool, false) => Attr::Bool(value.as_bool().unwrap()),
         (AttrKind::Str, false) => Attr::Str(value.as_str().unwrap().into()),
         (AttrKind::Type, false) => Attr::Type(dtype(value)),

@@ -12,7 +12,7 @@ use super::real::{abs, exp, max, pow, rsqrt, sign, sqrt};
 use super::update::Update;
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, ArgDef, ArgType};
-use crate::tensor::{DType, Element, Float, Tensor, with_float};
+use crate::tensor::{DType, Float, Tensor, with_float};
 
 pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
     match node.op.strip_prefix("Resource").unwrap_or(node.op) {
@@ -51,14 +51,16 @@ impl Roles {
     }
 
     /// The rates, each of which must be a scalar.
-    fn rates<T: Element + Copy, const S: usize>(&self, rest: &[Tensor]) -> Result<[T; S]> {
+    fn rates<T: Float, const S: usize>(&self, rest: &[Tensor]) -> Result<[T; S]> {
         let mut rates = Vec::with_capacity(S);
         for &(name, i) in &self.rates {
             let rate = input(rest, i, name)?;
             if rate.rank() != 0 {
                 return Err(Failure::invalid(format!("{name} is not a scalar: {}", rate.shape())));
             }
-            rates.push(rate.item::<T>()?);
+            // A step, which is counted.
+            let is_count = rate.dtype() == DType::I64;
+            rates.push(if is_count { T::from_i64(rate.to_i64()?) } else { rate.item::<T>()? });
         }
         rates.try_into().map_err(|_| Failure::invalid(format!("expected {S} rates, got {}", self.rates.len())))
     }
@@ -104,6 +106,18 @@ fn ftrl_rule<T: Float>([lr, l1, l2, l2_shrinkage, power]: [T; 5], by_lr: bool) -
         };
         *var = if abs(*linear) > l1 { (l1 * sign(*linear) - *linear) / quadratic } else { T::ZERO };
         *accum = sum;
+    }
+}
+
+/// Dual averaging for one element, `[variable, sum of gradients, sum of their squares]`: the variable is made anew from the
+/// sums.
+fn adagrad_da_rule<T: Float>([lr, l1, l2, step]: [T; 4]) -> impl Fn([&mut T; 3], T) {
+    move |[var, sum, squares]: [&mut T; 3], g: T| {
+        *sum = *sum + g;
+        *squares = *squares + g * g;
+        let divisor = lr * l2 * step + sqrt(*squares);
+        let towards = if l1 > T::ZERO { sign(*sum) * max(abs(*sum) - l1 * step, T::ZERO) } else { *sum };
+        *var = -lr * towards / divisor;
     }
 }
 

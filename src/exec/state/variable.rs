@@ -36,7 +36,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Re
         "Assign" | "AssignVariableOp" => assign(node),
         "AssignAdd" | "AssignAddVariableOp" => assign_by(node, engine, true),
         "AssignSub" | "AssignSubVariableOp" => assign_by(node, engine, false),
-        "CountUpTo" => count_up_to(node),
+        "CountUpTo" | "ResourceCountUpTo" => count_up_to(node),
         "ResourceGather" => gather(node),
         _ => match kernel::update::update(node)? {
             Some(update) => {

@@ -63,17 +63,24 @@ fn assigning_checks_the_shape() {
 
 #[test]
 fn counting_ends_at_the_limit() {
-    let text = "
+    let of_reference = "
         v = VariableV2 dtype=int64 shape=[]
         zero = Const is=(0l)
         init = Assign v zero
         next = CountUpTo v limit=2";
-    let graph = graph(text);
-    let mut cluster = Cluster::new(1);
-    cluster.check(&graph, &[], &[("init", "0l")]);
-    cluster.check(&graph, &[], &[("next", "0l")]);
-    cluster.check(&graph, &[], &[("next", "1l")]);
-    cluster.fails(&graph, &["next"], Code::OutOfRange, "Reached limit of 2", "next");
+    let of_resource = "
+        v = VarHandleOp dtype=int64 shape=[]
+        zero = Const is=(0l)
+        init = AssignVariableOp v zero
+        next = ResourceCountUpTo v limit=2 T=int64";
+    for text in [of_reference, of_resource] {
+        let graph = graph(text);
+        let mut cluster = Cluster::new(1);
+        cluster.run(&graph, &[], &["^init"]).unwrap();
+        cluster.check(&graph, &[], &[("next", "0l")]);
+        cluster.check(&graph, &[], &[("next", "1l")]);
+        cluster.fails(&graph, &["next"], Code::OutOfRange, "Reached limit of 2", "next");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Diag, DiagPart, MatrixDiagV3, MatrixDiagPartV3 and MatrixBandPart: diagonals and bands of matrices.
+//! Diag, DiagPart, MatrixDiagV3, MatrixDiagPartV3, MatrixSetDiagV3 and MatrixBandPart: diagonals and bands of matrices.
 
 use super::super::call::{self, kernel as call};
 use super::super::{HostKernel, KernelNode};
@@ -26,6 +26,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             call(move |[x, k, padding]: [Tensor; 3]| {
                 with_type!(x.dtype(), T => matrix_diag_part::<T>(&x, &k, &padding, align))
                     .unwrap_or_else(|| not_held(x.dtype()))
+            })
+        }
+        "MatrixSetDiagV3" => {
+            let align = Align::of(node)?;
+            call(move |[x, diagonal, k]: [Tensor; 3]| {
+                let dtype = x.dtype();
+                with_type!(dtype, T => matrix_set_diag::<T>(x, &diagonal, &k, align)).unwrap_or_else(|| not_held(dtype))
             })
         }
         _ => return Ok(None),
@@ -144,6 +151,31 @@ impl Diagonals {
         (rows as i64 + d.min(0)).min(columns as i64 - d.max(0)).max(0)
     }
 
+    /// The diagonals `k` of matrices of that size.
+    fn of(k: &Tensor, rows: usize, columns: usize, align: Align) -> Result<Diagonals> {
+        let (lower, upper) = Diagonals::range(k)?;
+        let inside = |d: i64| (-(rows as i64) < d && d < columns as i64) || d == 0;
+        if !inside(lower) || !inside(upper) {
+            return Err(Failure::invalid(format!(
+                "lower_diag_index and upper_diag_index are out of bound: {lower} and {upper} must be between {} and {}",
+                1 - rows as i64,
+                columns as i64 - 1
+            )));
+        }
+        let longest = (rows as i64 + upper.min(0)).min(columns as i64 - lower.max(0)).max(0) as usize;
+        Ok(Diagonals { lower, upper, rows, columns, longest, align })
+    }
+
+    /// The dimensions of the tables, one for each matrix of a batch.
+    fn table_dims(&self, batch: &[usize]) -> Vec<usize> {
+        let mut dims = batch.to_vec();
+        if self.lower != self.upper {
+            dims.push(self.count());
+        }
+        dims.push(self.longest);
+        dims
+    }
+
     /// For each element on one of the diagonals: its place in a matrix, and its place in the table.
     fn for_each(&self, mut f: impl FnMut(usize, usize)) {
         for (row, d) in (self.lower..=self.upper).rev().enumerate() {
@@ -161,30 +193,39 @@ impl Diagonals {
 
 fn matrix_diag_part<T: Element>(x: &Tensor, k: &Tensor, padding: &Tensor, align: Align) -> Result<Tensor> {
     let (rows, columns) = matrix_size(x)?;
-    let (lower, upper) = Diagonals::range(k)?;
-    let inside = |d: i64| (-(rows as i64) < d && d < columns as i64) || d == 0;
-    if !inside(lower) || !inside(upper) {
-        return Err(Failure::invalid(format!(
-            "lower_diag_index and upper_diag_index are out of bound: {lower} and {upper} must be between {} and {}",
-            1 - rows as i64,
-            columns as i64 - 1
-        )));
-    }
-    let longest = (rows as i64 + upper.min(0)).min(columns as i64 - lower.max(0)).max(0) as usize;
-    let diagonals = Diagonals { lower, upper, rows, columns, longest, align };
-    let mut dims = x.dims()[..x.rank() - 2].to_vec();
-    let batches = call::product(&dims);
-    if lower != upper {
-        dims.push(diagonals.count());
-    }
-    dims.push(longest);
-    let shape = Shape::from(dims);
+    let diagonals = Diagonals::of(k, rows, columns, align)?;
+    let batch = &x.dims()[..x.rank() - 2];
+    let shape = Shape::from(diagonals.table_dims(batch));
     let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
-    let (elements, table) = (x.slice::<T>()?, diagonals.count() * longest);
-    for batch in 0..batches {
+    let (elements, table) = (x.slice::<T>()?, diagonals.count() * diagonals.longest);
+    for batch in 0..call::product(batch) {
         diagonals.for_each(|from, to| out[batch * table + to] = elements[batch * rows * columns + from].clone());
     }
     Ok(Tensor::from_vec(shape, out))
+}
+
+/// `x` with other elements on some of its diagonals.
+fn matrix_set_diag<T: Element>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, align: Align) -> Result<Tensor> {
+    let (rows, columns) = matrix_size(&x)?;
+    let diagonals = Diagonals::of(k, rows, columns, align)?;
+    let batch = x.dims()[..x.rank() - 2].to_vec();
+    let wanted = diagonals.table_dims(&batch);
+    if diagonal.dims() != wanted {
+        return Err(Failure::invalid(format!(
+            "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] or the longest \
+             diagonal length is wrong: input of shape {} takes a diagonal of shape {}, got {}",
+            x.shape(),
+            Shape::from(wanted),
+            diagonal.shape()
+        )));
+    }
+    let (from, table) = (diagonal.slice::<T>()?, diagonals.count() * diagonals.longest);
+    x = call::owned(x)?;
+    let to = x.slice_mut::<T>()?;
+    for batch in 0..call::product(&batch) {
+        diagonals.for_each(|at, own| to[batch * rows * columns + at] = from[batch * table + own].clone());
+    }
+    Ok(x)
 }
 
 fn matrix_diag<T: Element>(

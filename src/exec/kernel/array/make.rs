@@ -1,11 +1,11 @@
-//! Fill, ZerosLike, Range, OneHot and Tile: tensors made from a few values.
+//! Fill, ZerosLike, Range, LinSpace, OneHot and Tile: tensors made from a few values.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, vector};
 use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Element, Numeric, Shape, Tensor, with_number, with_type};
+use crate::tensor::{DType, Data, Element, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -25,6 +25,13 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "Range" => {
             let dtype = input_dtype(node, 0)?;
             match with_number!(dtype, T => call(|[start, limit, delta]| range::<T>(&start, &limit, &delta))) {
+                Some(kernel) => kernel,
+                None => return no_kernel(node),
+            }
+        }
+        "LinSpace" => {
+            let dtype = input_dtype(node, 0)?;
+            match with_float!(dtype, T => call(|[start, stop, count]| lin_space::<T>(&start, &stop, &count))) {
                 Some(kernel) => kernel,
                 None => return no_kernel(node),
             }
@@ -82,6 +89,31 @@ fn range<T: Numeric>(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<T
     shape.checked_elements(T::DTYPE)?;
     let elements = paced(0..n, 1).map(|i| start.add(delta.mul(T::from_i64(i as i64)))).collect();
     Ok(Tensor::from_vec(shape, elements))
+}
+
+/// `count` numbers at equal distances, both ends among them.
+fn lin_space<T: Float>(start: &Tensor, stop: &Tensor, count: &Tensor) -> Result<Tensor> {
+    for (input, name) in [(start, "start"), (stop, "stop"), (count, "num")] {
+        if input.rank() > 0 {
+            return Err(Failure::invalid(format!("{name} must be a scalar, not shape {}", input.shape())));
+        }
+    }
+    let (start, stop, count) = (start.item::<T>()?, stop.item::<T>()?, count.to_i64()?);
+    let n = usize::try_from(count).ok().filter(|&n| n > 0);
+    let n = n.ok_or_else(|| Failure::invalid(format!("Requires num > 0: {count}")))?;
+    let shape = Shape::from([n]);
+    shape.checked_elements(T::DTYPE)?;
+    let step = (stop - start) / T::from_i64((n as i64 - 1).max(1));
+    let at = |i: usize| {
+        if i == 0 {
+            start
+        } else if i + 1 == n {
+            stop
+        } else {
+            start + step * T::from_i64(i as i64)
+        }
+    };
+    Ok(Tensor::from_vec(shape, paced(0..n, 1).map(at).collect()))
 }
 
 fn one_hot<T: Element>(indices: &Tensor, depth: &Tensor, on: &Tensor, off: &Tensor, axis: i64) -> Result<Tensor> {

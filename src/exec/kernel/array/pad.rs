@@ -1,11 +1,12 @@
-//! Pad, PadV2, MirrorPad, ReverseV2, ReverseSequence and Roll: borders and direction.
+//! Pad, PadV2, MirrorPad and its gradient, ReverseV2, ReverseSequence and Roll: borders and direction.
 
-use super::super::call::{self, kernel as call, vector};
+use super::super::call::{self, input_dtype, kernel as call, vector};
 use super::super::{HostKernel, KernelNode};
 use super::join::join;
 use super::view::View;
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Numeric, Shape, Tensor, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -20,11 +21,18 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             pad(x, &paddings, &value)
         }),
         "MirrorPad" => {
-            let border = match node.attrs.str("mode")? {
-                "SYMMETRIC" => 0,
-                _ => 1,
-            };
+            let border = border_of(node)?;
             call(move |[x, paddings]| mirror_pad(x, &paddings, border))
+        }
+        "MirrorPadGrad" => {
+            let border = border_of(node)?;
+            let add = with_number!(input_dtype(node, 0)?, T => call(move |[x, paddings]: [Tensor; 2]| {
+                folded::<T>(x, &paddings, border)
+            }));
+            match add {
+                Some(kernel) => kernel,
+                None => return call::no_kernel(node),
+            }
         }
         "ReverseV2" => call(|[x, axes]| reverse(x, &axes)),
         "ReverseSequence" => {
@@ -100,6 +108,48 @@ fn mirror_pad(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor>
         let left = mirrored((before + border).saturating_sub(1), before)?;
         let right = mirrored((size - border.min(size)).saturating_sub(1), after)?;
         x = join(&[left, x, right], axis, dims.into())?.remove(0);
+    }
+    Ok(x)
+}
+
+/// How many elements at an edge are not mirrored.
+fn border_of(node: &KernelNode) -> Result<usize> {
+    Ok(if node.attrs.str("mode")? == "SYMMETRIC" { 0 } else { 1 })
+}
+
+/// The gradient of [`mirror_pad`]: what was mirrored is added to what it was mirrored from, one axis after another.
+fn folded<T: Numeric>(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor> {
+    let paddings = paddings_of(paddings, x.rank())?;
+    for (axis, (before, after)) in paddings.into_iter().enumerate().filter(|(_, padding)| *padding != (0, 0)) {
+        let whole = x.dims()[axis];
+        let size = whole.checked_sub(before).and_then(|size| size.checked_sub(after)).unwrap_or(0);
+        if before.max(after) + border > size {
+            return Err(Failure::invalid(format!(
+                "paddings {before}, {after} are more than dimension {axis} of size {whole} can have been padded by"
+            )));
+        }
+        let inner = call::product(&x.dims()[axis + 1..]);
+        let mut dims = x.dims().to_vec();
+        dims[axis] = size;
+        let shape = Shape::from(dims);
+        let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+        for block in paced(x.slice::<T>()?.chunks_exact((whole * inner).max(1)), whole * inner) {
+            let row = |i: usize| &block[i * inner..][..inner];
+            for i in 0..size {
+                let at = out.len();
+                out.extend_from_slice(row(before + i));
+                let mut add = |from: usize| out[at..].iter_mut().zip(row(from)).for_each(|(sum, &x)| *sum = sum.add(x));
+                // Element i stands again `i + 1 - border` before the first and after the last.
+                if (border..before + border).contains(&i) {
+                    add(before + border - 1 - i);
+                }
+                let back = size - 1 - i;
+                if (border..after + border).contains(&back) {
+                    add(before + size + back - border);
+                }
+            }
+        }
+        x = Tensor::from_vec(shape, out);
     }
     Ok(x)
 }

@@ -1,6 +1,7 @@
-//! ScatterNd, TensorScatterAdd and TensorScatterUpdate: slices written into a tensor by index.
+//! ScatterNd, TensorScatterAdd and its kin, ScatterNdUpdate and its kin, SparseToDense: slices written by index.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
+use super::super::update::Update;
 use super::super::{HostKernel, KernelNode};
 use super::gather::{ignores_bad_indices, indices_of, slices};
 use crate::exec::turn::paced;
@@ -40,9 +41,83 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 scatter(x, &indices, &updates, ignore, |to: &mut T, from| to.clone_from(from))
             }))
         }
+        "SparseToDense" => {
+            let checks = node.attrs.bool("validate_indices")?;
+            let dtype = input_dtype(node, 2)?;
+            with_type!(dtype, T => call(move |[indices, shape, values, otherwise]: [Tensor; 4]| {
+                dense::<T>(&indices, &shape, &values, &otherwise, checks)
+            }))
+        }
         _ => return Ok(None),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The change that an op of the name `ScatterNd...` makes to a variable.
+pub(in crate::exec::kernel) fn change(node: &KernelNode, op: &str, dtype: DType) -> Result<Option<Update>> {
+    let ignore = ignores_bad_indices(node)?;
+    let found = match op {
+        "NdUpdate" => with_type!(dtype, T => changing(ignore, |to: &mut T, from: &T| to.clone_from(from))),
+        "NdAdd" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Numeric::add(*to, from))),
+        "NdSub" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Numeric::sub(*to, from))),
+        "NdMax" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from > *to { *to = from })),
+        "NdMin" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from < *to { *to = from })),
+        _ => return Ok(None),
+    };
+    found.map_or_else(|| no_kernel(node), |update| Ok(Some(update)))
+}
+
+fn changing<T: Element>(ignore: bool, combine: impl Fn(&mut T, &T) + Send + 'static) -> Update {
+    Update::new(1, move |variables, rest| match (variables, rest) {
+        ([var], [indices, updates]) => scatter_into(var, indices, updates, ignore, &combine),
+        _ => Err(Failure::invalid("a scatter takes a variable, indices and updates")),
+    })
+}
+
+/// A tensor of `shape` that is `otherwise` but where an index, a row of `indices`, has a value. With `checks`, the indices must
+/// increase from row to row.
+fn dense<T: Element>(
+    indices: &Tensor,
+    shape: &Tensor,
+    values: &Tensor,
+    otherwise: &Tensor,
+    checks: bool,
+) -> Result<Tensor> {
+    let dims = vector(shape, "output_shape", false)?;
+    let shape = Shape::from_i64s(&dims)?;
+    let rows = match indices.dims() {
+        [] => 1,
+        [rows] | [rows, _] => *rows,
+        _ => return Err(Failure::invalid(format!("sparse_indices must be of rank 0 to 2, got {}", indices.shape()))),
+    };
+    let width = if indices.rank() == 2 { indices.dims()[1] } else { 1 };
+    if width != shape.rank() {
+        let why = format!("output_shape has incorrect number of elements: {} should be: {width}", shape.rank());
+        return Err(Failure::invalid(why));
+    }
+    if values.rank() > 1 || (values.rank() == 1 && values.len() != rows) {
+        let why = format!("sparse_values has incorrect shape {}, should be [] or [{rows}]", values.shape());
+        return Err(Failure::invalid(why));
+    }
+    let otherwise = otherwise.item::<T>()?;
+    let mut out = vec![otherwise; shape.checked_elements(T::DTYPE)?];
+    let (values, at) = (values.slice::<T>()?, indices.to_i64s()?);
+    let mut before: Option<&[i64]> = None;
+    for (i, row) in paced(at.chunks_exact(width.max(1)).take(rows).enumerate(), width + 4) {
+        let offset = row.iter().zip(shape.dims()).try_fold(0, |offset, (&at, &size)| {
+            usize::try_from(at).ok().filter(|&at| at < size).map(|at| offset * size + at)
+        });
+        let offset = offset.ok_or_else(|| {
+            Failure::invalid(format!("indices[{i}] = {row:?} is out of bounds: need 0 <= index < {shape}"))
+        })?;
+        if checks && before.is_some_and(|before| before >= row) {
+            let fault = if before == Some(row) { "is repeated" } else { "is out of order" };
+            return Err(Failure::invalid(format!("indices[{i}] = {row:?} {fault}")));
+        }
+        before = Some(row);
+        out[offset].clone_from(&values[if values.len() == 1 { 0 } else { i }]);
+    }
+    Ok(Tensor::from_vec(shape, out))
 }
 
 type Add = fn(Tensor, &Tensor, &Tensor, bool) -> Result<Tensor>;
@@ -71,6 +146,18 @@ fn scatter<T: Element>(
     ignore: bool,
     combine: impl Fn(&mut T, &T),
 ) -> Result<Tensor> {
+    scatter_into(&mut x, indices, updates, ignore, &combine)?;
+    Ok(x)
+}
+
+/// Changes slices of `x`. On an error nothing has changed.
+fn scatter_into<T: Element>(
+    x: &mut Tensor,
+    indices: &Tensor,
+    updates: &Tensor,
+    ignore: bool,
+    combine: &impl Fn(&mut T, &T),
+) -> Result<()> {
     let depth = indices.dims().last().copied().unwrap_or(0);
     let (offsets, inner) = slices(indices, x.dims(), "", ignore).map_err(|mut failure| {
         failure.message = failure.message.replace("into  shape", "into shape");
@@ -88,7 +175,7 @@ fn scatter<T: Element>(
         )));
     }
     if updates.is_empty() {
-        return Ok(x);
+        return Ok(());
     }
     let updates = updates.slice::<T>()?;
     let to = x.slice_mut::<T>()?;
@@ -97,5 +184,5 @@ fn scatter<T: Element>(
             to[offset..offset + inner].iter_mut().zip(updates).for_each(|(to, from)| combine(to, from));
         }
     }
-    Ok(x)
+    Ok(())
 }

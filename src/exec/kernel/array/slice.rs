@@ -1,6 +1,7 @@
 //! Slice, StridedSlice with its gradient and its update, Split, SplitV and Unpack: parts of a tensor.
 
 use super::super::call::{self, kernel as call, vector};
+use super::super::update::Update;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::View;
 use crate::failure::{Failure, Result};
@@ -49,6 +50,17 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             Box::new(move |inputs| unpack(inputs, count, axis))
         }
         _ => return Ok(None),
+    }))
+}
+
+/// The change that StridedSliceAssign makes to a variable.
+pub(in crate::exec::kernel) fn assign(node: &KernelNode) -> Result<Update> {
+    let masks = Masks::of(node)?;
+    Ok(Update::new(1, move |variables, rest| match (variables, rest) {
+        ([var], [begin, end, strides, value]) => {
+            masks.assign(var, &[begin.clone(), end.clone(), strides.clone()], value)
+        }
+        _ => Err(Failure::invalid("a slice is assigned to a variable, by begin, end and strides")),
     }))
 }
 
@@ -184,10 +196,17 @@ impl Masks {
 
     /// The tensor, with the value in the part that begin, end and strides select. The value is broadcast to the part's
     /// shape; it may have more dimensions if those in front are 1.
-    fn update(&self, x: Tensor, [begin, end, strides]: &[Tensor; 3], value: &Tensor) -> Result<Tensor> {
+    fn update(&self, x: Tensor, places: &[Tensor; 3], value: &Tensor) -> Result<Tensor> {
+        let mut x = call::owned(x)?;
+        self.assign(&mut x, places, value)?;
+        Ok(x)
+    }
+
+    /// Puts the value into the part. On an error nothing has changed.
+    fn assign(&self, x: &mut Tensor, [begin, end, strides]: &[Tensor; 3], value: &Tensor) -> Result<()> {
         let (view, part) = self.resolve(x.shape(), begin, end, strides)?;
         if part.dims().contains(&0) {
-            return Ok(x);
+            return Ok(());
         }
         let extra = value.rank().saturating_sub(part.rank());
         let own = &value.dims()[extra..];
@@ -213,9 +232,7 @@ impl Masks {
         let larger = |dims: Vec<(usize, isize)>| dims.into_iter().filter(|dim| dim.0 != 1).collect();
         let from = View { offset: 0, dims: larger(repeated) };
         let to = View { offset: view.offset, dims: larger(view.dims) };
-        let mut x = call::owned(x)?;
-        to.write_from(x.data_mut(), value, &from)?;
-        Ok(x)
+        to.write_from(x.data_mut(), value, &from)
     }
 }
 

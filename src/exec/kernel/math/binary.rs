@@ -3,6 +3,7 @@
 use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kernel};
 use super::super::real::{flushed, ln, ln_1p};
 use super::super::{HostKernel, KernelNode};
+use super::special::{igamma, polygamma, zeta};
 use super::{widened, zip, zip_to};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_type};
@@ -16,9 +17,13 @@ const OPS: &[&str] = &[
     "BitwiseXor",
     "Div",
     "DivNoNan",
+    "Igamma",
+    "Igammac",
     "InvGrad",
     "Mod",
     "MulNoNan",
+    "NextAfter",
+    "Polygamma",
     "ReciprocalGrad",
     "RightShift",
     "Xlog1py",
@@ -40,6 +45,7 @@ const OPS: &[&str] = &[
     "TruncateDiv",
     "TruncateMod",
     "Xdivy",
+    "Zeta",
 ];
 
 /// Ops of several steps; half floats are rounded after each step, as in TensorFlow.
@@ -65,6 +71,23 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The neighbour of `x` on the way to `y`.
+macro_rules! next_after {
+    ($t:ty) => {
+        |x: $t, y: $t| match x.partial_cmp(&y) {
+            None => <$t>::NAN,
+            Some(std::cmp::Ordering::Less) => x.next_up(),
+            Some(std::cmp::Ordering::Equal) => y,
+            Some(std::cmp::Ordering::Greater) => x.next_down(),
+        }
+    };
+}
+
+/// A function of float64, for every float type.
+fn wide<T: Float>(f: impl Fn(f64, f64) -> f64 + Copy + Send + 'static) -> HostKernel {
+    binary(move |x: T, y: T| T::from_f64(f(x.to_f64(), y.to_f64())))
 }
 
 fn stepwise<T: Float>(op: &str) -> Option<HostKernel> {
@@ -128,6 +151,11 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "ReciprocalGrad" | "InvGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { -dy * y * y }),
         "Pow" => binary(|x: T, y| with_both(flushed(x), flushed(y), f32::powf, f64::powf)),
         "Atan2" => binary(|y: T, x| with_both(y, x, f32::atan2, f64::atan2)),
+        "Igamma" => wide::<T>(|a, x| igamma(a, x, false)),
+        "Igammac" => wide::<T>(|a, x| igamma(a, x, true)),
+        "NextAfter" => binary(|x: T, y| with_both(x, y, next_after!(f32), next_after!(f64))),
+        "Polygamma" => wide::<T>(polygamma),
+        "Zeta" => wide::<T>(zeta),
         // The inputs are the op's result and the incoming gradient.
         "SqrtGrad" => gradient(|y: T, dy| if dy == T::ZERO { T::ZERO } else { T::from_f64(0.5) * dy / y }),
         "RsqrtGrad" => {

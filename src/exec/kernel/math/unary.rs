@@ -5,11 +5,11 @@ use libm::{acosh, asinh, erf, erfc, lgamma};
 use super::super::call::{input_dtype, kernel as call, no_kernel, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::special::digamma;
+use super::special::{digamma, erfinv, ndtri};
 use super::{map, map_to, widened, zip};
 use crate::exec::vector;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Integer, Numeric, with_float, with_type};
+use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_float, with_integer, with_type};
 
 const OPS: &[&str] = &[
     "Abs",
@@ -26,6 +26,7 @@ const OPS: &[&str] = &[
     "Digamma",
     "Erf",
     "Erfc",
+    "Erfinv",
     "Exp",
     "Expm1",
     "Floor",
@@ -37,7 +38,9 @@ const OPS: &[&str] = &[
     "Log",
     "Log1p",
     "LogicalNot",
+    "Ndtri",
     "Neg",
+    "PopulationCount",
     "Reciprocal",
     "Rint",
     "Round",
@@ -59,6 +62,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
         "LogicalNot" => Some(unary(|x: bool| !x)),
+        "PopulationCount" => with_integer!(dtype, T => call(|[x]: [Tensor; 1]| {
+            map_to(&x, |x: &T| (x.to_i64() as u64 & (u64::MAX >> (64 - T::BITS))).count_ones() as u8)
+        })),
         op if dtype == DType::F32
             && let Some(op) = vector::unary(op) =>
         {
@@ -162,6 +168,8 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
         "Reciprocal" => unary(|x: T| T::ONE / x),
         "Erf" => unary(|x: T| x.map(|x| erf(f64::from(x)) as f32, erf)),
         "Erfc" => unary(|x: T| x.map(|x| erfc(f64::from(x)) as f32, erfc)),
+        "Erfinv" => unary(|x: T| x.map(|x| erfinv(f64::from(x)) as f32, erfinv)),
+        "Ndtri" => unary(|x: T| x.map(|x| ndtri(f64::from(x)) as f32, ndtri)),
         "Digamma" => unary(|x: T| x.map(|x| digamma(f64::from(x)) as f32, digamma)),
         "IsInf" => test(|x: &T| *x == T::LOWEST || *x == T::HIGHEST),
         "Lgamma" => unary(|x: T| x.map(lgamma_of_f32, lgamma_of_f64)),

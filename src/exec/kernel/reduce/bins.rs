@@ -1,7 +1,7 @@
-//! DenseBincount and HistogramFixedWidth: counts per value or per bin.
+//! Bucketize, DenseBincount and HistogramFixedWidth: bins of values, and counts per value or per bin.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::math::cast;
+use super::super::math::{cast, map_to};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
@@ -14,6 +14,15 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let dtype = output_dtype(node, 0)?;
             with_type!(dtype, T => call(move |[input, size, weights]| bincount::<T>(&input, &size, &weights, binary));
                 F32 f32, F64 f64, I32 i32, I64 i64)
+        }
+        "Bucketize" => {
+            let boundaries = node.attrs.floats("boundaries")?.to_vec();
+            if !boundaries.is_sorted() {
+                return Err(Failure::invalid("Expected sorted boundaries"));
+            }
+            with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
+                map_to(&x, |x: &T| boundaries.partition_point(|&boundary| f64::from(boundary) <= x.to_f64()) as i32)
+            }); F32 f32, F64 f64, I32 i32, I64 i64)
         }
         "HistogramFixedWidth" => {
             let (dtype, to) = (input_dtype(node, 0)?, output_dtype(node, 0)?);

@@ -1,28 +1,37 @@
-//! Cumsum and Cumprod: every partial result along an axis.
+//! Cumsum, Cumprod and CumulativeLogsumexp: every partial result along an axis.
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
+use super::super::real::{exp, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Numeric, Tensor, with_type};
+use crate::tensor::{Float, Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    let sums = match node.op {
-        "Cumsum" => true,
-        "Cumprod" => false,
-        _ => return Ok(None),
-    };
+    if !["Cumsum", "Cumprod", "CumulativeLogsumexp"].contains(&node.op) {
+        return Ok(None);
+    }
     let (exclusive, reverse) = (node.attrs.bool("exclusive")?, node.attrs.bool("reverse")?);
     let dtype = input_dtype(node, 0)?;
-    let found = widened(dtype, |dtype| {
-        with_type!(dtype, T => if sums {
+    let found = widened(dtype, |dtype| match node.op {
+        "Cumsum" => with_type!(dtype, T => {
             call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, T::add))
-        } else {
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
+        "Cumprod" => with_type!(dtype, T => {
             call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, T::mul))
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
+        _ => with_type!(dtype, T => {
+            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::LOWEST, log_sum_exp::<T>))
+        }; F32 f32, F64 f64),
     });
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The logarithm of the sum of two exponentials.
+fn log_sum_exp<T: Float>(a: T, b: T) -> T {
+    let (greater, less) = if a > b { (a, b) } else { (b, a) };
+    if less == T::LOWEST || greater == T::HIGHEST { greater } else { greater + ln_1p(exp(less - greater)) }
 }
 
 fn scan<T: Numeric>(

@@ -11,27 +11,35 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let op = node.op;
     const UNSORTED: [&str; 4] =
         ["UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"];
-    if !["SegmentSum", "SegmentMean"].contains(&op) && !UNSORTED.contains(&op) {
+    const SORTED: [&str; 5] = ["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"];
+    if !SORTED.contains(&op) && !UNSORTED.contains(&op) {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
     let found = widened(dtype, |wide| {
         with_type!(wide, T => match op {
-            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, false)),
-            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, true)),
+            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, false)),
+            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, true)),
+            "SegmentMax" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, greater, false)),
+            "SegmentMin" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, less, false)),
+            "SegmentProd" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ONE, T::mul, false)),
             "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
             "UnsortedSegmentProd" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ONE, T::mul)),
-            "UnsortedSegmentMin" => call(move |[data, ids, n]| {
-                let less = |x: T, y: T| if y < x || y.partial_cmp(&y).is_none() { y } else { x };
-                unsorted::<T>(&data, &ids, &n, greatest(dtype), less)
-            }),
-            _ => call(move |[data, ids, n]| {
-                let greater = |x: T, y: T| if y > x || y.partial_cmp(&y).is_none() { y } else { x };
-                unsorted::<T>(&data, &ids, &n, least(dtype), greater)
-            }),
+            "UnsortedSegmentMin" => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, greatest(dtype), less)),
+            _ => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, least(dtype), greater)),
         }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
     });
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+/// The lesser of two; the second if it is no number.
+fn less<T: Numeric>(x: T, y: T) -> T {
+    if y < x || y.partial_cmp(&y).is_none() { y } else { x }
+}
+
+/// The greater of two; the second if it is no number.
+fn greater<T: Numeric>(x: T, y: T) -> T {
+    if y > x || y.partial_cmp(&y).is_none() { y } else { x }
 }
 
 /// The least finite value of `dtype`, TensorFlow's result for a segment without rows.
@@ -56,8 +64,8 @@ fn greatest<T: Numeric>(dtype: DType) -> T {
     }
 }
 
-/// Sorted segments, one id for each row.
-fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor> {
+/// Sorted segments, one id for each row; one without rows is `empty`.
+fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, empty: T, fold: impl Fn(T, T) -> T, mean: bool) -> Result<Tensor> {
     let ids = call::vector(ids, "segment_ids", false)?;
     if data.dims().first() != Some(&ids.len()) {
         return Err(Failure::invalid("segment_ids should be the same size as dimension 0 of input."));
@@ -75,15 +83,16 @@ fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, mean: bool) -> Result<Tensor>
     let mut dims = data.dims().to_vec();
     dims[0] = segments;
     let shape = Shape::from(dims);
-    let mut out = vec![T::ZERO; shape.checked_elements(T::DTYPE)?];
+    let mut out = vec![empty; shape.checked_elements(T::DTYPE)?];
     let row = call::product(&data.dims()[1..]);
     let rows = data.slice::<T>()?;
     let (mut first, mut pace) = (0, Pace::new());
     for same in ids.chunk_by(|a, b| a == b) {
         let to = &mut out[same[0] as usize * row..][..row];
-        for i in first..first + same.len() {
+        to.copy_from_slice(&rows[first * row..][..row]);
+        for i in first + 1..first + same.len() {
             pace.go(row + 4);
-            to.iter_mut().zip(&rows[i * row..]).for_each(|(sum, &x)| *sum = sum.add(x));
+            to.iter_mut().zip(&rows[i * row..]).for_each(|(sum, &x)| *sum = fold(*sum, x));
         }
         if mean {
             to.iter_mut().for_each(|sum| *sum = divide(*sum, same.len()));

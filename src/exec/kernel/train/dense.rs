@@ -22,6 +22,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
             "ApplyAdagrad" => dense(roles, move |v, g: &[T], r| adagrad(v, g, r, update_slots)),
             "ApplyAdagradV2" => dense(roles, move |v, g: &[T], r| adagrad_v2(v, g, r, update_slots)),
             "ApplyProximalAdagrad" => dense(roles, |v, g: &[T], r| proximal_adagrad(v, g, r)),
+            "ApplyAdagradDA" => dense(roles, |v, g: &[T], r| adagrad_da(v, g, r)),
             "ApplyAdadelta" => dense(roles, |v, g: &[T], r| adadelta(v, g, r)),
             "ApplyAdam" => dense(roles, move |v, g: &[T], r| adam(v, g, r, nesterov)),
             "ApplyAdamWithAmsgrad" => dense(roles, |v, g: &[T], r| adam_with_amsgrad(v, g, r)),
@@ -113,6 +114,13 @@ fn proximal_adagrad<T: Float>([var, accum]: Slots<T, 2>, grad: &[T], [lr, l1, l2
         *accum = *accum + g * g;
         let rate = lr * rsqrt(*accum);
         *var = proximal(*var - g * rate, rate, l1, l2);
+    }
+}
+
+fn adagrad_da<T: Float>([var, sum, squares]: Slots<T, 3>, grad: &[T], rates: [T; 4]) {
+    let rule = adagrad_da_rule(rates);
+    for (((var, sum), squares), &g) in var.iter_mut().zip(sum).zip(squares).zip(grad) {
+        rule([var, sum, squares], g);
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
             "SparseApplyMomentum" => sparse(roles, move |r: [T; 2]| Ok(momentum(r, nesterov))),
             "SparseApplyAdagrad" => sparse(roles, move |r: [T; 1]| Ok(adagrad(r, update_slots))),
             "SparseApplyAdagradV2" => sparse(roles, move |r: [T; 2]| Ok(adagrad_v2(r, update_slots))),
+            "SparseApplyAdagradDA" => sparse(roles, |r: [T; 4]| Ok(adagrad_da_rule(r))),
             "SparseApplyProximalAdagrad" => sparse(roles, |r: [T; 3]| Ok(proximal_adagrad(r))),
             "SparseApplyRMSProp" => sparse(roles, |r: [T; 4]| Ok(rms_prop(r))),
             "SparseApplyFtrl" => sparse(roles, move |[lr, l1, l2, power]: [T; 4]| {

@@ -39,7 +39,8 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let shape = c.shape_as(x, dtype)?;
             one(c.op("Slice").input(dy).input(before).input(shape).build()?)
         },
-        "MirrorPad" => mirror_pad,
+        "MirrorPad" => |c| opposite(c, "MirrorPadGrad", &["mode"]),
+        "MirrorPadGrad" => |c| opposite(c, "MirrorPad", &["mode"]),
         "Reverse" | "ReverseV2" => |c| {
             let (axes, dy) = (c.x(1), c.dy()?);
             one(c.bin(c.node.op.name, dy, axes)?)
@@ -68,19 +69,4 @@ fn opposite(c: &mut Call, op: &str, attrs: &[&str]) -> Grads {
     let mut inputs = vec![c.dy()?];
     inputs.extend(&c.node.inputs[1..]);
     one(c.with_attrs(op, &inputs, attrs)?)
-}
-
-/// The numbers of the elements are padded in the same way, which says where each one of the gradient belongs.
-fn mirror_pad(c: &mut Call) -> Grads {
-    let (x, paddings, dy) = (c.x(0), c.x(1), c.dy()?);
-    let mode = c.attr("mode");
-    let shape = c.shape(x)?;
-    let size = c.op("Prod").input(shape).input([0]).build()?;
-    let numbers = c.op("Range").name("range").input(0).input(size).input(1).build()?;
-    let numbers = c.reshape(numbers, shape)?;
-    let places = c.op("MirrorPad").input(numbers).input(paddings).attr("mode", mode).build()?;
-    let places = c.reshape(places, [-1])?;
-    let flat = c.reshape(dy, [-1])?;
-    let sums = c.op("UnsortedSegmentSum").input(flat).input(places).input(size).build()?;
-    one(c.reshape(sums, shape)?)
 }

@@ -39,6 +39,27 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             c.reduced_pair(Some(dy), Some(by_y))
         },
         "Pow" => power,
+        "Polygamma" => |c| {
+            let (n, x, dy) = (c.x(0), c.x(1), c.dy()?);
+            let next = c.add(n, c.num(1.0))?;
+            let slope = c.bin("Polygamma", next, x)?;
+            let by_x = c.mul(dy, slope)?;
+            c.reduced_pair(None, Some(by_x))
+        },
+        "Zeta" => |c| {
+            let (x, q, dy) = (c.x(0), c.x(1), c.dy()?);
+            let next = c.add(x, c.num(1.0))?;
+            let zeta = c.bin("Zeta", next, q)?;
+            let slope = c.mul(x, zeta)?;
+            let by_q = c.mul(dy, slope)?;
+            let by_q = c.neg(by_q)?;
+            c.reduced_pair(None, Some(by_q))
+        },
+        "NextAfter" => |c| {
+            let (towards, dy) = (c.x(1), c.dy()?);
+            let zeros = c.un("ZerosLike", towards)?;
+            c.reduced_pair(Some(dy), Some(zeros))
+        },
         "Maximum" => |c| chosen(c, "GreaterEqual"),
         "Minimum" => |c| chosen(c, "LessEqual"),
         "SquaredDifference" => |c| {

@@ -50,6 +50,23 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let (lower, upper, dy) = (c.x(1), c.x(2), c.dy()?);
             one(c.op("MatrixBandPart").input(dy).input(lower).input(upper).build()?)
         },
+        "Cross" => |c| {
+            let (a, b, dy) = (c.x(0), c.x(1), c.dy()?);
+            all([c.bin("Cross", b, dy)?, c.bin("Cross", dy, a)?])
+        },
+        "MatrixSetDiag" => |c| {
+            let (diagonal, dy) = (c.x(1), c.dy()?);
+            let zeros = c.un("ZerosLike", diagonal)?;
+            all([c.bin("MatrixSetDiag", dy, zeros)?, c.un("MatrixDiagPart", dy)?])
+        },
+        "MatrixSetDiagV2" | "MatrixSetDiagV3" => |c| {
+            let part = if c.node.op.name == "MatrixSetDiagV2" { "MatrixDiagPartV2" } else { "MatrixDiagPartV3" };
+            let (diagonal, k, dy) = (c.x(1), c.x(2), c.dy()?);
+            let zeros = c.un("ZerosLike", diagonal)?;
+            let zero = c.g.constant("zero", super::number(c.t(), 0.0).unwrap_or_else(|| 0.0f32.into()))?;
+            let rest = c.with_attrs(c.node.op.name, &[dy, zeros, k], &["align"])?;
+            all([rest, c.with_attrs(part, &[dy, k, zero], &["align"])?])
+        },
         "Diag" => |c| {
             let dy = c.dy()?;
             one(c.un("DiagPart", dy)?)

@@ -24,6 +24,16 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let share = c.div(dy, counts)?;
             one(rows(c, share, ids)?)
         },
+        "SegmentMax" | "SegmentMin" => |c| {
+            let (x, ids, y, dy, dtype) = (c.x(0), c.x(1), c.y(0), c.dy()?, c.t());
+            let greatest = rows(c, y, ids)?;
+            let is_it = c.bin("Equal", x, greatest)?;
+            let indicators = c.cast(is_it, dtype)?;
+            let counts = c.bin("SegmentSum", indicators, ids)?;
+            let share = c.div(dy, counts)?;
+            let shares = rows(c, share, ids)?;
+            one(c.select(is_it, shares, c.num(0.0))?)
+        },
         "UnsortedSegmentSum" => |c| {
             let dy = c.dy()?;
             let kept = Kept::new(c)?;

@@ -71,6 +71,24 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "Erf" => |c| scaled(c, |c, x| gauss(c, x, std::f64::consts::FRAC_2_SQRT_PI)),
         "Erfc" => |c| scaled(c, |c, x| gauss(c, x, -std::f64::consts::FRAC_2_SQRT_PI)),
         "Lgamma" => |c| scaled(c, |c, x| c.un("Digamma", x)),
+        "Digamma" => |c| scaled(c, |c, x| c.bin("Polygamma", c.num(1.0), x)),
+        "Erfinv" => |c| {
+            let y = c.y(0);
+            scaled(c, |c, _| {
+                let square = c.un("Square", y)?;
+                let growth = c.un("Exp", square)?;
+                c.mul(growth, c.num(0.5 * std::f64::consts::PI.sqrt()))
+            })
+        },
+        "Ndtri" => |c| {
+            let y = c.y(0);
+            scaled(c, |c, _| {
+                let square = c.un("Square", y)?;
+                let half = c.mul(square, c.num(0.5))?;
+                let growth = c.un("Exp", half)?;
+                c.mul(growth, c.num((2.0 * std::f64::consts::PI).sqrt()))
+            })
+        },
         "Sign" => |c| {
             let x = c.x(0);
             one(c.un("ZerosLike", x)?)

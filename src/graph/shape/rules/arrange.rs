@@ -75,10 +75,7 @@ pub(super) fn tile(call: &Call) -> Option<Vec<Fact>> {
 }
 
 pub(super) fn pad(call: &Call) -> Option<Vec<Fact>> {
-    let Some(pads) = call.counts(1) else {
-        let rows = call.of_rank(1, 2)?[0].known().filter(|&rows| rows <= MAX_RANK);
-        return one(call.unknown(call.dims(0).map(|dims| dims.len()).or(rows)?));
-    };
+    let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
     let (pads, _) = pads.as_chunks::<2>();
     let dims = call.of_rank(0, pads.len())?;
     let padded = |(&size, pads): (&Size, &[usize; 2])| match pads {
@@ -86,6 +83,24 @@ pub(super) fn pad(call: &Call) -> Option<Vec<Fact>> {
         [before, after] => call.map(size, |size| size.checked_add(*before)?.checked_add(*after)),
     };
     one(dims.iter().zip(pads).map(padded).collect())
+}
+
+/// Only the rank is known, by the tensor or by the rows of the paddings.
+fn padded_by_unknown(call: &Call) -> Option<Vec<Fact>> {
+    let rows = call.of_rank(1, 2)?[0].known().filter(|&rows| rows <= MAX_RANK);
+    one(call.unknown(call.dims(0).map(|dims| dims.len()).or(rows)?))
+}
+
+/// The opposite of [`pad`].
+pub(super) fn unpad(call: &Call) -> Option<Vec<Fact>> {
+    let Some(pads) = call.counts(1) else { return padded_by_unknown(call) };
+    let (pads, _) = pads.as_chunks::<2>();
+    let dims = call.of_rank(0, pads.len())?;
+    let less = |(&size, pads): (&Size, &[usize; 2])| match pads {
+        [0, 0] => size,
+        [before, after] => call.map(size, |size| size.checked_sub(*before)?.checked_sub(*after)),
+    };
+    one(dims.iter().zip(pads).map(less).collect())
 }
 
 pub(super) fn concat(call: &Call) -> Option<Vec<Fact>> {
@@ -212,13 +227,30 @@ pub(super) fn diag_part(call: &Call) -> Option<Vec<Fact>> {
     one(merge(&first.to_vec(), &second.to_vec())?)
 }
 
-/// The diagonals that `k` names: the lowest and the highest.
-fn diagonals(call: &Call) -> Option<(i64, i64)> {
-    match call.values(1)?[..] {
+/// The diagonals that input `k` names: the lowest and the highest.
+fn diagonals(call: &Call, k: usize) -> Option<(i64, i64)> {
+    match call.values(k)?[..] {
         [one] => Some((one, one)),
         [low, high] if low <= high => Some((low, high)),
         _ => None,
     }
+}
+
+/// Matrices of which some diagonals, the second input, are set.
+pub(super) fn matrix_set_diag(call: &Call) -> Option<Vec<Fact>> {
+    let (low, high) = if call.len() == 2 { (0, 0) } else { diagonals(call, 2).unwrap_or((0, -1)) };
+    let batch = call.dims(1).filter(|_| low <= high).and_then(|mut dims| {
+        dims.pop()?;
+        (low == high || dims.pop().is_some()).then_some(dims)
+    });
+    let Some(batch) = batch else { return one(call.dims(0)?) };
+    let rest = |dims: Dims| dims.split_at_checked(dims.len().checked_sub(2)?).map(|(_, rest)| rest.to_vec());
+    let rest = call.dims(0).map_or_else(|| Some(call.unknown(2)), rest)?;
+    let of_batch: Dims = batch.into_iter().chain(rest).collect();
+    one(match call.dims(0) {
+        Some(dims) => merge(&dims, &of_batch)?,
+        None => of_batch,
+    })
 }
 
 /// Matrices with the given diagonals.
@@ -228,7 +260,7 @@ pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
         dims.push(*dims.last()?);
         return one(dims);
     }
-    let (low, high) = diagonals(call)?;
+    let (low, high) = diagonals(call, 1)?;
     let longest = dims.pop()?;
     if low < high {
         dims.pop()?;
@@ -260,7 +292,7 @@ pub(super) fn matrix_diag(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn matrix_diag_part(call: &Call) -> Option<Vec<Fact>> {
     let mut dims = call.dims(0)?;
     let (columns, rows) = (dims.pop()?, dims.pop()?);
-    let (low, high) = if call.len() == 1 { (0, 0) } else { diagonals(call)? };
+    let (low, high) = if call.len() == 1 { (0, 0) } else { diagonals(call, 1)? };
     let count = usize::try_from(high.checked_sub(low)?.checked_add(1)?).ok()?;
     let longest = || {
         let rows = i64::try_from(rows.known()?).ok()?.checked_add(high.min(0))?;

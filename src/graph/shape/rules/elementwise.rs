@@ -45,6 +45,16 @@ pub(super) fn merge_of_branches(call: &Call) -> Option<Vec<Fact>> {
     Some(vec![common.flatten().into(), Dims::new().into()])
 }
 
+/// The shape of all inputs that are not scalars.
+pub(super) fn alike_or_scalar(call: &Call) -> Option<Vec<Fact>> {
+    let all: Vec<Option<Dims>> = (0..call.len()).map(|input| call.dims(input)).collect();
+    let alike = all.iter().flatten().filter(|dims| !dims.is_empty()).cloned();
+    match alike.map(Some).reduce(|a, b| merge(&a?, &b?)) {
+        Some(alike) => one(alike?),
+        None => one(Dims::new()).filter(|_| all.iter().all(Option::is_some)),
+    }
+}
+
 /// The shape of all inputs, which have the same.
 pub(super) fn merged(call: &Call) -> Option<Vec<Fact>> {
     one(call.merged(0..call.len())?)

@@ -43,6 +43,22 @@ pub(super) fn sized(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(0)?)
 }
 
+pub(super) fn sized_second(call: &Call) -> Option<Vec<Fact>> {
+    one(call.sizes(1)?)
+}
+
+/// The greater of two shapes, without the last axis: that of what is compared.
+pub(super) fn edit_distance(call: &Call) -> Option<Vec<Fact>> {
+    let (a, b) = (call.values(2)?, call.values(5)?);
+    let greater = |(&a, &b): (&i64, &i64)| usize::try_from(a.max(b)).ok().map(Size::Known);
+    one(a.iter().zip(&b).take(a.len().checked_sub(1)?).map(greater).collect::<Option<_>>()?)
+}
+
+/// As many numbers as the third input says.
+pub(super) fn lin_space(call: &Call) -> Option<Vec<Fact>> {
+    one(vec![call.size_in(2)?])
+}
+
 pub(super) fn sized_third(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(2)?)
 }

@@ -126,6 +126,62 @@ pub(super) fn square(call: &Call) -> Option<Vec<Fact>> {
     one(dims)
 }
 
+/// Eigenvalues in place of the matrices, and the matrices of eigenvectors, if they are wanted.
+pub(super) fn eigen(call: &Call) -> Option<Vec<Fact>> {
+    let vectors = square(call).map(|mut facts| facts.remove(0)).unwrap_or_default();
+    let mut values = vectors.dims.clone();
+    values.as_mut().and_then(Vec::pop);
+    let vectors = if call.bool("compute_v")? { vectors } else { vec![Size::Known(0)].into() };
+    Some(vec![values.into(), vectors])
+}
+
+/// The factors of square matrices in one, and the order of their rows.
+pub(super) fn lu(call: &Call) -> Option<Vec<Fact>> {
+    let factors = square(call)?.remove(0);
+    let mut rows = factors.dims.clone()?;
+    rows.pop();
+    Some(vec![factors, rows.into()])
+}
+
+/// Rows, columns and the lesser of both, of matrices in the last two axes of which the others are `batch`.
+fn sides(call: &Call) -> Option<(Dims, Size, Size, Size)> {
+    let mut batch = call.dims(0)?;
+    let (columns, rows) = (batch.pop()?, batch.pop()?);
+    let lesser = match (rows.known(), columns.known()) {
+        (Some(rows), Some(columns)) => Size::Known(rows.min(columns)),
+        _ => call.size(None),
+    };
+    Some((batch, rows, columns, lesser))
+}
+
+pub(super) fn qr(call: &Call) -> Option<Vec<Fact>> {
+    let (batch, rows, columns, lesser) = sides(call)?;
+    let between = if call.bool("full_matrices")? { rows } else { lesser };
+    let with = |sizes: [Size; 2]| batch.iter().copied().chain(sizes).collect::<Dims>();
+    Some(vec![with([rows, between]).into(), with([between, columns]).into()])
+}
+
+pub(super) fn svd(call: &Call) -> Option<Vec<Fact>> {
+    let none = || Fact::from(vec![Size::Known(0)]);
+    let (full, wants_vectors) = (call.bool("full_matrices")?, call.bool("compute_uv")?);
+    let Some((batch, rows, columns, lesser)) = sides(call) else {
+        return (!wants_vectors).then(|| vec![Fact::default(), none(), none()]);
+    };
+    let with = |sizes: &[Size]| Fact::from(batch.iter().chain(sizes).copied().collect::<Dims>());
+    let (left, right) = if full { (rows, columns) } else { (lesser, lesser) };
+    Some(match wants_vectors {
+        true => vec![with(&[lesser]), with(&[rows, left]), with(&[columns, right])],
+        false => vec![with(&[lesser]), none(), none()],
+    })
+}
+
+/// One element in place of the last axis.
+pub(super) fn nth(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    dims.pop()?;
+    one(dims)
+}
+
 /// Numbers, in place of square matrices in the last two axes.
 pub(super) fn determinant(call: &Call) -> Option<Vec<Fact>> {
     let dims = call.dims(0)?;

@@ -1,0 +1,40 @@
+//! NthElement: the element that would be at a place if the last axis were sorted.
+
+use super::super::call::{self, input_dtype, kernel as call, no_kernel};
+use super::super::math::widened;
+use super::super::{HostKernel, KernelNode};
+use crate::exec::turn::paced;
+use crate::failure::{Failure, Result};
+use crate::tensor::{Numeric, Shape, Tensor, with_type};
+
+pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
+    if node.op != "NthElement" {
+        return Ok(None);
+    }
+    let reverse = node.attrs.bool("reverse")?;
+    let found = widened(input_dtype(node, 0)?, |wide| {
+        with_type!(wide, T => {
+            call(move |[x, n]: [Tensor; 2]| nth::<T>(x, &n, reverse))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
+    });
+    found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
+}
+
+fn nth<T: Numeric>(x: Tensor, n: &Tensor, reverse: bool) -> Result<Tensor> {
+    let n = call::size(n, "n")?;
+    let Some((&size, dims)) = x.dims().split_last() else {
+        return Err(Failure::invalid("Input must be at least rank 1, got a scalar"));
+    };
+    if n >= size {
+        return Err(Failure::invalid(format!("Input must have at least n+1 = {} columns, got {size}", n + 1)));
+    }
+    let at = if reverse { size - 1 - n } else { n };
+    let shape = Shape::from(dims);
+    let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
+    let mut x = call::owned(x)?;
+    for row in paced(x.slice_mut::<T>()?.chunks_exact_mut(size), 4 * size) {
+        let order = |a: &T, b: &T| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal);
+        out.push(*row.select_nth_unstable_by(at, order).1);
+    }
+    Ok(Tensor::from_vec(shape, out))
+}
