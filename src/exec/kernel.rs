@@ -17,6 +17,7 @@ mod random;
 mod real;
 mod reduce;
 mod scatter;
+mod sparse;
 #[cfg(test)]
 pub(super) mod tests;
 mod text;
@@ -101,6 +102,7 @@ const FAMILIES: &[Compile] = &[
     matmul::kernel,
     nn::kernel,
     linalg::kernel,
+    sparse::kernel,
     text::kernel,
     checkpoint::kernel,
     older::kernel,

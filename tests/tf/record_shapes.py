@@ -274,6 +274,33 @@ def reducing():
     every("Lu", ("input", f([3, 3], [5, N, 4], [N, N], N)))
     every("NthElement", ("input", f([4, 3], [N, N], N)), ("n", [lambda: c(1), lambda: p([], "int32")]))
     every("CumulativeLogsumexp", ("x", f([4, 3], [N, N], N)), ("axis", [lambda: c(1)]))
+    triple = lambda prefix, last: [(f"{prefix}indices", f([4, 3], N, dtype="int64")), (f"{prefix}values", f([4], N)), (f"{prefix}{last}", [lambda: c([2, 5, 7], "int64"), lambda: p([3], "int64"), lambda: p(N, "int64")])]
+    every("SparseReshape", ("input_indices", f([4, 3], N, dtype="int64")), ("input_shape", [lambda: c([2, 5, 7], "int64"), lambda: p([3], "int64")]), ("new_shape", [lambda: c([10, -1], "int64"), lambda: p([2], "int64"), lambda: p(N, "int64")]))
+    every("SparseReorder", *triple("input_", "shape"))
+    for split in (0, 1):
+        raw.SparseConcat(indices=[p([4, 3], "int64"), p([2, 3], "int64")], values=[p([4]), p([2])], shapes=[c([2, 5, 7], "int64"), p([3], "int64")], concat_dim=split)
+    raw.SparseConcat(indices=[p([N, 3], "int64"), p([2, N], "int64")], values=[p([N]), p([2])], shapes=[p([3], "int64"), p([3], "int64")], concat_dim=1)
+    every("SparseSplit", *triple("", "shape"), ("split_dim", [lambda: c(1, "int64")]), num_split=2)
+    every("SparseSlice", *triple("", "shape"), ("start", [lambda: c([0, 1, 1], "int64")]), ("size", [lambda: c([2, 2, 2], "int64")]))
+    every("SparseAdd", *triple("a_", "shape"), *((f"b_{name}", choices[:1]) for name, choices in (("indices", f([4, 3], dtype="int64")), ("values", f([4])), ("shape", f([3], dtype="int64")))), ("thresh", f([])))
+    for a, b in itertools.product((False, True), repeat=2):
+        every("SparseTensorDenseMatMul", ("a_indices", f([4, 2], dtype="int64")), ("a_values", f([4])), ("a_shape", [lambda: c([5, 3], "int64"), lambda: p([2], "int64")]), ("b", f([3, 4], [5, N], [4, 3], N)), adjoint_a=a, adjoint_b=b)
+    every("SparseTensorDenseAdd", *triple("a_", "shape")[:2], ("a_shape", [lambda: c([2, 5, 7], "int64")]), ("b", f([2, 5, 7], [N, N, 7], N)))
+    for op in "SparseReduceSum SparseReduceMax".split():
+        for keep in (False, True):
+            every(op, *triple("input_", "shape"), ("reduction_axes", [lambda: c([1]), lambda: c([0, -1]), lambda: p([1], "int32")]), keep_dims=keep)
+    every("SparseFillEmptyRows", *triple("", "shape")[:2], ("dense_shape", triple("", "shape")[2][1]), ("default_value", f([])))
+    every("SparseFillEmptyRowsGrad", ("reverse_index_map", f([4], N, dtype="int64")), ("grad_values", f([6])))
+    for op in "Sum Mean SqrtN".split():
+        parts = (("data", f([6, 2, 3], [N, 3], N)), ("indices", f([4], N, dtype="int32")), ("segment_ids", f([4], dtype="int32")))
+        every("SparseSegment" + op, *parts)
+        every(f"SparseSegment{op}WithNumSegments", *parts, ("num_segments", [lambda: c(7), lambda: p([], "int32")]))
+        every(f"SparseSegment{op}Grad", ("grad", parts[0][1]), *parts[1:], ("output_dim0", [lambda: c(7), lambda: p([], "int32")]))
+    every("SparseSoftmax", *triple("sp_", "shape")[:2], ("sp_shape", f([3], dtype="int64")))
+    for op in "Add Mul Div".split():
+        every("SparseDenseCwise" + op, *triple("sp_", "shape")[:2], ("sp_shape", f([3], dtype="int64")), ("dense", f([5, 7], N)))
+    every("SparseAddGrad", ("backprop_val_grad", f([6])), *((name, f([4, 3], N, dtype="int64")) for name in ("a_indices", "b_indices")), ("sum_indices", f([6, 3], dtype="int64")))
+    every("SparseSliceGrad", ("backprop_val_grad", f([6])), ("input_indices", f([4, 3], N, dtype="int64")), ("input_start", f([3], dtype="int64")), ("output_indices", f([6, 3], dtype="int64")))
     of_sparse = lambda name, shape: [(f"{name}_indices", f([4, 3], N, dtype="int64")), (f"{name}_values", f([4], N)), (f"{name}_shape", shape)]
     every("EditDistance", *of_sparse("hypothesis", [lambda: c([2, 5, 7], "int64"), lambda: p([3], "int64")]),
           *of_sparse("truth", [lambda: c([3, 4, 9], "int64"), lambda: p([3], "int64")]))

@@ -14,10 +14,12 @@ mod slice;
 mod unique;
 mod view;
 
+pub(super) use join::join;
 pub(super) use scatter::change as scatter_nd;
 pub use shape::broadcast_to;
 pub(super) use slice::assign as strided_slice_assign;
 pub use view::View;
+pub(super) use view::not_held;
 
 use super::{Compile, HostKernel, KernelNode, first};
 use crate::failure::Result;

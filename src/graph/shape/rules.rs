@@ -10,6 +10,7 @@ mod index;
 mod lists;
 mod make;
 mod reduce;
+mod sparse;
 mod state;
 
 use super::Fact;
@@ -186,6 +187,23 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "list_gather" => lists::gather,
         "list_concat" => lists::concat,
         "declared_outputs" => lists::declared,
+
+        "sparse_reshape" => sparse::reshape,
+        "sparse_reorder" => sparse::reorder,
+        "sparse_concat" => sparse::concat,
+        "sparse_split" => sparse::split,
+        "sparse_sum" => sparse::sum,
+        "sparse_same_values" => sparse::same_values,
+        "sparse_part" => sparse::part,
+        "sparse_matmul" => sparse::matmul,
+        "same_as_fourth" => sparse::same_as_fourth,
+        "sparse_reduce" => sparse::reduce,
+        "sparse_fill" => sparse::fill_empty_rows,
+        "sparse_fill_gradient" => sparse::fill_empty_rows_gradient,
+        "sparse_segment" => sparse::segment,
+        "sparse_values" => sparse::values,
+        "sparse_add_gradient" => sparse::add_gradient,
+        "sparse_slice_gradient" => sparse::slice_gradient,
         _ => return None,
     })
 }

@@ -88,7 +88,7 @@ fn pack(inputs: &[Tensor], axis: i64) -> Result<Outputs> {
 }
 
 /// The inputs concatenated along `axis` of the result.
-pub(super) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
+pub(in crate::exec::kernel) fn join(inputs: &[Tensor], axis: usize, shape: Shape) -> Result<Outputs> {
     let dtype = inputs[0].dtype();
     let n = shape.checked_elements(dtype)?;
     if n == 0 {

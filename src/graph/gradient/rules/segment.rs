@@ -34,6 +34,9 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let shares = rows(c, share, ids)?;
             one(c.select(is_it, shares, c.num(0.0))?)
         },
+        "SparseSegmentSum" | "SparseSegmentSumWithNumSegments" => |c| of_table(c, "SparseSegmentSumGrad"),
+        "SparseSegmentMean" | "SparseSegmentMeanWithNumSegments" => |c| of_table(c, "SparseSegmentMeanGrad"),
+        "SparseSegmentSqrtN" | "SparseSegmentSqrtNWithNumSegments" => |c| of_table(c, "SparseSegmentSqrtNGrad"),
         "UnsortedSegmentSum" => |c| {
             let dy = c.dy()?;
             let kept = Kept::new(c)?;
@@ -55,6 +58,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "UnsortedSegmentProd" => product,
         _ => return None,
     })
+}
+
+/// The gradient of a table of which rows were folded by segment.
+fn of_table(c: &mut Call, op: &str) -> Grads {
+    let (table, indices, ids, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
+    let shape = c.shape(table)?;
+    let rows = c.element(shape, 0)?;
+    one(c.op(op).input(dy).input(indices).input(ids).input(rows).build()?)
 }
 
 /// The row of its segment for each row.
