@@ -25,7 +25,7 @@ pub use builder::{GraphBuilder, Input, OpBuilder};
 pub use error::{FormatError, GraphError};
 pub use json::read_literal;
 pub use op::OpDef;
-pub use program::{Program, place_of, read};
+pub use program::{Beside, Program, place_of, read, read_beside};
 pub use refused::Refused;
 use serde::{Deserialize, Serialize};
 pub use shape::Shapes;

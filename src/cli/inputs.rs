@@ -92,7 +92,10 @@ fn read(path: &Path) -> Result<Vec<u8>, Trouble> {
 pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
     let bytes = read(path)?;
-    let mut program = graph::read(&bytes).map_err(|error| match error {
+    // That of stdin is the current one.
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| trouble.to_string());
+    let mut program = graph::read_beside(&bytes, &mut beside).map_err(|error| match error {
         FormatError::NoRoom { .. } => Trouble::from(Failure::from(error)),
         error => at(&error),
     })?;

@@ -11,25 +11,26 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 
-pub use write::to_json;
+pub use write::{to_json, to_json_beside};
 
-use self::draft::{Draft, Input, Literal, Made};
+use self::draft::{Draft, Input, Literal, Made, Stored};
 use super::build::argument_name;
-use super::program::Budget;
+use super::program::{Beside, Budget};
 use super::{Attr, Attrs, Filled, FormatError, NodeDef, Program};
 use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
-use crate::tensor::{DType, Tensor, literal};
+use crate::tensor::{DType, Tensor, literal, npy};
 
 /// The version of the format, both read and written.
 pub const VERSION: u32 = 1;
 
-/// Reads a native graph.json.
+/// Reads a native graph.json, and the files beside it that it names.
 ///
 /// # Errors
 /// [`FormatError::Syntax`] or [`FormatError::Content`], with line, column and path.
-pub fn from_json(text: &str) -> Result<Program, FormatError> {
-    crate::json::parse(text).and_then(|value| from_value(&value)).map_err(|fault| FormatError::of_json(text, fault))
+pub fn from_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
+    let read = crate::json::parse(text).and_then(|value| from_value(&value, beside));
+    read.map_err(|fault| FormatError::of_json(text, fault))
 }
 
 /// Reads a literal from a command line as a tensor of `dtype`: `2.5`, `[1, 2]`, or `{"value": 0, "shape": [2]}`.
@@ -47,14 +48,14 @@ pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
     literal::convert_feed(read.map_err(|fault| literal::typed(text, &fault))?, dtype)
 }
 
-pub(super) fn from_value(value: &Value) -> Result<Program, Fault> {
+pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, Fault> {
     let document = draft::document(value)?;
     let dtypes = dtypes::settle(&document.nodes)?;
     let mut taken: HashSet<String> = document.nodes.iter().map(|node| node.name.to_owned()).collect();
     let mut budget = Budget::new();
     let mut nodes = Vec::with_capacity(document.nodes.len());
     for (draft, settled) in document.nodes.iter().zip(&dtypes) {
-        define(draft, &settled.inputs, &mut taken, &mut budget, &mut nodes)?;
+        define(draft, &settled.inputs, &mut taken, &mut budget, beside, &mut nodes)?;
     }
     let by_name: HashMap<&str, usize> = document.nodes.iter().zip(0..).map(|(node, i)| (node.name, i)).collect();
     let feed = document
@@ -74,6 +75,7 @@ fn define(
     dtypes: &[Option<DType>],
     taken: &mut HashSet<String>,
     budget: &mut Budget,
+    beside: &mut Beside,
     nodes: &mut Vec<NodeDef>,
 ) -> Result<(), Fault> {
     let control = draft.control.iter().map(|name| format!("^{name}"));
@@ -82,6 +84,10 @@ fn define(
     match &draft.made {
         Made::Constant(literal) => {
             let value = literal.attr(literal.dtype, budget)?;
+            nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
+        }
+        Made::Stored(stored) => {
+            let value = Attr::Tensor(stored.tensor(budget, beside)?);
             nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
         }
         Made::Op { op, inputs, attrs } => {
@@ -165,6 +171,26 @@ impl Literal<'_, '_> {
         let each = value.byte_len() + if value.dtype() == DType::String { size_of::<Vec<u8>>() } else { 0 };
         budget.take(n.saturating_mul(each)).map_err(fault)?;
         Ok(value.filled(shape.clone(), n))
+    }
+}
+
+impl Stored<'_, '_> {
+    /// What the file holds, in the dtype that is stated, which it must fit as a feed must.
+    fn tensor(&self, budget: &mut Budget, beside: &mut Beside) -> Result<Tensor, Fault> {
+        let path = Path::Written(&self.path);
+        let fault = |why: String| Fault::content(self.value, path, why);
+        let failed = |failure: Failure| match failure.refusal {
+            Some(_) => Fault::refused(self.value, path, failure),
+            None => fault(format!("{:?}: {}", self.file, failure.message)),
+        };
+        let elements = self.shape.checked_elements(self.dtype).map_err(failed)?;
+        let each = self.dtype.size().unwrap_or(size_of::<Vec<u8>>());
+        budget.take(elements.saturating_mul(each)).map_err(fault)?;
+        let held = npy::read(&beside(self.file).map_err(fault)?).map_err(failed)?;
+        if *held.shape() != self.shape {
+            return Err(fault(format!("{:?} holds a tensor of shape {}, not {}", self.file, held.shape(), self.shape)));
+        }
+        literal::convert_feed(held, self.dtype).map_err(failed)
     }
 }
 

@@ -86,13 +86,24 @@ impl Budget {
     }
 }
 
+/// Reads a file that stands beside a graph: from its name, relative to the graph's folder, to its bytes or why they cannot be read.
+pub type Beside<'b> = dyn FnMut(&str) -> Result<Vec<u8>, String> + 'b;
+
 /// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides which
-/// it is.
+/// it is. No file is read beside it: see [`read_beside`].
 ///
 /// # Errors
 /// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
 /// [`Graph::new`](super::Graph::new) validates the graph.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
+    read_beside(bytes, &mut |file| Err(format!("{file:?} cannot be read: this graph was given without a folder")))
+}
+
+/// As [`read`], with the files beside it in which a graph.json may have constants.
+///
+/// # Errors
+/// As of [`read`]; Content if such a file cannot be read, or holds a tensor of another shape or dtype.
+pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatError> {
     let no_graph = |why: &str| Err(FormatError::NoGraph { why: why.to_owned() });
     if bytes.is_empty() {
         return no_graph("the file is empty");
@@ -103,7 +114,7 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
     let start = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
     let is_json = start.starts_with(b"{");
     match std::str::from_utf8(bytes) {
-        Ok(text) if is_text && is_json => read_json(text),
+        Ok(text) if is_text && is_json => read_json(text, beside),
         Ok(_) if is_text && start.is_empty() => no_graph("the file is blank"),
         Ok(_) if is_text && (start.starts_with(b"node") || start.starts_with(b"versions")) => {
             no_graph("this looks like a GraphDef in protobuf's text format; write it as JSON or binary instead")
@@ -112,7 +123,9 @@ pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
         text => match graphdef::from_binary(bytes) {
             Ok(nodes) => Ok(Program { nodes, ..Program::default() }),
             // For JSON with a stray control character, the error of the JSON parser is the better one: it has the position.
-            Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => read_json(text.expect("just checked")),
+            Err(FormatError::NoGraph { .. }) if is_json && text.is_ok() => {
+                read_json(text.expect("just checked"), beside)
+            }
             Err(FormatError::NoGraph { .. }) if is_json => no_graph("the file begins like JSON, but is not UTF-8"),
             Err(FormatError::NoGraph { why }) => {
                 Err(FormatError::NoGraph { why: format!("neither graph.json nor GraphDef: {why}") })
@@ -141,7 +154,7 @@ fn within(bytes: &[u8], what: &str, limit: usize) -> Result<(), FormatError> {
     Err(FormatError::TooLarge { what: what.to_owned(), bytes: bytes.len() as u64, limit: limit as u64 })
 }
 
-fn read_json(text: &str) -> Result<Program, FormatError> {
+fn read_json(text: &str, beside: &mut Beside) -> Result<Program, FormatError> {
     within(text.as_bytes(), "a graph as JSON", MAX_JSON_BYTES)?;
     let value = crate::json::parse(text).map_err(|fault| FormatError::of_json(text, fault))?;
     let has = |key: &str| matches!(&value.kind, Kind::Object(members) if members.iter().any(|m| m.key == key));
@@ -149,5 +162,5 @@ fn read_json(text: &str) -> Result<Program, FormatError> {
         let nodes = graphdef::from_json_value(text, &value)?;
         return Ok(Program { nodes, ..Program::default() });
     }
-    json::from_value(&value).map_err(|fault| FormatError::of_json(text, fault))
+    json::from_value(&value, beside).map_err(|fault| FormatError::of_json(text, fault))
 }

@@ -90,7 +90,8 @@ impl Case {
     pub fn read(folder: &FilePath) -> Result<Case> {
         let binary = folder.join("graph.pb");
         let path = if binary.exists() { binary } else { folder.join("graph.json") };
-        let program = graph::read(&load(&path)?).map_err(|error| in_file(&path, error))?;
+        let mut beside = |file: &str| load(&folder.join(file)).map_err(|failure| failure.message);
+        let program = graph::read_beside(&load(&path)?, &mut beside).map_err(|error| in_file(&path, error))?;
         let graph = Graph::new(program.nodes).map_err(|error| in_file(&path, error))?;
 
         let path = folder.join("case.json");

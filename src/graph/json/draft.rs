@@ -24,9 +24,10 @@ pub(super) struct Draft<'v, 'a> {
     pub made: Made<'v, 'a>,
 }
 
-/// What a node is: a literal, or an op with its inputs and attributes.
+/// What a node is: a literal, a value in a file, or an op with its inputs and attributes.
 pub(super) enum Made<'v, 'a> {
     Constant(Literal<'v, 'a>),
+    Stored(Stored<'v, 'a>),
     Op { op: &'static OpDef, inputs: Vec<Input<'v, 'a>>, attrs: Attrs },
 }
 
@@ -43,6 +44,17 @@ pub(super) struct Literal<'v, 'a> {
     pub path: String,
     pub dtype: Option<DType>,
     pub shape: Option<Shape>,
+}
+
+/// A constant whose value is in a file beside the graph.
+pub(super) struct Stored<'v, 'a> {
+    /// The name of the file, as the document has it.
+    pub file: &'v str,
+    pub value: &'v Value<'a>,
+    /// The path of `value` in the document, for errors.
+    pub path: String,
+    pub dtype: DType,
+    pub shape: Shape,
 }
 
 type Read<T> = Result<T, Fault>;
@@ -133,8 +145,12 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
         if is_base64(&member.value) {
             return Ok(draft);
         }
+        if let Some(file) = member.value.get("file") {
+            draft.made = Made::Stored(stored(&member.value, file, path)?);
+            return Ok(draft);
+        }
         if member.value.get("value").is_none() {
-            let why = "a node has an \"op\", or a \"value\" if it is a constant";
+            let why = "a node has an \"op\", or a \"value\" or a \"file\" if it is a constant";
             return Err(Fault::content(&member.value, path, why));
         }
         draft.made = Made::Constant(literal(&member.value, path, &["device", "control", "description"])?);
@@ -167,6 +183,35 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
     }
     draft.made = Made::Op { op, inputs, attrs };
     Ok(draft)
+}
+
+/// Reads a constant whose value is in a file. The file must not be there yet: dtype and shape are stated.
+fn stored<'v, 'a>(node: &'v Value<'a>, value: &'v Value<'a>, path: Path) -> Read<Stored<'v, 'a>> {
+    let known = ["file", "dtype", "shape", "device", "control", "description"];
+    for Member { key, at, .. } in node.object(path, "a constant is an object")? {
+        if !known.contains(&&**key) {
+            return Err(unknown_key(key, *at, path.key(key), &known));
+        }
+    }
+    let own = path.key("file");
+    let file = value.text(own)?;
+    if !is_beside(file) {
+        let why = "a file is named from the folder of the graph, in that folder or below it: \"weights/w.npy\"";
+        return Err(Fault::content(value, own, why));
+    }
+    let stated = |key: &str| {
+        let why = format!("a constant in a file states its \"{key}\", against which the file is checked");
+        node.get(key).ok_or_else(|| Fault::content(node, path, why))
+    };
+    let dtype = attr::dtype_of_value(stated("dtype")?, path.key("dtype"))?;
+    let shape = shape(stated("shape")?, path.key("shape"))?;
+    Ok(Stored { file, value, path: own.to_string(), dtype, shape })
+}
+
+/// Whether a file of this name is in a folder or below it, on every system.
+fn is_beside(file: &str) -> bool {
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..");
+    !file.contains(['\\', ':', '\0']) && file.split('/').all(is_plain)
 }
 
 fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {

@@ -72,6 +72,7 @@ pub(super) fn of_tensor(tensor: &str, by_name: &HashMap<&str, usize>, settled: &
 fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Settled>]) -> Result<Settled, Fault> {
     let (op, inputs, stated) = match &node.made {
         Made::Op { op, inputs, attrs } => (op, inputs, attrs),
+        Made::Stored(stored) => return Ok(Settled { inputs: Vec::new(), outputs: vec![stored.dtype] }),
         Made::Constant(constant) => {
             let dtype = constant.dtype.map_or_else(|| natural(constant), Ok)?;
             return Ok(Settled { inputs: Vec::new(), outputs: vec![dtype] });

@@ -8,6 +8,14 @@ use super::*;
 use crate::graph::Graph;
 use crate::tensor::Data;
 
+/// Reads a document beside which there is one file, `w.npy`: [1, 2], as float32.
+fn from_json(text: &str) -> Result<Program, FormatError> {
+    super::from_json(text, &mut |file| match file {
+        "w.npy" => Ok(npy::write(&Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap()).unwrap()),
+        _ => Err(format!("{file}: not there")),
+    })
+}
+
 fn read(text: &str) -> Program {
     from_json(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -246,6 +254,54 @@ fn a_program_is_written_and_read_back() {
     let program = read(text);
     assert_eq!(read(&to_json(&program)), program);
     assert!(crate::graph::read(to_json(&program).as_bytes()).is_ok());
+}
+
+#[test]
+fn a_constant_may_be_in_a_file_beside_the_graph() {
+    let stored = |keys: &str| with_nodes(&format!("\"w\": {{{keys}}}"));
+    let text = stored(r#""file": "w.npy", "dtype": "float32", "shape": [2], "device": "/job:ps", "control": ["w"]"#);
+    let program = read(&text);
+    assert_eq!(value(&program, "w"), Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap());
+    assert_eq!((&*program.nodes[0].device, &*program.nodes[0].inputs), ("/job:ps", &["^w".to_owned()][..]));
+    // It is converted as a feed is, and gives its dtype to what it is used with.
+    let ints = value(&read(&stored(r#""file": "w.npy", "dtype": "int64", "shape": [2]"#)), "w");
+    assert_eq!(ints, Tensor::new([2], Data::I64(vec![1, 2])).unwrap());
+    let sum = r#""w": {"file": "w.npy", "dtype": "float32", "shape": [2]}, "y": {"op": "Add", "inputs": ["w", 1]}"#;
+    assert_eq!(value(&read(&with_nodes(sum)), "y/y"), Tensor::scalar(1f32));
+
+    let check = |text: String, want: &str| {
+        let error = from_json(&text).map(|_| ()).expect_err(&text).to_string();
+        assert!(error.starts_with("$.nodes.w") && error.contains("line 1") && error.contains(want), "{error}");
+    };
+    let of = |file: &str, dtype: &str, shape: &str| {
+        stored(&format!(r#""file": "{file}", "dtype": "{dtype}", "shape": {shape}"#))
+    };
+    check(of("w.npy", "float32", "[1, 2]"), r#""w.npy" holds a tensor of shape [2], not [1,2]"#);
+    check(of("w.npy", "bool", "[2]"), "expected bool, got float32");
+    check(of("v.npy", "float32", "[2]"), "v.npy: not there");
+    check(of("v.npy", "float32", "[1073741824]"), "exceeds the limit of 2147483647 bytes per tensor");
+    check(stored(r#""file": "w.npy", "shape": [2]"#), "states its \"dtype\"");
+    check(stored(r#""file": "w.npy", "dtype": "float32""#), "states its \"shape\"");
+    check(stored(r#""file": "w.npy", "dtype": "float32", "shape": [2], "value": 1"#), "no key \"value\"");
+    for outside in ["", "/w.npy", "../w.npy", "a/../w.npy", "./w.npy", "a//w.npy", "c:w.npy", "a\\\\w.npy"] {
+        check(of(outside, "float32", "[2]"), "a file is named from the folder of the graph");
+    }
+
+    // What is written beside a graph is read from there.
+    let mut program = read(&with_nodes(r#""big": [[1, 2], [3, 4]], "small": 5"#));
+    let whole = program.clone();
+    // A builder's constants do not state their dtype.
+    program.nodes[0].attrs.0.remove("dtype");
+    let mut files = HashMap::new();
+    let text = to_json_beside(&program, &mut |name, value| {
+        let file = (value.len() > 1).then(|| format!("values/{name}.npy"))?;
+        files.insert(file.clone(), npy::write(value).unwrap());
+        Some(file)
+    });
+    assert!(text.contains(r#""file": "values/big.npy", "dtype": "int32", "shape": [2,2]"#), "{text}");
+    assert!(text.contains(r#""small": { "value": 5"#), "{text}");
+    let again = super::from_json(&text, &mut |file| files.get(file).cloned().ok_or_else(|| file.to_owned()));
+    assert_eq!(again.unwrap(), whole);
 }
 
 #[test]

@@ -8,10 +8,16 @@ use crate::tensor::{DType, PartialShape, Tensor, render};
 /// Writes a program so that [`from_json`](super::from_json) reads the same one. Of the attributes whose names begin with `_`, those
 /// are written that hold a bool, a number, a string or a list of these, and the others are left out.
 pub fn to_json(program: &Program) -> String {
+    to_json_beside(program, &mut |_, _| None)
+}
+
+/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and answers the name of
+/// the .npy file that holds it, from the folder of the graph; `None` for a value that is to stand in the graph.
+pub fn to_json_beside(program: &Program, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);
     for (i, node) in program.nodes.iter().enumerate() {
         let separator = if i == 0 { "" } else { "," };
-        text += &format!("{separator}\n    {}: {}", Value::from(node.name.as_str()), node_text(node));
+        text += &format!("{separator}\n    {}: {}", Value::from(node.name.as_str()), node_text(node, beside));
     }
     text += "\n  }";
     let mut section = |key: &str, value: Option<Value>| {
@@ -31,17 +37,22 @@ pub fn to_json(program: &Program) -> String {
 }
 
 /// A node, its keys in their usual order.
-fn node_text(node: &NodeDef) -> String {
+fn node_text(node: &NodeDef, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let (control, inputs): (Vec<&str>, Vec<&str>) =
         node.inputs.iter().map(String::as_str).partition(|input| input.starts_with('^'));
     let mut attrs = node.attrs.clone();
     let mut keys: Vec<(&str, Value)> = Vec::new();
     match (node.op.as_str(), attrs.tensor("value").cloned()) {
         ("Const", Ok(value))
-            if attrs.dtype("dtype").is_ok_and(|dtype| dtype == value.dtype()) && attrs.0.len() == 2 =>
+            // The dtype need not be stated.
+            if attrs.0.keys().all(|key| key == "value" || key == "dtype")
+                && attrs.dtype("dtype").map_or(attrs.0.len() == 1, |dtype| dtype == value.dtype()) =>
         {
             attrs.0.clear();
-            if let Value::Object(literal) = tensor(&value) {
+            if let Some(file) = beside(&node.name, &value) {
+                let (dtype, shape) = (value.dtype().name().into(), value.dims().into());
+                keys.extend([("file", file.into()), ("dtype", dtype), ("shape", shape)]);
+            } else if let Value::Object(literal) = tensor(&value) {
                 for key in ["value", "dtype", "shape"] {
                     keys.extend(literal.get(key).map(|part| (key, part.clone())));
                 }

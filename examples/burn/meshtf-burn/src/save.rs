@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::backend::Capture;
 use burn::tensor::{CapturedGraph, Int, Tensor, TensorId};
 use burn_ir::TensorIr;
-use meshtf::graph::{GraphBuilder, graphdef};
+use meshtf::graph::{GraphBuilder, Program, graphdef, json};
 use meshtf::lowering::{Fed, Lowering, Scalars};
+use meshtf::tensor::{MAX_TENSOR_BYTES, Tensor as Value, npy};
+
+/// A weight of at most this many elements stands in the graph itself, if that is written as JSON.
+const SMALL: usize = 64;
 
 /// What a file of a captured program takes and answers, by the names that `meshtf submit` knows them by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,8 +33,13 @@ pub enum SaveError {
     Operation(Box<meshtf::Failure>),
     /// A declared input that no operation uses, or a declared output that none makes.
     Boundary(TensorId),
-    /// The file cannot be written.
-    File(std::io::Error),
+    /// The weights take more bytes than a graph may have.
+    TooLarge {
+        /// What they take.
+        bytes: usize,
+    },
+    /// A file cannot be written.
+    File(PathBuf, std::io::Error),
 }
 
 impl fmt::Display for SaveError {
@@ -40,7 +49,10 @@ impl fmt::Display for SaveError {
             SaveError::Boundary(id) => {
                 write!(f, "tensor {} is declared, but no operation uses or makes it", id.value())
             }
-            SaveError::File(e) => write!(f, "{e}"),
+            SaveError::TooLarge { bytes } => {
+                write!(f, "the weights take {bytes} bytes, and those of a graph at most {MAX_TENSOR_BYTES}")
+            }
+            SaveError::File(path, e) => write!(f, "{}: {e}", path.display()),
         }
     }
 }
@@ -65,7 +77,11 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
 }
 
 /// Writes a captured program to `path` as a graph: a placeholder for each input, a constant for each weight, and what burn's
-/// operations are in meshtf's ops. A name that ends in `.json` is written as JSON, any other as a binary GraphDef, which is smaller.
+/// operations are in meshtf's ops.
+///
+/// A name that ends in `.json` is written as meshtf's graph.json, which says what to fetch, and has its weights beside it: those of
+/// more than 64 elements are NumPy arrays in a folder `NAME.weights`, from where `meshtf plan`, `run` and `submit` read them. The two
+/// go together wherever they are moved. Any other name is written as one file, a binary GraphDef with the weights in it.
 ///
 /// ```no_run
 /// use burn::nn::LinearConfig;
@@ -80,8 +96,8 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
 ///     let y = burn::module::Module::to_device(model, &device).forward(x);
 ///     scope.complete([input], [meshtf_burn::id(&y).expect("a tensor on the capture device")])
 /// })?;
-/// let saved = meshtf_burn::save(&captured, "model.pb")?;
-/// println!("meshtf submit model.pb --feed {}=@x.npy --fetch {}", saved.inputs[0], saved.outputs[0]);
+/// let saved = meshtf_burn::save(&captured, "model.json")?;
+/// println!("meshtf submit model.json --feed {}=@x.npy", saved.inputs[0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -90,19 +106,50 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
 /// [`SaveError::Operation`] names the operation that the mesh lacks; nothing is written then.
 pub fn save(captured: &CapturedGraph, path: impl AsRef<Path>) -> Result<Saved, SaveError> {
     let path = path.as_ref();
-    let (graph, saved) = lower(captured)?;
-    let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-    let bytes = if json { graphdef::to_json(graph.nodes()).into_bytes() } else { graphdef::to_binary(graph.nodes()) };
-    std::fs::write(path, bytes).map_err(SaveError::File)?;
+    let Lowered { graph, saved, weights } = lower(captured)?;
+    let bytes = weights.iter().map(|(_, weight)| weight.byte_len()).sum();
+    if bytes > MAX_TENSOR_BYTES {
+        return Err(SaveError::TooLarge { bytes });
+    }
+    if !path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
+        write(path, &graphdef::to_binary(graph.nodes()))?;
+        return Ok(saved);
+    }
+    let folder = path.with_extension("weights");
+    let named = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_beside = |name: &str| weights.iter().any(|(own, weight)| own == name && weight.len() > SMALL);
+    let program = Program { nodes: graph.nodes().to_vec(), fetch: saved.outputs.clone(), ..Program::default() };
+    let text = json::to_json_beside(&program, &mut |name, _| is_beside(name).then(|| format!("{named}/{name}.npy")));
+    // Whoever is interrupted here leaves no graph, rather than one with weights of another.
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(SaveError::File(path.to_owned(), e)),
+        _ => {}
+    }
+    for (name, weight) in weights.iter().filter(|(name, _)| is_beside(name)) {
+        std::fs::create_dir_all(&folder).map_err(|e| SaveError::File(folder.clone(), e))?;
+        write(&folder.join(format!("{name}.npy")), &npy::write(weight)?)?;
+    }
+    write(path, text.as_bytes())?;
     Ok(saved)
 }
 
-fn lower(captured: &CapturedGraph) -> Result<(GraphBuilder, Saved), SaveError> {
+fn write(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
+    std::fs::write(path, bytes).map_err(|e| SaveError::File(path.to_owned(), e))
+}
+
+/// A captured program as a graph, and the values of its weights by the names of their nodes.
+struct Lowered {
+    graph: GraphBuilder,
+    saved: Saved,
+    weights: Vec<(String, Value)>,
+}
+
+fn lower(captured: &CapturedGraph) -> Result<Lowered, SaveError> {
     let operations = &captured.graph.operations;
     let used: HashMap<TensorId, &TensorIr> =
         operations.iter().flat_map(|operation| operation.nodes()).map(|tensor| (tensor.id, tensor)).collect();
     let (mut graph, mut saved) = (GraphBuilder::new(), Saved::default());
-    let mut bound = Vec::new();
+    let (mut bound, mut weights) = (Vec::new(), Vec::new());
     for (i, id) in captured.graph.inputs.iter().enumerate() {
         let tensor = used.get(id).ok_or(SaveError::Boundary(*id))?;
         let shape = meshtf::tensor::Shape::from(tensor.shape[..].to_vec());
@@ -110,9 +157,12 @@ fn lower(captured: &CapturedGraph) -> Result<(GraphBuilder, Saved), SaveError> {
         saved.inputs.push(graph.tensor_name(input));
         bound.push((*id, input));
     }
-    let weights = captured.values.iter().filter(|(id, _)| !captured.graph.inputs.contains(id) && used.contains_key(id));
-    for (i, (id, value)) in weights.enumerate() {
-        bound.push((*id, graph.constant(&format!("weight_{i}"), meshtf::lowering::tensor(value)?)?));
+    let held = captured.values.iter().filter(|(id, _)| !captured.graph.inputs.contains(id) && used.contains_key(id));
+    for (i, (id, value)) in held.enumerate() {
+        let value = meshtf::lowering::tensor(value)?;
+        let weight = graph.constant(&format!("weight_{i}"), value.clone())?;
+        weights.push((graph.tensor_name(weight), value));
+        bound.push((*id, weight));
     }
     let mut lowering = Lowering::new(&mut graph, Scalars::Constant);
     bound.into_iter().for_each(|(id, output)| lowering.bind(id, output));
@@ -125,5 +175,5 @@ fn lower(captured: &CapturedGraph) -> Result<(GraphBuilder, Saved), SaveError> {
         let output = lowering.graph().op("Identity").name(&format!("output_{i}")).input(value).build()?;
         saved.outputs.push(lowering.graph().tensor_name(output));
     }
-    Ok((graph, saved))
+    Ok(Lowered { graph, saved, weights })
 }

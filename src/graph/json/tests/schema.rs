@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::graph::json::from_json;
+use super::from_json;
 use crate::graph::{Graph, op};
 use crate::tensor::DType;
 

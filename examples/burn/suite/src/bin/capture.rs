@@ -1,4 +1,4 @@
-//! Captures models, saves them as graphs, and lets `meshtf submit` run them: the answers are those of flex.
+//! Captures models, saves them as graphs with their weights beside them, and lets `meshtf submit` run them: the answers are those of flex.
 //!
 //! `capture FOLDER`: the environment variable MESHTF names the binary.
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".into());
     let folder = Path::new(&folder);
     let here = Device::flex();
-    let mlp = fixed(Mlp::new([6, 8, 10], &here), 1);
+    let mlp = fixed(Mlp::new([6, 32, 10], &here), 1);
     let cnn = fixed(Cnn::new(4, 8, &here), 1);
     let encoder = fixed(TransformerEncoderConfig::new(4, 8, 2, 2).init(&here), 1);
     let lstm = fixed(LstmConfig::new(3, 5, true).init(&here), 1);
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         ),
         ("lstm.pb", model("lstm.pb", folder, lstm, [2, 4, 3], |m, x| m.forward(x, None).0)),
         ("linear.json", model("linear.json", folder, linear, [2, 4], |m, x| m.forward::<2>(x))),
+        ("weights beside a graph", weights(folder).map(|()| 0.0)),
     ];
     let mut passed = true;
     for (name, result) in results {
@@ -75,15 +76,13 @@ fn model<M: Module, const A: usize, const B: usize>(
     let values: Vec<f32> = x.into_data().iter::<f32>().collect();
     std::fs::write(&array, npy(&shape, &values))?;
     let out = path.with_extension("out");
-    let submit = Command::new(std::env::var_os("MESHTF").ok_or("MESHTF names no binary")?)
-        .arg("submit")
-        .arg(&path)
-        .args(["--feed", &format!("{}=@{}", saved.inputs[0], array.display()), "--fetch", &saved.outputs[0], "--out"])
-        .arg(&out)
-        .output()?;
-    if !submit.status.success() {
-        return Err(String::from_utf8_lossy(&submit.stderr).trim().replace('\n', " ").into());
+    let mut submit = meshtf("submit", &path)?;
+    submit.args(["--feed", &format!("{}=@{}", saved.inputs[0], array.display()), "--out"]).arg(&out);
+    // A GraphDef cannot say what to fetch.
+    if path.extension().is_some_and(|extension| extension == "pb") {
+        submit.args(["--fetch", &saved.outputs[0]]);
     }
+    said(submit)?;
     let file = std::fs::read_dir(&out)?.next().ok_or("nothing was written")??.path();
     let answer = floats(&std::fs::read(file)?)?;
     if answer.len() != expected.len() {
@@ -91,6 +90,51 @@ fn model<M: Module, const A: usize, const B: usize>(
     }
     let off = answer.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     if off > TOLERANCE || off.is_nan() { Err(format!("differs by {off:e}").into()) } else { Ok(off) }
+}
+
+/// The weights of `mlp.json`, which was saved before: found from wherever the two are moved to, and told if they are missing or not
+/// what the graph says.
+fn weights(folder: &Path) -> Result<()> {
+    let moved = folder.join("moved");
+    std::fs::create_dir_all(&moved)?;
+    let (graph, beside) = (moved.join("mlp.json"), moved.join("mlp.weights"));
+    std::fs::rename(folder.join("mlp.json"), &graph)?;
+    std::fs::rename(folder.join("mlp.weights"), &beside)?;
+    let mut files: Vec<_> = std::fs::read_dir(&beside)?.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
+    files.sort();
+    // Of its four, the two matrices; the biases are small.
+    let [first, second] = &files[..] else { return Err(format!("there are {files:?}").into()) };
+    let plan = || {
+        let mut plan = meshtf("plan", &graph)?;
+        plan.args(["--feed", &format!("input_0=@{}", folder.join("mlp.npy").display())]);
+        said(plan)
+    };
+    plan()?;
+    let told = |what: &str| match plan() {
+        Ok(()) => Err(format!("a graph whose weight {what} is planned")),
+        Err(e) if e.to_string().contains("mlp.weights/weight_") && e.to_string().contains(what) => Ok(()),
+        Err(e) => Err(format!("of a weight that {what}: {e}")),
+    };
+    std::fs::copy(second, first)?;
+    told("holds a tensor of shape")?;
+    std::fs::remove_file(first)?;
+    told("No such file")?;
+    Ok(())
+}
+
+fn meshtf(command: &str, graph: &Path) -> Result<Command> {
+    let mut meshtf = Command::new(std::env::var_os("MESHTF").ok_or("MESHTF names no binary")?);
+    meshtf.arg(command).arg(graph);
+    Ok(meshtf)
+}
+
+/// Runs a command; what it says on stderr is the error.
+fn said(mut command: Command) -> Result<()> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ").into());
+    }
+    Ok(())
 }
 
 /// float32 as NumPy's file format, version 1.0.
