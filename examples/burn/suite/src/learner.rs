@@ -1,5 +1,7 @@
 //! burn-train's learner, on one device and on two, with data at hand.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +15,9 @@ use burn::prelude::*;
 use burn::tensor::TensorData;
 use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
 use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
-use burn::train::metric::{AccuracyMetric, LossMetric, MetricDefinition, MetricId};
+use burn::train::metric::{
+    AccuracyMetric, IterationSpeedMetric, LearningRateMetric, LossMetric, MetricDefinition, MetricId,
+};
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
 };
@@ -133,39 +137,68 @@ fn alike(times: usize) -> Vec<Item> {
 
 /// Trains for two epochs. Answers the parameters and, if asked, the metrics of each epoch.
 fn learn(strategy: ExecutionStrategy, main: &Device, items: Vec<Item>, metrics: bool) -> Numbers {
-    let seen = Seen::default();
     let loader = |items: Vec<Item>| -> Arc<dyn DataLoader<Batch>> {
         DataLoaderBuilder::new(Stack).batch_size(BATCH).set_device(main.clone()).build(InMemDataset::new(items))
     };
-    let folder = std::env::temp_dir().join(format!("meshtf-suite-{}", std::process::id()));
-    let training = SupervisedTraining::new(&folder, loader(items.clone()), loader(items[..2 * BATCH].to_vec()))
-        .metrics((LossMetric::new(), AccuracyMetric::new()))
-        .num_epochs(2)
-        .with_metric_logger(InMemoryMetricLogger::new())
-        .with_application_logger(None)
-        .renderer(Box::new(Collect(seen.clone())))
-        .with_training_strategy(strategy.into());
+    let (train, valid) = (loader(items.clone()), loader(items[..2 * BATCH].to_vec()));
+    let course = Course { strategy, train, valid, epochs: 2, checkpoints: None };
     let model = fixed(Mlp::new([WIDTH, 8, 10], &main.clone().autodiff()), 1);
     let optimizer = if metrics { AdamConfig::new().init() } else { SgdConfig::new().init() };
-    let result = training.launch(Learner::new(model, optimizer, ConstantLr::new(0.05)));
-    if let Some(error) = result.error {
-        panic!("{error}");
-    }
+    let (model, seen) = launch(course, Learner::new(model, optimizer, ConstantLr::new(0.05)));
     let mut numbers = Numbers::default();
-    numbers.parameters(&result.model);
+    numbers.parameters(&model);
     if metrics {
-        // The last value of each metric, by its name: those of training, and those of validation.
-        let seen = seen.lock().expect("no thread panics with it");
-        assert!(!seen.is_empty(), "no metric was rendered");
-        for (name, value) in seen.iter() {
-            numbers.push_all(name.clone(), vec![*value]);
-        }
+        numbers.metrics(&seen);
     }
     numbers
 }
 
+/// What a learner is to do with a model.
+pub struct Course<M: TrainStep + InferenceStep> {
+    pub strategy: ExecutionStrategy,
+    pub train: Arc<dyn DataLoader<<M as TrainStep>::Input>>,
+    pub valid: Arc<dyn DataLoader<<M as InferenceStep>::Input>>,
+    pub epochs: usize,
+    /// Where model, optimizer and scheduler are saved after each epoch.
+    pub checkpoints: Option<PathBuf>,
+}
+
+/// Trains with burn-train's learner. Answers the model, and the last value of each metric by its name: those of training, and those
+/// of validation.
+pub fn launch<M>(course: Course<M>, learner: Learner<M>) -> (M, BTreeMap<String, f64>)
+where
+    M: TrainStep<Output = ClassificationOutput>
+        + InferenceStep<Output = ClassificationOutput>
+        + Module
+        + std::fmt::Display
+        + 'static,
+{
+    let seen = Seen::default();
+    let folder = std::env::temp_dir().join(format!("meshtf-suite-{}", std::process::id()));
+    let folder = course.checkpoints.clone().unwrap_or(folder);
+    let mut training = SupervisedTraining::new(&folder, course.train, course.valid)
+        .metrics((LossMetric::new(), AccuracyMetric::new()))
+        .metric_train(IterationSpeedMetric::new())
+        .metric_train_numeric(LearningRateMetric::new())
+        .num_epochs(course.epochs)
+        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_application_logger(None)
+        .renderer(Box::new(Collect(seen.clone())))
+        .with_training_strategy(course.strategy.into());
+    if course.checkpoints.is_some() {
+        training = training.with_default_checkpointers();
+    }
+    let result = training.launch(learner);
+    if let Some(error) = result.error {
+        panic!("{error}");
+    }
+    let seen = seen.lock().expect("no thread panics with it").clone();
+    assert!(!seen.is_empty(), "no metric was rendered");
+    (result.model, seen)
+}
+
 /// The last value of each metric.
-type Seen = Arc<Mutex<std::collections::BTreeMap<String, f64>>>;
+type Seen = Arc<Mutex<BTreeMap<String, f64>>>;
 
 /// A renderer that shows nothing.
 struct Collect(Seen);

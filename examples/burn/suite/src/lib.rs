@@ -1,5 +1,6 @@
 //! burn programs that run on any device: what the suite compares, and what the bench measures.
 
+pub mod examples;
 pub mod learner;
 pub mod losses;
 pub mod modules;

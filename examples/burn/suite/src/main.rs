@@ -9,7 +9,7 @@ use std::time::Instant;
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
 use suite::program::{self, Program, run};
-use suite::{learner, losses, modules, parallel, tensors, training};
+use suite::{examples, learner, losses, modules, parallel, tensors, training};
 
 fn main() -> ExitCode {
     match suite() {
@@ -30,6 +30,7 @@ fn programs() -> Vec<Program> {
         modules::programs(),
         losses::programs(),
         tensors::programs(),
+        examples::programs(),
         learner::programs(),
     ]
     .into_iter()

@@ -1,5 +1,7 @@
 //! What programs start from and what they answer: numbers that are the same on every device.
 
+use std::collections::BTreeMap;
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::TensorData;
@@ -32,6 +34,34 @@ impl Numbers {
             }
         }
         module.visit(&mut Read(self, 0));
+    }
+
+    /// The values of a learner's metrics.
+    pub fn metrics(&mut self, values: &BTreeMap<String, f64>) {
+        values.iter().for_each(|(name, value)| self.push_all(name.clone(), vec![*value]));
+    }
+
+    /// As text, one line for each name, from which [`Numbers::read`] makes the same.
+    pub fn write(&self) -> String {
+        let line = |(name, values): &(String, Vec<f64>)| {
+            let values: Vec<String> = values.iter().map(f64::to_string).collect();
+            format!("{name}\t{}\n", values.join(" "))
+        };
+        self.0.iter().map(line).collect()
+    }
+
+    /// What [`Numbers::write`] wrote; `None` if it is not whole.
+    pub fn read(text: &str) -> Option<Numbers> {
+        let line = |line: &str| {
+            let (name, values) = line.split_once('\t')?;
+            let values = values.split(' ').filter(|value| !value.is_empty()).map(str::parse);
+            Some((name.to_owned(), values.collect::<Result<_, _>>().ok()?))
+        };
+        if text.is_empty() || !text.ends_with('\n') {
+            None
+        } else {
+            text.lines().map(line).collect::<Option<_>>().map(Numbers)
+        }
     }
 
     /// The largest difference to `other`, relative to the larger of the two and 1, with its place; or what does not match.
@@ -107,9 +137,15 @@ pub fn ints<const D: usize>(shape: [usize; D], below: usize, seed: u64, device: 
 
 /// `module` with parameters drawn from `seed`: what an initializer draws is not the same on every device.
 pub fn fixed<M: Module>(module: M, seed: u64) -> M {
+    fixed_within(module, seed, 0.4)
+}
+
+/// As [`fixed`], with parameters from `-bound` to `bound`.
+pub fn fixed_within<M: Module>(module: M, seed: u64, bound: f64) -> M {
     struct Fix {
         draw: Draw,
         name: String,
+        bound: f64,
     }
     impl ModuleMapper for Fix {
         fn enter_module(&mut self, name: &str, _container: &str) {
@@ -120,7 +156,7 @@ pub fn fixed<M: Module>(module: M, seed: u64) -> M {
             let positive = matches!(self.name.as_str(), "running_var" | "gamma" | "alpha");
             param.map(|tensor| {
                 let shape = tensor.dims();
-                let (low, high) = if positive { (0.5, 1.5) } else { (-0.4, 0.4) };
+                let (low, high) = if positive { (0.5, 1.5) } else { (-self.bound, self.bound) };
                 let values = self.draw.floats(shape.iter().product(), low, high);
                 let device = tensor.device();
                 let fixed = Tensor::from_data(TensorData::new(values, shape), &device);
@@ -128,5 +164,5 @@ pub fn fixed<M: Module>(module: M, seed: u64) -> M {
             })
         }
     }
-    module.map(&mut Fix { draw: Draw::new(seed), name: String::new() })
+    module.map(&mut Fix { draw: Draw::new(seed), name: String::new(), bound })
 }
