@@ -120,7 +120,7 @@ pub fn programs() -> Vec<Program> {
         .within(1e-3)
         // burn 0.22's collector of gradients forgets a device that begins its next iteration before the other has asked for
         // the end of this one: both then wait for ever, whatever computes.
-        .attempted(10, Duration::from_secs(5)),
+        .attempted(10, Duration::from_secs(10)),
     ]
 }
 

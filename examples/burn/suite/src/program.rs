@@ -1,6 +1,9 @@
-//! A program, and running it: on a thread of its own, with a time limit, and panics caught.
+//! A program, and running it: on a thread of its own, with a time limit, and panics caught; or in a process of its own, which is
+//! ended if it hangs.
 
+use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,9 +33,15 @@ impl Program {
         Program { name: name.into(), tolerance: TOLERANCE, limit: LIMIT, attempts: 1, run: Arc::new(run) }
     }
 
-    /// For what burn itself lets hang now and then: it is run again if it has not ended within `limit`.
+    /// For what burn itself lets hang now and then: each attempt is a process of its own, and another is made if that has not ended
+    /// within `limit`.
     pub fn attempted(self, attempts: usize, limit: Duration) -> Program {
         Program { attempts, limit, ..self }
+    }
+
+    /// Whether it is to be run by [`attempt`].
+    pub fn may_hang(&self) -> bool {
+        self.attempts > 1
     }
 
     /// For what amplifies differences, as many steps of training do.
@@ -60,24 +69,43 @@ pub fn keep_panics_quiet() {
 
 /// Runs `program` on `devices`. What it panics with, or that it does not end, is the error.
 pub fn run(program: &Program, devices: &[Device]) -> Result<Numbers, String> {
-    for attempt in 1..=program.attempts {
-        panics().clear();
-        let (send, receive) = mpsc::channel();
-        let (work, devices) = (program.run.clone(), devices.to_vec());
-        std::thread::spawn(move || {
-            let result = catch_unwind(AssertUnwindSafe(|| work(&devices)));
-            let _ = send.send(result.ok());
-        });
-        match receive.recv_timeout(program.limit) {
-            Ok(Some(numbers)) => return Ok(numbers),
-            // What an attempt that hangs leaves behind may end the next one.
-            Ok(None) if attempt > 1 && attempt < program.attempts => {}
-            Ok(None) => return Err(format!("panics: {}", said())),
-            Err(_) => {}
-        }
+    panics().clear();
+    let (send, receive) = mpsc::channel();
+    let (work, devices) = (program.run.clone(), devices.to_vec());
+    std::thread::spawn(move || {
+        let result = catch_unwind(AssertUnwindSafe(|| work(&devices)));
+        let _ = send.send(result.ok());
+    });
+    match receive.recv_timeout(program.limit) {
+        Ok(Some(numbers)) => Ok(numbers),
+        Ok(None) => Err(format!("panics: {}", said())),
+        Err(_) => Err(format!("does not end within {} s {}", program.limit.as_secs(), said())),
     }
-    let (times, limit) = (program.attempts, program.limit.as_secs());
-    Err(format!("does not end within {limit} s ({times} attempts) {}", said()))
+}
+
+/// Runs `program` in a process of its own, which `command` starts and which writes its numbers, and ends that if it hangs: nothing it
+/// leaves behind can touch another program, or the next attempt.
+pub fn attempt(program: &Program, command: impl Fn() -> Command) -> Result<Numbers, String> {
+    for _ in 0..program.attempts {
+        let mut child = command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+        let (send, receive) = mpsc::channel();
+        let (mut out, mut err) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = send.send(out.read_to_string(&mut text).map(|_| text));
+        });
+        let answer = receive.recv_timeout(program.limit);
+        // It may hang in what it does at its end, too.
+        let _gone = child.kill();
+        child.wait().map_err(|e| e.to_string())?;
+        let Ok(answer) = answer else { continue };
+        return Numbers::read(&answer.map_err(|e| e.to_string())?).ok_or_else(|| {
+            let mut said = String::new();
+            let _ = err.read_to_string(&mut said);
+            format!("ends without an answer: {}", said.trim().replace('\n', " "))
+        });
+    }
+    Err(format!("none of {} processes ends within {} s", program.attempts, program.limit.as_secs()))
 }
 
 fn said() -> String {
