@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`), or measured beside burn's own remote server
+# burn programs on two nodes, compared with flex (`suite.sh test [FILTER…]`; without a filter, also what is captured, what dies and what
+# memory is taken), or measured beside burn's own remote server
 # (`suite.sh bench [FILTER…]`). `make test-burn` and `make bench-burn` run it.
 set -euo pipefail
 
@@ -21,6 +22,10 @@ test)
     if [ $# -eq 0 ]; then
         say "captured models, saved, and run by meshtf submit"
         MESHTF="$meshtf" "$built/capture" "$home"
+        say "programs and tasks that die"
+        MESHTF="$meshtf" "$built/faults"
+        say "memory over 10,000 iterations"
+        MESHTF="$meshtf" "$built/memory"
     fi
     ;;
 bench)

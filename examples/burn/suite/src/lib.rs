@@ -4,6 +4,7 @@ pub mod examples;
 pub mod learner;
 pub mod losses;
 pub mod modules;
+pub mod nodes;
 pub mod numbers;
 pub mod parallel;
 pub mod program;
