@@ -10,24 +10,28 @@
 //! There is no lock, clock or socket here.
 
 mod cut;
+mod queue;
+mod value;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use burn_ir::{DistributedOperationIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_std::distributed::ReduceOperation;
 use burn_std::id::StreamId;
 use foldhash::fast::RandomState;
 use smallvec::{SmallVec, smallvec};
 
 use self::cut::{Mark, Why};
+use self::queue::Stream;
+pub(super) use self::queue::{Item, Work};
+use self::value::Value;
+pub(super) use self::value::{Held, Key, Place, State};
 use super::message::{RequestId, Task};
 use super::relative::Graphs;
-use super::slots::{Slot, Slots};
+use super::slots::Slots;
 use super::step::{Answer, Answered};
 use crate::failure::{Code, Failure, Result};
 use crate::lowering;
-use crate::tensor::Tensor;
 
 /// Most operations of one stream that are queued before they become a step without a reason of the program's.
 pub(super) const MAX_QUEUED: usize = 1 << 15;
@@ -42,137 +46,6 @@ const MAX_TENSORS: usize = 1 << 22;
 
 /// A session of a program, by its number.
 pub(super) type SessionNo = u32;
-
-/// A value of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Key {
-    /// A tensor of a session.
-    Tensor(SessionNo, u64),
-    /// A tensor on its way to another session.
-    Transfer(u64),
-    /// What a device gives to the n-th reduction over a group of devices.
-    Share { group: u32, reduction: u64, device: u32 },
-}
-
-/// Where a value is.
-#[derive(Clone, Debug)]
-pub(super) enum State {
-    /// Another session is to send it.
-    Awaited,
-    /// Something that is queued makes it.
-    Queued { stream: usize, at: u64 },
-    /// It is in a slot.
-    Resident(Slot),
-    /// The door has it.
-    Held(Held),
-    /// It is in the step that is being made, by this number; and where it was before, unless the step makes it.
-    Here(u32, Option<Was>),
-    /// What would have made it failed.
-    Failed(Arc<Failure>),
-}
-
-/// Where a value was before the step that is being made.
-#[derive(Clone, Debug)]
-pub(super) enum Was {
-    Resident(Slot),
-    Held(Held),
-}
-
-/// A value that the door has, or will have after the step that makes it.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub value: Option<Tensor>,
-    /// Each is counted by a clone of this.
-    pub _counted: Arc<()>,
-}
-
-#[derive(Debug)]
-pub(super) struct Value {
-    pub state: State,
-    /// How often what is queued uses it.
-    pub uses: u32,
-    /// How many more uses end it: 1 but for a share of a reduction, which each participant uses once.
-    pub ends_after: u32,
-    /// Who takes it, of a transfer.
-    taken: Option<(usize, u64)>,
-}
-
-impl Value {
-    fn new(state: State) -> Value {
-        Value { state, uses: 0, ends_after: 1, taken: None }
-    }
-
-    /// Nobody can use it any more.
-    fn is_over(&self) -> bool {
-        self.uses == 0 && self.ends_after == 0
-    }
-}
-
-/// What is queued.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub work: Work,
-    /// What it uses, and whether that is the last use.
-    pub inputs: SmallVec<[(Key, bool); 4]>,
-    pub outputs: SmallVec<[Key; 2]>,
-}
-
-#[derive(Debug)]
-pub(super) enum Work {
-    /// An operation, with a seed if it draws random numbers.
-    Operation(Box<OperationIr>, Option<[i64; 2]>),
-    Upload(Tensor),
-    /// Its output is its input.
-    Alias,
-    /// Its output is its inputs, reduced.
-    Reduce(ReduceOperation),
-    /// It ends a tensor.
-    Drop,
-    /// It cannot be done.
-    Refused(Arc<Failure>),
-    Read(RequestId, TensorIr),
-    Sync(RequestId),
-}
-
-impl Work {
-    fn computes(&self) -> bool {
-        matches!(self, Work::Operation(..) | Work::Reduce(_))
-    }
-}
-
-pub(super) struct Stream {
-    pub session: SessionNo,
-    items: VecDeque<Item>,
-    /// The number of the first item.
-    front: u64,
-    /// The first item since the last mark that computes something.
-    computes_from: Option<u64>,
-    /// Where the last mark is.
-    marked: u64,
-    /// Bytes that were uploaded since.
-    uploaded: usize,
-    /// How many steps have had nothing of it.
-    idle: u32,
-}
-
-impl Stream {
-    fn end(&self) -> u64 {
-        self.front + self.items.len() as u64
-    }
-
-    /// Takes out what is before an item.
-    fn take(&mut self, before: u64) -> VecDeque<Item> {
-        let count = (before - self.front) as usize;
-        let taken = self.items.drain(..count).collect();
-        self.front = before;
-        if self.computes_from.is_some_and(|from| from < before) {
-            let since = self.marked.saturating_sub(before) as usize;
-            let first = self.items.iter().skip(since).position(|item| item.work.computes());
-            self.computes_from = first.map(|first| before + (since + first) as u64);
-        }
-        taken
-    }
-}
 
 struct Session {
     device: u32,
@@ -219,16 +92,23 @@ impl Program {
         self.sessions.insert(session, opened);
     }
 
-    /// Ends a session: nobody will read its tensors. What it sent to others they can still use.
-    pub fn close(&mut self, session: SessionNo) {
-        let Some(closed) = self.sessions.get_mut(&session) else { return };
+    /// Ends a session: nobody will read its tensors. What it sent to others they can still use. Answers the requests that get no
+    /// answer any more.
+    pub fn close(&mut self, session: SessionNo) -> Vec<Task> {
+        let mut requests = Vec::new();
+        let Some(closed) = self.sessions.get_mut(&session) else { return requests };
         closed.is_open = false;
         let gone = Arc::new(unsent());
-        let streams: Vec<usize> = closed.streams.values().copied().collect();
-        for stream in streams {
+        let streams: Vec<(StreamId, usize)> = closed.streams.iter().map(|(id, stream)| (*id, *stream)).collect();
+        for (id, stream) in streams {
             let stream = &mut self.streams[stream];
             self.queued -= stream.items.len();
             for item in stream.take(stream.end()) {
+                match item.work {
+                    Work::Read(request, tensor) => requests.push(Task::ReadTensor(request, id, tensor)),
+                    Work::Sync(request) => requests.push(Task::SyncBackend(request, id)),
+                    _ => {}
+                }
                 item.inputs.into_iter().for_each(|(key, is_last)| self.used(key, is_last));
             }
         }
@@ -237,7 +117,7 @@ impl Program {
         let slots = &mut self.slots;
         self.values.retain(|key, value| {
             if matches!(key, Key::Tensor(of, _) if *of == session) {
-                if let State::Resident(slot) = value.state {
+                if let State::There(Place::Slot(slot)) = value.state {
                     slots.free(slot);
                 }
                 return false;
@@ -255,6 +135,7 @@ impl Program {
         });
         self.sessions.retain(|_, session| session.is_open || !session.streams.is_empty());
         self.arrivals += 1;
+        requests
     }
 
     /// A use of a value is done, or will not come.
@@ -267,8 +148,7 @@ impl Program {
         if !value.is_over() {
             return;
         }
-        let over = self.values.remove(&key);
-        if let Some(State::Resident(slot) | State::Here(_, Some(Was::Resident(slot)))) = over.map(|value| value.state) {
+        if let Some(slot) = self.values.remove(&key).and_then(|value| value.state.slot()) {
             self.slots.free(slot);
         }
     }
@@ -381,7 +261,7 @@ impl Program {
     fn read_at_once(&mut self, session: SessionNo, request: RequestId, tensor: &TensorIr) -> bool {
         let (key, is_last) = used(session, tensor);
         let Some(value) = self.values.get_mut(&key) else { return false };
-        let State::Held(Held { value: Some(held), .. }) = &value.state else { return false };
+        let Some(held) = value.state.held() else { return false };
         let what = Answered::Held(held.clone(), tensor.clone());
         value.uses += 1;
         self.answers.push(Answer { session, request, what });

@@ -10,7 +10,7 @@ use burn_std::distributed::ReduceOperation;
 use foldhash::fast::FixedState;
 
 use super::message::RequestId;
-use super::program::{Held, Item, Key, Program, SessionNo, State, Was, Work};
+use super::program::{Held, Item, Key, Place, Program, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
 use crate::failure::{Code, Failure};
 use crate::lowering;
@@ -98,15 +98,6 @@ fn hash(value: &impl Hash) -> u64 {
     FixedState::default().hash_one(value)
 }
 
-impl From<Was> for State {
-    fn from(was: Was) -> State {
-        match was {
-            Was::Resident(slot) => State::Resident(slot),
-            Was::Held(held) => State::Held(held),
-        }
-    }
-}
-
 impl Program {
     fn state(&self, key: &Key) -> Option<&State> {
         self.values.get(key).map(|value| &value.state)
@@ -145,7 +136,7 @@ impl Program {
     /// A step failed: so has this, which it would have kept.
     pub fn failed(&mut self, key: &Key, failure: &Arc<Failure>) {
         if let Some(value) = self.values.get_mut(key)
-            && let State::Resident(slot) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
+            && let State::There(Place::Slot(slot)) = std::mem::replace(&mut value.state, State::Failed(failure.clone()))
         {
             self.slots.free(slot);
         }
@@ -156,7 +147,7 @@ impl Program {
         // Its session may be closed by now.
         let Some(value) = self.values.get_mut(key) else { return };
         match (result, &mut value.state) {
-            (Ok(tensor), State::Held(held)) => held.value = Some(tensor),
+            (Ok(tensor), State::There(Place::Held(held))) => held.value = Some(tensor),
             (Ok(_), _) => {}
             (Err(failure), _) => self.failed(key, &Arc::new(failure)),
         }
@@ -165,7 +156,7 @@ impl Program {
     /// What is in slots of these devices is lost.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool, failure: &Arc<Failure>) {
         for value in self.values.values_mut() {
-            if let State::Resident(slot) = value.state
+            if let State::There(Place::Slot(slot)) = value.state
                 && is_lost(self.slots.kind(slot).device)
             {
                 self.slots.free(slot);
@@ -224,10 +215,7 @@ impl Making<'_> {
     fn take(&mut self, session: SessionNo, device: u32, item: Item) {
         let Item { work, inputs, outputs } = item;
         if let Work::Read(request, tensor) = &work
-            && let Some(
-                State::Held(Held { value: Some(value), .. })
-                | State::Here(_, Some(Was::Held(Held { value: Some(value), .. }))),
-            ) = self.program.state(&inputs[0].0)
+            && let Some(value) = self.program.state(&inputs[0].0).and_then(State::held)
         {
             let what = Answered::Held(value.clone(), tensor.clone());
             self.program.answers.push(Answer { session, request: *request, what });
@@ -328,24 +316,26 @@ impl Making<'_> {
         match &value.state {
             State::Here(number, _) => Ok(*number),
             State::Failed(failure) => Err(failure.clone()),
-            State::Resident(slot) => {
-                let slot = *slot;
+            State::There(place @ Place::Slot(slot)) => {
+                let (place, slot) = (place.clone(), *slot);
                 let number = self.kinds.len() as u32;
-                value.state = State::Here(number, Some(Was::Resident(slot)));
+                value.state = State::Here(number, Some(place));
                 let Kind { dtype, shape, .. } = self.program.slots.kind(slot).clone();
                 self.kinds.push((dtype, shape));
                 self.step.recipe.resident.push((number, slot));
                 self.made.push((*key, device));
                 Ok(number)
             }
-            State::Held(held @ Held { value: Some(tensor), .. }) => {
-                let (held, tensor) = (held.clone(), tensor.clone());
+            State::There(place @ Place::Held(Held { value: Some(tensor), .. })) => {
+                let (place, tensor) = (place.clone(), tensor.clone());
                 let number = self.kinds.len() as u32;
-                value.state = State::Here(number, Some(Was::Held(held)));
+                value.state = State::Here(number, Some(place));
                 self.made.push((*key, device));
                 Ok(self.upload(device, tensor))
             }
-            State::Held(Held { value: None, .. }) | State::Awaited | State::Queued { .. } => Err(Arc::new(gone(key))),
+            State::There(Place::Held(Held { value: None, .. })) | State::Awaited | State::Queued { .. } => {
+                Err(Arc::new(gone(key)))
+            }
         }
     }
 
@@ -386,8 +376,8 @@ impl Making<'_> {
         step.operations = hash(&step.recipe.parts);
         for (place, (key, device)) in made.into_iter().enumerate() {
             let Some(State::Here(number, was)) = program.state(&key) else { continue };
-            let (number, state) = (*number, was.clone().map(State::from));
-            let state = state.unwrap_or_else(|| {
+            let (number, was) = (*number, was.clone());
+            let now = was.unwrap_or_else(|| {
                 let (dtype, shape) = kinds[number as usize].clone();
                 let kind = Kind { device, dtype, shape };
                 let fetched = &mut step.recipe.fetched;
@@ -403,19 +393,19 @@ impl Making<'_> {
                     Some(slot) => {
                         step.recipe.kept.push((number, slot));
                         step.kept.push(key);
-                        State::Resident(slot)
+                        Place::Slot(slot)
                     }
                     None => {
                         step.held.push((key, is_fetched.unwrap_or(fetched.len())));
                         if is_fetched.is_none() {
                             fetched.push(number);
                         }
-                        State::Held(Held { value: None, _counted: program.held.clone() })
+                        Place::Held(Held { value: None, _counted: program.held.clone() })
                     }
                 }
             });
             if let Some(value) = program.values.get_mut(&key) {
-                value.state = state;
+                value.state = State::There(now);
             }
         }
         program.is_after_step |= !step.is_empty();

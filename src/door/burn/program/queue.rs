@@ -1,0 +1,80 @@
+//! What is queued: the items of each stream, in order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use burn_ir::{OperationIr, TensorIr};
+use burn_std::distributed::ReduceOperation;
+use smallvec::SmallVec;
+
+use super::SessionNo;
+use super::value::Key;
+use crate::door::burn::message::RequestId;
+use crate::failure::Failure;
+use crate::tensor::Tensor;
+
+/// What is queued.
+#[derive(Debug)]
+pub(in crate::door::burn) struct Item {
+    pub work: Work,
+    /// What it uses, and whether that is the last use.
+    pub inputs: SmallVec<[(Key, bool); 4]>,
+    pub outputs: SmallVec<[Key; 2]>,
+}
+
+#[derive(Debug)]
+pub(in crate::door::burn) enum Work {
+    /// An operation, with a seed if it draws random numbers.
+    Operation(Box<OperationIr>, Option<[i64; 2]>),
+    Upload(Tensor),
+    /// Its output is its input.
+    Alias,
+    /// Its output is its inputs, reduced.
+    Reduce(ReduceOperation),
+    /// It ends a tensor.
+    Drop,
+    /// It cannot be done.
+    Refused(Arc<Failure>),
+    Read(RequestId, TensorIr),
+    Sync(RequestId),
+}
+
+impl Work {
+    pub(super) fn computes(&self) -> bool {
+        matches!(self, Work::Operation(..) | Work::Reduce(_))
+    }
+}
+
+pub(in crate::door::burn) struct Stream {
+    pub session: SessionNo,
+    pub(super) items: VecDeque<Item>,
+    /// The number of the first item.
+    pub(super) front: u64,
+    /// The first item since the last mark that computes something.
+    pub(super) computes_from: Option<u64>,
+    /// Where the last mark is.
+    pub(super) marked: u64,
+    /// Bytes that were uploaded since.
+    pub(super) uploaded: usize,
+    /// How many steps have had nothing of it.
+    pub(super) idle: u32,
+}
+
+impl Stream {
+    pub(super) fn end(&self) -> u64 {
+        self.front + self.items.len() as u64
+    }
+
+    /// Takes out what is before an item.
+    pub(super) fn take(&mut self, before: u64) -> VecDeque<Item> {
+        let count = (before - self.front) as usize;
+        let taken = self.items.drain(..count).collect();
+        self.front = before;
+        if self.computes_from.is_some_and(|from| from < before) {
+            let since = self.marked.saturating_sub(before) as usize;
+            let first = self.items.iter().skip(since).position(|item| item.work.computes());
+            self.computes_from = first.map(|first| before + (since + first) as u64);
+        }
+        taken
+    }
+}
