@@ -8,13 +8,13 @@
 mod array;
 mod bits;
 mod blocks;
+mod channels_last;
 mod conv;
 mod dense;
 mod elementwise;
 mod layout;
 mod matmul;
 mod memory;
-mod patches;
 mod pool;
 mod reduce;
 #[cfg(test)]

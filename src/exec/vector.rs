@@ -3,15 +3,19 @@
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
+mod conv;
 mod functions;
+mod lanes;
 mod layout;
 mod ops;
 mod pool;
 mod power;
 mod softmax;
 mod target;
+mod tile;
 mod walk;
 
+pub use conv::Convolution;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
 pub use pool::{Axis, Pool};

@@ -9,15 +9,14 @@ use super::blocks::by_blocks;
 use super::elementwise::arrays;
 use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
-use super::patches::Convolution;
-use super::{Body, pool};
+use super::{Body, channels_last, pool};
 use crate::exec::engine::{EngineOutcome, Value, Values};
 use crate::exec::kernel::KernelNode;
 use crate::exec::turn;
 use crate::failure::Result;
 use crate::graph::Attrs;
 use crate::memory as budget;
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{DType, Shape};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let kernel: fn(&Window, &Site<B>, Values) -> Result<EngineOutcome> = match node.op {
@@ -47,7 +46,7 @@ pub(super) struct Window {
     /// Height and width of a pool's window; a convolution's are its filter's.
     pub(super) size: [usize; 2],
     pub(super) stride: [usize; 2],
-    dilation: [usize; 2],
+    pub(super) dilation: [usize; 2],
     pub(super) padding: Padding,
 }
 
@@ -153,13 +152,13 @@ fn spatial(list: &[i64], channels_first: bool) -> Option<[usize; 2]> {
 }
 
 /// A convolution whose shapes match.
-struct Fit {
+pub(super) struct Fit {
     options: ConvOptions<2>,
     /// NCHW.
-    image: Shape,
+    pub(super) image: Shape,
     /// OIHW.
-    filter: Shape,
-    answer: Shape,
+    pub(super) filter: Shape,
+    pub(super) answer: Shape,
 }
 
 fn fit(window: &Window, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
@@ -199,7 +198,8 @@ impl Fit {
         B::REMOTE || self.products() >= FEWEST_PRODUCTS
     }
 
-    fn products(&self) -> usize {
+    /// How many multiplications it takes, if those with the padding count.
+    pub(super) fn products(&self) -> usize {
         let patch: usize = self.filter.dims()[1..].iter().product();
         self.answer.elements().unwrap_or(usize::MAX).saturating_mul(patch)
     }
@@ -255,16 +255,16 @@ impl Fit {
 }
 
 fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let fit = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()).filter(Fit::pays::<B>);
-    let Some(fit) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
-    let [image, filter] = arrays(site, inputs)?;
-    if let (Some(convolution), Some(pixels), Some(weights)) =
-        (patches(window, &fit, &image.shape, &filter.shape), B::floats(&image.raw), B::floats(&filter.raw))
-    {
-        fit.answer.checked_elements(image.dtype)?;
-        let answer = Tensor::from_vec(fit.answer, convolution.compute(pixels, weights));
-        return done(site.array(answer.into())?);
+    let Some(fit) = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    if let Some(done) = channels_last::answer((window, &fit), site, &inputs)? {
+        return Ok(done);
     }
+    if !fit.pays::<B>() {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
+    let [image, filter] = arrays(site, inputs)?;
     fit.admit::<B>(image.dtype)?;
     let (dtype, filter) = (image.dtype, filter.permute(&HWIO_TO_OIHW));
     let image = window.enter(image);
@@ -287,35 +287,18 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     done(answered::<B>(window, raw, dtype, &fit.answer))
 }
 
-/// The convolution by patches; `None` if it is grouped or channels-first.
-fn patches(window: &Window, fit: &Fit, image: &Shape, filter: &Shape) -> Option<Convolution> {
-    let (&[batch, height, width, channels], &[rows, columns, taken, made]) = (image.dims(), filter.dims()) else {
-        return None;
-    };
-    if window.channels_first || taken != channels {
-        return None;
-    }
-    let (padding, answer) = window.over([height, width], [rows, columns])?;
-    debug_assert_eq!(fit.answer.dims(), [batch, answer[0], answer[1], made]);
-    Some(Convolution {
-        batch,
-        image: [height, width],
-        window: [rows, columns],
-        answer,
-        channels,
-        made,
-        stride: window.stride,
-        dilation: window.dilation,
-        before: padding.map(|side| side.0),
-    })
-}
-
 fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[0], inputs[2].shape())
         .and_then(|image| fit(window, inputs[2].dtype(), &image, inputs[1].shape()));
-    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
+    if let Some(done) = channels_last::image((window, &fit), site, &inputs)? {
+        return Ok(done);
+    }
+    if !fit.pays::<B>() {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
     inputs.remove(0);
     let [filter, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;
@@ -348,9 +331,15 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
 fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[1], inputs[2].shape())
         .and_then(|filter| fit(window, inputs[2].dtype(), inputs[0].shape(), &filter));
-    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape() && fit.pays::<B>()) else {
+    let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
+    if let Some(done) = channels_last::filter((window, &fit), site, &inputs)? {
+        return Ok(done);
+    }
+    if !fit.pays::<B>() {
+        return Ok(EngineOutcome::Declined(inputs));
+    }
     inputs.remove(1);
     let [image, gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;

@@ -40,7 +40,7 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
 }
 
 /// The value with its elements in order. Views that repeat elements stay as they are.
-fn in_order(value: Value) -> Result<Value> {
+pub(super) fn in_order(value: Value) -> Result<Value> {
     match value {
         Value::Device(DeviceTensor { dtype, shape, memory }) if matches!(memory.as_ref(), Some(Memory::Flex(raw)) if !raw.is_contiguous()) =>
         {

@@ -254,7 +254,7 @@ fn small_product([x, y]: [&Tensor; 2], [transpose_x, transpose_y]: [bool; 2], sh
 
 /// Writes the product of `x` (`m` by `k`) and `y` (`k` by `n`) over `to`, on this thread. Every matrix is stored by
 /// rows, or by columns if it is marked as transposed.
-pub(super) fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mut [f32]) {
+fn multiply([m, k, n]: [usize; 3], x: (&[f32], bool), y: (&[f32], bool), to: &mut [f32]) {
     let ((xs, transpose_x), (ys, transpose_y)) = (x, y);
     assert!(xs.len() == m * k && ys.len() == k * n && to.len() == m * n, "the slices have the sizes of the matrices");
     // The distance to the next column, and to the next row.

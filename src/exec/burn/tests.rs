@@ -292,3 +292,36 @@ fn large_grouped_convolutions_are_cut() {
         check("Conv2DBackpropFilter", [image.clone(), shape(filter.dims()), image.clone()], to_filter, true);
     }
 }
+
+#[test]
+fn convolutions_of_either_layout_are_the_hosts() {
+    let engine = adapters::cpu(BackendChoice::Flex).open().unwrap();
+    // Integers small enough that no sum rounds.
+    let numbers = |dims: [usize; 4]| {
+        let count: usize = dims.iter().product();
+        Tensor::from_vec(dims, (0..count).map(|i| (i * 7919 % 11) as f32 - 5.0).collect::<Vec<_>>())
+    };
+    let shape = |tensor: &Tensor| Tensor::vector(tensor.dims().iter().map(|&size| size as i32).collect::<Vec<_>>());
+    let check = |op: &str, format: &str, stride: usize, inputs: &[Tensor]| {
+        let is_first = format == "NCHW";
+        let strides = if is_first { [1, 1, stride, stride] } else { [1, stride, stride, 1] };
+        let attrs = serde_json::json!({"strides": strides, "padding": "SAME", "data_format": format});
+        let case = serde_json::json!({"op": op, "attrs": attrs});
+        let got = run(&*engine, &case, inputs, true).unwrap().expect("an answer").remove(0);
+        let mut host = with_node(&case, inputs, crate::exec::kernel::compile).unwrap().unwrap();
+        let want = host(inputs.iter().cloned().collect()).unwrap().remove(0);
+        assert!(got == want, "{op}, {format}, strides of {stride}");
+    };
+    for (stride, [high, wide]) in [(1, [9, 14]), (2, [5, 7])] {
+        for format in ["NHWC", "NCHW"] {
+            let image = |height: usize, width: usize, channels: usize| match format {
+                "NCHW" => numbers([2, channels, height, width]),
+                _ => numbers([2, height, width, channels]),
+            };
+            let (image, filter, gradient) = (image(9, 14, 6), numbers([3, 5, 6, 20]), image(high, wide, 20));
+            check("Conv2D", format, stride, &[image.clone(), filter.clone()]);
+            check("Conv2DBackpropInput", format, stride, &[shape(&image), filter.clone(), gradient.clone()]);
+            check("Conv2DBackpropFilter", format, stride, &[image, shape(&filter), gradient]);
+        }
+    }
+}

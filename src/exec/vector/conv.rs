@@ -1,0 +1,171 @@
+//! Convolutions of images and both gradients, channels last: products of small tiles (`tile`) over the pixels where they lie.
+//!
+//! Every sum is added in an order that follows from the sizes and the processor alone, whatever number of threads computes.
+//! The padding counts for nothing, whatever meets it.
+
+mod filter;
+mod pass;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use pass::{Grid, Pass};
+use source::Tap;
+
+use super::lanes::Width;
+
+/// An ungrouped convolution. All sizes but `before` are at least 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Convolution {
+    pub batch: usize,
+    /// Height and width of the image, of the window, and of the answer.
+    pub image: [usize; 2],
+    pub window: [usize; 2],
+    pub answer: [usize; 2],
+    /// Channels of the image and of the answer.
+    pub channels: usize,
+    pub made: usize,
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    /// Padding above and on the left.
+    pub before: [usize; 2],
+}
+
+/// Most multiplications of a part during which nothing looks whether the step was given up: a tenth of a second.
+const MOST_WORK: usize = 1 << 32;
+/// Most floats that are copied to be padded for one row of an answer.
+const MOST_ROOM: usize = 1 << 22;
+
+impl Convolution {
+    /// The answer, as NHWC, for an image in NHWC and a filter in HWIO of these sizes; `None` if a row of it takes too
+    /// long, or too much memory.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as the sizes say.
+    pub fn answer(&self, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+        self.answer_with(Width::widest(), image, filter)
+    }
+
+    fn answer_with(&self, width: Width, image: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+        assert_eq!((image.len(), filter.len()), (self.pixels(), self.weights()), "the sizes of the convolution");
+        let taps = |i: usize| self.taps(i);
+        let grid = Grid {
+            first: [0, 0],
+            apart: [1, 1],
+            count: self.answer,
+            step: self.stride,
+            taps: [taps(0), taps(1)],
+            is_added: false,
+        };
+        self.forward(width).carry_out(vec![grid], image, filter)
+    }
+
+    /// The gradient of the image, for that of the answer; `None` as for [`Convolution::answer`].
+    ///
+    /// # Panics
+    /// As [`Convolution::answer`].
+    pub fn image_gradient(&self, filter: &[f32], gradient: &[f32]) -> Option<Vec<f32>> {
+        self.image_gradient_with(Width::widest(), filter, gradient)
+    }
+
+    fn image_gradient_with(&self, width: Width, filter: &[f32], gradient: &[f32]) -> Option<Vec<f32>> {
+        assert_eq!((gradient.len(), filter.len()), (self.answers(), self.weights()), "the sizes of the convolution");
+        let (rows, columns) = (self.phases(0), self.phases(1));
+        let grids = rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column)));
+        let grids = grids.map(|(row, column)| Grid {
+            first: [row.0, column.0],
+            apart: self.stride,
+            count: [0, 1].map(|i| (self.image[i] - [row.0, column.0][i]).div_ceil(self.stride[i])),
+            step: [1, 1],
+            taps: [row.1.clone(), column.1.clone()],
+            is_added: false,
+        });
+        self.backward(width).carry_out(grids.collect(), gradient, filter)
+    }
+
+    /// The gradient of the filter, for that of the answer; `None` as for [`Convolution::answer`].
+    ///
+    /// # Panics
+    /// As [`Convolution::answer`].
+    pub fn filter_gradient(&self, image: &[f32], gradient: &[f32]) -> Option<Vec<f32>> {
+        self.filter_gradient_with(Width::widest(), image, gradient)
+    }
+
+    fn filter_gradient_with(&self, width: Width, image: &[f32], gradient: &[f32]) -> Option<Vec<f32>> {
+        assert_eq!((image.len(), gradient.len()), (self.pixels(), self.answers()), "the sizes of the convolution");
+        filter::gradient(self, width, image, gradient)
+    }
+
+    /// Most bytes that the answer or a gradient takes beside the result.
+    pub fn room(&self) -> usize {
+        let width = Width::widest();
+        let passes = self.forward(width).room(self.made).max(self.backward(width).room(self.channels));
+        size_of::<f32>() * passes.max(filter::room(self, width))
+    }
+
+    /// From the image to the answer.
+    fn forward(&self, width: Width) -> Pass {
+        Pass {
+            width,
+            batch: self.batch,
+            source: self.image,
+            depth: self.channels,
+            target: self.answer,
+            made: self.made,
+            window: self.window,
+            is_transposed: false,
+        }
+    }
+
+    /// From the answer's gradient to that of the image.
+    fn backward(&self, width: Width) -> Pass {
+        Pass {
+            width,
+            batch: self.batch,
+            source: self.answer,
+            depth: self.made,
+            target: self.image,
+            made: self.channels,
+            window: self.window,
+            is_transposed: true,
+        }
+    }
+
+    /// What a window covers along a dimension, relative to where it would lie without padding.
+    fn taps(&self, axis: usize) -> Vec<Tap> {
+        let at = |index: usize| (index * self.dilation[axis]) as isize - self.before[axis] as isize;
+        (0..self.window[axis]).map(|index| Tap { at: at(index), index }).collect()
+    }
+
+    /// The answers that pixels take part in. Where the stride is `n`, each tap meets every `n`th pixel only: for the pixels
+    /// that meet the same taps, the first of them and the taps, in the order in which the answers lie.
+    fn phases(&self, axis: usize) -> Vec<(usize, Vec<Tap>)> {
+        let stride = self.stride[axis] as isize;
+        let mut phases = std::collections::BTreeMap::<usize, Vec<Tap>>::new();
+        for Tap { at, index } in self.taps(axis).into_iter().rev() {
+            let first = at.rem_euclid(stride);
+            if (first as usize) < self.image[axis] {
+                phases.entry(first as usize).or_default().push(Tap { at: (first - at) / stride, index });
+            }
+        }
+        phases.into_iter().collect()
+    }
+
+    fn pixels(&self) -> usize {
+        self.batch * self.image[0] * self.image[1] * self.channels
+    }
+
+    fn answers(&self) -> usize {
+        self.batch * self.answer[0] * self.answer[1] * self.made
+    }
+
+    fn weights(&self) -> usize {
+        self.window[0] * self.window[1] * self.channels * self.made
+    }
+}
+
+/// Cuts `count` into as few parts as the most of one allows, all about as large.
+fn even_parts(count: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let parts = count.div_ceil(most).max(1);
+    (0..parts).map(move |i| i * count / parts..(i + 1) * count / parts)
+}

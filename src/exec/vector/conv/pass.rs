@@ -1,0 +1,221 @@
+//! From images to images of other channels: the answer of a convolution, and the gradient of its image, for which the
+//! answer's gradient is the image, and the filter is read backwards.
+
+use super::super::lanes::Width;
+use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
+use super::source::{Source, Tap};
+use super::{MOST_ROOM, MOST_WORK, even_parts};
+use crate::exec::lots::{in_lots, threads};
+
+/// Floats of the images that are padded at once: they stay in a core's cache.
+const ROOM: usize = 64 << 10;
+/// Weights for each column that are read at once, for the same reason.
+const DEPTH: usize = 2048;
+/// Fewest multiplications of a lot, which take about a tenth of a millisecond.
+const WORK: usize = 4 << 20;
+/// Lots per thread, so that none waits long for the others.
+const LOTS: usize = 8;
+
+pub struct Pass {
+    pub width: Width,
+    pub batch: usize,
+    /// Height, width and channels of the images that are read, and of those that are made.
+    pub source: [usize; 2],
+    pub depth: usize,
+    pub target: [usize; 2],
+    pub made: usize,
+    /// Height and width of the filter.
+    pub window: [usize; 2],
+    /// Whether the filter's last dimension is read, and the one before it made.
+    pub is_transposed: bool,
+}
+
+/// Those pixels of the images that are made which lie alike under windows.
+pub struct Grid {
+    /// The first of them, how far they lie apart, and how many they are, down and across.
+    pub first: [usize; 2],
+    pub apart: [usize; 2],
+    pub count: [usize; 2],
+    /// How far their windows lie apart, and what the windows cover.
+    pub step: [usize; 2],
+    pub taps: [Vec<Tap>; 2],
+    /// Whether others make the same pixels, and all of it is added up.
+    pub is_added: bool,
+}
+
+/// A grid, and all that is the same for each part of it.
+struct Ready {
+    grid: Grid,
+    source: Source,
+    /// The runs under a window, in groups of at most [`DEPTH`] weights for each column.
+    groups: Vec<Vec<Run>>,
+    /// The weights: for as many columns as a tile has, one row after the other, and then for the next columns.
+    weights: Vec<f32>,
+}
+
+impl Pass {
+    /// The images; `None` if a row takes too long, or too much memory.
+    pub fn carry_out(&self, grids: Vec<Grid>, images: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
+        let row = self.target[1] * self.made;
+        let grids = if filter.iter().all(|weight| weight.is_finite()) { grids } else { self.inside(grids) };
+        let grids: Vec<Ready> = grids.into_iter().map(|grid| self.ready(grid, filter)).collect::<Option<_>>()?;
+        let work = grids.iter().map(|ready| self.row_work(&ready.grid)).max().unwrap_or(0);
+        let mut answer = vec![0f32; self.batch * self.target[0] * row];
+        let fair = (self.batch * self.target[0]).div_ceil(threads() * LOTS);
+        // Whole strides, so that the padding is copied once.
+        let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
+        let rows = fair.clamp(1, (MOST_WORK / work.max(1)).max(1)).max(WORK / work.max(1)).next_multiple_of(apart);
+        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+            let mut room = Vec::new();
+            let (mut from, end) = (i * rows, i * rows + answer.len() / row);
+            while from < end {
+                let (image, y) = (from / self.target[0], from % self.target[0]);
+                let high = (self.target[0] - y).min(end - from);
+                let answer = &mut answer[(from - i * rows) * row..][..high * row];
+                for ready in &grids {
+                    self.rows(ready, (images, image), y, answer, &mut room);
+                }
+                from += high;
+            }
+        });
+        Some(answer)
+    }
+
+    /// Grids of the same answers without a window over the padding, whose zeros must not be multiplied with what is endless:
+    /// each tap by itself.
+    fn inside(&self, grids: Vec<Grid>) -> Vec<Grid> {
+        let mut single = Vec::new();
+        for grid in grids {
+            for (row, column) in
+                grid.taps[0].iter().flat_map(|row| grid.taps[1].iter().map(move |column| (row, column)))
+            {
+                let taps = [row, column];
+                let inside = [0, 1].map(|i| taps[i].inside(grid.step[i], self.source[i], grid.count[i]));
+                if inside.iter().all(|inside| !inside.is_empty()) {
+                    single.push(Grid {
+                        first: [0, 1].map(|i| grid.first[i] + inside[i].start * grid.apart[i]),
+                        count: [0, 1].map(|i| inside[i].len()),
+                        taps: [0, 1].map(|i| vec![taps[i].from(inside[i].start, grid.step[i])]),
+                        is_added: true,
+                        ..grid
+                    });
+                }
+            }
+        }
+        single
+    }
+
+    /// Most floats that a pass takes beside its answer.
+    pub fn room(&self, made: usize) -> usize {
+        let weights = self.window[0] * self.window[1] * self.depth * made.next_multiple_of(self.width.lanes());
+        weights + threads() * MOST_ROOM.min(self.source[0] * self.source[1] * self.depth + ROOM)
+    }
+
+    /// How many multiplications a row of the answer takes.
+    fn row_work(&self, grid: &Grid) -> usize {
+        let sizes = [grid.count[1], grid.taps[0].len(), grid.taps[1].len(), self.depth, self.made];
+        sizes.into_iter().fold(1, usize::saturating_mul)
+    }
+
+    fn ready(&self, grid: Grid, filter: &[f32]) -> Option<Ready> {
+        let source = Source::new(self.source, self.depth, grid.step, &grid.taps, grid.count);
+        if self.row_work(&grid) > MOST_WORK || source.room(1) > MOST_ROOM {
+            return None;
+        }
+        let groups = grouped(&source.runs());
+        let weights = self.packed(&grid.taps, filter);
+        Some(Ready { grid, source, groups, weights })
+    }
+
+    /// The weights of these taps as tiles read them, with zeros in the columns that are none.
+    fn packed(&self, taps: &[Vec<Tap>; 2], filter: &[f32]) -> Vec<f32> {
+        let (depth, made, wide) = (self.depth, self.made, most_columns(self.width));
+        let rows = taps[0].len() * taps[1].len() * depth;
+        let mut weights = vec![0f32; rows * made.next_multiple_of(self.width.lanes())];
+        in_lots(weights.chunks_mut(rows * wide).enumerate(), |(i, weights)| {
+            let width = weights.len() / rows;
+            let columns = (made - i * wide).min(width);
+            let taps = taps[0].iter().flat_map(|row| taps[1].iter().map(move |column| (row.index, column.index)));
+            for ((row, column), weights) in taps.zip(weights.chunks_exact_mut(depth * width)) {
+                let filter = &filter[(row * self.window[1] + column) * depth * made..][..depth * made];
+                if !self.is_transposed {
+                    for (weights, filter) in weights.chunks_exact_mut(width).zip(filter.chunks_exact(made)) {
+                        weights[..columns].copy_from_slice(&filter[i * wide..][..columns]);
+                    }
+                    continue;
+                }
+                for (j, filter) in filter.chunks_exact(depth).skip(i * wide).take(columns).enumerate() {
+                    for (weights, &weight) in weights.chunks_exact_mut(width).zip(filter) {
+                        weights[j] = weight;
+                    }
+                }
+            }
+        });
+        weights
+    }
+
+    /// Makes what a grid has of some rows of an image, from row `y` on.
+    fn rows(&self, ready: &Ready, (images, image): (&[f32], usize), y: usize, answer: &mut [f32], room: &mut Vec<f32>) {
+        let Ready { grid, source, .. } = ready;
+        let row = self.target[1] * self.made;
+        let before = |y: usize| y.saturating_sub(grid.first[0]).div_ceil(grid.apart[0]).min(grid.count[0]);
+        let (mut from, end) = (before(y), before(y + answer.len() / row));
+        let most = source.rows_within(ROOM);
+        while from < end {
+            let rows = most.min(end - from);
+            let band = source.band(images, image, from, rows, room);
+            self.band(ready, band, rows, from * grid.apart[0] + grid.first[0] - y, answer);
+            from += rows;
+        }
+    }
+
+    /// Makes the pixels of a grid in a band of so many rows; the first of them is row `y` of the answer.
+    fn band(&self, ready: &Ready, band: &[f32], rows: usize, y: usize, answer: &mut [f32]) {
+        let Ready { grid, source, groups, weights } = ready;
+        let [next, along] = source.steps();
+        let wide = most_columns(self.width);
+        let depth = grid.taps[0].len() * grid.taps[1].len() * self.depth;
+        let mut above = 0;
+        for (number, runs) in groups.iter().enumerate() {
+            let deep: usize = runs.iter().map(|run| run.len).sum();
+            for (block, weights) in weights.chunks(depth * wide).enumerate() {
+                let own = weights.len() / depth;
+                let columns = (self.made - block * wide).min(own);
+                let right = Right { from: &weights[above * own..(above + deep) * own], down: own };
+                for i in 0..rows {
+                    for part in even_parts(grid.count[1], most_rows(self.width)) {
+                        let pixel =
+                            (y + i * grid.apart[0]) * self.target[1] + grid.first[1] + part.start * grid.apart[1];
+                        let left = Left { from: &band[i * next + part.start * along..], runs, along: 1, down: along };
+                        let product = Product {
+                            to: &mut answer[pixel * self.made + block * wide..],
+                            down: grid.apart[1] * self.made,
+                            rows: part.len(),
+                            columns,
+                            is_added: grid.is_added || number > 0,
+                        };
+                        multiply(self.width, left, right, product);
+                    }
+                }
+            }
+            above += deep;
+        }
+    }
+}
+
+/// The runs in groups of at most [`DEPTH`].
+fn grouped(runs: &[Run]) -> Vec<Vec<Run>> {
+    let (mut groups, mut left) = (vec![Vec::new()], DEPTH);
+    for &Run { mut at, mut len } in runs {
+        while len > 0 {
+            if left == 0 {
+                groups.push(Vec::new());
+                left = DEPTH;
+            }
+            let own = len.min(left);
+            groups.last_mut().expect("there is a group").push(Run { at, len: own });
+            (at, len, left) = (at + own, len - own, left - own);
+        }
+    }
+    groups
+}

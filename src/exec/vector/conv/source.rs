@@ -1,0 +1,147 @@
+//! Images as windows read them: where they lie, or copied row by row with the padding around them.
+
+use std::ops::Range;
+
+use super::super::tile::Run;
+
+/// A place under a window along one dimension: where it lies relative to the first pixel, and its index in the filter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tap {
+    pub at: isize,
+    pub index: usize,
+}
+
+impl Tap {
+    /// The windows, of so many, of which the tap lies within an image.
+    pub fn inside(&self, step: usize, image: usize, count: usize) -> Range<usize> {
+        // The first window whose tap is not before a place.
+        let first = |place: isize| usize::try_from(place - self.at).unwrap_or(0).div_ceil(step).min(count);
+        first(0)..first(image as isize)
+    }
+
+    /// The tap as seen from another window than the first.
+    pub fn from(&self, window: usize, step: usize) -> Tap {
+        Tap { at: self.at + (window * step) as isize, index: self.index }
+    }
+}
+
+/// How windows lie over images: some windows across and some down, steps apart.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Height, width and channels of an image.
+    image: [usize; 2],
+    depth: usize,
+    step: [usize; 2],
+    taps: [Vec<Tap>; 2],
+    /// The first tap, and how many pixels there are from it to the last.
+    low: [isize; 2],
+    span: [usize; 2],
+    /// Windows in a row of them.
+    across: usize,
+    /// Whether no window lies over the padding.
+    is_inside: bool,
+}
+
+impl Source {
+    /// `count` windows down and across. There are some taps, in ascending order.
+    pub fn new(image: [usize; 2], depth: usize, step: [usize; 2], taps: &[Vec<Tap>; 2], count: [usize; 2]) -> Source {
+        let taps = taps.clone();
+        let low = taps.each_ref().map(|taps| taps[0].at);
+        let high = taps.each_ref().map(|taps| taps[taps.len() - 1].at);
+        let span = [0, 1].map(|i| (high[i] - low[i]) as usize + 1);
+        let is_inside = [0, 1].into_iter().all(|i| {
+            let last = ((count[i] - 1) * step[i]) as isize + high[i];
+            low[i] >= 0 && last < image[i] as isize
+        });
+        Source { image, depth, step, taps, low, span, across: count[1], is_inside }
+    }
+
+    /// Whether no window lies over the padding.
+    pub fn is_inside(&self) -> bool {
+        self.is_inside
+    }
+
+    /// How far neighbours in a column lie apart in a band.
+    fn pitch(&self) -> usize {
+        if self.is_inside {
+            return self.image[1] * self.depth;
+        }
+        ((self.across - 1).saturating_mul(self.step[1])).saturating_add(self.span[1]).saturating_mul(self.depth)
+    }
+
+    /// How far the first pixels of neighbouring windows lie apart in a band, down and across.
+    pub fn steps(&self) -> [usize; 2] {
+        [self.step[0] * self.pitch(), self.step[1] * self.depth]
+    }
+
+    /// How many floats are copied for a band of so many rows of windows.
+    pub fn room(&self, rows: usize) -> usize {
+        if self.is_inside {
+            return 0;
+        }
+        ((rows - 1).saturating_mul(self.step[0])).saturating_add(self.span[0]).saturating_mul(self.pitch())
+    }
+
+    /// How many rows of windows make a band of at most so many floats, if one does.
+    pub fn rows_within(&self, floats: usize) -> usize {
+        let high = floats / self.pitch().max(1);
+        (high.saturating_sub(self.span[0]) / self.step[0] + 1).max(1)
+    }
+
+    /// What lies under the first window of a band, in the order of the filter's elements.
+    pub fn runs(&self) -> Vec<Run> {
+        let (pitch, depth) = (self.pitch(), self.depth);
+        let mut runs: Vec<Run> = Vec::new();
+        for row in &self.taps[0] {
+            for column in &self.taps[1] {
+                let [down, across] = [row.at - self.low[0], column.at - self.low[1]].map(|at| at as usize);
+                let at = down * pitch + across * depth;
+                match runs.last_mut() {
+                    Some(run) if run.at + run.len == at => run.len += depth,
+                    _ => runs.push(Run { at, len: depth }),
+                }
+            }
+        }
+        runs
+    }
+
+    /// The pixels under some rows of windows of an image, from the first tap of the first window on.
+    pub fn band<'a>(
+        &self,
+        images: &'a [f32],
+        number: usize,
+        first: usize,
+        rows: usize,
+        room: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        let [height, width] = self.image;
+        let row = width * self.depth;
+        let image = &images[number * height * row..][..height * row];
+        let top = (first * self.step[0]) as isize + self.low[0];
+        if self.is_inside {
+            let end = top as usize + (rows - 1) * self.step[0] + self.span[0];
+            return &image[top as usize * row + self.low[1] as usize * self.depth..end * row];
+        }
+        let pitch = self.pitch();
+        let wide = (pitch / self.depth) as isize;
+        // The columns of the image that are read, and the padding on both sides of them.
+        let from = self.low[1].clamp(0, width as isize);
+        let to = (self.low[1] + wide).clamp(from, width as isize);
+        let left = (from - self.low[1]).min(wide);
+        let right = wide - left - (to - from);
+        let [left, from, to, right] = [left, from, to, right].map(|columns| columns as usize * self.depth);
+        room.clear();
+        for y in top..top + ((rows - 1) * self.step[0] + self.span[0]) as isize {
+            let row = usize::try_from(y).ok().filter(|&y| y < height).map(|y| &image[y * row..][..row]);
+            match row {
+                Some(row) => {
+                    room.resize(room.len() + left, 0.0);
+                    room.extend_from_slice(&row[from..to]);
+                    room.resize(room.len() + right, 0.0);
+                }
+                None => room.resize(room.len() + pitch, 0.0),
+            }
+        }
+        room
+    }
+}

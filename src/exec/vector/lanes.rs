@@ -1,0 +1,183 @@
+//! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products.
+//!
+//! Unlike the loops of [`target`](super::target), these fuse multiplication and addition where the processor does, as the
+//! products of matrices do: the last bit of an answer is the processor's.
+
+#![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+};
+
+/// A register.
+///
+/// # Safety
+/// Its functions are called only on a processor that has such registers. They are to be inlined always.
+pub unsafe trait Lanes: Copy {
+    /// How many floats it holds.
+    const COUNT: usize;
+
+    /// # Safety
+    /// See the trait.
+    unsafe fn splat(x: f32) -> Self;
+
+    /// # Safety
+    /// See the trait; [`Lanes::COUNT`] floats can be read there.
+    unsafe fn load(from: *const f32) -> Self;
+
+    /// # Safety
+    /// See the trait; [`Lanes::COUNT`] floats can be written there.
+    unsafe fn store(self, to: *mut f32);
+
+    /// The sum of this and a product.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn plus(self, x: Self, y: Self) -> Self;
+}
+
+/// What computes with registers. `run` is to be inlined always, with all that it calls, so that it is compiled for the
+/// processor that is meant.
+pub trait Registered {
+    /// # Safety
+    /// The processor has these registers.
+    unsafe fn run<L: Lanes>(self);
+}
+
+/// The registers of a processor: how many floats they hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Width(usize);
+
+impl Width {
+    /// The widest that this processor has.
+    #[cfg(target_arch = "x86_64")]
+    pub fn widest() -> Width {
+        // Asking costs a load and a comparison: the standard library keeps the answers.
+        match (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), is_x86_feature_detected!("avx512f"))
+        {
+            (true, true) => Width(<__m512 as Lanes>::COUNT),
+            (true, false) => Width(<__m256 as Lanes>::COUNT),
+            _ => Width(Four::COUNT),
+        }
+    }
+
+    /// The widest that this processor has.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn widest() -> Width {
+        Width(Four::COUNT)
+    }
+
+    /// All that this processor has.
+    #[cfg(test)]
+    pub fn all() -> impl Iterator<Item = Width> {
+        [Width(4), Width(8), Width(16)].into_iter().filter(|width| *width <= Width::widest())
+    }
+
+    /// How many floats a register holds.
+    pub fn lanes(self) -> usize {
+        self.0
+    }
+
+    /// Runs a loop with these registers.
+    #[cfg(target_arch = "x86_64")]
+    pub fn run<W: Registered>(self, work: W) {
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        fn sixteen<W: Registered>(work: W) {
+            // SAFETY: the function is compiled for them.
+            unsafe { work.run::<__m512>() }
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn eight<W: Registered>(work: W) {
+            // SAFETY: as above.
+            unsafe { work.run::<__m256>() }
+        }
+        // SAFETY: a width is made only where the processor has it, and every processor has the narrowest.
+        unsafe {
+            match self.0 {
+                16 => sixteen(work),
+                8 => eight(work),
+                _ => work.run::<Four>(),
+            }
+        }
+    }
+
+    /// Runs a loop with these registers.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn run<W: Registered>(self, work: W) {
+        // SAFETY: every processor computes with four floats, one by one if need be.
+        unsafe { work.run::<Four>() }
+    }
+}
+
+/// What a compiler puts into a register of the baseline.
+#[derive(Clone, Copy)]
+pub struct Four([f32; 4]);
+
+// SAFETY: this is plain Rust.
+unsafe impl Lanes for Four {
+    const COUNT: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Four([x; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's.
+        Four(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, x: Self, y: Self) -> Self {
+        // The baseline of x86-64 has no instruction for both at once, that of ARM has.
+        let plus =
+            |sum: f32, x: f32, y: f32| if cfg!(target_arch = "aarch64") { x.mul_add(y, sum) } else { sum + x * y };
+        Four(std::array::from_fn(|i| plus(self.0[i], x.0[i], y.0[i])))
+    }
+}
+
+/// Implements [`Lanes`] by the processor's own instructions.
+#[cfg(target_arch = "x86_64")]
+macro_rules! lanes {
+    ($register:ty, $count:literal, $splat:ident, $load:ident, $store:ident, $plus:ident) => {
+        // SAFETY: each function is one instruction, which a processor with such registers has.
+        unsafe impl Lanes for $register {
+            const COUNT: usize = $count;
+
+            #[inline(always)]
+            unsafe fn splat(x: f32) -> Self {
+                // SAFETY: the caller's, as in the others.
+                unsafe { $splat(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self {
+                unsafe { $load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut f32) {
+                unsafe { $store(to, self) }
+            }
+
+            #[inline(always)]
+            unsafe fn plus(self, x: Self, y: Self) -> Self {
+                unsafe { $plus(x, y, self) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+lanes!(__m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+#[cfg(target_arch = "x86_64")]
+lanes!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);

@@ -1,0 +1,160 @@
+//! A small product of matrices that stays in registers: what convolutions and their gradients are made of.
+//!
+//! The rows of the left matrix lie a step apart, its columns one by one or in runs that lie anywhere: so the pixels under a
+//! window are read where they are, and no matrix of them is made.
+
+#![allow(unsafe_code, reason = "the loop reads and writes what was checked before it")]
+
+use super::lanes::{Lanes, Registered, Width};
+
+/// Columns of the left matrix that lie a step apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// Where the first lies.
+    pub at: usize,
+    pub len: usize,
+}
+
+/// The left matrix: as many columns as the runs have.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    pub from: &'a [f32],
+    pub runs: &'a [Run],
+    /// How far neighbours of a row lie apart within a run, and how far neighbours of a column.
+    pub along: usize,
+    pub down: usize,
+}
+
+/// The right matrix: a row for each column of the left one, in order.
+#[derive(Clone, Copy)]
+pub struct Right<'a> {
+    pub from: &'a [f32],
+    /// How far the rows lie apart.
+    pub down: usize,
+}
+
+/// Where the product goes.
+pub struct Product<'a> {
+    pub to: &'a mut [f32],
+    /// How far its rows lie apart.
+    pub down: usize,
+    pub rows: usize,
+    pub columns: usize,
+    /// Whether it is added to what is there.
+    pub is_added: bool,
+}
+
+/// Most rows of a product.
+pub fn most_rows(width: Width) -> usize {
+    match width.lanes() {
+        // As many as there are registers for, with two of columns for each: 32, or 16.
+        16 => 14,
+        _ if cfg!(target_arch = "aarch64") => 14,
+        _ => 6,
+    }
+}
+
+/// Most columns of a product, whose right matrix must have as many as whole registers hold.
+pub fn most_columns(width: Width) -> usize {
+    2 * width.lanes()
+}
+
+/// Computes a product of at most [`most_rows`] by [`most_columns`].
+///
+/// # Panics
+/// If a matrix does not lie within its slice, or the product is empty or too large.
+pub fn multiply(width: Width, left: Left, right: Right, product: Product) {
+    let (rows, columns) = (product.rows, product.columns);
+    assert!((1..=most_rows(width)).contains(&rows) && (1..=most_columns(width)).contains(&columns), "a tile is small");
+    let mut depth = 0;
+    for run in left.runs.iter().filter(|run| run.len > 0) {
+        let last = run.at + (run.len - 1) * left.along + (rows - 1) * left.down;
+        assert!(last < left.from.len(), "the left matrix lies within its slice");
+        depth += run.len;
+    }
+    let whole = columns.next_multiple_of(width.lanes());
+    assert!(
+        depth == 0 || (depth - 1) * right.down + whole <= right.from.len(),
+        "the right matrix lies within its slice"
+    );
+    assert!((rows - 1) * product.down + columns <= product.to.len(), "the product lies within its slice");
+    width.run(Tile { left, right, product });
+}
+
+/// A product whose matrices were checked.
+struct Tile<'a> {
+    left: Left<'a>,
+    right: Right<'a>,
+    product: Product<'a>,
+}
+
+impl Registered for Tile<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        /// Calls the loop for these sizes, which the compiler has to know.
+        macro_rules! sized {
+            ($($rows:literal)*) => {
+                // SAFETY: `multiply` checked the matrices; the registers are those of the processor.
+                match (self.product.rows, self.product.columns > L::COUNT) {
+                    $(($rows, false) => unsafe { self.in_registers::<L, $rows, 1>() },
+                    ($rows, true) => unsafe { self.in_registers::<L, $rows, 2>() },)*
+                    _ => unreachable!("a tile is small"),
+                }
+            };
+        }
+        if L::COUNT == 16 || cfg!(target_arch = "aarch64") {
+            sized!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+        } else {
+            sized!(1 2 3 4 5 6)
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// # Safety
+    /// `multiply` has checked the matrices, and the processor has the registers.
+    #[inline(always)]
+    unsafe fn in_registers<L: Lanes, const ROWS: usize, const WIDE: usize>(self) {
+        let Tile { left, right, product } = self;
+        // SAFETY: every place that is read or written lies before one that was checked.
+        unsafe {
+            let mut sums = [[L::splat(0.0); WIDE]; ROWS];
+            let mut weights = right.from.as_ptr();
+            for run in left.runs {
+                let mut x = left.from.as_ptr().wrapping_add(run.at);
+                for _ in 0..run.len {
+                    let mut own = [L::splat(0.0); WIDE];
+                    for (j, own) in own.iter_mut().enumerate() {
+                        *own = L::load(weights.add(j * L::COUNT));
+                    }
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let x = L::splat(*x.add(i * left.down));
+                        for (sum, own) in sums.iter_mut().zip(own) {
+                            *sum = sum.plus(x, own);
+                        }
+                    }
+                    x = x.wrapping_add(left.along);
+                    weights = weights.wrapping_add(right.down);
+                }
+            }
+            for (i, sums) in sums.into_iter().enumerate() {
+                let to = product.to.as_mut_ptr().add(i * product.down);
+                for (j, sum) in sums.into_iter().enumerate() {
+                    let to = to.add(j * L::COUNT);
+                    let left = product.columns - j * L::COUNT;
+                    if left < L::COUNT {
+                        let mut own = [0f32; 16];
+                        sum.store(own.as_mut_ptr());
+                        for (k, x) in own.into_iter().enumerate().take(left) {
+                            *to.add(k) = if product.is_added { *to.add(k) + x } else { x };
+                        }
+                    } else if product.is_added {
+                        L::load(to).plus(sum, L::splat(1.0)).store(to);
+                    } else {
+                        sum.store(to);
+                    }
+                }
+            }
+        }
+    }
+}
