@@ -12,8 +12,13 @@ use super::{Convolution, MOST_ROOM, MOST_WORK, even_parts};
 use crate::exec::lots::{in_lots, threads};
 use crate::exec::vector::sum_over;
 
-/// Floats of images, and as many of the gradient, that are read at once: they stay in a core's cache.
+/// Floats of images that are read at once: they stay in a core's cache.
 const ROOM: usize = 32 << 10;
+/// Floats of the gradient that are read at once, of as many channels as a tile has: they stay in the nearest cache.
+const NEAR: usize = 6 << 10;
+/// Up to so many tiles' channels lie close enough together to be read where they are: those of a tile for many windows
+/// would displace each other from the nearest cache otherwise.
+const IN_PLACE: usize = 2;
 /// Fewest multiplications of a lot, which take about a tenth of a millisecond.
 const WORK: usize = 4 << 20;
 /// Multiplications of a lot after which it is looked whether the step was given up.
@@ -52,13 +57,14 @@ pub fn gradient(c: &Convolution, width: Width, images: &[f32], gradient: &[f32])
 /// Most floats that the gradient takes beside the answer.
 pub fn room(c: &Convolution, width: Width) -> usize {
     let band = MOST_ROOM.min(c.image[0] * c.image[1] * c.channels + ROOM);
-    let gradient = ROOM.max(c.answer[1] * c.made.next_multiple_of(width.lanes()));
-    c.weights() * LOTS.min(parts(c)) + threads() * (band + gradient)
+    let gradient = NEAR.max(c.answer[1]) * c.made.next_multiple_of(width.lanes());
+    c.weights() * parts(c, LOTS) + threads() * (band + gradient)
 }
 
-/// Into how many parts there are pixels enough for.
-fn parts(c: &Convolution) -> usize {
-    (c.batch * c.answer[0] * c.answer[1] / PIXELS).clamp(1, c.batch)
+/// How many parts there are pixels enough for, at most as many as lots; all of as many images, if that can be.
+fn parts(c: &Convolution, lots: usize) -> usize {
+    let most = (c.batch * c.answer[0] * c.answer[1] / PIXELS).clamp(1, c.batch).min(lots);
+    (most.div_ceil(2)..=most).rev().find(|&parts| c.batch.is_multiple_of(parts)).unwrap_or(most)
 }
 
 /// Those weights of a filter that lie in the given runs, and the windows in which they count.
@@ -80,9 +86,9 @@ impl Weights<'_> {
         let [high, wide] = self.windows.each_ref().map(Range::len);
         let work = |weights: usize| [wide, weights, c.made].into_iter().fold(1, usize::saturating_mul);
         let lots = (work(weights).saturating_mul(c.batch * high) / WORK).clamp(1, LOTS);
-        let images = c.batch.div_ceil(lots.min(parts(c)));
+        let images = c.batch.div_ceil(parts(c, lots));
         let parts = c.batch.div_ceil(images);
-        let range = weights.div_ceil(lots.div_ceil(parts)).next_multiple_of(most_rows(self.width)).min(weights);
+        let range = weights.div_ceil(lots.div_ceil(parts)).max(most_rows(self.width)).min(weights);
         if self.source.room(1) > MOST_ROOM || wide.saturating_mul(c.made) > MOST_ROOM || work(range) > MOST_WORK {
             return None;
         }
@@ -108,59 +114,50 @@ impl Weights<'_> {
 
     /// Adds what some rows of windows, counted through all images, are to the weights from the first on.
     fn add(&self, rows: Range<usize>, first: usize, sums: &mut [f32]) {
-        let (c, [down, across]) = (self.c, &self.windows);
-        let row = c.answer[1] * c.made;
-        // Rows of which only a part counts do not lie one after the other.
-        let most = if across.len() < c.answer[1] { 1 } else { self.source.rows_within(ROOM).min((ROOM / row).max(1)) };
-        let (mut room, mut wide) = (Vec::new(), Vec::new());
+        let [down, across] = &self.windows;
+        let windows = NEAR / most_columns(self.width).min(self.c.made.next_multiple_of(self.width.lanes()));
+        let most = self.source.rows_within(ROOM).min((windows / across.len()).max(1));
+        let mut room = Room::default();
         let mut from = rows.start;
         while from < rows.end {
-            let (image, y) = (from / down.len(), from % down.len());
-            let count = most.min(down.len() - y).min(rows.end - from);
-            let band = self.source.band(self.images, image, y, count, &mut room);
-            let start = (image * c.answer[0] + down.start + y) * row + across.start * c.made;
-            let gradient = &self.gradient[start..][..((count - 1) * c.answer[1] + across.len()) * c.made];
-            self.band(band, self.widened(gradient, &mut wide), count, first, sums);
+            // Images are cut evenly; several that are small make one band.
+            let within = from % down.len();
+            let rest = (down.len() - within).min(rows.end - from);
+            let count = if rest == down.len() && most >= 2 * rest {
+                (most / rest).min((rows.end - from) / rest) * rest
+            } else {
+                rest.div_ceil(rest.div_ceil(most))
+            };
+            self.band(from..from + count, first, sums, &mut room);
             from += count;
         }
     }
 
-    /// How far the pixels of a gradient lie apart that has been [`Weights::widened`].
-    fn apart(&self) -> usize {
-        self.c.made.next_multiple_of(self.width.lanes())
-    }
-
-    /// The gradient with as many channels as whole registers hold.
-    fn widened<'b>(&self, gradient: &'b [f32], wide: &'b mut Vec<f32>) -> &'b [f32] {
-        let (made, apart) = (self.c.made, self.apart());
-        if made == apart {
-            return gradient;
-        }
-        wide.clear();
-        for pixel in gradient.chunks_exact(made) {
-            wide.extend_from_slice(pixel);
-            wide.resize(wide.len() + apart - made, 0.0);
-        }
-        wide
-    }
-
-    /// As [`Weights::add`], for so many rows of one image.
-    fn band(&self, band: &[f32], gradient: &[f32], rows: usize, first: usize, sums: &mut [f32]) {
+    /// As [`Weights::add`], for rows that are read at once: some of one image, or all of some images.
+    fn band(&self, rows: Range<usize>, first: usize, sums: &mut [f32], room: &mut Room) {
         let (made, wide) = (self.c.made, most_columns(self.width));
         let [next, along] = self.source.steps();
-        let pixels: Vec<Run> = (0..rows).map(|i| Run { at: i * next, len: self.windows[1].len() }).collect();
+        let [down, across] = &self.windows;
+        let (images, y) = (rows.start / down.len()..rows.end.div_ceil(down.len()), rows.start % down.len());
+        let count = rows.len() / images.len();
+        let (band, apart) = self.source.bands(self.images, images, y, count, &mut room.pixels);
+        room.windows.clear();
+        room.windows.extend(
+            rows.clone().enumerate().map(|(i, _)| Run { at: i / count * apart + i % count * next, len: across.len() }),
+        );
+        let gradient = self.gradient(rows.clone(), &mut room.gradient);
         let end = first + sums.len() / made;
-        for block in (0..made).step_by(wide) {
-            let right = Right { from: &gradient[block..], down: self.apart() };
+        for (i, block) in (0..made).step_by(wide).enumerate() {
+            let columns = wide.min(made - block);
+            let right = Right { from: &gradient.from[i * gradient.next..], down: gradient.down(columns) };
             let mut above = 0;
             for run in &self.runs {
                 // What the lot has of the run.
                 let (from, to) = (above.max(first), (above + run.len).min(end));
                 for part in even_parts(to.saturating_sub(from), most_rows(self.width)).filter(|part| !part.is_empty()) {
                     let weight = from + part.start;
-                    let left = Left { from: &band[run.at + weight - above..], runs: &pixels, along, down: 1 };
+                    let left = Left { from: &band[run.at + weight - above..], runs: &room.windows, along, down: 1 };
                     let to = &mut sums[(weight - first) * made + block..];
-                    let columns = wide.min(made - block);
                     multiply(
                         self.width,
                         left,
@@ -172,4 +169,54 @@ impl Weights<'_> {
             }
         }
     }
+
+    /// The gradient of some rows.
+    fn gradient<'b>(&'b self, rows: Range<usize>, room: &'b mut Vec<f32>) -> Gradient<'b> {
+        let (c, [down, across], wide) = (self.c, &self.windows, most_columns(self.width));
+        let lanes = self.width.lanes();
+        let row = |row: usize| {
+            let row = row / down.len() * c.answer[0] + down.start + row % down.len();
+            &self.gradient[(row * c.answer[1] + across.start) * c.made..]
+        };
+        let is_whole = [down, across].into_iter().zip(c.answer).all(|(windows, all)| windows.len() == all);
+        if is_whole && c.made.is_multiple_of(lanes) && c.made <= IN_PLACE * wide {
+            let from = &row(rows.start)[..rows.len() * c.answer[1] * c.made];
+            return Gradient { from, next: wide, lanes, apart: Some(c.made) };
+        }
+        let windows = rows.len() * across.len();
+        // What a register has beyond the channels goes nowhere, so it may be anything.
+        room.resize(windows * c.made.next_multiple_of(lanes), 0.0);
+        for (i, to) in room.chunks_mut(windows * wide).enumerate() {
+            let columns = wide.min(c.made - i * wide);
+            for (row, to) in rows.clone().map(row).zip(to.chunks_exact_mut(to.len() / rows.len())) {
+                let windows = row.chunks(c.made).zip(to.chunks_exact_mut(columns.next_multiple_of(lanes)));
+                windows.for_each(|(window, to)| to[..columns].copy_from_slice(&window[i * wide..][..columns]));
+            }
+        }
+        Gradient { from: room, next: windows * wide, lanes, apart: None }
+    }
+}
+
+/// The gradient of some windows, for as many channels at a time as a tile has.
+struct Gradient<'a> {
+    from: &'a [f32],
+    /// How far the next of those channels begin.
+    next: usize,
+    lanes: usize,
+    /// How far the windows lie apart, if not as far as registers have room for their channels.
+    apart: Option<usize>,
+}
+
+impl Gradient<'_> {
+    fn down(&self, columns: usize) -> usize {
+        self.apart.unwrap_or(columns.next_multiple_of(self.lanes))
+    }
+}
+
+/// What is copied for a band, and its windows; used again for the next.
+#[derive(Default)]
+struct Room {
+    pixels: Vec<f32>,
+    gradient: Vec<f32>,
+    windows: Vec<Run>,
 }

@@ -109,39 +109,59 @@ impl Source {
     pub fn band<'a>(
         &self,
         images: &'a [f32],
-        number: usize,
+        image: usize,
         first: usize,
         rows: usize,
         room: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        let [height, width] = self.image;
-        let row = width * self.depth;
-        let image = &images[number * height * row..][..height * row];
+        self.bands(images, image..image + 1, first, rows, room).0
+    }
+
+    /// As [`Source::band`], for the same rows of some images; and how far those lie apart.
+    pub fn bands<'a>(
+        &self,
+        all: &'a [f32],
+        images: Range<usize>,
+        first: usize,
+        rows: usize,
+        room: &'a mut Vec<f32>,
+    ) -> (&'a [f32], usize) {
+        let size = self.image[0] * self.image[1] * self.depth;
+        let high = (rows - 1) * self.step[0] + self.span[0];
         let top = (first * self.step[0]) as isize + self.low[0];
         if self.is_inside {
-            let end = top as usize + (rows - 1) * self.step[0] + self.span[0];
-            return &image[top as usize * row + self.low[1] as usize * self.depth..end * row];
+            let place = |y: usize, x: usize| (y * self.image[1] + x) * self.depth;
+            let start = images.start * size + place(top as usize, self.low[1] as usize);
+            let end = (images.end - 1) * size + place(top as usize + high, 0);
+            return (&all[start..end], size);
         }
-        let pitch = self.pitch();
-        let wide = (pitch / self.depth) as isize;
+        room.clear();
+        for image in all.chunks_exact(size).skip(images.start).take(images.len()) {
+            self.pad(image, top..top + high as isize, room);
+        }
+        (room, high * self.pitch())
+    }
+
+    /// Appends rows of an image, of which some may be padding, with the padding on both sides.
+    fn pad(&self, image: &[f32], rows: Range<isize>, to: &mut Vec<f32>) {
+        let [height, width] = self.image;
+        let wide = (self.pitch() / self.depth) as isize;
         // The columns of the image that are read, and the padding on both sides of them.
         let from = self.low[1].clamp(0, width as isize);
-        let to = (self.low[1] + wide).clamp(from, width as isize);
+        let end = (self.low[1] + wide).clamp(from, width as isize);
         let left = (from - self.low[1]).min(wide);
-        let right = wide - left - (to - from);
-        let [left, from, to, right] = [left, from, to, right].map(|columns| columns as usize * self.depth);
-        room.clear();
-        for y in top..top + ((rows - 1) * self.step[0] + self.span[0]) as isize {
-            let row = usize::try_from(y).ok().filter(|&y| y < height).map(|y| &image[y * row..][..row]);
-            match row {
-                Some(row) => {
-                    room.resize(room.len() + left, 0.0);
-                    room.extend_from_slice(&row[from..to]);
-                    room.resize(room.len() + right, 0.0);
+        let right = wide - left - (end - from);
+        let [left, from, end, right] = [left, from, end, right].map(|columns| columns as usize * self.depth);
+        for y in rows {
+            match usize::try_from(y).ok().filter(|&y| y < height) {
+                Some(y) => {
+                    let row = &image[y * width * self.depth..][..width * self.depth];
+                    to.resize(to.len() + left, 0.0);
+                    to.extend_from_slice(&row[from..end]);
+                    to.resize(to.len() + right, 0.0);
                 }
-                None => room.resize(room.len() + pitch, 0.0),
+                None => to.resize(to.len() + self.pitch(), 0.0),
             }
         }
-        room
     }
 }
