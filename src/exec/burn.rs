@@ -6,6 +6,7 @@
 //! what has no elements. It never computes on whole numbers: those describe shapes, and stay with the host.
 
 mod array;
+mod batch_norm;
 mod bits;
 mod blocks;
 mod channels_last;

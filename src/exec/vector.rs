@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 
+pub mod channels;
 mod conv;
 mod functions;
 mod lanes;

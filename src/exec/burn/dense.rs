@@ -10,6 +10,7 @@ use burn_backend::TensorData;
 use smallvec::smallvec;
 
 use super::array::{Array, taken};
+use super::batch_norm;
 use super::memory::{Backing, held};
 use crate::exec::engine::{DeviceTensor, EngineOutcome, Memory, Value, Values};
 use crate::exec::kernel::KernelNode;
@@ -33,7 +34,10 @@ pub(super) fn kernel<B: Backing>(node: &KernelNode) -> Result<Option<Direct>> {
         "LogSoftmax" => Some(rows(vector::log_softmax)),
         "BiasAdd" if node.attrs.str("data_format")? != "NCHW" => vector::binary("Add").map(bias_add),
         "Pow" => vector::binary("Pow").map(power),
-        op => vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary)),
+        op => match vector::unary(op).map(unary).or_else(|| vector::binary(op).map(binary)) {
+            None => batch_norm::kernel(node)?,
+            direct => direct,
+        },
     };
     let Some(mut direct) = direct else { return Ok(None) };
     Ok(Some(Box::new(move |inputs| direct(inputs.into_iter().map(in_order).collect::<Result<_>>()?))))

@@ -33,11 +33,11 @@ const NEAR: usize = 1 << 11;
 
 /// How a walk is cut.
 #[derive(Clone, Copy)]
-struct Cut {
+pub struct Cut {
     /// The parts, but for the last, are multiples of this.
-    period: usize,
+    pub period: usize,
     /// How much longer an element takes than an addition.
-    work: usize,
+    pub work: usize,
 }
 
 impl Cut {
@@ -50,13 +50,13 @@ impl Cut {
 }
 
 /// Calls `act` with the place of the first element of each part of `xs`, and that part.
-fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn in_place(xs: &mut [f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) {
     let lot = cut.lot(xs.len());
     in_lots(xs.chunks_mut(lot).enumerate(), |(i, part)| act(i * lot, part));
 }
 
 /// As [`in_place`], on a copy.
-fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+pub fn on_copy(xs: &[f32], cut: Cut, act: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let lot = cut.lot(xs.len());
     let near = NEAR.next_multiple_of(cut.period);
     let mut copy = Vec::with_capacity(xs.len());
