@@ -13,6 +13,8 @@ pub struct Run {
     /// Where the first lies.
     pub at: usize,
     pub len: usize,
+    /// The row of the right matrix that belongs to the first.
+    pub right: usize,
 }
 
 /// The left matrix: as many columns as the runs have.
@@ -25,7 +27,7 @@ pub struct Left<'a> {
     pub down: usize,
 }
 
-/// The right matrix: a row for each column of the left one, in order.
+/// The right matrix: a row for each column of the left one.
 #[derive(Clone, Copy)]
 pub struct Right<'a> {
     pub from: &'a [f32],
@@ -66,17 +68,13 @@ pub fn most_columns(width: Width) -> usize {
 pub fn multiply(width: Width, left: Left, right: Right, product: Product) {
     let (rows, columns) = (product.rows, product.columns);
     assert!((1..=most_rows(width)).contains(&rows) && (1..=most_columns(width)).contains(&columns), "a tile is small");
-    let mut depth = 0;
+    let whole = columns.next_multiple_of(width.lanes());
     for run in left.runs.iter().filter(|run| run.len > 0) {
         let last = run.at + (run.len - 1) * left.along + (rows - 1) * left.down;
         assert!(last < left.from.len(), "the left matrix lies within its slice");
-        depth += run.len;
+        let end = (run.right + run.len - 1) * right.down + whole;
+        assert!(end <= right.from.len(), "the right matrix lies within its slice");
     }
-    let whole = columns.next_multiple_of(width.lanes());
-    assert!(
-        depth == 0 || (depth - 1) * right.down + whole <= right.from.len(),
-        "the right matrix lies within its slice"
-    );
     assert!((rows - 1) * product.down + columns <= product.to.len(), "the product lies within its slice");
     width.run(Tile { left, right, product });
 }
@@ -119,9 +117,9 @@ impl Tile<'_> {
         // SAFETY: every place that is read or written lies before one that was checked.
         unsafe {
             let mut sums = [[L::splat(0.0); WIDE]; ROWS];
-            let mut weights = right.from.as_ptr();
             for run in left.runs {
                 let mut x = left.from.as_ptr().wrapping_add(run.at);
+                let mut weights = right.from.as_ptr().wrapping_add(run.right * right.down);
                 for _ in 0..run.len {
                     let mut own = [L::splat(0.0); WIDE];
                     for (j, own) in own.iter_mut().enumerate() {

@@ -1,6 +1,8 @@
 //! From images to images of other channels: the answer of a convolution, and the gradient of its image, for which the
 //! answer's gradient is the image, and the filter is read backwards.
 
+use std::ops::Range;
+
 use super::super::lanes::Width;
 use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
@@ -47,10 +49,26 @@ pub struct Grid {
 struct Ready {
     grid: Grid,
     source: Source,
-    /// The runs under a window, in groups of at most [`DEPTH`] weights for each column.
-    groups: Vec<Vec<Run>>,
+    groups: Vec<Group>,
     /// The weights: for as many columns as a tile has, one row after the other, and then for the next columns.
     weights: Vec<f32>,
+}
+
+/// Runs under a window, of at most [`DEPTH`] weights for each column, and the row of taps that each belongs to.
+#[derive(Default)]
+struct Group {
+    runs: Vec<Run>,
+    rows: Vec<usize>,
+    /// Weights for each column.
+    depth: usize,
+}
+
+impl Group {
+    /// The runs of some rows of taps.
+    fn of(&self, rows: &Range<usize>) -> &[Run] {
+        let before = |row: usize| self.rows.partition_point(|&own| own < row);
+        &self.runs[before(rows.start)..before(rows.end)]
+    }
 }
 
 impl Pass {
@@ -122,7 +140,7 @@ impl Pass {
         if self.row_work(&grid) > MOST_WORK || source.room(1) > MOST_ROOM {
             return None;
         }
-        let groups = grouped(&source.runs());
+        let groups = grouped(&source.runs(), grid.taps[1].len() * self.depth);
         let weights = self.packed(&grid.taps, filter);
         Some(Ready { grid, source, groups, weights })
     }
@@ -164,28 +182,29 @@ impl Pass {
         while from < end {
             let rows = most.min(end - from);
             let band = source.band(images, image, from, rows, room);
-            self.band(ready, band, rows, from * grid.apart[0] + grid.first[0] - y, answer);
+            self.band(ready, band, from..from + rows, y, answer);
             from += rows;
         }
     }
 
-    /// Makes the pixels of a grid in a band of so many rows; the first of them is row `y` of the answer.
-    fn band(&self, ready: &Ready, band: &[f32], rows: usize, y: usize, answer: &mut [f32]) {
+    /// Makes the pixels of some rows of a grid, over a band; the answer begins with row `y`.
+    fn band(&self, ready: &Ready, band: &[f32], rows: Range<usize>, y: usize, answer: &mut [f32]) {
         let Ready { grid, source, groups, weights } = ready;
         let [next, along] = source.steps();
         let wide = most_columns(self.width);
         let depth = grid.taps[0].len() * grid.taps[1].len() * self.depth;
         let mut above = 0;
-        for (number, runs) in groups.iter().enumerate() {
-            let deep: usize = runs.iter().map(|run| run.len).sum();
+        for (number, group) in groups.iter().enumerate() {
             for (block, weights) in weights.chunks(depth * wide).enumerate() {
                 let own = weights.len() / depth;
                 let columns = (self.made - block * wide).min(own);
-                let right = Right { from: &weights[above * own..(above + deep) * own], down: own };
-                for i in 0..rows {
+                let right = Right { from: &weights[above * own..(above + group.depth) * own], down: own };
+                for (i, row) in rows.clone().enumerate() {
+                    // What lies over the padding adds nothing.
+                    let runs = group.of(&source.rows_inside(row));
+                    let first = (row * grid.apart[0] + grid.first[0] - y) * self.target[1] + grid.first[1];
                     for part in even_parts(grid.count[1], most_rows(self.width)) {
-                        let pixel =
-                            (y + i * grid.apart[0]) * self.target[1] + grid.first[1] + part.start * grid.apart[1];
+                        let pixel = first + part.start * grid.apart[1];
                         let left = Left { from: &band[i * next + part.start * along..], runs, along: 1, down: along };
                         let product = Product {
                             to: &mut answer[pixel * self.made + block * wide..],
@@ -198,23 +217,24 @@ impl Pass {
                     }
                 }
             }
-            above += deep;
+            above += group.depth;
         }
     }
 }
 
-/// The runs in groups of at most [`DEPTH`].
-fn grouped(runs: &[Run]) -> Vec<Vec<Run>> {
-    let (mut groups, mut left) = (vec![Vec::new()], DEPTH);
-    for &Run { mut at, mut len } in runs {
+/// The runs in groups; a row of taps has so many weights for each column.
+fn grouped(runs: &[Run], row: usize) -> Vec<Group> {
+    let mut groups = vec![Group::default()];
+    for &Run { mut at, mut len, right } in runs {
         while len > 0 {
-            if left == 0 {
-                groups.push(Vec::new());
-                left = DEPTH;
+            if groups.last().is_some_and(|group| group.depth == DEPTH) {
+                groups.push(Group::default());
             }
-            let own = len.min(left);
-            groups.last_mut().expect("there is a group").push(Run { at, len: own });
-            (at, len, left) = (at + own, len - own, left - own);
+            let group = groups.last_mut().expect("there is a group");
+            let own = len.min(DEPTH - group.depth);
+            group.runs.push(Run { at, len: own, right: group.depth });
+            group.rows.push(right / row);
+            (at, len, group.depth) = (at + own, len - own, group.depth + own);
         }
     }
     groups

@@ -88,21 +88,30 @@ impl Source {
         (high.saturating_sub(self.span[0]) / self.step[0] + 1).max(1)
     }
 
-    /// What lies under the first window of a band, in the order of the filter's elements.
+    /// What lies under the first window of a band, in the order of the filter's elements: runs that each belong to one row
+    /// of taps.
     pub fn runs(&self) -> Vec<Run> {
         let (pitch, depth) = (self.pitch(), self.depth);
-        let mut runs: Vec<Run> = Vec::new();
+        let (mut runs, mut right): (Vec<Run>, usize) = (Vec::new(), 0);
         for row in &self.taps[0] {
-            for column in &self.taps[1] {
+            for (i, column) in self.taps[1].iter().enumerate() {
                 let [down, across] = [row.at - self.low[0], column.at - self.low[1]].map(|at| at as usize);
                 let at = down * pitch + across * depth;
                 match runs.last_mut() {
-                    Some(run) if run.at + run.len == at => run.len += depth,
-                    _ => runs.push(Run { at, len: depth }),
+                    Some(run) if i > 0 && run.at + run.len == at => run.len += depth,
+                    _ => runs.push(Run { at, len: depth, right }),
                 }
+                right += depth;
             }
         }
         runs
+    }
+
+    /// The rows of taps that lie within the image for a row of windows.
+    pub fn rows_inside(&self, window: usize) -> Range<usize> {
+        let place = |tap: &Tap| (window * self.step[0]) as isize + tap.at;
+        let before = self.taps[0].partition_point(|tap| place(tap) < 0);
+        before..self.taps[0].partition_point(|tap| place(tap) < self.image[0] as isize)
     }
 
     /// The pixels under some rows of windows of an image, from the first tap of the first window on.
