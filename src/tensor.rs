@@ -9,6 +9,7 @@ mod element;
 pub mod literal;
 pub mod npy;
 pub mod render;
+pub mod safetensors;
 mod shape;
 mod wire;
 
