@@ -23,6 +23,7 @@
 //! | `allocator`, `random` | the command's memory; random numbers of the operating system |
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
+//! | [`data`] | data to train with: examples, their order, the files that they come from |
 //! | [`trace`] | what a device ran in a traced step, and when |
 //! | [`lowering`] | burn's operations as nodes of a graph |
 //! | [`graph`] | a program as data, checked against the vocabulary of ops; its gradients |
@@ -53,6 +54,7 @@ mod allocator;
 pub mod checkpoint;
 #[cfg(feature = "node")]
 pub mod cli;
+pub mod data;
 #[cfg(feature = "node")]
 mod descriptors;
 pub mod device;

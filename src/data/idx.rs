@@ -1,0 +1,40 @@
+//! MNIST's idx files: two zero bytes, the type, the number of dimensions, their sizes in 4 bytes each, the elements; big-endian.
+
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// Reads the bytes of an idx file.
+///
+/// # Errors
+/// InvalidArgument if they are none, or are not as many as their header says.
+pub fn read(bytes: &[u8]) -> Result<Tensor> {
+    let wrong = |why: String| Failure::invalid(format!("no idx file: {why}"));
+    let [0, 0, kind, rank, rest @ ..] = bytes else {
+        return Err(wrong("it does not begin with two zero bytes, a type and a number of dimensions".to_owned()));
+    };
+    let dtype = match kind {
+        0x08 => DType::U8,
+        0x09 => DType::I8,
+        0x0b => DType::I16,
+        0x0c => DType::I32,
+        0x0d => DType::F32,
+        0x0e => DType::F64,
+        _ => return Err(wrong(format!("it has no type {kind:#04x}"))),
+    };
+    let rank = usize::from(*rank);
+    let Some((sizes, elements)) = rest.split_at_checked(4 * rank) else {
+        return Err(wrong(format!("its {rank} sizes are cut off")));
+    };
+    let sizes = sizes.chunks_exact(4).map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize);
+    let shape: Shape = sizes.collect();
+    let width = dtype.size().unwrap_or(1);
+    let wanted = shape.elements().and_then(|count| count.checked_mul(width));
+    if wanted != Some(elements.len()) {
+        return Err(wrong(format!("shape {shape} of {dtype} does not take the {} bytes that follow", elements.len())));
+    }
+    if width == 1 {
+        return Tensor::from_bytes(dtype, shape, elements);
+    }
+    let turned: Vec<u8> = elements.chunks_exact(width).flat_map(|element| element.iter().rev().copied()).collect();
+    Tensor::from_bytes(dtype, shape, &turned)
+}
