@@ -15,6 +15,7 @@ pub mod op;
 mod program;
 mod refused;
 pub mod shape;
+pub mod variable;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};

@@ -7,6 +7,7 @@
 mod attr;
 mod draft;
 mod dtypes;
+mod variables;
 mod write;
 
 use std::collections::{HashMap, HashSet};
@@ -16,7 +17,8 @@ pub use write::{to_json, to_json_beside};
 use self::draft::{Draft, Input, Literal, Made, Stored};
 use super::build::argument_name;
 use super::program::{Beside, Budget};
-use super::{Attr, Attrs, Filled, FormatError, NodeDef, Program};
+use super::variable::{VariableSpec, add_variable};
+use super::{Attr, Attrs, Filled, FormatError, GraphBuilder, NodeDef, Program};
 use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
 use crate::tensor::{DType, Tensor, literal, npy};
@@ -49,24 +51,52 @@ pub fn read_literal(text: &str, dtype: DType) -> Result<Tensor, Failure> {
 }
 
 pub(super) fn from_value(value: &Value, beside: &mut Beside) -> Result<Program, Fault> {
-    let document = draft::document(value)?;
-    let dtypes = dtypes::settle(&document.nodes)?;
-    let mut taken: HashSet<String> = document.nodes.iter().map(|node| node.name.to_owned()).collect();
+    let draft::Document { nodes: drafts, fetch, feed, targets, mut init, variables } = draft::document(value)?;
+    let stated = drafts.len();
+    let drafts: Vec<Draft> = drafts.into_iter().chain(variables.iter().filter_map(variables::draft)).collect();
+    let dtypes = dtypes::settle(&drafts)?;
+    let (mut nodes, assigns) = with_variables(value, &variables, &drafts[..stated])?;
+    if init.is_empty() {
+        init = assigns;
+    }
+    let mut taken: HashSet<String> = drafts.iter().map(|node| node.name.to_owned()).collect();
+    taken.extend(nodes.iter().map(|node| node.name.clone()));
     let mut budget = Budget::new();
-    let mut nodes = Vec::with_capacity(document.nodes.len());
-    for (draft, settled) in document.nodes.iter().zip(&dtypes) {
+    nodes.reserve(stated);
+    for (draft, settled) in drafts[..stated].iter().zip(&dtypes) {
         define(draft, &settled.inputs, &mut taken, &mut budget, beside, &mut nodes)?;
     }
-    let by_name: HashMap<&str, usize> = document.nodes.iter().zip(0..).map(|(node, i)| (node.name, i)).collect();
-    let feed = document
-        .feed
+    let by_name: HashMap<&str, usize> = drafts.iter().zip(0..).map(|(node, i)| (node.name, i)).collect();
+    let feed = feed
         .iter()
         .map(|(name, literal)| {
             let dtype = literal.dtype.or_else(|| dtypes::of_tensor(name, &by_name, &dtypes));
             Ok((name.clone(), literal.tensor(dtype, &mut budget)?))
         })
         .collect::<Result<_, Fault>>()?;
-    Ok(Program { nodes, fetch: document.fetch, feed, targets: document.targets, init: document.init })
+    Ok(Program { nodes, fetch, feed, targets, init })
+}
+
+/// The nodes of the variables, and the names of those that give them their first values.
+fn with_variables(
+    document: &Value,
+    variables: &[VariableSpec],
+    drafts: &[Draft],
+) -> Result<(Vec<NodeDef>, Vec<String>), Fault> {
+    let section = Path::Root.key("variables");
+    let names: HashSet<&str> = drafts.iter().map(|draft| draft.name).collect();
+    let (mut g, mut assigns) = (GraphBuilder::new(), Vec::with_capacity(variables.len()));
+    for spec in variables {
+        let at = document.get("variables").and_then(|all| all.get(&spec.name)).unwrap_or(document);
+        let fault = |why: String| Fault::content(at, section.key(&spec.name), why);
+        let before = g.nodes().len();
+        let variable = add_variable(&mut g, spec).map_err(|failure| fault(failure.message))?;
+        if let Some(twice) = g.nodes()[before..].iter().find(|node| names.contains(node.name.as_str())) {
+            return Err(fault(format!("there is a node {}, too", twice.name)));
+        }
+        assigns.extend(variable.assign.map(|assign| g.tensor_name(assign)));
+    }
+    Ok((g.nodes().to_vec(), assigns))
 }
 
 /// Adds the node of a draft, after a Const for each of its literal inputs.

@@ -1,15 +1,17 @@
-//! What adding gradients asks of a builder: the nodes so far as a checked graph, with more to come.
+//! What those ask of a builder who add to what is there, gradients and training: the nodes so far as a checked graph, with more
+//! to come.
 
 use super::GraphBuilder;
+use crate::device::DeviceSpec;
 use crate::failure::Result;
-use crate::graph::Graph;
+use crate::graph::{Graph, Output};
 
 impl GraphBuilder {
     /// Checks and links the nodes that were added so far; the builder goes on with that graph. Ids stay as they are.
     ///
     /// # Errors
     /// As [`Graph::new`]; the builder is then as it was.
-    pub(in crate::graph) fn settle(&mut self) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         if !self.nodes.is_empty() {
             self.base.extend(self.nodes.clone())?;
             self.nodes.clear();
@@ -18,7 +20,7 @@ impl GraphBuilder {
     }
 
     /// The graph as of the last [`settle`](GraphBuilder::settle).
-    pub(in crate::graph) fn settled(&self) -> &Graph {
+    pub(crate) fn settled(&self) -> &Graph {
         &self.base
     }
 
@@ -33,7 +35,7 @@ impl GraphBuilder {
     }
 
     /// `wanted`, or `wanted_1` and so on: the first scope that is no node's name and that no node's name begins with.
-    pub(in crate::graph) fn free_scope(&self, wanted: &str) -> String {
+    pub(crate) fn free_scope(&self, wanted: &str) -> String {
         let full = format!("{}{wanted}", self.scope).to_lowercase();
         let prefix = |name: &str| -> Option<String> {
             let rest = name.strip_prefix(&full)?;
@@ -43,5 +45,53 @@ impl GraphBuilder {
         let suffixes = std::iter::once(String::new()).chain((1..).map(|n| format!("_{n}")));
         let free = suffixes.into_iter().find(|suffix| !used.contains(suffix));
         format!("{wanted}{}", free.unwrap_or_default())
+    }
+
+    /// The name that a node of this name has in the scope around.
+    pub(crate) fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.scope)
+    }
+
+    /// Whether a node or a scope has this name.
+    pub(crate) fn is_taken(&self, full_name: &str) -> bool {
+        self.taken.contains(&full_name.to_lowercase())
+    }
+
+    /// The device that a node requests; nothing for one of another graph.
+    pub(crate) fn device_of(&self, output: Output) -> String {
+        match output.node.index().checked_sub(self.base.len()) {
+            None => self.base.node(output.node).device.clone(),
+            Some(added) => self.nodes.get(added).map(|node| node.device.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Begins what [`with_device`](GraphBuilder::with_device) does; answers what ends it.
+    ///
+    /// # Errors
+    /// InvalidArgument if it is no device string.
+    pub(crate) fn enter_device(&mut self, device: &str) -> Result<DeviceSpec> {
+        let inner = super::over(&super::parse(device)?, &self.device);
+        Ok(std::mem::replace(&mut self.device, inner))
+    }
+
+    /// Ends [`enter_device`](GraphBuilder::enter_device).
+    pub(crate) fn leave_device(&mut self, outer: DeviceSpec) {
+        self.device = outer;
+    }
+
+    /// Begins what [`with_scope`](GraphBuilder::with_scope) does; answers what ends it.
+    pub(crate) fn enter_scope(&mut self, scope: &str) -> String {
+        let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
+        std::mem::replace(&mut self.scope, inner)
+    }
+
+    /// Leaves all scopes for a while; answers what goes back.
+    pub(crate) fn enter_root(&mut self) -> String {
+        std::mem::take(&mut self.scope)
+    }
+
+    /// Ends [`enter_scope`](GraphBuilder::enter_scope) or [`enter_root`](GraphBuilder::enter_root).
+    pub(crate) fn leave_scope(&mut self, outer: String) {
+        self.scope = outer;
     }
 }

@@ -1,8 +1,9 @@
 //! The structure of a document: which keys are allowed in which place, and the kind of value of each.
 
-use super::attr;
+use super::{attr, variables};
 use crate::graph::build::is_node_name;
 use crate::graph::op::{self, OpDef};
+use crate::graph::variable::VariableSpec;
 use crate::graph::{Attrs, GraphError};
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole};
 use crate::tensor::{DType, Shape};
@@ -14,6 +15,7 @@ pub(super) struct Document<'v, 'a> {
     pub feed: Vec<(String, Literal<'v, 'a>)>,
     pub targets: Vec<String>,
     pub init: Vec<String>,
+    pub variables: Vec<VariableSpec>,
 }
 
 /// A node as the document states it.
@@ -78,8 +80,14 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             return Err(Fault::content(value, root, why));
         }
     }
-    let mut document =
-        Document { nodes: Vec::new(), fetch: Vec::new(), feed: Vec::new(), targets: Vec::new(), init: Vec::new() };
+    let mut document = Document {
+        nodes: Vec::new(),
+        fetch: Vec::new(),
+        feed: Vec::new(),
+        targets: Vec::new(),
+        init: Vec::new(),
+        variables: Vec::new(),
+    };
     let mut has_nodes = false;
     for Member { key, at, value } in members {
         let path = root.key(key);
@@ -97,6 +105,9 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
             "fetch" => document.fetch = names(value, path, "tensors")?,
             "targets" => document.targets = names(value, path, "nodes")?,
             "init" => document.init = names(value, path, "nodes")?,
+            "variables" => document.variables = variables::read(value, path)?,
+            // What `meshtf train` does with the graph, and reads.
+            "data" | "train" | "evaluate" => _ = value.object(path, "this is an object")?,
             "feed" => {
                 document.feed = value
                     .object(path, "feed is an object of values by the names of tensors")?
@@ -109,7 +120,20 @@ pub(super) fn document<'v, 'a>(value: &'v Value<'a>) -> Read<Document<'v, 'a>> {
                     key,
                     *at,
                     path,
-                    &["version", "nodes", "fetch", "feed", "targets", "init", "description", "$schema"],
+                    &[
+                        "version",
+                        "nodes",
+                        "variables",
+                        "fetch",
+                        "feed",
+                        "targets",
+                        "init",
+                        "data",
+                        "train",
+                        "evaluate",
+                        "description",
+                        "$schema",
+                    ],
                 ));
             }
         }
@@ -283,7 +307,7 @@ pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static
     Ok(literal)
 }
 
-fn shape(value: &Value, path: Path) -> Read<Shape> {
+pub(super) fn shape(value: &Value, path: Path) -> Read<Shape> {
     value
         .list(path, "a shape is a list of sizes")?
         .iter()
@@ -299,7 +323,7 @@ fn shape(value: &Value, path: Path) -> Read<Shape> {
         .map(Shape::from)
 }
 
-fn device(value: &Value, path: Path) -> Read<String> {
+pub(super) fn device(value: &Value, path: Path) -> Read<String> {
     let device = value.text(path)?;
     match device.parse::<crate::device::DeviceSpec>() {
         Ok(_) => Ok(device.to_owned()),
@@ -325,7 +349,7 @@ fn names(value: &Value, path: Path, what: &str) -> Read<Vec<String>> {
         .collect()
 }
 
-fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
+pub(super) fn unknown_key(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
     let near = crate::nearest::nearest(key, known.iter().copied());
     let hint = match near.first() {
         Some(name) => format!("did you mean {name:?}?"),

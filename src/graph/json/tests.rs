@@ -389,3 +389,71 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn variables_are_nodes_that_begin_with_a_value() {
+    let program = read(
+        r#"{"version": 1,
+            "variables": {
+              "w": {"shape": [3, 2], "initial": "glorot_uniform", "seed": 5, "device": "/job:ps/task:1"},
+              "n": {"shape": [], "dtype": "int64", "initial": 7, "trainable": false},
+              "u": {"shape": [2], "dtype": "float64", "initial": {"uniform": {"low": 2}}, "description": "text"}},
+            "nodes": {"y": {"op": "Mul", "inputs": ["u", 2]}, "z": {"op": "AddV2", "inputs": [1, "n"]}},
+            "fetch": ["y"]}"#,
+    );
+    assert_eq!(program.init, ["w/assign", "n/assign", "u/assign"]);
+    // Literals take the dtypes of variables.
+    assert_eq!(value(&program, "y/y"), Tensor::scalar(2f64));
+    assert_eq!(value(&program, "z/x"), Tensor::scalar(1i64));
+    let graph = Graph::new(program.nodes).unwrap();
+    let node = |name: &str| graph.node(graph.find(name).unwrap_or_else(|| panic!("no {name}")));
+    for (name, op, device) in [
+        ("w", "ReadVariableOp", "/job:ps/task:1"),
+        ("w/variable", "VarHandleOp", "/job:ps/task:1"),
+        ("w/assign", "AssignVariableOp", "/job:ps/task:1"),
+        ("n", "ReadVariableOp", ""),
+    ] {
+        assert_eq!((node(name).op.name, node(name).device.as_str()), (op, device), "{name}");
+    }
+    assert_eq!(node("w/variable").attrs.str("shared_name").unwrap(), "w");
+    let own =
+        read(r#"{"version": 1, "variables": {"w": {"shape": []}}, "nodes": {"i": {"op": "NoOp"}}, "init": ["i"]}"#);
+    assert_eq!(own.init, ["i"]);
+}
+
+#[test]
+fn what_no_variable_is_says_where_and_what_would_be_right() {
+    let check = |variables: &str, path: &str, part: &str| {
+        let text = format!(r#"{{"version": 1, "variables": {variables}, "nodes": {{"a": 1, "w/assign": 2}}}}"#);
+        let error = from_json(&text).map(|_| ()).expect_err(&text);
+        let FormatError::Content { path: found, why, .. } = &error else { panic!("{error}: {text}") };
+        assert_eq!(found, path, "{text}: {error}");
+        assert!(why.contains(part), "{text}: {error}");
+    };
+    check("[]", "$.variables", "an object of variables");
+    check(r#"{"v": 1}"#, "$.variables.v", "an object with a \"shape\"");
+    check(r#"{"v": {}}"#, "$.variables.v", "that of one number is []");
+    check(r#"{"-": {"shape": []}}"#, "$.variables[\"-\"]", "is not a node name");
+    check(r#"{"v": {"shape": [], "initail": 1}}"#, "$.variables.v.initail", "did you mean \"initial\"?");
+    check(r#"{"v": {"shape": [-1]}}"#, "$.variables.v.shape[0]", "whole number");
+    check(r#"{"v": {"shape": [], "initial": "zeroes"}}"#, "$.variables.v.initial", "did you mean zeros?");
+    check(
+        r#"{"v": {"shape": [], "initial": {"normal": {"std": 1}}}}"#,
+        "$.variables.v.initial.normal.std",
+        "there are mean, stddev",
+    );
+    check(r#"{"v": {"shape": [], "initial": {"gauss": {}}}}"#, "$.variables.v.initial.gauss", "there are zeros");
+    check(r#"{"v": {"shape": [], "initial": {}}}"#, "$.variables.v.initial", "one key");
+    check(r#"{"v": {"shape": [], "dtype": "int32", "initial": 1.5}}"#, "$.variables.v.initial", "1.5 is not an int32");
+    check(r#"{"v": {"shape": [2], "initial": [1.0]}}"#, "$.variables.v", "its initial value has shape [1]");
+    check(
+        r#"{"v": {"shape": [], "dtype": "int32", "initial": "he_normal"}}"#,
+        "$.variables.v",
+        "no random initial values",
+    );
+    check(r#"{"v": {"shape": [], "trainable": 1}}"#, "$.variables.v.trainable", "true or false");
+    check(r#"{"v": {"shape": [], "seed": 0.5}}"#, "$.variables.v.seed", "whole number");
+    check(r#"{"v": {"shape": [], "device": "job:x"}}"#, "$.variables.v.device", "does not begin with /");
+    check(r#"{"a": {"shape": []}}"#, "$.variables.a", "there is a node a, too");
+    check(r#"{"w": {"shape": []}}"#, "$.variables.w", "there is a node w/assign, too");
+}

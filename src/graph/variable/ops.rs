@@ -1,0 +1,36 @@
+//! Short ways to add plain nodes.
+
+use crate::failure::{Failure, Result};
+use crate::graph::{GraphBuilder, Input, Output};
+use crate::tensor::{DType, Tensor};
+
+/// A float scalar of a dtype.
+///
+/// # Errors
+/// InvalidArgument if the dtype is not a float.
+pub(crate) fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
+    match dtype {
+        DType::F16 => Ok(Tensor::scalar(half::f16::from_f64(value))),
+        DType::BF16 => Ok(Tensor::scalar(half::bf16::from_f64(value))),
+        DType::F32 => Ok(Tensor::scalar(value as f32)),
+        DType::F64 => Ok(Tensor::scalar(value)),
+        other => Err(Failure::invalid(format!("expected a float dtype, and not {other}"))),
+    }
+}
+
+pub(crate) fn unary(g: &mut GraphBuilder, op: &str, x: impl Into<Input>) -> Result<Output> {
+    g.op(op).input(x).build()
+}
+
+pub(crate) fn binary(g: &mut GraphBuilder, op: &str, x: impl Into<Input>, y: impl Into<Input>) -> Result<Output> {
+    g.op(op).input(x).input(y).build()
+}
+
+pub(crate) fn cast(g: &mut GraphBuilder, x: Output, to: DType) -> Result<Output> {
+    g.op("Cast").input(x).attr("DstT", to).build()
+}
+
+/// Makes what `add` adds run on a device, or where the enclosing scope says if the device is empty.
+pub(crate) fn on<T>(g: &mut GraphBuilder, device: &str, add: impl FnOnce(&mut GraphBuilder) -> Result<T>) -> Result<T> {
+    if device.is_empty() { add(g) } else { g.with_device(device, add) }
+}
