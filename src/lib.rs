@@ -22,6 +22,7 @@
 //! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
 //! | `allocator`, `random` | the command's memory; random numbers of the operating system |
 //! | [`protocol`] | what nodes say to each other, as data |
+//! | [`train`] | optimizers and learning rates as nodes of a graph |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`data`] | data to train with: examples, their order, the files that they come from |
 //! | [`trace`] | what a device ran in a traced step, and when |
@@ -97,6 +98,7 @@ mod session;
 mod strangers;
 pub mod tensor;
 pub mod trace;
+pub mod train;
 pub mod verify;
 
 #[cfg(feature = "node")]

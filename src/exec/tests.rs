@@ -15,6 +15,7 @@ mod scattered;
 mod state;
 mod steps;
 mod together;
+mod train;
 mod variants;
 
 use std::collections::{BTreeMap, HashMap};
