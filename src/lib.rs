@@ -22,6 +22,7 @@
 //! | [`checkpoint`] | TensorFlow's checkpoint files, and where they may lie |
 //! | `allocator`, `random` | the command's memory; random numbers of the operating system |
 //! | [`protocol`] | what nodes say to each other, as data |
+//! | [`model`] | models as they are written down: values with operators, layers |
 //! | [`train`] | optimizers and learning rates as nodes of a graph |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`data`] | data to train with: examples, their order, the files that they come from |
@@ -83,6 +84,7 @@ mod means;
 pub mod memory;
 #[cfg(feature = "node")]
 pub mod mesh;
+pub mod model;
 mod nearest;
 #[cfg(feature = "node")]
 pub mod node;

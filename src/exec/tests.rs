@@ -7,6 +7,7 @@ mod fair;
 mod flow;
 mod given_up;
 mod gradients;
+mod models;
 mod ops;
 mod owners;
 mod queues;

@@ -1,0 +1,354 @@
+//! Models as they are written down: values with operators, layers, and an optimizer that minimizes a loss.
+//!
+//! ```
+//! use meshtf::model::Model;
+//! use meshtf::tensor::DType;
+//! use meshtf::train::{Optimizer, Training};
+//!
+//! let m = Model::new();
+//! let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+//! let y = m.placeholder("y", DType::I32, [None]);
+//! let logits = m.on("/job:worker/task:0", || x.dense("hidden", 8).tanh().dense("out", 3));
+//! let loss = logits.sparse_cross_entropy(&y).mean().named("loss");
+//! m.minimize(&loss, &Training::new(Optimizer::ADAM, 0.01));
+//! let graph = m.finish()?;
+//! // A session runs `init` once, and then `train/step` with x and y fed.
+//! assert!(graph.find("init").is_some() && graph.find("train/step").is_some());
+//! # Ok::<(), meshtf::Failure>(())
+//! ```
+//!
+//! Nothing between these lines fails: what cannot be is remembered, with what it was about, and [`Model::finish`] answers the first
+//! of it.
+
+mod attention;
+mod layers;
+mod math;
+mod recurrent;
+
+pub use math::{Operand, Padding};
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::failure::{Failure, Result};
+use crate::graph::{Attrs, Graph, GraphBuilder, Input, Output};
+use crate::tensor::{DType, PartialShape, Shape, Tensor};
+use crate::train::{self, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
+
+/// A graph that is being written. Its clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Model(Rc<RefCell<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    g: GraphBuilder,
+    variables: Vec<Variable>,
+    /// What a training step does beside the optimizer's update: layers that keep averages.
+    updates: Vec<Output>,
+    global_step: Option<Variable>,
+    /// Whether a step trains: fed by those that do.
+    training: Option<Output>,
+    seed: i64,
+    /// The first thing that went wrong. What comes after it is not added.
+    failed: Option<Failure>,
+}
+
+/// A tensor of a model.
+#[derive(Clone, Debug)]
+pub struct Value {
+    model: Model,
+    /// None after a failure.
+    output: Option<Output>,
+}
+
+/// The name of the scalar bool that steps which train feed with true, if a layer asks for it. It is false by default.
+pub const TRAINING: &str = "training";
+
+impl Model {
+    /// A model without nodes.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Goes on with a graph, whose nodes stay as they are.
+    pub fn from_graph(graph: Graph) -> Model {
+        let model = Model::new();
+        model.0.borrow_mut().g = GraphBuilder::from(graph);
+        model
+    }
+
+    /// The seed of first values and of dropout from now on; 0 without this.
+    pub fn seed(&self, seed: i64) {
+        self.0.borrow_mut().seed = seed;
+    }
+
+    /// A tensor that steps feed.
+    pub fn placeholder(&self, name: &str, dtype: DType, shape: impl Into<PartialShape>) -> Value {
+        self.add(|state| state.g.placeholder(name, dtype, shape))
+    }
+
+    /// A constant.
+    pub fn constant(&self, value: impl Into<Tensor>) -> Value {
+        self.add(|state| state.g.constant("Const", value))
+    }
+
+    /// A tensor of the graph by its name.
+    pub fn tensor(&self, name: &str) -> Value {
+        self.add(|state| {
+            state.g.settle()?;
+            Ok(state.g.settled().output(name)?)
+        })
+    }
+
+    /// A new variable of float32 that is trained; its value.
+    pub fn variable(&self, name: &str, shape: impl Into<Shape>, initial: Initializer) -> Value {
+        self.variable_of(&VariableSpec::new(name, shape, initial))
+    }
+
+    /// A new variable; its value. The model's seed is added to its own.
+    pub fn variable_of(&self, spec: &VariableSpec) -> Value {
+        self.add(|state| Ok(state.variable(spec)?.value))
+    }
+
+    /// Adds a node of any op, of which the first output is answered.
+    pub fn op(&self, op: &str, inputs: &[&Value], attrs: Attrs) -> Value {
+        let inputs: Vec<Option<Output>> = inputs.iter().map(|value| value.output).collect();
+        self.add(|state| {
+            let mut node = state.g.op(op);
+            for input in inputs {
+                node = node.input(input.ok_or_else(after)?);
+            }
+            for (name, value) in attrs.0 {
+                node = node.attr(&name, value);
+            }
+            node.build()
+        })
+    }
+
+    /// Requests a device for what `add` adds; see [`GraphBuilder::with_device`].
+    pub fn on<T>(&self, device: &str, add: impl FnOnce() -> T) -> T {
+        let outer = self.0.borrow_mut().g.enter_device(device);
+        match outer {
+            Ok(outer) => {
+                let made = add();
+                self.0.borrow_mut().g.leave_device(outer);
+                made
+            }
+            Err(failure) => {
+                self.fail(failure);
+                add()
+            }
+        }
+    }
+
+    /// Puts `scope/` before the names of what `add` adds; see [`GraphBuilder::with_scope`].
+    pub fn scope<T>(&self, scope: &str, add: impl FnOnce() -> T) -> T {
+        let outer = self.0.borrow_mut().g.enter_scope(scope);
+        let made = add();
+        self.0.borrow_mut().g.leave_scope(outer);
+        made
+    }
+
+    /// Adds what trains the model's trainable variables by the gradients of a loss: the node `train/step`.
+    pub fn minimize(&self, loss: &Value, training: &Training) {
+        let trainable: Vec<Variable> =
+            self.0.borrow().variables.iter().filter(|variable| variable.trainable).cloned().collect();
+        self.minimize_by(loss, &trainable, training);
+    }
+
+    /// As [`minimize`](Model::minimize), for these variables alone. Answers what was added, unless something failed.
+    pub fn minimize_by(&self, loss: &Value, variables: &[Variable], training: &Training) -> Option<Trained> {
+        let output = loss.output;
+        let mut state = self.0.borrow_mut();
+        if state.failed.is_some() {
+            return None;
+        }
+        match state.minimize(output, variables, training) {
+            Ok(trained) => Some(trained),
+            Err(failure) => {
+                state.failed = Some(failure);
+                None
+            }
+        }
+    }
+
+    /// The variables so far.
+    pub fn variables(&self) -> Vec<Variable> {
+        self.0.borrow().variables.clone()
+    }
+
+    /// The number of updates so far, before the step: an int64.
+    pub fn global_step(&self) -> Value {
+        self.add(State::global_step)
+    }
+
+    /// Whether the step trains, a bool: steps that do feed [`TRAINING`] with true.
+    pub fn is_training(&self) -> Value {
+        self.add(State::is_training)
+    }
+
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since the model was begun.
+    pub fn finish(&self) -> Result<Graph> {
+        let State { mut g, variables, failed, .. } = std::mem::take(&mut *self.0.borrow_mut());
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        if !variables.is_empty() {
+            train::add_init(&mut g, "init", &variables)?;
+        }
+        Ok(g.finish()?)
+    }
+
+    /// Adds something, unless something failed before.
+    fn add(&self, add: impl FnOnce(&mut State) -> Result<Output>) -> Value {
+        let mut state = self.0.borrow_mut();
+        let output = match state.failed {
+            Some(_) => None,
+            None => match add(&mut state).and_then(|output| state.g.settle().map(|()| output)) {
+                Ok(output) => Some(output),
+                Err(failure) => {
+                    state.failed = Some(failure);
+                    None
+                }
+            },
+        };
+        drop(state);
+        Value { model: self.clone(), output }
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.0.borrow_mut().failed.get_or_insert(failure);
+    }
+
+    /// A value that cannot be, and why.
+    fn refuse(&self, why: String) -> Value {
+        self.fail(Failure::invalid(why));
+        Value { model: self.clone(), output: None }
+    }
+}
+
+impl State {
+    fn variable(&mut self, spec: &VariableSpec) -> Result<Variable> {
+        let spec = VariableSpec { seed: spec.seed.wrapping_add(self.seed), ..spec.clone() };
+        let variable = train::add_variable(&mut self.g, &spec)?;
+        self.variables.push(variable.clone());
+        Ok(variable)
+    }
+
+    fn global_step(&mut self) -> Result<Output> {
+        if let Some(step) = &self.global_step {
+            return Ok(step.value);
+        }
+        let spec = VariableSpec {
+            dtype: DType::I64,
+            trainable: false,
+            ..VariableSpec::new(GLOBAL_STEP, Shape::scalar(), Initializer::Zeros)
+        };
+        let outer = self.g.enter_root();
+        let step = self.variable(&spec);
+        self.g.leave_scope(outer);
+        let step = step?;
+        self.global_step = Some(step.clone());
+        Ok(step.value)
+    }
+
+    fn is_training(&mut self) -> Result<Output> {
+        if let Some(training) = self.training {
+            return Ok(training);
+        }
+        let outer = self.g.enter_root();
+        let training = self.g.op("PlaceholderWithDefault").name(TRAINING).input(false);
+        let training = training.attr("shape", Shape::scalar()).build();
+        self.g.leave_scope(outer);
+        let training = training?;
+        self.training = Some(training);
+        Ok(training)
+    }
+
+    fn minimize(&mut self, loss: Option<Output>, variables: &[Variable], training: &Training) -> Result<Trained> {
+        let loss = loss.ok_or_else(after)?;
+        let gradients = train::gradients(&mut self.g, &[loss], variables)?;
+        let updates = self.updates.clone();
+        let mut trained = train::apply_with(&mut self.g, variables, &gradients, training, &updates)?;
+        // The step count may have been there before, with what begins it.
+        trained.variables.retain(|variable| self.variables.iter().all(|known| known.name != variable.name));
+        self.variables.extend(trained.variables.clone());
+        Ok(trained)
+    }
+}
+
+impl Value {
+    /// The name by which steps fetch or feed it; empty after a failure.
+    pub fn name(&self) -> String {
+        self.output.map(|output| self.model.0.borrow().g.tensor_name(output)).unwrap_or_default()
+    }
+
+    /// The same value under a name.
+    pub fn named(&self, name: &str) -> Value {
+        let output = self.output;
+        self.model.add(|state| state.g.op("Identity").name(name).input(output.ok_or_else(after)?).build())
+    }
+
+    /// Its dtype; float32 after a failure.
+    pub fn dtype(&self) -> DType {
+        self.output.map_or(DType::F32, |output| self.model.0.borrow().g.settled().output_type(output).dtype)
+    }
+
+    /// What is known of its shape.
+    pub fn shape(&self) -> PartialShape {
+        self.output.map_or(PartialShape::UNKNOWN, |output| self.model.0.borrow().g.settled().shapes().of(output))
+    }
+
+    /// Adds a node that takes this value and others.
+    fn with(&self, op: &str, others: impl IntoIterator<Item = Input>) -> Value {
+        self.with_attrs(op, others, Attrs::default())
+    }
+
+    fn with_attrs(&self, op: &str, others: impl IntoIterator<Item = Input>, attrs: Attrs) -> Value {
+        let output = self.output;
+        self.model.add(|state| {
+            let mut node = state.g.op(op).input(output.ok_or_else(after)?).inputs(others);
+            for (name, value) in attrs.0 {
+                node = node.attr(&name, value);
+            }
+            node.build()
+        })
+    }
+
+    /// This as an input, if there was no failure; then it does not matter.
+    fn input(&self) -> Input {
+        self.output.map_or_else(|| Input::Value(Tensor::scalar(0f32)), Input::Output)
+    }
+
+    fn port(&self, port: u32) -> Value {
+        Value { model: self.model.clone(), output: self.output.map(|output| output.port(port)) }
+    }
+
+    /// Its sizes, of which only the first may be unknown, and at least so many.
+    fn sizes(&self, what: &str, least: usize) -> Option<Vec<Option<usize>>> {
+        self.output?;
+        let shape = self.shape();
+        match &shape.0 {
+            Some(sizes) if sizes.len() >= least && sizes[1..].iter().all(Option::is_some) => Some(sizes.clone()),
+            _ => {
+                let name = self.name();
+                self.model.fail(Failure::invalid(format!(
+                    "{what}: {name} has shape {shape}; expected at least {least} dimensions, of which only the first may \
+                     be unknown"
+                )));
+                None
+            }
+        }
+    }
+}
+
+/// What is not added after a failure: nobody sees it.
+fn after() -> Failure {
+    Failure::invalid("something went wrong before")
+}
+
+#[cfg(test)]
+mod tests;
