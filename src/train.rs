@@ -19,6 +19,8 @@
 mod average;
 mod clip;
 mod dense;
+pub mod file;
+pub mod job;
 mod minimize;
 mod optimizer;
 mod schedule;

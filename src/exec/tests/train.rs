@@ -6,11 +6,13 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Cluster;
+use crate::device::Task;
 use crate::exec::kernel::tests::{list, tensor};
 use crate::failure::Code;
 use crate::graph::gradient::{Gradient, Rows};
 use crate::graph::{Graph, GraphBuilder};
 use crate::tensor::{DType, Data, PartialShape, Shape, Tensor};
+use crate::train::job::Part;
 use crate::train::{
     self, Clip, GLOBAL_STEP, Initializer, Optimizer, Schedule, Trained, Training, Variable, VariableSpec, WarmUp,
 };
@@ -352,4 +354,96 @@ fn what_cannot_be_trained_is_refused() {
     variable(&mut g, "w");
     let taken = train::add_variable(&mut g, &VariableSpec::new("w", [2], Initializer::Ones)).unwrap_err();
     assert!(taken.message.contains("there is a node w already"), "{taken}");
+}
+
+/// One task and three, with two workers: the same batches make the same weights, and each worker gets its part of them.
+#[test]
+fn replicas_train_as_one() {
+    let graph = || {
+        let text = r#"{"version": 1,
+            "variables": {"w": {"shape": [3, 4], "initial": "glorot_uniform"}, "b": {"shape": [4], "initial": 0.5}},
+            "nodes": {
+                "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 3]}},
+                "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 4]}},
+                "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "out": {"op": "AddV2", "inputs": ["xw", "b"]},
+                "square": {"op": "SquaredDifference", "inputs": ["out", "y"]},
+                "loss": {"op": "Mean", "inputs": ["square", [0, 1]]}}}"#;
+        let program = crate::graph::read(text.as_bytes()).unwrap();
+        (Graph::new(program.nodes).unwrap(), program.init)
+    };
+    let part = |name: &str, size: usize| Part { name: name.to_owned(), dtype: DType::F32, example: vec![size] };
+    let numbers = |count: usize, seed: usize| -> Vec<f32> {
+        (0..count).map(|i| ((i * 7919 + seed * 131) % 2003) as f32 / 1001.0 - 1.0).collect()
+    };
+    let (steps, batch) = (6, 8);
+    let (x, y) = (numbers(steps * batch * 3, 1), numbers(steps * batch * 4, 2));
+    let train = |workers: usize, ps: usize| -> (Vec<f64>, Vec<f64>) {
+        let sections = format!(
+            r#"{{"data": {{"feed": {{"x": "x", "y": "y"}}, "batch": {batch}}},
+                "train": {{"loss": "loss", "optimizer": "adam", "rate": 0.05, "clip_norm": 1, "steps": {steps}{}}}}}"#,
+            [("workers", workers), ("ps", ps)]
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(key, count)| format!(r#", "{key}": {count}"#))
+                .collect::<String>()
+        );
+        let (graph, init) = graph();
+        let sections = train::file::read(&sections).unwrap();
+        let job = train::job::job(graph, &sections, &[part("x", 3), part("y", 4)], steps).unwrap();
+        let tasks = (0..workers).map(|i| ("worker", i)).chain((0..ps).map(|i| ("ps", i)));
+        let mut tasks: Vec<Task> = tasks.map(|(job, i)| Task::new(job, i as u32)).collect();
+        if tasks.is_empty() {
+            tasks.push(Task::new("local", 0));
+        }
+        let mut cluster = Cluster::of(&tasks);
+        for node in init.iter().chain([&job.init]) {
+            run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
+        }
+        let rows = batch / job.queues.len();
+        for (i, queue) in job.queues.iter().enumerate() {
+            let own = |all: &[f32], width: usize| {
+                let of_step = |step: usize| &all[(step * batch + i * rows) * width..][..rows * width];
+                Tensor::from_vec([steps, rows, width], (0..steps).flat_map(of_step).copied().collect::<Vec<_>>())
+            };
+            let feeds = [(queue.feeds[0].as_str(), own(&x, 3)), (queue.feeds[1].as_str(), own(&y, 4))];
+            run(&mut cluster, &job.graph, &feeds, &[&format!("^{}", queue.enqueue)]);
+        }
+        let step = format!("^{}", job.step);
+        let losses =
+            (0..steps).map(|_| floats(&run(&mut cluster, &job.graph, &[], &[&job.loss, &step])[0])[0]).collect();
+        let weights = run(&mut cluster, &job.graph, &[], &["w", "b"]);
+        (losses, [floats(&weights[0]), floats(&weights[1])].concat())
+    };
+    let (losses, weights) = train(0, 0);
+    assert!(losses.windows(2).any(|pair| pair[1] < pair[0]), "{losses:?}");
+    for (workers, ps) in [(1, 1), (2, 1), (4, 2), (2, 0)] {
+        let (of_losses, of_weights) = train(workers, ps);
+        assert_near(&of_losses, &losses, 1e-5, &format!("losses of {workers} workers and {ps} ps"));
+        assert_near(&of_weights, &weights, 1e-5, &format!("weights of {workers} workers and {ps} ps"));
+    }
+}
+
+/// A loss that is no number fails the step before anything is changed.
+#[test]
+fn a_loss_that_is_no_number_changes_nothing() {
+    let text = r#"{"version": 1, "variables": {"w": {"shape": [], "initial": 2.0}},
+        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null]}},
+                  "y": {"op": "Mul", "inputs": ["x", "w"]}, "loss": {"op": "Sum", "inputs": ["y", 0]}}}"#;
+    let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 1}, "train": {"loss": "loss", "optimizer": "sgd", "rate": 1, "steps": 2}}"#;
+    let program = crate::graph::read(text.as_bytes()).unwrap();
+    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] };
+    let sections = train::file::read(sections).unwrap();
+    let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
+    let mut cluster = Cluster::new(1);
+    run(&mut cluster, &job.graph, &[], &["^w/assign"]);
+    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
+    let queue = &job.queues[0];
+    let batches = Tensor::from_vec([2, 1], vec![0.5f32, f32::NAN]);
+    run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
+    let step = format!("^{}", job.step);
+    run(&mut cluster, &job.graph, &[], &[&step]);
+    let failure = cluster.run(&job.graph, &[], &[&step]).unwrap_err();
+    assert_eq!(failure.node.as_deref(), Some(train::job::CHECK), "{failure}");
+    let after = run(&mut cluster, &job.graph, &[], &["w", GLOBAL_STEP]);
+    assert_eq!((floats(&after[0])[0], after[1].item::<i64>().unwrap()), (1.5, 1));
 }

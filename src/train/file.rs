@@ -1,0 +1,351 @@
+//! What a graph.json says of training: its sections `data`, `train` and `evaluate`. `docs/graph.md` is their specification.
+
+use super::clip::Clip;
+use super::minimize::Training;
+use super::optimizer::Optimizer;
+use super::schedule::{Schedule, WarmUp};
+use crate::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
+use crate::nearest::nearest;
+
+/// How a model is trained, and with what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sections {
+    /// The examples, and how they are cut into batches.
+    pub data: DataSection,
+    /// What is minimized, and how.
+    pub train: TrainSection,
+    /// What is looked at on the examples that are held out.
+    pub evaluate: Option<EvaluateSection>,
+}
+
+/// The section `data`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DataSection {
+    /// What each placeholder is fed with.
+    pub feed: Vec<(String, Source)>,
+    /// How many examples a step takes, on all workers together.
+    pub batch: usize,
+    /// The seed of the order of each epoch; without it, examples are taken as they are in the files.
+    pub shuffle: Option<u64>,
+    /// The share of the examples that is held out.
+    pub hold_out: f64,
+}
+
+/// Where the values of one placeholder come from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Source {
+    /// The file, by its path from the folder of the graph's file.
+    pub file: String,
+    /// The columns of a .csv file.
+    pub columns: Vec<String>,
+    /// The columns that are not taken, where all others are.
+    pub except: Vec<String>,
+    /// What numbers are multiplied with.
+    pub scale: Option<f64>,
+}
+
+/// The section `train`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainSection {
+    /// The tensor that is minimized.
+    pub loss: String,
+    /// How.
+    pub training: Training,
+    /// The variables that are trained; empty: all that are trainable.
+    pub variables: Vec<String>,
+    /// How many steps; else `epochs`.
+    pub steps: Option<u64>,
+    /// How often all examples are gone through; else `steps`.
+    pub epochs: Option<u64>,
+    /// Tensors that are printed beside the loss.
+    pub metrics: Vec<String>,
+    /// On how many tasks of job `worker` the model is, each with its part of a batch; 0: it is where its devices say.
+    pub workers: usize,
+    /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
+    pub ps: usize,
+}
+
+/// The section `evaluate`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EvaluateSection {
+    /// After how many steps each time.
+    pub every: u64,
+    /// The tensors whose means are printed beside the loss's.
+    pub metrics: Vec<String>,
+}
+
+type Read<T> = Result<T, Fault>;
+
+/// Reads the sections of a graph.json, or of a file that has them alone.
+///
+/// # Errors
+/// What is wrong, and where: `$.train.rate (line 3, column 5): …`.
+pub fn read(text: &str) -> Result<Sections, String> {
+    let sections = parse(text).and_then(|value| sections(&value));
+    sections.map_err(|fault| {
+        let (line, column) = position(text, fault.at);
+        let path = fault.path.as_deref().unwrap_or("$");
+        format!("{path} (line {line}, column {column}): {}", fault.why)
+    })
+}
+
+fn sections(value: &Value) -> Read<Sections> {
+    let root = Path::Root;
+    value.object(root, "a file of a graph is an object")?;
+    let missing = |key: &str| Fault::content(value, root, format!("\"{key}\" is missing, which says how to train"));
+    let data = data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
+    let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;
+    let evaluate = value.get("evaluate").map(|value| evaluate(value, root.key("evaluate"))).transpose()?;
+    Ok(Sections { data, train, evaluate })
+}
+
+fn data(value: &Value, path: Path) -> Read<DataSection> {
+    let mut section = DataSection::default();
+    for Member { key, at, value } in value.object(path, "data is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "feed" => {
+                for member in value.object(path, "feed is an object of files by the names of placeholders")? {
+                    section.feed.push((member.key.to_string(), source(&member.value, path.key(&member.key))?));
+                }
+            }
+            "batch" => section.batch = count(value, path)? as usize,
+            "shuffle" => section.shuffle = Some(whole(value, path)?),
+            "hold_out" => section.hold_out = share(value, path)?,
+            _ => return Err(unknown(key, *at, path, &["feed", "batch", "shuffle", "hold_out"])),
+        }
+    }
+    if section.feed.is_empty() {
+        return Err(Fault::content(value, path, "\"feed\" is missing: the file of each placeholder"));
+    }
+    if section.batch == 0 {
+        return Err(Fault::content(value, path, "\"batch\" is missing: how many examples a step takes"));
+    }
+    Ok(section)
+}
+
+fn source(value: &Value, path: Path) -> Read<Source> {
+    if let Kind::String(file) = &value.kind {
+        return Ok(Source { file: file.to_string(), ..Source::default() });
+    }
+    let mut source = Source::default();
+    for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
+        let path = path.key(key);
+        match &**key {
+            "file" => value.text(path)?.clone_into(&mut source.file),
+            "columns" => source.columns = names(value, path)?,
+            "except" => source.except = names(value, path)?,
+            "scale" => source.scale = Some(number(value, path)?),
+            _ => return Err(unknown(key, *at, path, &["file", "columns", "except", "scale"])),
+        }
+    }
+    if source.file.is_empty() {
+        return Err(Fault::content(value, path, "\"file\" is missing"));
+    }
+    if !source.columns.is_empty() && !source.except.is_empty() {
+        return Err(Fault::content(
+            value,
+            path,
+            "\"columns\" says which are taken, or \"except\" which are not; not both",
+        ));
+    }
+    Ok(source)
+}
+
+fn train(value: &Value, path: Path) -> Read<TrainSection> {
+    let (mut optimizer, mut rate, mut warm_up, mut loss) = (None, None, None, None);
+    let mut section = TrainSection {
+        loss: String::new(),
+        training: Training::new(Optimizer::Sgd, 0.0),
+        variables: Vec::new(),
+        steps: None,
+        epochs: None,
+        metrics: Vec::new(),
+        workers: 0,
+        ps: 0,
+    };
+    for Member { key, at, value } in value.object(path, "train is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "loss" => loss = Some(value.text(path)?.to_owned()),
+            "optimizer" => optimizer = Some(self::optimizer(value, path)?),
+            "rate" => rate = Some(schedule(value, path)?),
+            "warm_up" => warm_up = Some(count(value, path)?),
+            "clip_value" => section.training.clip = Some(Clip::Value(number(value, path)?)),
+            "clip_norm" => section.training.clip = Some(Clip::GlobalNorm(number(value, path)?)),
+            "weight_decay" => section.training.weight_decay = number(value, path)?,
+            "average" => section.training.average = Some(share(value, path)?),
+            "variables" => section.variables = names(value, path)?,
+            "metrics" => section.metrics = names(value, path)?,
+            "steps" => section.steps = Some(count(value, path)?),
+            "epochs" => section.epochs = Some(count(value, path)?),
+            "workers" => section.workers = count(value, path)?.min(4096) as usize,
+            "ps" => section.ps = count(value, path)?.min(4096) as usize,
+            _ => return Err(unknown(key, *at, path, KEYS)),
+        }
+    }
+    let missing = |what: &str| Fault::content(value, path, what.to_owned());
+    section.loss = loss.ok_or_else(|| missing("\"loss\" is missing: the tensor to minimize"))?;
+    let rate = rate.ok_or_else(|| missing("\"rate\" is missing: the learning rate"))?;
+    section.training.rate = match warm_up {
+        None => rate,
+        Some(steps) => Schedule::WarmUp(WarmUp { steps, then: Box::new(rate) }),
+    };
+    section.training.optimizer = optimizer.ok_or_else(|| missing("\"optimizer\" is missing"))?;
+    if section.steps.is_some() == section.epochs.is_some() {
+        return Err(missing("how long is said by \"steps\" or by \"epochs\""));
+    }
+    Ok(section)
+}
+
+const KEYS: &[&str] = &[
+    "loss",
+    "optimizer",
+    "rate",
+    "warm_up",
+    "clip_value",
+    "clip_norm",
+    "weight_decay",
+    "average",
+    "variables",
+    "metrics",
+    "steps",
+    "epochs",
+    "workers",
+    "ps",
+];
+
+fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
+    let mut section = EvaluateSection::default();
+    for Member { key, at, value } in value.object(path, "evaluate is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "every" => section.every = count(value, path)?,
+            "metrics" => section.metrics = names(value, path)?,
+            _ => return Err(unknown(key, *at, path, &["every", "metrics"])),
+        }
+    }
+    if section.every == 0 {
+        return Err(Fault::content(value, path, "\"every\" is missing: after how many steps"));
+    }
+    Ok(section)
+}
+
+fn optimizer(value: &Value, path: Path) -> Read<Optimizer> {
+    let name = match &value.kind {
+        Kind::Object(_) => value.get("name").ok_or_else(|| Fault::content(value, path, "\"name\" is missing"))?,
+        _ => value,
+    };
+    let text = name.text(path)?;
+    let mut optimizer = Optimizer::of_name(text).ok_or_else(|| {
+        let near = nearest(text, Optimizer::NAMES.iter().copied());
+        let hint = near.first().map_or_else(
+            || format!("there are {}", Optimizer::NAMES.join(", ")),
+            |near| format!("did you mean {near}?"),
+        );
+        Fault::content(name, path, format!("no optimizer is named {text:?}; {hint}"))
+    })?;
+    if let Kind::Object(members) = &value.kind {
+        for member in members.iter().filter(|member| member.key != "name") {
+            let path = path.key(&member.key);
+            let number = match member.value.kind {
+                Kind::Bool(truth) => f64::from(truth),
+                _ => number(&member.value, path)?,
+            };
+            let set = optimizer.set(&member.key, number);
+            set.map_err(|failure| Fault::of_content(member.at, path, failure.message))?;
+        }
+    }
+    Ok(optimizer)
+}
+
+fn schedule(value: &Value, path: Path) -> Read<Schedule> {
+    let Kind::Object(members) = &value.kind else { return number(value, path).map(Schedule::Constant) };
+    let [Member { key, at, value }] = &members[..] else {
+        return Err(Fault::content(
+            value,
+            path,
+            "a rate is a number, or an object with one key: steps, exponential or cosine",
+        ));
+    };
+    let path = path.key(key);
+    let known: &[&str] = match &**key {
+        "steps" => &["after", "rates"],
+        "exponential" => &["rate", "factor", "every", "staircase"],
+        "cosine" => &["rate", "steps", "last"],
+        _ => return Err(unknown(key, *at, path, &["steps", "exponential", "cosine"])),
+    };
+    for member in value.object(path, "this is an object")? {
+        if !known.contains(&&*member.key) {
+            return Err(unknown(&member.key, member.at, path.key(&member.key), known));
+        }
+    }
+    let part = |name: &str| value.get(name).ok_or_else(|| Fault::content(value, path, format!("{name:?} is missing")));
+    Ok(match &**key {
+        "steps" => Schedule::Steps {
+            after: list(part("after")?, path.key("after"), whole)?,
+            rates: list(part("rates")?, path.key("rates"), number)?,
+        },
+        "exponential" => Schedule::Exponential {
+            rate: number(part("rate")?, path.key("rate"))?,
+            factor: number(part("factor")?, path.key("factor"))?,
+            every: count(part("every")?, path.key("every"))?,
+            staircase: matches!(value.get("staircase").map(|value| &value.kind), Some(Kind::Bool(true))),
+        },
+        _ => Schedule::Cosine {
+            rate: number(part("rate")?, path.key("rate"))?,
+            steps: count(part("steps")?, path.key("steps"))?,
+            last: value.get("last").map_or(Ok(0.0), |value| number(value, path.key("last")))?,
+        },
+    })
+}
+
+fn list<T>(value: &Value, path: Path, read: impl Fn(&Value, Path) -> Read<T>) -> Read<Vec<T>> {
+    let items = value.list(path, "this is a list")?;
+    items.iter().enumerate().map(|(i, item)| read(item, path.index(i))).collect()
+}
+
+fn names(value: &Value, path: Path) -> Read<Vec<String>> {
+    list(value, path, |item, path| item.text(path).map(str::to_owned))
+}
+
+fn number(value: &Value, path: Path) -> Read<f64> {
+    let number = if let Kind::Number(number) = value.kind { number.parse::<f64>().ok() } else { None };
+    number.ok_or_else(|| Fault::content(value, path, format!("expected a number, found {}", value.describe())))
+}
+
+fn share(value: &Value, path: Path) -> Read<f64> {
+    let share = number(value, path)?;
+    match (0.0..1.0).contains(&share) {
+        true => Ok(share),
+        false => Err(Fault::content(value, path, format!("{share} is no share; expected a number from 0 to below 1"))),
+    }
+}
+
+fn whole(value: &Value, path: Path) -> Read<u64> {
+    let number = match value.kind {
+        Kind::Number(number) if is_whole(number) => number.parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| Fault::content(value, path, "expected a whole number from 0"))
+}
+
+fn count(value: &Value, path: Path) -> Read<u64> {
+    match whole(value, path)? {
+        0 => Err(Fault::content(value, path, "expected a whole number from 1")),
+        // A count of steps is an int64 in the graph.
+        count => Ok(count.min(i64::MAX as u64)),
+    }
+}
+
+fn unknown(key: &str, at: usize, path: Path, known: &[&str]) -> Fault {
+    let near = nearest(key, known.iter().copied());
+    let hint = match near.first() {
+        Some(name) => format!("did you mean {name:?}?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    Fault::of_content(at, path, format!("no key {key:?} is known here; {hint}"))
+}
+
+#[cfg(test)]
+mod tests;

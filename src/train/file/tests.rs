@@ -1,0 +1,76 @@
+//! Sections that are right, with what they say; and wrong, with where and why.
+
+use super::*;
+
+#[test]
+fn what_is_said_is_read() {
+    let text = r#"{
+        "data": {"feed": {"x": {"file": "a.csv", "except": ["label"], "scale": 0.5}, "y": "y.npy"},
+                 "batch": 32, "shuffle": 7, "hold_out": 0.25},
+        "train": {"loss": "loss", "optimizer": {"name": "rmsprop", "momentum": 0.5, "centered": true},
+                  "rate": {"cosine": {"rate": 0.1, "steps": 100}}, "warm_up": 10, "clip_norm": 2, "weight_decay": 0.01,
+                  "average": 0.99, "epochs": 3, "metrics": ["accuracy"], "workers": 2, "ps": 1, "variables": ["w"]},
+        "evaluate": {"every": 50, "metrics": ["accuracy"]}}"#;
+    let Sections { data, train, evaluate } = read(text).unwrap();
+    let except = vec!["label".to_owned()];
+    let x = Source { file: "a.csv".to_owned(), except, scale: Some(0.5), ..Source::default() };
+    let y = Source { file: "y.npy".to_owned(), ..Source::default() };
+    assert_eq!(data.feed, [("x".to_owned(), x), ("y".to_owned(), y)]);
+    assert_eq!((data.batch, data.shuffle, data.hold_out), (32, Some(7), 0.25));
+    let mut optimizer = Optimizer::of_name("rmsprop").unwrap();
+    optimizer.set("momentum", 0.5).and(Ok(())).unwrap();
+    optimizer.set("centered", 1.0).unwrap();
+    let cosine = Schedule::Cosine { rate: 0.1, steps: 100, last: 0.0 };
+    let wanted = Training {
+        clip: Some(Clip::GlobalNorm(2.0)),
+        weight_decay: 0.01,
+        average: Some(0.99),
+        ..Training::new(optimizer, Schedule::WarmUp(WarmUp { steps: 10, then: Box::new(cosine) }))
+    };
+    assert_eq!(train.training, wanted);
+    assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
+    assert_eq!(evaluate.unwrap(), EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()] });
+}
+
+#[test]
+fn every_fault_says_where_and_what_would_be_right() {
+    let data = r#""data": {"feed": {"x": "x.npy"}, "batch": 2}"#;
+    let good = r#""train": {"loss": "l", "optimizer": "sgd", "rate": 0.1, "steps": 5}"#;
+    read(&format!("{{{data}, {good}}}")).unwrap();
+    let check = |text: String, path: &str, part: &str| {
+        let why = read(&text).expect_err(&text);
+        assert!(why.starts_with(&format!("{path} (line 1, column ")) && why.contains(part), "{text}: {why}");
+    };
+    check(format!("{{{data}}}"), "$", "\"train\" is missing");
+    for (section, path, part) in [
+        (r#"{"batch": 2}"#, "$.data", "\"feed\" is missing"),
+        (r#"{"feed": {"x": "x.npy"}}"#, "$.data", "\"batch\" is missing"),
+        (r#"{"feed": {"x": 1}, "batch": 2}"#, "$.data.feed.x", "a file's name, or an object"),
+        (r#"{"feed": {"x": {}}, "batch": 2}"#, "$.data.feed.x", "\"file\" is missing"),
+        (
+            r#"{"feed": {"x": {"file": "f", "colums": []}}, "batch": 2}"#,
+            "$.data.feed.x.colums",
+            "did you mean \"columns\"?",
+        ),
+        (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
+        (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "1 is no share"),
+    ] {
+        check(format!("{{\"data\": {section}, {good}}}"), path, part);
+    }
+    for (section, path, part) in [
+        (r#"{"optimizer": "sgd", "rate": 1, "steps": 5}"#, "$.train", "\"loss\" is missing"),
+        (r#"{"loss": "l", "rate": 1, "steps": 5}"#, "$.train", "\"optimizer\" is missing"),
+        (r#"{"loss": "l", "optimizer": "sgd", "steps": 5}"#, "$.train", "\"rate\" is missing"),
+        (r#"{"loss": "l", "optimizer": "sgd", "rate": 1}"#, "$.train", "\"steps\" or by \"epochs\""),
+        (r#"{"optimizer": "adaam"}"#, "$.train.optimizer", "did you mean adam"),
+        (r#"{"optimizer": {"name": "adam", "beta3": 1}}"#, "$.train.optimizer.beta3", "it has beta1, beta2, epsilon"),
+        (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
+        (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
+        (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
+        (r#"{"lossy": "l"}"#, "$.train.lossy", "did you mean \"loss\"?"),
+        (r#"{"steps": 1.5}"#, "$.train.steps", "whole number"),
+    ] {
+        check(format!("{{{data}, \"train\": {section}}}"), path, part);
+    }
+    check(format!("{{{data}, {good}, \"evaluate\": {{}}}}"), "$.evaluate", "\"every\" is missing");
+}
