@@ -32,6 +32,7 @@ mod status;
 mod submit;
 mod table;
 mod ticket;
+mod train;
 mod variable;
 mod verify;
 
@@ -54,6 +55,7 @@ Examples:
   meshtf plan graph.json         show placement and transfers without running
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add the gradients that training needs
+  meshtf train digits.json       train a graph with data from files
   meshtf ps                      list the tasks that are up
   meshtf status                  show how they fare
   meshtf ticket                  then, on another machine: meshtf join TICKET
@@ -67,7 +69,8 @@ Exit codes:
   4  the mesh: no node up, a task down or lost, a full node, a rejected key,
      a name already taken
   5  timed out
-  130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps
+  130, 143  submit received SIGINT (Ctrl-C) or SIGTERM and cancelled its steps,
+     or train and ended after a whole one
 
 Environment:
   MESHTF_HOME    folder with the mesh key and this machine's node registry
@@ -110,6 +113,8 @@ enum Command {
     Plan(plan::Args),
     /// Add the gradients of some tensors of a graph by others to it
     Differentiate(differentiate::Args),
+    /// Train a graph with data from files
+    Train(train::Args),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
     /// Join a mesh with a ticket from one of its machines
@@ -162,6 +167,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Differentiate(args) => differentiate::differentiate(args),
+        Command::Train(args) => in_runtime(train::train(args)),
         Command::Ticket(args) => in_runtime(ticket::ticket(args)),
         Command::Join(args) => in_runtime(join::join(args)),
         Command::Verify(args) => in_runtime(verify::verify(args)),

@@ -167,6 +167,8 @@ pub const RULES: &[Rule] = &[
             "plan",
             "device",
             "graph",
+            "data",
+            "train",
             "tensor",
             "memory",
             "failure",

@@ -1,0 +1,443 @@
+//! `meshtf train`: trains a graph with data from files.
+
+mod checkpoint;
+mod progress;
+mod source;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use self::checkpoint::Folder;
+use self::progress::Progress;
+use super::inputs::read_graph;
+use super::memory::MemoryArgs;
+use super::reach::{Deadline, MeshArgs, Reached};
+use super::signals::interrupted;
+use super::{Exit, Outcome, Trouble};
+use crate::data::{Examples, Order};
+use crate::device::Task;
+use crate::exec::BackendChoice;
+use crate::failure::{Failure, Stage};
+use crate::protocol::SessionOptions;
+use crate::tensor::Tensor;
+use crate::train::file::{self, Sections};
+use crate::train::job::{CHECK, Job, job};
+use crate::{Session, Steps};
+
+/// Bytes of batches that are sent to the workers at a time, unless one is larger.
+const BLOCK_BYTES: usize = 4 << 20;
+/// Most batches that are sent at a time. Twice as many wait in a queue.
+const MAX_BLOCK: usize = 64;
+/// How long steps run before it is looked whether somebody wants them to end.
+const SEGMENT: Duration = Duration::from_millis(500);
+/// Bytes of variables that are fetched or set in one step, unless one is larger.
+const STATE_BYTES: usize = 256 << 20;
+/// Examples that are evaluated at a time.
+const EVALUATED: usize = 1024;
+
+/// Train a graph with data from files
+///
+/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are held out; docs/graph.md specifies
+/// them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training begins
+/// anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf train digits.json --local
+  meshtf train digits.json --checkpoint run1 --every 500
+  meshtf train digits.json --checkpoint run1 --resume
+  meshtf train model.pb --with train.json")]
+pub struct Args {
+    /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
+    graph: PathBuf,
+    /// File with the sections \"data\", \"train\" and \"evaluate\" [default: the graph's]
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
+    /// Save the state of the training in this folder, at the end and when it is interrupted, too
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// Save it after every N steps
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    every: Option<u64>,
+    /// Keep the last N saved states
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+    /// Go on from the last saved state in --checkpoint
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
+    /// Train for this many steps in all, whatever the file says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Print the loss after every N steps [default: a twentieth of all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    report: Option<u64>,
+    /// Print an object of JSON a line
+    #[arg(long)]
+    json: bool,
+    /// Train in this process, without a network
+    #[arg(long)]
+    local: bool,
+    /// With --local: compute backend; auto picks the best one available
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    /// Task whose node is the master [default: the first by name]
+    #[arg(long, value_name = "TASK")]
+    target: Option<Task>,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+pub(super) async fn train(args: Args) -> Outcome {
+    args.memory.apply();
+    let (trainer, tasks) = Trainer::prepare(&args)?;
+    let reached = match args.local {
+        true => Reached::local(tasks, args.target.as_ref(), args.backend, None)?,
+        false => args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None)).await?,
+    };
+    let outcome = async {
+        let session = reached.session(trainer.job.graph.clone(), SessionOptions::default()).await?;
+        let outcome = trainer.run(&session).await;
+        // A failed session is closed nevertheless; its loss has been reported.
+        let _ = session.close().await;
+        outcome
+    };
+    let outcome = outcome.await;
+    reached.close().await;
+    outcome
+}
+
+/// A training that is ready to run.
+struct Trainer {
+    job: Job,
+    /// The nodes of the file that give its variables their first values.
+    init: Vec<String>,
+    sections: Sections,
+    examples: Examples,
+    held_out: Option<Examples>,
+    order: Order,
+    /// Batches that are sent at a time.
+    block: usize,
+    steps: u64,
+    report: u64,
+    every: Option<u64>,
+    folder: Option<Folder>,
+    resume: bool,
+    json: bool,
+}
+
+/// How the steps ended.
+enum Ended {
+    Done,
+    Interrupted(Trouble, u64),
+}
+
+impl Trainer {
+    /// Reads everything, and puts the graph together: what is wrong is said before anything runs.
+    fn prepare(args: &Args) -> Result<(Trainer, Vec<Task>), Trouble> {
+        let from = args.with.as_ref().unwrap_or(&args.graph);
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
+        let (program, graph) = read_graph(&args.graph)?;
+        let text = std::fs::read(from).map_err(|error| at(&error))?;
+        let text = String::from_utf8(text).map_err(|_| at(&"it says nothing of training; use --with FILE"))?;
+        let sections = file::read(&text).map_err(|why| at(&why))?;
+        let folder = from.parent().unwrap_or_else(|| std::path::Path::new(""));
+        let (examples, parts) = source::load(&sections.data, &graph, folder)?;
+        let (examples, held_out) = match (&sections.evaluate, sections.data.hold_out) {
+            (Some(_), 0.0) => {
+                return Err(at(&"$.evaluate needs examples that are held out: say which share with data.hold_out"));
+            }
+            (_, 0.0) => (examples, None),
+            (_, share) => {
+                let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
+                (kept, Some(held).filter(|held| !held.is_empty()))
+            }
+        };
+        let order = Order::new(examples.len(), sections.data.batch, sections.data.shuffle);
+        let order = order.map_err(|failure| at(&format!("$.data: {}", failure.message)))?;
+        let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
+        let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
+        let example: usize = examples.parts().iter().map(|(_, tensor)| tensor.byte_len() / examples.len().max(1)).sum();
+        let block = (BLOCK_BYTES / (example * sections.data.batch).max(1)).clamp(1, MAX_BLOCK);
+        let job = job(graph, &sections, &parts, 2 * block).map_err(|failure| at(&failure.message))?;
+        let tasks = job.graph.tasks();
+        let folder = args.checkpoint.as_ref();
+        let folder = folder.map(|path| Folder::new(path, args.keep as usize, &sections, examples.len())).transpose()?;
+        let report = args.report.unwrap_or((steps / 20).max(1));
+        let trainer = Trainer {
+            job,
+            init: program.init,
+            sections,
+            examples,
+            held_out,
+            order,
+            block,
+            steps,
+            report,
+            every: args.every,
+            folder,
+            resume: args.resume,
+            json: args.json,
+        };
+        Ok((trainer, tasks))
+    }
+
+    async fn run(&self, session: &Session) -> Outcome {
+        self.drain(session).await?;
+        let start = self.begin(session).await?;
+        let mut progress = Progress::new(self.steps, start, self.order.steps_per_epoch(), self.names(), self.json);
+        if start >= self.steps {
+            eprintln!("{start} steps are done already, of {}", self.steps);
+            return Ok(Exit::Ok);
+        }
+        let feeding = self.feed(session, start);
+        let stepping = self.step(session, start, &mut progress);
+        tokio::pin!(feeding, stepping);
+        let mut is_fed = false;
+        let ended = loop {
+            tokio::select! {
+                fed = &mut feeding, if !is_fed => {
+                    fed?;
+                    is_fed = true;
+                }
+                ended = &mut stepping => break ended?,
+            }
+        };
+        match ended {
+            Ended::Done => Ok(Exit::Ok),
+            Ended::Interrupted(trouble, step) => {
+                let how = match &self.folder {
+                    Some(_) => "it goes on with --resume".to_owned(),
+                    None => {
+                        "what it learned is in the variables only: nothing was saved, without --checkpoint".to_owned()
+                    }
+                };
+                Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", self.steps)))
+            }
+        }
+    }
+
+    /// What is printed: the loss and the metrics.
+    fn names(&self) -> Vec<String> {
+        std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
+    }
+
+    /// Drops the batches that a training left behind which was killed.
+    async fn drain(&self, session: &Session) -> Result<(), Trouble> {
+        for queue in &self.job.queues {
+            if session.run(&[], &[&queue.size], &[]).await?[0].to_i64()? > 0 {
+                session.run(&[], &[], &[&queue.drain]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all variables their values; answers how many steps they have behind them.
+    async fn begin(&self, session: &Session) -> Result<u64, Trouble> {
+        if self.resume {
+            let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
+            let Some(saved) = saved else {
+                return Err(Trouble::input("--resume: there is no saved state in the folder of --checkpoint yet"));
+            };
+            let values = saved.values(&self.job.variables)?;
+            for group in self.groups() {
+                let feeds: Vec<(&str, Tensor)> =
+                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
+                let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
+                session.run(&feeds, &[], &targets).await?;
+            }
+            eprintln!("goes on after step {} from {}", saved.step, saved.file.display());
+            return Ok(saved.step);
+        }
+        let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
+        if !init.is_empty() {
+            session.run(&[], &[], &init).await?;
+        }
+        session.run(&[], &[], &[&self.job.init]).await?;
+        Ok(0)
+    }
+
+    /// The variables in groups that fit a message.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for (i, variable) in self.job.variables.iter().enumerate() {
+            let own = variable.shape.elements().unwrap_or(0).saturating_mul(variable.dtype.size().unwrap_or(1));
+            if bytes > 0 && bytes + own > STATE_BYTES {
+                groups.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += own;
+            groups.last_mut().expect("there is one").push(i);
+        }
+        groups.retain(|group| !group.is_empty());
+        groups
+    }
+
+    /// Sends the batches of all steps ahead, as far as the workers have room.
+    async fn feed(&self, session: &Session, start: u64) -> Result<(), Trouble> {
+        let mut order = self.order.clone();
+        let replicas = self.job.queues.len();
+        let rows = self.sections.data.batch / replicas;
+        let targets: Vec<&str> = self.job.queues.iter().map(|queue| queue.enqueue.as_str()).collect();
+        let mut step = start;
+        while step < self.steps {
+            let count = (self.steps - step).min(self.block as u64);
+            let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
+            let mut feeds = Vec::with_capacity(replicas * self.examples.parts().len());
+            for (i, queue) in self.job.queues.iter().enumerate() {
+                let own: Vec<usize> =
+                    batches.iter().flat_map(|batch| &batch[i * rows..(i + 1) * rows]).copied().collect();
+                let tensors = self.examples.take(&own, &[count as usize, rows])?;
+                feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
+            }
+            session.run(&feeds, &[], &targets).await?;
+            step += count;
+        }
+        Ok(())
+    }
+
+    /// Runs the steps, and between them what is due.
+    async fn step(&self, session: &Session, start: u64, progress: &mut Progress) -> Result<Ended, Trouble> {
+        let interrupt = interrupted();
+        tokio::pin!(interrupt);
+        let (mut step, mut pace) = (start, 1);
+        loop {
+            let count = self.next_stop(step, pace) - step;
+            let began = Instant::now();
+            let mut stop = None;
+            {
+                let segment = self.segment(session, step, count, progress);
+                tokio::pin!(segment);
+                loop {
+                    tokio::select! {
+                        ran = &mut segment => break ran?,
+                        trouble = &mut interrupt => {
+                            // The steps that were begun are done first, so that what is saved is whole. A second signal does
+                            // not wait.
+                            if stop.is_some() {
+                                return Err(trouble);
+                            }
+                            stop = Some(trouble);
+                            interrupt.set(interrupted());
+                        }
+                    }
+                }
+            }
+            step += count;
+            let took = began.elapsed().as_secs_f64().max(1e-6);
+            pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
+            let is_over = step >= self.steps || stop.is_some();
+            if is_over || self.every.is_some_and(|every| step % every == 0) {
+                self.save(session, step).await?;
+            }
+            if let Some(evaluate) =
+                self.sections.evaluate.as_ref().filter(|one| step % one.every == 0 || step >= self.steps)
+            {
+                let means = self.evaluate(session).await?;
+                let names = std::iter::once("loss").chain(evaluate.metrics.iter().map(String::as_str));
+                progress.evaluated(step, &names.zip(means).collect::<Vec<_>>())?;
+            }
+            match stop {
+                Some(trouble) => return Ok(Ended::Interrupted(trouble, step)),
+                None if is_over => return Ok(Ended::Done),
+                None => {}
+            }
+        }
+    }
+
+    /// The step up to which is run without coming back: what is due, or a while on. Reports are whole steps apart.
+    fn next_stop(&self, step: u64, pace: u64) -> u64 {
+        let after = |every: u64| (step / every + 1).saturating_mul(every);
+        let due = [self.every, self.sections.evaluate.as_ref().map(|one| one.every)];
+        let due = due.into_iter().flatten().map(after).fold(self.steps, u64::min);
+        let soon = match step % self.report {
+            0 if pace >= self.report => step + pace / self.report * self.report,
+            0 => step + pace,
+            _ => (step + pace).min(after(self.report)),
+        };
+        soon.min(due)
+    }
+
+    /// Runs steps and prints the loss where it is due.
+    async fn segment(&self, session: &Session, step: u64, count: u64, progress: &mut Progress) -> Result<(), Trouble> {
+        let fetches: Vec<&str> = std::iter::once(&self.job.loss).chain(&self.job.metrics).map(String::as_str).collect();
+        let training = self.job.training.as_deref().map(|name| (name, Tensor::scalar(true)));
+        let feeds: Vec<(&str, Tensor)> = training.into_iter().collect();
+        let every = if step % self.report == 0 && count > self.report { self.report } else { 0 };
+        let mut trouble = None;
+        let on_fetch = |at: u64, values: Vec<Tensor>| {
+            if trouble.is_none() {
+                trouble = progress.report(step + at, &values).err();
+            }
+        };
+        let ran = session.run_steps(&feeds, &fetches, &[&self.job.step], Steps { count, every }, on_fetch).await;
+        let ran = ran.map_err(|failure| self.explained(failure, step))?;
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
+        let last = step + count;
+        if last % self.report == 0 || last >= self.steps {
+            progress.report(last, &ran.fetches)?;
+        }
+        Ok(())
+    }
+
+    /// What a failed step means to whoever trains.
+    fn explained(&self, failure: Failure, before: u64) -> Trouble {
+        let Stage::InStep(step) = failure.stage else { return failure.into() };
+        if failure.node.as_deref() != Some(CHECK) {
+            return failure.into();
+        }
+        let saved = match &self.folder {
+            Some(_) => "; the last saved state is from before that",
+            None => "",
+        };
+        Trouble::new(
+            Exit::GraphFailed,
+            format!(
+                "the loss is NaN or infinite in step {}, which changed nothing{saved}. A lower rate, clip_norm or other first \
+                 values may help",
+                before + step
+            ),
+        )
+    }
+
+    async fn save(&self, session: &Session, step: u64) -> Result<(), Trouble> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let mut tensors = Vec::with_capacity(self.job.variables.len());
+        for group in self.groups() {
+            let variables: Vec<_> = group.iter().map(|&i| &self.job.variables[i]).collect();
+            let names: Vec<String> =
+                variables.iter().map(|variable| self.job.graph.tensor_name(variable.value)).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let values = session.run(&[], &names, &[]).await?;
+            tensors.extend(variables.iter().map(|variable| variable.name.clone()).zip(values));
+        }
+        folder.save(step, tensors)?;
+        Ok(())
+    }
+
+    /// The means of the loss and the metrics over the examples that are held out.
+    async fn evaluate(&self, session: &Session) -> Result<Vec<f64>, Trouble> {
+        let Some(held_out) = &self.held_out else { return Ok(Vec::new()) };
+        let fetches: Vec<&str> = self.job.evaluated.iter().map(String::as_str).collect();
+        let mut sums = vec![0.0; fetches.len()];
+        let mut at = 0;
+        while at < held_out.len() {
+            let count = EVALUATED.min(held_out.len() - at);
+            let places: Vec<usize> = (at..at + count).collect();
+            let tensors = held_out.take(&places, &[count])?;
+            let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
+            for (sum, value) in sums.iter_mut().zip(session.run(&feeds, &fetches, &[]).await?) {
+                *sum += progress::number(&value)? * count as f64;
+            }
+            at += count;
+        }
+        Ok(sums.into_iter().map(|sum| sum / held_out.len() as f64).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

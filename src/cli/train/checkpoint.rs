@@ -1,0 +1,143 @@
+//! A training's state in a folder: one file of safetensors for each step that was saved, written whole or not at all.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::cli::Trouble;
+use crate::tensor::Tensor;
+use crate::tensor::safetensors::{self, Contents};
+use crate::train::file::Sections;
+
+/// Ends the name of a file that is not whole yet.
+const TEMPORARY: &str = ".part";
+/// What the metadata of a file are named.
+const STEP: &str = "meshtf.step";
+const BATCH: &str = "meshtf.batch";
+const SHUFFLE: &str = "meshtf.shuffle";
+const EXAMPLES: &str = "meshtf.examples";
+
+/// A folder of states.
+#[derive(Clone, Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    keep: usize,
+    /// By what the order of the data is known again.
+    order: BTreeMap<String, String>,
+}
+
+/// A state that was saved.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub file: PathBuf,
+    pub step: u64,
+    pub tensors: Vec<(String, Tensor)>,
+}
+
+impl Folder {
+    /// Of the last `keep` states, for a training with as many examples.
+    pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Trouble> {
+        fs::create_dir_all(path).map_err(|error| Trouble::input(format!("{}: {error}", path.display())))?;
+        let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
+        let order = [(BATCH, sections.data.batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
+        let order = order.map(|(key, value)| (key.to_owned(), value)).into();
+        Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
+    }
+
+    /// Saves a state, and then removes those that are too many; answers the file.
+    pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Trouble> {
+        let path = self.path.join(format!("step-{step:012}.safetensors"));
+        let mut metadata = self.order.clone();
+        metadata.insert(STEP.to_owned(), step.to_string());
+        let part = path.with_extension(format!("safetensors{TEMPORARY}"));
+        let write = || -> std::io::Result<()> {
+            let mut file = BufWriter::new(File::create(&part)?);
+            safetensors::write(&mut file, &Contents { tensors, metadata })?;
+            file.flush()?;
+            file.get_ref().sync_all()?;
+            fs::rename(&part, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|error| Trouble::input(format!("cannot save {}: {error}", path.display())))?;
+        let files = self.files()?;
+        for old in &files[..files.len().saturating_sub(self.keep)] {
+            // What cannot be removed is only too many.
+            let _ = fs::remove_file(old);
+        }
+        Ok(path)
+    }
+
+    /// The files of states, the oldest first.
+    fn files(&self) -> Result<Vec<PathBuf>, Trouble> {
+        let entries =
+            fs::read_dir(&self.path).map_err(|error| Trouble::input(format!("{}: {error}", self.path.display())))?;
+        let is_state = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("step-") && name.ends_with(".safetensors")
+        };
+        let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
+        files.sort();
+        Ok(files)
+    }
+
+    /// The last state, which must be of a training with the same data in the same order.
+    pub fn last(&self) -> Result<Option<Saved>, Trouble> {
+        let Some(file) = self.files()?.pop() else { return Ok(None) };
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", file.display()));
+        let bytes = fs::read(&file).map_err(|error| at(&error))?;
+        let Contents { tensors, metadata } = safetensors::read(&bytes).map_err(|failure| at(&failure.message))?;
+        for (key, wanted) in &self.order {
+            let what = key.strip_prefix("meshtf.").unwrap_or(key);
+            match metadata.get(key) {
+                Some(found) if found == wanted => {}
+                Some(found) => {
+                    return Err(at(&format!("it was saved with {what} {found}, and this training has {wanted}")));
+                }
+                None => {
+                    return Err(at(&format!(
+                        "it does not say with which {what} it was saved; it is of another program"
+                    )));
+                }
+            }
+        }
+        let step = metadata.get(STEP).and_then(|step| step.parse().ok());
+        let step = step.ok_or_else(|| at(&"it does not say after which step it was saved"))?;
+        Ok(Some(Saved { file, step, tensors }))
+    }
+}
+
+impl Saved {
+    /// The values of variables, in their order.
+    ///
+    /// # Errors
+    /// Which tensors differ, if it is of another model.
+    pub fn values(&self, variables: &[crate::train::Variable]) -> Result<Vec<Tensor>, Trouble> {
+        let saved: BTreeMap<&str, &Tensor> =
+            self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let (mut values, mut differ) = (Vec::with_capacity(variables.len()), Vec::new());
+        for variable in variables {
+            let wanted = format!("{}{}", variable.dtype, variable.shape);
+            match saved.get(variable.name.as_str()) {
+                None => differ.push(format!("{} ({wanted}) is missing", variable.name)),
+                Some(tensor) if tensor.dtype() == variable.dtype && *tensor.shape() == variable.shape => {
+                    values.push((*tensor).clone());
+                }
+                Some(tensor) => {
+                    let found = format!("{}{}", tensor.dtype(), tensor.shape());
+                    differ.push(format!("{} is {found} and not {wanted}", variable.name));
+                }
+            }
+        }
+        let own = |name: &&&str| variables.iter().all(|variable| variable.name != ***name);
+        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the model")));
+        if differ.is_empty() {
+            return Ok(values);
+        }
+        let count = differ.len();
+        differ.truncate(8);
+        let more = if count > differ.len() { format!(", and {} more", count - differ.len()) } else { String::new() };
+        let why = format!("{} is of another model: {}{more}", self.file.display(), differ.join(", "));
+        Err(Trouble::input(why))
+    }
+}

@@ -1,0 +1,173 @@
+//! The files of a training's data, as tensors of what they are fed to.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+
+use crate::cli::Trouble;
+use crate::data::{Csv, Examples, read_idx};
+use crate::graph::Graph;
+use crate::graph::op::Role;
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor, npy};
+use crate::train::file::{DataSection, Source};
+use crate::train::job::Part;
+
+/// The largest file that is read, unpacked.
+const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
+
+/// Reads what the section names, files from this folder on, and fits it to the graph's placeholders.
+///
+/// # Errors
+/// Bad input, with the placeholder and the file.
+pub(super) fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<(Examples, Vec<Part>), Trouble> {
+    let (mut tables, mut tensors, mut parts) = (HashMap::new(), Vec::new(), Vec::new());
+    for (name, source) in &section.feed {
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("data for {name}: {}: {why}", source.file));
+        let id = graph.find_or_nearest(name).map_err(|error| Trouble::input(format!("data for {name}: {error}")))?;
+        let node = graph.node(id);
+        if node.op.role != Role::Placeholder {
+            return Err(Trouble::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
+        }
+        let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
+        let raw = match source.file.ends_with(".csv") {
+            true => {
+                let table = match tables.entry(source.file.clone()) {
+                    std::collections::hash_map::Entry::Occupied(table) => table.into_mut(),
+                    std::collections::hash_map::Entry::Vacant(free) => {
+                        let bytes = read(&folder.join(&source.file)).map_err(|why| at(&why))?;
+                        free.insert(Csv::read(&bytes).map_err(|failure| at(&failure.message))?)
+                    }
+                };
+                table.numbers(&columns(table, source)?).map_err(|failure| at(&failure.message))?
+            }
+            false if source.columns.is_empty() && source.except.is_empty() => {
+                let bytes = read(&folder.join(&source.file)).map_err(|why| at(&why))?;
+                let tensor = if bytes.starts_with(b"\x93NUMPY") { npy::read(&bytes) } else { read_idx(&bytes) };
+                tensor.map_err(|failure| at(&failure.message))?
+            }
+            false => return Err(at(&"only a .csv file has columns")),
+        };
+        let fitted = fitted(raw, dtype, &shape, source.scale).map_err(|why| at(&why))?;
+        parts.push(Part { name: name.clone(), dtype, example: fitted.dims()[1..].to_vec() });
+        tensors.push((name.clone(), fitted));
+    }
+    Ok((Examples::new(tensors)?, parts))
+}
+
+fn columns(table: &Csv, source: &Source) -> Result<Vec<String>, Trouble> {
+    if let Some(unknown) = source.except.iter().find(|name| !table.columns().contains(name)) {
+        return Err(Trouble::input(format!("{}: there is no column {unknown}", source.file)));
+    }
+    if !source.columns.is_empty() {
+        return Ok(source.columns.clone());
+    }
+    Ok(table.columns().iter().filter(|name| !source.except.contains(name)).cloned().collect())
+}
+
+/// The bytes of a file.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("it exceeds the limit of {MAX_BYTES} bytes per file"));
+    }
+    // The first bytes of gzip's format.
+    match bytes.starts_with(&[0x1f, 0x8b]) {
+        true => Err("it is compressed; unpack it first, with gunzip".to_owned()),
+        false => Ok(bytes),
+    }
+}
+
+/// The examples as elements of a dtype, multiplied, in the shape that a placeholder has for them.
+fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Option<f64>) -> Result<Tensor, String> {
+    let Some((&count, own)) = raw.dims().split_first() else {
+        return Err("it is one value; expected a tensor of examples".to_owned());
+    };
+    let size: usize = own.iter().product();
+    let wanted: Vec<usize> = match &shape.0 {
+        // One column is a number an example where nothing else is said.
+        None if own == [1] => Vec::new(),
+        None => own.to_vec(),
+        Some(sizes) if sizes.is_empty() => return Err("the placeholder is one value, and takes no examples".to_owned()),
+        Some(sizes) => match sizes[1..].iter().copied().collect::<Option<Vec<usize>>>() {
+            Some(sizes) => sizes,
+            None if sizes.len() == own.len() + 1 => own.to_vec(),
+            None => {
+                return Err(format!("an example has shape {}, and the placeholder {shape}", Shape::from(own.to_vec())));
+            }
+        },
+    };
+    if wanted.iter().product::<usize>() != size {
+        let (own, wanted) = (Shape::from(own.to_vec()), Shape::from(wanted));
+        return Err(format!("an example has shape {own}, and the placeholder takes {wanted}"));
+    }
+    let whole: Shape = std::iter::once(count).chain(wanted).collect();
+    let converted =
+        if raw.dtype() == dtype && scale.is_none() { raw } else { converted(&raw, dtype, scale.unwrap_or(1.0))? };
+    converted.reshaped(whole).map_err(|failure| failure.message)
+}
+
+fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
+    whole_enough(raw, dtype)?;
+    let shape = raw.shape().clone();
+    shape.checked_elements(dtype).map_err(|failure| failure.message)?;
+    let numbers = numbers(raw)?.map(|number| number * scale);
+    let least_and_most: Option<(f64, f64)> = match dtype {
+        DType::U8 => Some((0.0, 255.0)),
+        DType::I32 => Some((i32::MIN.into(), i32::MAX.into())),
+        // Up to where a double holds every whole number.
+        DType::I64 => Some((-9_007_199_254_740_992.0, 9_007_199_254_740_992.0)),
+        _ => None,
+    };
+    let mut wrong = None;
+    let mut integer = |number: f64| {
+        let (least, most) = least_and_most.unwrap_or_default();
+        if number.fract() != 0.0 || !(least..=most).contains(&number) {
+            wrong.get_or_insert(number);
+        }
+        number
+    };
+    let made = match dtype {
+        DType::F32 => Tensor::from_vec(shape, numbers.map(|number| number as f32).collect::<Vec<_>>()),
+        DType::F64 => Tensor::from_vec(shape, numbers.collect::<Vec<_>>()),
+        DType::F16 => Tensor::from_vec(shape, numbers.map(half::f16::from_f64).collect::<Vec<_>>()),
+        DType::BF16 => Tensor::from_vec(shape, numbers.map(half::bf16::from_f64).collect::<Vec<_>>()),
+        DType::U8 => Tensor::from_vec(shape, numbers.map(|number| integer(number) as u8).collect::<Vec<_>>()),
+        DType::I32 => Tensor::from_vec(shape, numbers.map(|number| integer(number) as i32).collect::<Vec<_>>()),
+        DType::I64 => Tensor::from_vec(shape, numbers.map(|number| integer(number) as i64).collect::<Vec<_>>()),
+        other => return Err(format!("a placeholder of {other} cannot be fed from files")),
+    };
+    match wrong {
+        Some(number) => Err(format!("{number} is no {dtype}, which the placeholder takes")),
+        None => Ok(made),
+    }
+}
+
+/// Numbers go through a double, which does not hold every large int64.
+fn whole_enough(raw: &Tensor, dtype: DType) -> Result<(), String> {
+    match raw.data() {
+        Data::I64(values) if dtype != DType::F32 && values.iter().any(|value| value.unsigned_abs() > 1 << 53) => {
+            Err("it has whole numbers above 2^53, which are taken for an int64 placeholder without a scale only"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn numbers(raw: &Tensor) -> Result<Box<dyn Iterator<Item = f64> + '_>, String> {
+    Ok(match raw.data() {
+        Data::F64(values) => Box::new(values.iter().copied()),
+        Data::F32(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::F16(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::U8(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::I8(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::I16(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::U16(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::I32(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::U32(values) => Box::new(values.iter().map(|&value| value.into())),
+        Data::I64(values) => Box::new(values.iter().map(|&value| value as f64)),
+        Data::Bool(values) => Box::new(values.iter().map(|&value| f64::from(u8::from(value)))),
+        other => return Err(format!("it has elements of {}, which are not taken", other.dtype())),
+    })
+}

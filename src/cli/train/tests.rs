@@ -1,0 +1,179 @@
+//! Trainings in this process, with files in a folder of their own.
+
+use clap::Parser;
+use temp_dir::TempDir;
+
+use super::*;
+use crate::tensor::{DType, npy, safetensors};
+
+/// `meshtf train` and its arguments.
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// A classifier of points by the sign of their product, on `devices` workers.
+fn files(train: &str, data: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let mut csv = "a,b,label\n".to_owned();
+    for i in 0..200 {
+        let (a, b) = ((i * 37 % 101) as f32 / 50.0 - 1.0, (i * 53 % 97) as f32 / 48.0 - 1.0);
+        csv += &format!("{a},{b},{}\n", u8::from(a * b > 0.0));
+    }
+    std::fs::write(folder.child("points.csv"), csv).unwrap();
+    let graph = format!(
+        r#"{{"version": 1,
+        "variables": {{
+            "w1": {{"shape": [2, 16], "initial": "glorot_uniform", "seed": 3}}, "b1": {{"shape": [16]}},
+            "w2": {{"shape": [16, 2], "initial": "glorot_uniform"}}, "b2": {{"shape": [2]}}}},
+        "nodes": {{
+            "x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": [null, 2]}}}},
+            "y": {{"op": "Placeholder", "attrs": {{"dtype": "int32", "shape": [null]}}}},
+            "xw": {{"op": "MatMul", "inputs": ["x", "w1"]}}, "a": {{"op": "AddV2", "inputs": ["xw", "b1"]}},
+            "h": {{"op": "Tanh", "inputs": ["a"]}}, "hw": {{"op": "MatMul", "inputs": ["h", "w2"]}},
+            "logits": {{"op": "AddV2", "inputs": ["hw", "b2"]}},
+            "each": {{"op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["logits", "y"]}},
+            "loss": {{"op": "Mean", "inputs": ["each", 0]}},
+            "best": {{"op": "ArgMax", "inputs": ["logits", 1]}}, "class": {{"op": "Cast", "inputs": ["y"], "attrs": {{"DstT": "int64"}}}},
+            "right": {{"op": "Equal", "inputs": ["best", "class"]}}, "ones": {{"op": "Cast", "inputs": ["right"], "attrs": {{"DstT": "float32"}}}},
+            "accuracy": {{"op": "Mean", "inputs": ["ones", 0]}}}},
+        "data": {{"feed": {{"x": {{"file": "points.csv", "columns": ["a", "b"]}}, "y": {{"file": "points.csv", "columns": ["label"]}}}},
+            "batch": 20, "shuffle": 5, "hold_out": 0.1{data}}},
+        "train": {{"loss": "loss", "optimizer": "adam", "rate": 0.02, "metrics": ["accuracy"]{train}}},
+        "evaluate": {{"every": 50, "metrics": ["accuracy"]}}}}"#
+    );
+    std::fs::write(folder.child("graph.json"), graph).unwrap();
+    folder
+}
+
+fn args(folder: &TempDir, more: &[&str]) -> Args {
+    let graph = folder.child("graph.json").display().to_string();
+    let fixed = ["train", &graph, "--local", "--backend", "flex"];
+    Command::try_parse_from(fixed.iter().chain(more)).unwrap_or_else(|error| panic!("{error}")).args
+}
+
+async fn run(folder: &TempDir, more: &[&str]) -> Outcome {
+    super::train(args(folder, more)).await
+}
+
+/// What was saved after a step, by the variables' names.
+fn saved(folder: &TempDir, run: &str, step: u64) -> Vec<(String, Tensor)> {
+    let file = folder.child(run).join(format!("step-{step:012}.safetensors"));
+    let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut tensors = safetensors::read(&bytes).unwrap().tensors;
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    tensors
+}
+
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    tensor.slice::<f32>().unwrap().to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_resumed_ends_as_what_was_not_interrupted() {
+    let folder = files(r#", "steps": 120, "clip_norm": 1, "average": 0.9"#, "");
+    let dir = |name: &str| folder.child(name).display().to_string();
+    let whole = run(&folder, &["--checkpoint", &dir("whole"), "--every", "35", "--report", "40"]).await;
+    assert_eq!(whole.unwrap(), Exit::Ok);
+    let steps: Vec<bool> = [35, 70, 105, 120]
+        .map(|step| folder.child("whole").join(format!("step-{step:012}.safetensors")).exists())
+        .into();
+    // The last three are kept.
+    assert_eq!(steps, [false, true, true, true]);
+    run(&folder, &["--checkpoint", &dir("parts"), "--steps", "70"]).await.unwrap();
+    assert_eq!(saved(&folder, "parts", 70), saved(&folder, "whole", 70));
+    // What a save that was cut off leaves is no state.
+    std::fs::write(folder.child("parts").join("step-000000000099.safetensors.part"), "half").unwrap();
+    run(&folder, &["--checkpoint", &dir("parts"), "--resume"]).await.unwrap();
+    let end = saved(&folder, "parts", 120);
+    assert_eq!(end, saved(&folder, "whole", 120));
+    let names: Vec<&str> = end.iter().map(|(name, _)| name.as_str()).collect();
+    for name in ["w1", "w1/Adam", "w1/Adam_1", "w1/ExponentialMovingAverage", "beta1_power", "global_step"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let trouble = run(&folder, &["--checkpoint", &dir("none"), "--resume"]).await.unwrap_err();
+    assert!(trouble.to_string().contains("there is no saved state"), "{trouble}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_workers_learn_what_one_does() {
+    let mut ends = Vec::new();
+    for train in ["", r#", "workers": 1, "ps": 1"#, r#", "workers": 2, "ps": 2"#, r#", "workers": 4"#] {
+        let folder = files(&format!(r#", "steps": 100{train}"#), "");
+        let dir = folder.child("run").display().to_string();
+        run(&folder, &["--checkpoint", &dir]).await.unwrap();
+        ends.push(saved(&folder, "run", 100));
+    }
+    for end in &ends[1..] {
+        for ((name, one), (_, several)) in ends[0].iter().zip(end).filter(|((_, one), _)| one.dtype() == DType::F32) {
+            for (one, several) in floats(one).into_iter().zip(floats(several)) {
+                assert!((one - several).abs() < 1e-4 * (1.0 + one.abs()), "{name}: {several}, and {one} on one worker");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_that_is_no_number_ends_it() {
+    let folder = files(r#", "steps": 50"#, "");
+    let mut rows = vec![0.5f32; 400];
+    rows[3] = f32::NAN;
+    std::fs::write(folder.child("x.npy"), npy::write(&Tensor::from_vec([200, 2], rows)).unwrap()).unwrap();
+    let graph = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+    let graph = graph.replace(r#"{"file": "points.csv", "columns": ["a", "b"]}"#, r#""x.npy""#).replace("0.1}", "0}");
+    std::fs::write(folder.child("graph.json"), graph.replace(r#""hold_out": 0.1"#, r#""hold_out": 0.0"#)).unwrap();
+    let text = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+    let (before, _) = text.split_once(r#""evaluate""#).unwrap();
+    std::fs::write(folder.child("graph.json"), format!("{}}}", before.trim_end().trim_end_matches(','))).unwrap();
+    let trouble = run(&folder, &[]).await.unwrap_err();
+    assert_eq!(trouble.exit, Exit::GraphFailed);
+    assert!(trouble.to_string().contains("the loss is NaN or infinite in step "), "{trouble}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_one_clear_message() {
+    let good = r#", "steps": 5"#;
+    for (train, data, why) in [
+        (good, r#", "batch": 500"#, "batch"),
+        (r#", "steps": 5, "workers": 3"#, "", "a batch of 20 examples cannot be shared equally by 3 workers"),
+        (r#", "steps": 5, "variables": ["w3"]"#, "", "there is no variable w3"),
+        (r#", "steps": 5, "clip_norm": -1"#, "", "cannot be clipped to -1"),
+    ] {
+        let trouble = run(&files(train, data), &[]).await.unwrap_err();
+        assert_eq!(trouble.exit, Exit::BadInput, "{trouble}");
+        assert!(trouble.to_string().contains(why), "{trouble}");
+    }
+    for (find, replace, why) in [
+        (r#""batch": 20"#, r#""batch": 500"#, "a batch is 500, and there are 180 examples"),
+        (r#"["a", "b"]"#, r#"["a", "c"]"#, "there is no column c"),
+        (r#"["a", "b"]"#, r#"["a"]"#, "an example has shape [1], and the placeholder takes [2]"),
+        ("points.csv", "nothing.csv", "data for x: nothing.csv: "),
+        (r#""y": {"file""#, r#""h": {"file""#, "data for h: it is a node Tanh, and no Placeholder"),
+        (r#""inputs": ["hw", "b2"]"#, r#""inputs": ["hw", "hw"]"#, "does not depend on variable b2"),
+    ] {
+        let folder = files(good, "");
+        let graph = std::fs::read_to_string(folder.child("graph.json")).unwrap().replace(find, replace);
+        std::fs::write(folder.child("graph.json"), graph).unwrap();
+        let trouble = run(&folder, &[]).await.unwrap_err();
+        assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains(why), "{trouble}\nwanted {why}");
+    }
+    // The state of another model, and of other data.
+    let folder = files(good, "");
+    let dir = folder.child("run").display().to_string();
+    run(&folder, &["--checkpoint", &dir]).await.unwrap();
+    for (find, replace, why) in [
+        (r#"[2, 16]"#, r#"[2, 8]"#, "w1 is float32[2,16] and not float32[2,8]"),
+        (r#""batch": 20"#, r#""batch": 10"#, "it was saved with batch 20, and this training has 10"),
+    ] {
+        let graph = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+        let changed = graph
+            .replace(find, replace)
+            .replace(r#""shape": [16]"#, if find == "[2, 16]" { r#""shape": [8]"# } else { r#""shape": [16]"# });
+        let changed = if find == "[2, 16]" { changed.replace("[16, 2]", "[8, 2]") } else { changed };
+        std::fs::write(folder.child("graph.json"), changed).unwrap();
+        let trouble = run(&folder, &["--checkpoint", &dir, "--resume"]).await.unwrap_err();
+        assert!(trouble.to_string().contains(why), "{trouble}");
+        std::fs::write(folder.child("graph.json"), graph).unwrap();
+    }
+}
