@@ -21,7 +21,7 @@ use crate::failure::{Failure, Stage};
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
 use crate::train::file::{self, Sections};
-use crate::train::job::{CHECK, Job, job};
+use crate::train::job::{CHECK, Job, StepNodes, job};
 use crate::{Session, Steps};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -278,19 +278,28 @@ impl Trainer {
     /// Sends the batches of all steps ahead, as far as the workers have room.
     async fn feed(&self, session: &Session, start: u64) -> Result<(), Trouble> {
         let mut order = self.order.clone();
-        let replicas = self.job.queues.len();
-        let rows = self.sections.data.batch / replicas;
-        let targets: Vec<&str> = self.job.queues.iter().map(|queue| queue.enqueue.as_str()).collect();
+        // Either all queues share each batch, or each takes one in turn.
+        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.is_async);
+        let rows = if is_async { self.sections.data.batch } else { self.sections.data.batch / replicas as usize };
         let mut step = start;
         while step < self.steps {
             let count = (self.steps - step).min(self.block as u64);
             let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
-            let mut feeds = Vec::with_capacity(replicas * self.examples.parts().len());
-            for (i, queue) in self.job.queues.iter().enumerate() {
-                let own: Vec<usize> =
-                    batches.iter().flat_map(|batch| &batch[i * rows..(i + 1) * rows]).copied().collect();
-                let tensors = self.examples.take(&own, &[count as usize, rows])?;
+            let (mut feeds, mut targets) = (Vec::new(), Vec::new());
+            for (i, queue) in (0..).zip(&self.job.queues) {
+                let own: Vec<usize> = match is_async {
+                    true => {
+                        let turns = (step..step + count).zip(&batches).filter(|(step, _)| step % replicas == i);
+                        turns.flat_map(|(_, batch)| batch.iter().copied()).collect()
+                    }
+                    false => batches.iter().flat_map(|batch| &batch[i as usize * rows..][..rows]).copied().collect(),
+                };
+                if own.is_empty() {
+                    continue;
+                }
+                let tensors = self.examples.take(&own, &[own.len() / rows, rows])?;
                 feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
+                targets.push(queue.enqueue.as_str());
             }
             session.run(&feeds, &[], &targets).await?;
             step += count;
@@ -353,8 +362,8 @@ impl Trainer {
         let due = [self.every, self.sections.evaluate.as_ref().map(|one| one.every)];
         let due = due.into_iter().flatten().map(after).fold(self.steps, u64::min);
         let soon = match step % self.report {
-            0 if pace >= self.report => step + pace / self.report * self.report,
-            0 => step + pace,
+            0 if pace >= self.report && self.job.steps.len() == 1 => step + pace / self.report * self.report,
+            0 => step + pace.min(self.report),
             _ => (step + pace).min(after(self.report)),
         };
         soon.min(due)
@@ -362,9 +371,12 @@ impl Trainer {
 
     /// Runs steps and prints the loss where it is due.
     async fn segment(&self, session: &Session, step: u64, count: u64, progress: &mut Progress) -> Result<(), Trouble> {
-        let fetches: Vec<&str> = std::iter::once(&self.job.loss).chain(&self.job.metrics).map(String::as_str).collect();
-        let training = self.job.training.as_deref().map(|name| (name, Tensor::scalar(true)));
-        let feeds: Vec<(&str, Tensor)> = training.into_iter().collect();
+        if self.job.steps.len() > 1 {
+            return self.each_its_own(session, step, count, progress).await;
+        }
+        let StepNodes { run, loss, metrics } = &self.job.steps[0];
+        let fetches: Vec<&str> = std::iter::once(loss).chain(metrics).map(String::as_str).collect();
+        let feeds = self.training();
         let every = if step % self.report == 0 && count > self.report { self.report } else { 0 };
         let mut trouble = None;
         let on_fetch = |at: u64, values: Vec<Tensor>| {
@@ -372,8 +384,8 @@ impl Trainer {
                 trouble = progress.report(step + at, &values).err();
             }
         };
-        let ran = session.run_steps(&feeds, &fetches, &[&self.job.step], Steps { count, every }, on_fetch).await;
-        let ran = ran.map_err(|failure| self.explained(failure, step))?;
+        let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
+        let ran = ran.map_err(|failure| self.explained(failure, |own| step + own))?;
         if let Some(trouble) = trouble {
             return Err(trouble);
         }
@@ -384,10 +396,46 @@ impl Trainer {
         Ok(())
     }
 
+    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. What is
+    /// printed is the mean over the last step of each.
+    async fn each_its_own(
+        &self,
+        session: &Session,
+        step: u64,
+        count: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Trouble> {
+        let (workers, feeds) = (self.job.steps.len() as u64, self.training());
+        let turns = |i: u64| (step..step + count.min(workers)).find(|step| step % workers == i);
+        let of_worker = async |i: u64, nodes: &StepNodes| -> Result<Option<Vec<f64>>, Trouble> {
+            let Some(first) = turns(i) else { return Ok(None) };
+            let steps = Steps { count: (step + count - first).div_ceil(workers), every: 0 };
+            let fetches: Vec<&str> = std::iter::once(&nodes.loss).chain(&nodes.metrics).map(String::as_str).collect();
+            let ran = session.run_steps(&feeds, &fetches, &[&nodes.run], steps, |_, _| {}).await;
+            let ran = ran.map_err(|failure| self.explained(failure, |own| first + (own - 1) * workers + 1))?;
+            ran.fetches.iter().map(progress::number).collect::<Result<_, _>>().map(Some)
+        };
+        let runs = (0..).zip(&self.job.steps).map(|(i, nodes)| of_worker(i, nodes));
+        let ran = futures::future::try_join_all(runs).await?;
+        let ran: Vec<Vec<f64>> = ran.into_iter().flatten().collect();
+        let last = step + count;
+        if last % self.report == 0 || last >= self.steps {
+            let mean = |k: usize| ran.iter().map(|values| values[k]).sum::<f64>() / ran.len() as f64;
+            let means: Vec<Tensor> = (0..self.names().len()).map(|k| Tensor::scalar(mean(k))).collect();
+            progress.report(last, &means)?;
+        }
+        Ok(())
+    }
+
+    /// What tells the layers that ask for it that a step trains.
+    fn training(&self) -> Vec<(&str, Tensor)> {
+        self.job.training.as_deref().map(|name| (name, Tensor::scalar(true))).into_iter().collect()
+    }
+
     /// What a failed step means to whoever trains.
-    fn explained(&self, failure: Failure, before: u64) -> Trouble {
+    fn explained(&self, failure: Failure, number: impl Fn(u64) -> u64) -> Trouble {
         let Stage::InStep(step) = failure.stage else { return failure.into() };
-        if failure.node.as_deref() != Some(CHECK) {
+        if !failure.node.as_ref().is_some_and(|node| node.starts_with(CHECK)) {
             return failure.into();
         }
         let saved = match &self.folder {
@@ -399,7 +447,7 @@ impl Trainer {
             format!(
                 "the loss is NaN or infinite in step {}, which changed nothing{saved}. A lower rate, clip_norm or other first \
                  values may help",
-                before + step
+                number(step)
             ),
         )
     }

@@ -5,18 +5,11 @@ use crate::graph::variable::ops::{binary, on, scalar};
 use crate::graph::variable::{Initializer, Variable, VariableSpec, add_variable, read};
 use crate::graph::{GraphBuilder, Output};
 
-/// Adds an average of each variable, `NAME/ExponentialMovingAverage`, that begins with the variable's first value, and the nodes
-/// that bring them up to date after the update `after`: `average = decay · average + (1 - decay) · value`. Answers the averages,
-/// and what brings each up to date.
+/// Adds an average of each variable, `NAME/ExponentialMovingAverage`, that begins with the variable's first value.
 ///
 /// # Errors
-/// InvalidArgument if `decay` is not within 0 and 1.
-pub fn add_averages(
-    g: &mut GraphBuilder,
-    variables: &[Variable],
-    decay: f64,
-    after: &[Output],
-) -> Result<Vec<(Variable, Output)>> {
+/// InvalidArgument if `decay` is not within 0 and 1, or a name is taken.
+pub fn add_averages(g: &mut GraphBuilder, variables: &[Variable], decay: f64) -> Result<Vec<Variable>> {
     if !(0.0..1.0).contains(&decay) {
         return Err(Failure::invalid(format!("{decay} is no decay of averages; expected a number from 0 to below 1")));
     }
@@ -30,23 +23,37 @@ pub fn add_averages(
             ..VariableSpec::new(&name, variable.shape.clone(), Initializer::Zeros)
         };
         let mut average = add_variable(g, &spec)?;
-        let update = on(g, &variable.device, |g| {
-            // Its first value is the variable's, which another node of the same step assigns.
+        average.assign = Some(on(g, &variable.device, |g| {
+            // Another node of the same step may assign what it begins with.
             let mut first = read(g, variable.handle, variable.is_ref, variable.dtype);
             if let Some(assign) = variable.assign {
                 first = first.control(assign);
             }
             let first = first.build()?;
-            let assign = g.op("AssignVariableOp").name(&format!("{name}/begin")).input(average.handle).input(first);
-            average.assign = Some(assign.build()?);
-            g.with_control(after, |g| {
-                let now = read(g, variable.handle, variable.is_ref, variable.dtype).build()?;
-                let difference = binary(g, "Sub", average.value, now)?;
-                let part = binary(g, "Mul", difference, scalar(variable.dtype, 1.0 - decay)?)?;
-                binary(g, "AssignSubVariableOp", average.handle, part)
-            })
-        })?;
-        averages.push((average, update));
+            g.op("AssignVariableOp").name(&format!("{name}/begin")).input(average.handle).input(first).build()
+        })?);
+        averages.push(average);
     }
     Ok(averages)
+}
+
+/// Adds what brings an average up to date after some nodes: `average = decay · average + (1 - decay) · value`.
+///
+/// # Errors
+/// InvalidArgument if the variables are of another graph.
+pub fn update_average(
+    g: &mut GraphBuilder,
+    variable: &Variable,
+    average: &Variable,
+    decay: f64,
+    after: &[Output],
+) -> Result<Output> {
+    on(g, &variable.device, |g| {
+        g.with_control(after, |g| {
+            let now = read(g, variable.handle, variable.is_ref, variable.dtype).build()?;
+            let difference = binary(g, "Sub", average.value, now)?;
+            let part = binary(g, "Mul", difference, scalar(variable.dtype, 1.0 - decay)?)?;
+            binary(g, "AssignSubVariableOp", average.handle, part)
+        })
+    })
 }

@@ -63,6 +63,8 @@ pub struct TrainSection {
     pub workers: usize,
     /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
     pub ps: usize,
+    /// Whether each worker changes the variables by its own gradients, when it has them, and takes whole batches.
+    pub is_async: bool,
 }
 
 /// The section `evaluate`.
@@ -163,6 +165,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
         metrics: Vec::new(),
         workers: 0,
         ps: 0,
+        is_async: false,
     };
     for Member { key, at, value } in value.object(path, "train is an object")? {
         let path = path.key(key);
@@ -181,6 +184,16 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "epochs" => section.epochs = Some(count(value, path)?),
             "workers" => section.workers = count(value, path)?.min(4096) as usize,
             "ps" => section.ps = count(value, path)?.min(4096) as usize,
+            "mode" => {
+                section.is_async = match value.text(path)? {
+                    "sync" => false,
+                    "async" => true,
+                    other => {
+                        let why = format!("no mode is named {other:?}; there are sync and async");
+                        return Err(Fault::content(value, path, why));
+                    }
+                }
+            }
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
     }
@@ -213,6 +226,7 @@ const KEYS: &[&str] = &[
     "epochs",
     "workers",
     "ps",
+    "mode",
 ];
 
 fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {

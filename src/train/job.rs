@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 
 use super::file::{Sections, TrainSection};
-use super::minimize::{apply, gradients};
+use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
 use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
+use crate::graph::gradient::Gradient;
 use crate::graph::variable::ops::{cast, on};
 use crate::graph::variable::{Variable, add_init, variable_of};
 use crate::graph::{Attr, Attrs, Graph, GraphBuilder, Node, NodeDef, NodeId, Output};
@@ -30,12 +31,8 @@ pub struct Job {
     pub graph: Graph,
     /// Runs once the model's own variables have values: gives theirs to what the optimizer keeps.
     pub init: String,
-    /// What a step runs.
-    pub step: String,
-    /// The mean loss of the batch: a float32.
-    pub loss: String,
-    /// The means of the metrics over the replicas, in their order.
-    pub metrics: Vec<String>,
+    /// What steps run: one for all workers together, or one for each worker.
+    pub steps: Vec<StepNodes>,
     /// The loss and the metrics of one replica, for evaluating: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
     /// A queue of batches for each replica.
@@ -46,6 +43,17 @@ pub struct Job {
     pub restores: Vec<(String, String)>,
     /// The placeholder that steps which train feed with true, if there is one.
     pub training: Option<String>,
+}
+
+/// What a step runs and may fetch.
+#[derive(Clone, Debug)]
+pub struct StepNodes {
+    /// Runs it.
+    pub run: String,
+    /// The mean loss of its batch: a float32.
+    pub loss: String,
+    /// The means of the metrics over its replicas, in their order.
+    pub metrics: Vec<String>,
 }
 
 /// What fills and empties the queue of one replica.
@@ -61,18 +69,18 @@ pub struct Queue {
     pub drain: String,
 }
 
-/// The node that fails a step whose loss is no number.
+/// Begins the names of the nodes that fail a step whose loss is no number.
 pub const CHECK: &str = "train/loss_is_a_number";
 
 /// Puts a training together. A queue holds `capacity` batches.
 ///
 /// # Errors
 /// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
-/// [`gradients`] and [`apply`].
+/// [`gradients`] and [`apply`](super::apply).
 pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -> Result<Job> {
     let train = &sections.train;
     let replicas = train.workers.max(1);
-    if sections.data.batch % replicas != 0 {
+    if !train.is_async && sections.data.batch % replicas != 0 {
         let why = format!("a batch of {} examples cannot be shared equally by {replicas} workers", sections.data.batch);
         return Err(Failure::invalid(why));
     }
@@ -80,39 +88,41 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
     {
         graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
     }
-    let rows = sections.data.batch / replicas;
+    let rows = if train.is_async { sections.data.batch } else { sections.data.batch / replicas };
     let (defs, queues) = replicated(&graph, train, parts, rows, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
     let variables = variables(&mut g)?;
     let trained = trained_of(train, &variables)?;
     let find = |g: &GraphBuilder, name: &str, i: usize| g.settled().output(&of_replica(&graph, parts, name, i));
-    let losses = (0..replicas).map(|i| Ok(find(&g, &train.loss, i)?)).collect::<Result<Vec<_>>>()?;
-    let gradients = gradients(&mut g, &losses, &trained)?;
-
-    let loss = mean(&mut g, "train/loss", &losses)?;
-    let home = g.device_of(losses[0]);
-    let message = "the loss is no number";
-    let check = on(&mut g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
-    g.settle()?;
-    let mut held = Vec::with_capacity(gradients.len());
-    for gradient in &gradients {
-        let values = clip::values(gradient);
-        let device = g.device_of(values);
-        let kept = on(&mut g, &device, |g| g.op("Identity").name("train/held").input(values).control(check).build())?;
-        held.push(clip::with_values(gradient, kept));
+    // The replicas of which the batches together make one update.
+    let teams: Vec<Vec<usize>> = match train.is_async {
+        true => (0..replicas).map(|i| vec![i]).collect(),
+        false => vec![(0..replicas).collect()],
+    };
+    let (mut sets, mut losses) = (Vec::with_capacity(teams.len()), Vec::with_capacity(teams.len()));
+    for team in &teams {
+        let own = team.iter().map(|&i| Ok(find(&g, &train.loss, i)?)).collect::<Result<Vec<_>>>()?;
+        let found = gradients(&mut g, &own, &trained)?;
+        let (loss, held) = checked(&mut g, &own, &found)?;
+        sets.push(held);
+        losses.push(loss);
     }
-    let Trained { step, variables: added, .. } = apply(&mut g, &trained, &held, &train.training)?;
+    let (Trained { variables: added, .. }, runs) = apply_each(&mut g, &trained, &sets, &train.training, &[])?;
     let mut all = variables;
     let known: HashSet<String> = all.iter().map(|variable| variable.name.clone()).collect();
     let added: Vec<Variable> = added.into_iter().filter(|variable| !known.contains(&variable.name)).collect();
     let init = add_init(&mut g, "train/init", &added)?;
     all.extend(added);
 
-    let mut metrics = Vec::with_capacity(train.metrics.len());
-    for name in &train.metrics {
-        let of_each = (0..replicas).map(|i| Ok(find(&g, name, i)?)).collect::<Result<Vec<_>>>()?;
-        let metric = mean(&mut g, "train/metric", &of_each)?;
-        metrics.push(g.tensor_name(metric));
+    let mut steps = Vec::with_capacity(teams.len());
+    for ((team, loss), run) in teams.iter().zip(losses).zip(runs) {
+        let mut metrics = Vec::with_capacity(train.metrics.len());
+        for name in &train.metrics {
+            let of_each = team.iter().map(|&i| Ok(find(&g, name, i)?)).collect::<Result<Vec<_>>>()?;
+            let metric = mean(&mut g, "train/metric", &of_each)?;
+            metrics.push(g.tensor_name(metric));
+        }
+        steps.push(StepNodes { run: g.tensor_name(run), loss: g.tensor_name(loss), metrics });
     }
     let mut restores = Vec::with_capacity(all.len());
     for variable in &all {
@@ -125,12 +135,9 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
     }
     let is_flag = |node: &Node| node.op.name == "PlaceholderWithDefault" && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
-    let (init, step) = (g.tensor_name(init), g.tensor_name(step));
     Ok(Job {
-        init,
-        step,
-        loss: g.tensor_name(loss),
-        metrics,
+        init: g.tensor_name(init),
+        steps,
         evaluated,
         queues,
         variables: all,
@@ -138,6 +145,22 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         training: flag.map(|_| "training".to_owned()),
         graph: g.finish()?,
     })
+}
+
+/// The mean of some losses, and gradients that are there only if it is a number.
+fn checked(g: &mut GraphBuilder, losses: &[Output], gradients: &[Gradient]) -> Result<(Output, Vec<Gradient>)> {
+    let loss = mean(g, "train/loss", losses)?;
+    let home = g.device_of(losses[0]);
+    let message = "the loss is no number";
+    let check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
+    let mut held = Vec::with_capacity(gradients.len());
+    for gradient in gradients {
+        let values = clip::values(gradient);
+        let device = g.device_of(values);
+        let kept = on(g, &device, |g| g.op("Identity").name("train/held").input(values).control(check).build())?;
+        held.push(clip::with_values(gradient, kept));
+    }
+    Ok((loss, held))
 }
 
 /// The nodes of the graph for each replica, which take batches from a queue of their own.

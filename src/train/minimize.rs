@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::average::add_averages;
+use super::average::{add_averages, update_average};
 use super::clip::{Clip, clipped, values, with_values};
 use super::dense::Update;
 
@@ -135,77 +135,111 @@ pub fn apply_with(
     training: &Training,
     others: &[Output],
 ) -> Result<Trained> {
+    Ok(apply_each(g, variables, &[gradients.to_vec()], training, others)?.0)
+}
+
+/// As [`apply_with`], for several that change the same variables, each by gradients of its own. Answers the node that a step of
+/// each runs, too; that of the first is in what was added.
+///
+/// # Errors
+/// As [`apply`].
+pub(super) fn apply_each(
+    g: &mut GraphBuilder,
+    variables: &[Variable],
+    sets: &[Vec<Gradient>],
+    training: &Training,
+    others: &[Output],
+) -> Result<(Trained, Vec<Output>)> {
     training.optimizer.check()?;
-    let Some(first) = variables.first().filter(|_| variables.len() == gradients.len()) else {
+    let Some(first) = variables.first().filter(|_| sets.iter().all(|set| set.len() == variables.len())) else {
         return Err(Failure::invalid("expected at least one variable, and a gradient for each"));
-    };
-    let home = if training.device.is_empty() { &first.device } else { &training.device };
-    let global_step = count_of_steps(g, home)?;
-    let rate = on(g, home, |g| training.rate.add(g, global_step.value))?;
-    let (gradients, norm) = match training.clip {
-        None => (gradients.to_vec(), None),
-        Some(clip) => clipped(g, gradients, clip)?,
     };
     let decay = training.weight_decay + training.optimizer.decay();
     if !(decay >= 0.0 && decay.is_finite()) {
         return Err(Failure::invalid(format!("the weight decay is {decay}; expected a number from 0")));
     }
+    let home = if training.device.is_empty() { &first.device } else { &training.device };
+    let global_step = count_of_steps(g, home)?;
+    let rate = on(g, home, |g| training.rate.add(g, global_step.value))?;
     let powers = training.optimizer.add_powers(g, variables)?;
-    let mut all = variables.to_vec();
-    let mut updates = Vec::with_capacity(variables.len());
     let mut rates: HashMap<DType, Output> = HashMap::from([(DType::F32, rate)]);
-    for (variable, gradient) in variables.iter().zip(gradients) {
+    let (mut kept, mut all) = (Vec::with_capacity(variables.len()), variables.to_vec());
+    for variable in variables {
         let slots = training.optimizer.add_slots(g, variable)?;
-        let rate = match rates.get(&variable.dtype) {
-            Some(&rate) => rate,
-            None => {
-                let rate = on(g, home, |g| cast(g, rate, variable.dtype))?;
-                rates.insert(variable.dtype, rate);
-                rate
-            }
+        all.extend(slots.0.iter().cloned());
+        kept.push(slots);
+        if let std::collections::hash_map::Entry::Vacant(free) = rates.entry(variable.dtype) {
+            free.insert(on(g, home, |g| cast(g, rate, variable.dtype))?);
+        }
+    }
+    let averages = match training.average {
+        Some(decay) => add_averages(g, variables, decay)?,
+        None => Vec::new(),
+    };
+    let (mut steps, mut norm) = (Vec::with_capacity(sets.len()), None);
+    for set in sets {
+        let (gradients, of_set) = match training.clip {
+            None => (set.clone(), None),
+            Some(clip) => clipped(g, set, clip)?,
         };
-        let update = on(g, &variable.device, |g| {
-            g.with_scope(&format!("train/update_{}", variable.name.replace('/', "_")), |g| {
-                let mut update = Update { g, variable, slots: &slots, powers: powers.as_ref(), rate };
-                let gradient = update.after_decay(gradient, decay)?;
-                match gradient {
-                    Gradient::Dense(gradient) => update.dense(&training.optimizer, gradient),
-                    Gradient::Sparse(rows) => update.sparse(&training.optimizer, rows),
-                }
-            })
-        })?;
-        updates.push(update);
-        all.extend(slots.0);
-    }
-    let mut done = updates.clone();
-    if let (Some(Powers { beta1, beta2 }), Some(numbers)) = (powers, betas(&training.optimizer)) {
-        for (power, beta) in [(beta1, numbers.0), (beta2, numbers.1)] {
-            done.push(on(g, &power.device, |g| {
-                g.with_control(&updates, |g| {
-                    let next = binary(g, "Mul", power.value, scalar(power.dtype, beta)?)?;
-                    let assign = if power.is_ref { "Assign" } else { "AssignVariableOp" };
-                    binary(g, assign, power.handle, next)
+        norm = norm.or(of_set);
+        let mut updates = Vec::with_capacity(variables.len());
+        for ((variable, slots), gradient) in variables.iter().zip(&kept).zip(gradients) {
+            let rate = rates[&variable.dtype];
+            let update = on(g, &variable.device, |g| {
+                g.with_scope(&format!("train/update_{}", variable.name.replace('/', "_")), |g| {
+                    let mut update = Update { g, variable, slots, powers: powers.as_ref(), rate };
+                    let gradient = update.after_decay(gradient, decay)?;
+                    match gradient {
+                        Gradient::Dense(gradient) => update.dense(&training.optimizer, gradient),
+                        Gradient::Sparse(rows) => update.sparse(&training.optimizer, rows),
+                    }
                 })
-            })?);
-            all.push(power);
+            })?;
+            updates.push(update);
         }
-    }
-    if let Some(decay) = training.average {
-        for (average, update) in add_averages(g, variables, decay, &updates)? {
-            all.push(average);
-            done.push(update);
+        let mut done = updates.clone();
+        done.extend(advance(g, powers.as_ref(), &training.optimizer, &updates)?);
+        for (variable, average) in variables.iter().zip(&averages) {
+            done.push(update_average(g, variable, average, training.average.unwrap_or_default(), &updates)?);
         }
+        let counted = on(g, home, |g| {
+            let add = if global_step.is_ref { "AssignAdd" } else { "AssignAddVariableOp" };
+            g.with_control(&done, |g| binary(g, add, global_step.handle, Tensor::scalar(1i64)))
+        })?;
+        steps.push(on(g, home, |g| {
+            let step = g.op("NoOp").name("train/step").control(counted);
+            others.iter().fold(step, |step, &other| step.control(other)).build()
+        })?);
     }
-    let counted = on(g, home, |g| {
-        let add = if global_step.is_ref { "AssignAdd" } else { "AssignAddVariableOp" };
-        g.with_control(&done, |g| binary(g, add, global_step.handle, Tensor::scalar(1i64)))
-    })?;
-    let step = on(g, home, |g| {
-        let step = g.op("NoOp").name("train/step").control(counted);
-        others.iter().fold(step, |step, &other| step.control(other)).build()
-    })?;
+    if let Some(Powers { beta1, beta2 }) = powers {
+        all.extend([beta1, beta2]);
+    }
+    all.extend(averages);
     all.push(global_step.clone());
-    Ok(Trained { step, global_step, rate, norm, variables: all })
+    let Some(&step) = steps.first() else { return Err(Failure::invalid("there are no gradients")) };
+    Ok((Trained { step, global_step, rate, norm, variables: all }, steps))
+}
+
+/// Multiplies the powers of Adam's betas by these, after the updates.
+fn advance(
+    g: &mut GraphBuilder,
+    powers: Option<&Powers>,
+    optimizer: &Optimizer,
+    updates: &[Output],
+) -> Result<Vec<Output>> {
+    let (Some(Powers { beta1, beta2 }), Some(betas)) = (powers, betas(optimizer)) else { return Ok(Vec::new()) };
+    let mut done = Vec::with_capacity(2);
+    for (power, beta) in [(beta1, betas.0), (beta2, betas.1)] {
+        done.push(on(g, &power.device, |g| {
+            g.with_control(updates, |g| {
+                let next = binary(g, "Mul", power.value, scalar(power.dtype, beta)?)?;
+                let assign = if power.is_ref { "Assign" } else { "AssignVariableOp" };
+                binary(g, assign, power.handle, next)
+            })
+        })?);
+    }
+    Ok(done)
 }
 
 /// The variable that counts the steps: the graph's own, if it has one.

@@ -177,3 +177,18 @@ async fn mistakes_are_one_clear_message() {
         std::fs::write(folder.child("graph.json"), graph).unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_do_not_wait_for_each_other_take_all_batches() {
+    let folder = files(r#", "epochs": 15, "workers": 3, "ps": 1, "mode": "async""#, "");
+    let dir = folder.child("run").display().to_string();
+    run(&folder, &["--checkpoint", &dir, "--every", "50", "--report", "7"]).await.unwrap();
+    let count = |step: u64| {
+        let end = saved(&folder, "run", step);
+        end.iter().find(|(name, _)| name == "global_step").unwrap().1.item::<i64>().unwrap()
+    };
+    // 180 examples are 9 batches.
+    assert_eq!(count(135), 135);
+    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "140"]).await.unwrap();
+    assert_eq!(count(140), 140);
+}

@@ -408,9 +408,10 @@ fn replicas_train_as_one() {
             let feeds = [(queue.feeds[0].as_str(), own(&x, 3)), (queue.feeds[1].as_str(), own(&y, 4))];
             run(&mut cluster, &job.graph, &feeds, &[&format!("^{}", queue.enqueue)]);
         }
-        let step = format!("^{}", job.step);
-        let losses =
-            (0..steps).map(|_| floats(&run(&mut cluster, &job.graph, &[], &[&job.loss, &step])[0])[0]).collect();
+        let step = format!("^{}", job.steps[0].run);
+        let losses = (0..steps)
+            .map(|_| floats(&run(&mut cluster, &job.graph, &[], &[&job.steps[0].loss, &step])[0])[0])
+            .collect();
         let weights = run(&mut cluster, &job.graph, &[], &["w", "b"]);
         (losses, [floats(&weights[0]), floats(&weights[1])].concat())
     };
@@ -440,10 +441,43 @@ fn a_loss_that_is_no_number_changes_nothing() {
     let queue = &job.queues[0];
     let batches = Tensor::from_vec([2, 1], vec![0.5f32, f32::NAN]);
     run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
-    let step = format!("^{}", job.step);
+    let step = format!("^{}", job.steps[0].run);
     run(&mut cluster, &job.graph, &[], &[&step]);
     let failure = cluster.run(&job.graph, &[], &[&step]).unwrap_err();
     assert_eq!(failure.node.as_deref(), Some(train::job::CHECK), "{failure}");
     let after = run(&mut cluster, &job.graph, &[], &["w", GLOBAL_STEP]);
     assert_eq!((floats(&after[0])[0], after[1].item::<i64>().unwrap()), (1.5, 1));
+}
+
+/// Workers that do not wait for each other change the same variables, each by its own gradients.
+#[test]
+fn each_worker_of_an_async_training_makes_its_own_updates() {
+    let text = r#"{"version": 1, "variables": {"w": {"shape": [], "initial": 1.0}},
+        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null]}},
+                  "y": {"op": "Mul", "inputs": ["x", "w"]}, "loss": {"op": "Mean", "inputs": ["y", 0]}}}"#;
+    let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 2},
+        "train": {"loss": "loss", "optimizer": {"name": "momentum", "momentum": 0.5}, "rate": 0.125, "steps": 2, "workers": 2, "mode": "async"}}"#;
+    let program = crate::graph::read(text.as_bytes()).unwrap();
+    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] };
+    let sections = train::file::read(sections).unwrap();
+    let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
+    let mut cluster = Cluster::of(&[Task::new("worker", 0), Task::new("worker", 1)]);
+    run(&mut cluster, &job.graph, &[], &["^w/assign"]);
+    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
+    let gradients = [0.5f32, -2.0];
+    for (queue, x) in job.queues.iter().zip(gradients) {
+        let batches = Tensor::from_vec([2, 2], vec![x; 4]);
+        run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
+    }
+    let (mut w, mut m) = (1f64, 0f64);
+    for worker in [0, 1, 1, 0] {
+        let nodes = &job.steps[worker];
+        let loss = run(&mut cluster, &job.graph, &[], &[&nodes.loss, &format!("^{}", nodes.run)]);
+        assert_near(&floats(&loss[0]), &[w * f64::from(gradients[worker])], 1e-6, "loss");
+        m = 0.5 * m + f64::from(gradients[worker]);
+        w -= 0.125 * m;
+        let now = run(&mut cluster, &job.graph, &[], &["w", "w/Momentum"]);
+        assert_near(&[floats(&now[0])[0], floats(&now[1])[0]], &[w, m], 1e-6, "w and its momentum");
+    }
+    assert_eq!(run(&mut cluster, &job.graph, &[], &[GLOBAL_STEP])[0].item::<i64>().unwrap(), 4);
 }

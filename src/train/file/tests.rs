@@ -9,7 +9,7 @@ fn what_is_said_is_read() {
                  "batch": 32, "shuffle": 7, "hold_out": 0.25},
         "train": {"loss": "loss", "optimizer": {"name": "rmsprop", "momentum": 0.5, "centered": true},
                   "rate": {"cosine": {"rate": 0.1, "steps": 100}}, "warm_up": 10, "clip_norm": 2, "weight_decay": 0.01,
-                  "average": 0.99, "epochs": 3, "metrics": ["accuracy"], "workers": 2, "ps": 1, "variables": ["w"]},
+                  "average": 0.99, "epochs": 3, "metrics": ["accuracy"], "workers": 2, "ps": 1, "mode": "async", "variables": ["w"]},
         "evaluate": {"every": 50, "metrics": ["accuracy"]}}"#;
     let Sections { data, train, evaluate } = read(text).unwrap();
     let except = vec!["label".to_owned()];
@@ -29,6 +29,7 @@ fn what_is_said_is_read() {
     };
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
+    assert!(train.is_async);
     assert_eq!(evaluate.unwrap(), EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()] });
 }
 
@@ -67,6 +68,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
+        (r#"{"mode": "mirrored"}"#, "$.train.mode", "there are sync and async"),
         (r#"{"lossy": "l"}"#, "$.train.lossy", "did you mean \"loss\"?"),
         (r#"{"steps": 1.5}"#, "$.train.steps", "whole number"),
     ] {
