@@ -25,3 +25,4 @@ mod state;
 mod status;
 mod strangers;
 mod surface;
+mod training;

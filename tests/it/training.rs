@@ -1,0 +1,91 @@
+//! `meshtf train` as people run it: on nodes, killed, interrupted, resumed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::sandbox::{Running, Sandbox, project};
+
+/// A line of a training comes within this.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The example, beside its data, with more in its section `train`.
+fn example(sandbox: &Sandbox, train: &str) -> String {
+    sandbox.file("circle.csv", std::fs::read(project("examples/circle.csv")).unwrap());
+    let graph = std::fs::read_to_string(project("examples/circle.json")).unwrap();
+    sandbox.file("circle.json", graph.replace(r#""rate": 0.02,"#, &format!(r#""rate": 0.02, {train}"#)))
+}
+
+/// The number that follows a word on a line.
+fn number(line: &str, word: &str) -> f64 {
+    let mut words = line.split_whitespace().skip_while(|other| *other != word);
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no number after {word}: {line}"))
+}
+
+fn state(folder: &str, step: u64) -> Vec<u8> {
+    std::fs::read(Path::new(folder).join(format!("step-{step:012}.safetensors"))).unwrap()
+}
+
+/// Reads until this many steps are done.
+fn reach(training: &Running, steps: u64) {
+    loop {
+        let line = training.next_line(SPEAKS_WITHIN).expect("it goes on");
+        let done = line.strip_prefix("step ").and_then(|rest| rest.split('/').next()?.parse::<u64>().ok());
+        if done.is_some_and(|done| done >= steps) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
+    let sandbox = Sandbox::new();
+    let graph = example(&sandbox, "");
+    let dir = |name: &str| sandbox.path(name).display().to_string();
+    let (whole, killed, stopped) = (dir("whole"), dir("killed"), dir("stopped"));
+    let fixed = ["train", &graph, "--local", "--every", "100", "--report", "50", "--checkpoint"];
+    let with = |dir: &str, more: &[&str]| -> Vec<String> {
+        fixed.iter().chain(&[dir]).chain(more).map(|&word| word.to_owned()).collect()
+    };
+    let start = |words: Vec<String>| sandbox.start(&words.iter().map(String::as_str).collect::<Vec<_>>());
+
+    let ended = start(with(&whole, &["--steps", "3000"])).end().expect(0);
+    let last = ended.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("step 3000/3000  held out:") && number(last, "accuracy") > 0.9, "{}", ended.stdout);
+
+    // They would run for hours.
+    let training = start(with(&killed, &["--steps", "100000000"]));
+    reach(&training, 300);
+    training.signal("KILL");
+    training.end();
+    let training = start(with(&stopped, &["--steps", "100000000"]));
+    reach(&training, 300);
+    training.signal("INT");
+    let ended = training.end();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.stderr);
+    assert!(ended.stderr.contains("interrupted after ") && ended.stderr.contains("--resume"), "{}", ended.stderr);
+
+    for dir in [&killed, &stopped] {
+        let last = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let last = last.filter_map(|name| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()).max();
+        let last: u64 = last.expect("a state was saved");
+        // On to a step that the other training goes to as well.
+        let steps = (last + 500).to_string();
+        start(with(dir, &["--resume", "--steps", &steps])).end().expect(0);
+        let other = dir.clone() + "_whole";
+        start(with(&other, &["--steps", &steps])).end().expect(0);
+        assert!(state(dir, last + 500) == state(&other, last + 500), "after {last} steps and 500 more");
+    }
+}
+
+#[test]
+fn nodes_train_together_and_apart() {
+    let sandbox = Sandbox::new();
+    let nodes = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
+    for mode in ["sync", "async"] {
+        let graph = example(&sandbox, &format!(r#""workers": 2, "ps": 1, "mode": "{mode}", "#));
+        let ended = sandbox.run(&["train", &graph, "--steps", "1000"]).expect(0);
+        let last = ended.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with("step 1000/1000  held out:") && number(last, "accuracy") > 0.85, "{}", ended.stdout);
+    }
+    drop(nodes);
+}
