@@ -20,16 +20,18 @@ impl Csv {
     /// Reads the text of a file. Fields may stand in quotes, in which a quote is doubled. Blank lines are skipped.
     ///
     /// # Errors
-    /// InvalidArgument with the line that has another number of fields than the first, or a quote that is not closed.
+    /// InvalidArgument with the line that has another number of fields than the first.
     pub fn read(bytes: &[u8]) -> Result<Csv> {
         let text = std::str::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut names: Option<Vec<String>> = None;
         let (mut fields, mut lines) = (Vec::new(), Vec::new());
-        let mut records = Records { rest: text, line: 1 };
-        while let Some((line, record)) = records.next()? {
+        for (line, record) in Records::of(text) {
+            if record.iter().all(String::is_empty) {
+                continue;
+            }
             match &names {
-                None => names = Some(record.iter().map(|name| name.trim().to_owned()).collect()),
+                None => names = Some(record),
                 Some(names) if record.len() != names.len() => {
                     let (own, all) = (record.len(), names.len());
                     return Err(Failure::invalid(format!(
@@ -90,62 +92,48 @@ impl Csv {
     }
 }
 
-/// The lines of a file, where a field in quotes may go over several.
+/// The records of a text, each with the number of the line that it begins in, and its fields without spaces around them.
 struct Records<'a> {
-    rest: &'a str,
-    line: usize,
+    reader: csv_core::Reader,
+    rest: &'a [u8],
+    /// Room for the fields of a record, which are no longer than the text, and for where each ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl Records<'_> {
-    /// The next line that is not blank: its number, and its fields.
-    fn next(&mut self) -> Result<Option<(usize, Vec<String>)>> {
-        while !self.rest.is_empty() {
-            let line = self.line;
-            let record = self.record()?;
-            if record.len() > 1 || record.iter().any(|field| !field.trim().is_empty()) {
-                return Ok(Some((line, record)));
-            }
-        }
-        Ok(None)
+    fn of(text: &str) -> Records<'_> {
+        Records { reader: csv_core::Reader::new(), rest: text.as_bytes(), text: vec![0; 256], ends: vec![0; 16] }
     }
+}
 
-    fn record(&mut self) -> Result<Vec<String>> {
-        let (begin, mut fields) = (self.line, Vec::new());
+impl Iterator for Records<'_> {
+    type Item = (usize, Vec<String>);
+
+    fn next(&mut self) -> Option<(usize, Vec<String>)> {
+        // Blank lines belong to no record.
+        let blank = self.rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let lines = self.rest[..blank].iter().filter(|byte| **byte == b'\n').count();
+        self.rest = &self.rest[blank..];
+        self.reader.set_line(self.reader.line() + lines as u64);
+        let line = self.reader.line() as usize;
+        let (mut written, mut ended) = (0, 0);
         loop {
-            let quoted = self.rest.trim_start_matches([' ', '\t']).strip_prefix('"');
-            let mut field = String::new();
-            if let Some(mut rest) = quoted {
-                loop {
-                    let Some(at) = rest.find('"') else {
-                        return Err(Failure::invalid(format!("line {begin}: a quote is not closed")));
-                    };
-                    field.push_str(&rest[..at]);
-                    self.line += rest[..at].matches('\n').count();
-                    rest = &rest[at + 1..];
-                    match rest.strip_prefix('"') {
-                        Some(after) => {
-                            field.push('"');
-                            rest = after;
-                        }
-                        None => break,
-                    }
-                }
-                self.rest = rest;
-            }
-            let end = self.rest.find([',', '\n']).unwrap_or(self.rest.len());
-            let behind = self.rest[..end].trim_end_matches('\r');
-            match quoted {
-                None => field.push_str(behind),
-                Some(_) if behind.trim().is_empty() => {}
-                Some(_) => return Err(Failure::invalid(format!("line {begin}: text follows a quote: {behind:?}"))),
-            }
-            fields.push(field);
-            let ends = !self.rest[end..].starts_with(',');
-            self.rest = self.rest.get(end + 1..).unwrap_or_default();
-            if ends {
-                self.line += 1;
-                return Ok(fields);
+            let (outcome, read, wrote, ends) =
+                self.reader.read_record(self.rest, &mut self.text[written..], &mut self.ends[ended..]);
+            self.rest = &self.rest[read..];
+            (written, ended) = (written + wrote, ended + ends);
+            match outcome {
+                // Once more, with nothing, which tells the reader that this was all.
+                csv_core::ReadRecordResult::InputEmpty => {}
+                csv_core::ReadRecordResult::OutputFull => self.text.resize(2 * self.text.len(), 0),
+                csv_core::ReadRecordResult::OutputEndsFull => self.ends.resize(2 * self.ends.len(), 0),
+                csv_core::ReadRecordResult::End => return None,
+                csv_core::ReadRecordResult::Record => break,
             }
         }
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let field = |(from, to): (usize, &usize)| String::from_utf8_lossy(&self.text[from..*to]).trim().to_owned();
+        Some((line, starts.zip(&self.ends[..ended]).map(field).collect()))
     }
 }
