@@ -300,8 +300,8 @@ pub fn try_reserve(bytes: usize) -> Result<Reservation> {
     if BUDGET.try_reserve(bytes) { Ok(Reservation { bytes }) } else { Err(BUDGET.refuse(bytes)) }
 }
 
-/// See [`reserve`].
-#[derive(Debug)]
+/// See [`reserve`]; by default, of nothing.
+#[derive(Debug, Default)]
 pub struct Reservation {
     bytes: usize,
 }
@@ -312,6 +312,11 @@ impl Reservation {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         BUDGET.reserved.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes over what another one reserves.
+    pub fn join(&mut self, mut other: Reservation) {
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 

@@ -18,6 +18,7 @@ mod session;
 mod slots;
 mod socket;
 mod step;
+mod websocket;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};

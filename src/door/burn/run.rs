@@ -20,6 +20,7 @@ use crate::graph::Graph;
 use crate::ids::Incarnation;
 use crate::lock::lock;
 use crate::lowering;
+use crate::memory::{self, Reservation};
 use crate::node::Node;
 use crate::protocol::{Cluster, Peer, SessionOptions};
 use crate::session::{Alone, Session};
@@ -56,13 +57,20 @@ struct Shared {
     is_running: bool,
     /// The first failure since a session's last sync, which tells it.
     failed: HashMap<SessionNo, Arc<Failure>>,
+    /// Sessions of which a message was lost, and why: they have no tensors any more, and each request of theirs is told.
+    refused: HashMap<SessionNo, Arc<Failure>>,
     counts: Counts,
 }
 
 impl Shared {
     /// Whether so much is queued that a session is to wait for a step, which is sure to come.
     fn is_full(&self) -> bool {
-        self.program.queued() > MAX_WAITING && (self.is_running || self.program.is_due())
+        self.program.queued() > MAX_WAITING && self.is_busy()
+    }
+
+    /// Whether a step runs, or is sure to.
+    fn is_busy(&self) -> bool {
+        self.is_running || self.program.is_due()
     }
 }
 
@@ -95,6 +103,7 @@ impl Running {
         shared.program.close(session);
         shared.replies.remove(&session);
         shared.failed.remove(&session);
+        shared.refused.remove(&session);
         let is_over = shared.replies.is_empty();
         drop(shared);
         self.wake.notify_one();
@@ -106,7 +115,38 @@ impl Running {
     /// Whether a session of it is on this device.
     pub fn has(&self, device: u32) -> bool {
         let shared = lock(&self.shared);
-        shared.replies.keys().any(|session| shared.program.device(*session) == device)
+        let mut open = shared.replies.keys().filter(|session| !shared.refused.contains_key(session));
+        open.any(|session| shared.program.device(*session) == device)
+    }
+
+    /// Reserves memory for a message. While there is too little, it waits for the steps of the program, which may let go of some.
+    ///
+    /// # Errors
+    /// ResourceExhausted if there is too little, and no step is under way; names the largest holder.
+    pub async fn reserve(&self, bytes: usize) -> Result<Reservation> {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            // Before the look, so that none is missed after it.
+            room.as_mut().enable();
+            match memory::try_reserve(bytes) {
+                Ok(reserved) => return Ok(reserved),
+                Err(failure) if !lock(&self.shared).is_busy() => return Err(failure.with_holder()),
+                Err(_) => room.await,
+            }
+        }
+    }
+
+    /// A message of a session is lost: nobody knows what was in it, so nothing of the session can be relied on. What it still asks
+    /// for is answered with the failure.
+    pub fn refuse(&self, session: SessionNo, failure: Failure) {
+        let mut shared = lock(&self.shared);
+        for request in shared.program.close(session) {
+            tell(&shared, session, &request, &failure);
+        }
+        shared.refused.entry(session).or_insert_with(|| Arc::new(failure));
+        drop(shared);
+        self.wake.notify_one();
     }
 
     /// How many steps it has run so far.
@@ -124,8 +164,12 @@ impl Running {
     pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = Task>) -> Result<()> {
         {
             let mut shared = lock(&self.shared);
+            let refused = shared.refused.get(&session).cloned();
             for task in tasks {
-                shared.program.push(session, task)?;
+                match &refused {
+                    None => shared.program.push(session, task)?,
+                    Some(failure) => tell(&shared, session, &task, failure),
+                }
             }
             answer_at_once(&mut shared);
             if shared.program.is_due() {
@@ -227,6 +271,19 @@ impl Running {
             }
         }
         answer(&mut shared, step.answers, |_, _| Err((*failure).clone()));
+    }
+}
+
+/// Answers a task of a session that is lost, if the client waits for an answer.
+fn tell(shared: &Shared, session: SessionNo, task: &Task, failure: &Failure) {
+    match task {
+        Task::ReadTensor(request, ..) => {
+            reply(shared, session, *request, TaskResponseContent::ReadTensor(Err(told(failure))));
+        }
+        Task::SyncBackend(request, _) => {
+            reply(shared, session, *request, TaskResponseContent::SyncBackend(Err(told(failure))));
+        }
+        _ => {}
     }
 }
 

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use burn_std::ExecutionError;
-use futures::{SinkExt, StreamExt};
+use bytes::Bytes;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::http::{MAX_GREETING, Newcomer};
 use super::message::{
@@ -17,55 +15,57 @@ use super::message::{
 };
 use super::program::SessionNo;
 use super::run::Running;
+use super::websocket::{self, Incoming};
 use super::{Client, Serving, process};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::memory::{self, Reservation};
 
 /// Largest first message, which has a credential and a few numbers.
 const MAX_INIT: usize = 64 << 10;
 /// Largest message, which is burn's own limit.
 const MAX_MESSAGE: usize = 1 << 30;
 
-/// Bytes that a read makes room for, and clears: a client sends frames of half a kilobyte.
-const READ_AT_ONCE: usize = 32 << 10;
-
 /// Most answers that wait until a client reads them; more are dropped.
 const MAX_REPLIES: usize = 4096;
+/// Most pings that wait to be answered; more get no answer.
+const MAX_PINGS: usize = 4;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Reader = websocket::Reader<ReadHalf<TokioIo<Upgraded>>>;
+type Writer = WriteHalf<TokioIo<Upgraded>>;
 
 /// Serves a session until its client ends it.
 pub(super) async fn serve(door: Arc<Serving>, stream: TokioIo<Upgraded>, newcomer: Newcomer) {
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(MAX_INIT))).await;
+    let (reader, writer) = tokio::io::split(stream);
+    let reader = Reader::new(reader);
     let told_to_go = newcomer.stranger.told_to_go();
     let admitted = tokio::select! {
-        admitted = tokio::time::timeout(MAX_GREETING, admit(&door, socket, newcomer)) => admitted.ok().flatten(),
+        admitted = tokio::time::timeout(MAX_GREETING, admit(&door, reader, writer, newcomer)) => admitted.ok().flatten(),
         () = told_to_go => None,
     };
-    let Some(Admitted { socket, running, session, replies }) = admitted else { return };
-    // Nothing has come after the first message, to which the client waits for an answer.
-    let stream = socket.into_inner();
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(MAX_MESSAGE))).await;
+    let Some(Admitted { reader, writer, running, session, replies }) = admitted else { return };
     let open = Open { door, running, session };
-    if let Err(failure) = open.serve(socket, replies).await {
+    if let Err(failure) = open.serve(reader, writer, replies).await {
         tracing::warn!("a burn program's session is closed: {failure}");
     }
 }
 
-fn config(most: usize) -> WebSocketConfig {
-    let config = WebSocketConfig::default().max_message_size(Some(most)).max_frame_size(Some(most));
-    config.read_buffer_size(READ_AT_ONCE)
-}
-
 struct Admitted {
-    socket: Socket,
+    reader: Reader,
+    writer: Writer,
     running: Arc<Running>,
     session: SessionNo,
     replies: mpsc::Receiver<TaskResponse>,
 }
 
 /// Reads the first message and answers it; `None` if the client may not pass.
-async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> Option<Admitted> {
-    let first = next(&mut socket).await?;
+async fn admit(door: &Arc<Serving>, mut reader: Reader, mut writer: Writer, newcomer: Newcomer) -> Option<Admitted> {
+    let first = loop {
+        match reader.next(MAX_INIT, |bytes| std::future::ready(memory::reserve(bytes))).await.ok()? {
+            Incoming::Message(first, _) => break first,
+            Incoming::Ping(payload) => websocket::pong(&mut writer, &payload).await.ok()?,
+            Incoming::Refused(_) | Incoming::Closed => return None,
+        }
+    };
     let Newcomer { from, ends, stranger } = newcomer;
     let refusal = match message::init(&first) {
         Err(version) => {
@@ -89,12 +89,12 @@ async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> O
                 let (sender, replies) = mpsc::channel(MAX_REPLIES);
                 if let Some((running, session)) = door.open(client, init.device_index, sender) {
                     let info = TaskResponseContent::Init(SessionInfo::new(device_count));
-                    let sent = send(&mut socket, &TaskResponse { content: info, id: 0 }).await;
+                    let sent = send(&mut writer, &TaskResponse { content: info, id: 0 }).await;
                     if sent.is_none() {
                         door.close(&running, session);
                         return None;
                     }
-                    return Some(Admitted { socket, running, session, replies });
+                    return Some(Admitted { reader, writer, running, session, replies });
                 }
                 tracing::warn!("refused a burn program at {from}: too many are connected");
                 SessionRefusal::Unauthorized
@@ -103,26 +103,13 @@ async fn admit(door: &Arc<Serving>, mut socket: Socket, newcomer: Newcomer) -> O
             }
         }
     };
-    send(&mut socket, &TaskResponse { content: TaskResponseContent::InitRefused(refusal), id: 0 }).await?;
-    let _ = socket.close(None).await;
+    send(&mut writer, &TaskResponse { content: TaskResponseContent::InitRefused(refusal), id: 0 }).await?;
+    let _gone = websocket::close(&mut writer).await;
     None
 }
 
-/// The next message; `None` at the end of the stream.
-async fn next(socket: &mut (impl StreamExt<Item = Result<Message, Error>> + Unpin)) -> Option<bytes::Bytes> {
-    loop {
-        match socket.next().await? {
-            Ok(Message::Binary(data)) => return Some(data),
-            Ok(Message::Close(_)) | Err(_) => return None,
-            Ok(_) => {}
-        }
-    }
-}
-
-type Error = tokio_tungstenite::tungstenite::Error;
-
-async fn send(socket: &mut Socket, response: &TaskResponse) -> Option<()> {
-    socket.send(Message::binary(message::encode(response))).await.ok()
+async fn send(writer: &mut Writer, response: &TaskResponse) -> Option<()> {
+    websocket::send(writer, &message::encode(response)).await.ok()
 }
 
 /// A session that is open; it is closed when this is dropped.
@@ -143,29 +130,53 @@ impl Open {
     ///
     /// # Errors
     /// InvalidArgument if the client does not keep to the protocol.
-    async fn serve(&self, socket: Socket, mut replies: mpsc::Receiver<TaskResponse>) -> Result<()> {
-        let (mut out, mut incoming) = socket.split();
+    async fn serve(
+        &self,
+        mut reader: Reader,
+        mut writer: Writer,
+        mut replies: mpsc::Receiver<TaskResponse>,
+    ) -> Result<()> {
         let (answer, mut answers) = mpsc::channel(MAX_REPLIES);
+        let (ping, mut pings) = mpsc::channel::<Bytes>(MAX_PINGS);
         let write = async {
             loop {
                 let response = tokio::select! {
                     response = replies.recv() => response,
                     response = answers.recv() => response,
+                    Some(payload) = pings.recv() => {
+                        if websocket::pong(&mut writer, &payload).await.is_err() {
+                            break;
+                        }
+                        continue;
+                    }
                 };
                 // There is nobody any more who could answer.
                 let Some(response) = response else { break };
-                if out.send(Message::binary(message::encode(&response))).await.is_err() {
+                if send(&mut writer, &response).await.is_none() {
                     break;
                 }
             }
         };
         let read = async {
-            while let Some(frame) = next(&mut incoming).await {
-                if !self.take(&frame, &answer).await? {
-                    break;
+            loop {
+                match reader.next(MAX_MESSAGE, |bytes| self.running.reserve(bytes)).await {
+                    Ok(Incoming::Message(message, reserved)) => {
+                        if !self.take(message, reserved, &answer).await? {
+                            return Ok(());
+                        }
+                    }
+                    Ok(Incoming::Refused(failure)) => {
+                        tracing::warn!("a burn program's session is lost: {failure}");
+                        self.running.refuse(self.session, failure);
+                    }
+                    Ok(Incoming::Ping(payload)) => drop(ping.try_send(payload)),
+                    Ok(Incoming::Closed) => return Ok(()),
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                        return Err(Failure::invalid(error.to_string()));
+                    }
+                    Err(_) => return Ok(()),
                 }
             }
-            Ok(())
         };
         tokio::select! {
             result = read => result,
@@ -173,9 +184,11 @@ impl Open {
         }
     }
 
-    /// Takes the messages of a frame; answers whether more are to come.
-    async fn take(&self, frame: &[u8], answer: &mpsc::Sender<TaskResponse>) -> Result<bool> {
-        let messages = message::decode(frame)?;
+    /// Takes the messages of a frame; answers whether more are to come. `reserved` is for what they are as tasks.
+    async fn take(&self, frame: Bytes, reserved: Reservation, answer: &mpsc::Sender<TaskResponse>) -> Result<bool> {
+        let messages = message::decode(&frame)?;
+        // They are in memory now, and in its place.
+        drop((frame, reserved));
         let mut goes_on = true;
         let mut tasks = Vec::with_capacity(messages.len());
         for message in messages {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -25,6 +25,11 @@ pub struct Nodes {
 impl Nodes {
     /// Starts so many nodes of the binary that the environment variable MESHTF names.
     pub fn start(count: usize) -> Result<Nodes> {
+        Nodes::start_with(count, &[])
+    }
+
+    /// As [`Nodes::start`], each with some arguments more.
+    pub fn start_with(count: usize, more: &[&str]) -> Result<Nodes> {
         let own = std::process::id();
         let home = std::env::temp_dir().join(format!("meshtf-suite-nodes-{own}"));
         std::fs::create_dir_all(&home)?;
@@ -32,6 +37,7 @@ impl Nodes {
         for i in 0..count {
             let mut command = nodes.meshtf()?;
             command.args(["node", "--name", &format!("worker/{i}"), "--listen", "127.0.0.1:0"]);
+            command.args(more);
             if i == 0 {
                 command.args(["--burn", "127.0.0.1:0"]);
             }
@@ -53,6 +59,14 @@ impl Nodes {
                 let door = serves.split(' ').find_map(|word| word.strip_prefix("burn="));
                 nodes.door = door.ok_or_else(|| format!("no door in {serves:?}"))?.to_owned();
             }
+        }
+        // The first hears of the others in its own time.
+        let start = Instant::now();
+        while meshtf_burn::Mesh::reach(&nodes.door)?.names().len() < count {
+            if start.elapsed() > START {
+                return Err(format!("worker/0 does not know all of {count} tasks").into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
         Ok(nodes)
     }

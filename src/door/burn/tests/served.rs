@@ -19,6 +19,7 @@ use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusa
 use super::super::{Serving, http};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
 use crate::exec::BackendChoice;
+use crate::memory;
 use crate::node::{Node, NodeConfig};
 
 const TOKEN: &str = "0123456789abcdef";
@@ -269,6 +270,44 @@ async fn what_is_no_message_ends_the_session_alone() {
     assert!(
         sent.is_err() || large.socket.next().await.is_none_or(|message| !matches!(message, Ok(Message::Binary(_))))
     );
+}
+
+#[test]
+fn a_message_without_memory_is_told_and_ends_its_session_alone() {
+    // The door's tasks run on this thread, which has a budget of its own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let budget = memory::in_use() + 1_000_000;
+    memory::with_limit(budget, || runtime.block_on(without_memory()));
+}
+
+async fn without_memory() {
+    let data = |id: u64, elements: usize| {
+        let data = TensorData::new(vec![1f32; elements], [elements]);
+        Task::RegisterTensor(TRAINING, kept(id).id, data)
+    };
+    let served = Served::new(None).await;
+    let (mut client, _) = served.session(2, 0, "#one").await;
+    let (mut other, _) = served.session(2, 0, "#other").await;
+    client.tasks(vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]).await;
+    assert!(client.read().await.is_ok());
+    other.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
+    assert!(other.read().await.is_ok());
+    // As much again is reserved for what it is decoded to: 200 kB fit, 600 kB do not.
+    client.tasks(vec![data(3, 50_000)]).await;
+    client.tasks(vec![read(1, kept(1))]).await;
+    assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
+    client.tasks(vec![data(4, 150_000)]).await;
+    client.tasks(vec![upload(TRAINING, 5), read(2, kept(5)), Task::SyncBackend(3, TRAINING)]).await;
+    let refused = client.read().await.unwrap_err();
+    assert!(refused.contains("a message of 600 kB is refused: this takes 1.20 MB"), "{refused}");
+    assert!(matches!(client.next().await, Response { content: Content::SyncBackend(Err(_)), id: 3 }));
+    // The other goes on, and so does one that is opened anew.
+    other.tasks(vec![exp(kept(1), 2), read(1, kept(2))]).await;
+    assert!(other.read().await.is_ok());
+    drop(client);
+    let (mut client, _) = served.session(2, 0, "#one").await;
+    client.tasks(vec![upload(TRAINING, 1), read(0, kept(1))]).await;
+    assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
 }
 
 /// What burn's own client sent and burn's own server answered (`examples/burn/suite/src/bin/frames.rs`): frames, each with a byte

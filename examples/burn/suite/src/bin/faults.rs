@@ -1,6 +1,7 @@
 //! What becomes of a burn program that dies, and of one whose task does: on nodes that this starts and ends.
 //!
-//! `faults`: the environment variable MESHTF names the binary. `faults --train DOOR` is the program that dies.
+//! `faults`: the environment variable MESHTF names the binary. `faults --train DOOR` is the program that dies,
+//! `faults --sum DOOR` one that adds up a few numbers.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,16 +21,26 @@ const TOLERANCE: f64 = 1e-4;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, door] = &words[..]
-        && mode == "--train"
-    {
-        return match mesh(door).map(|devices| train_for_ever(&devices)) {
-            Ok(error) => fail(&error),
-            Err(error) => fail(&error.to_string()),
-        };
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {}
+        ["--train", door] => {
+            let ended = mesh(door).map(|devices| train_for_ever(&devices));
+            return fail(&ended.unwrap_or_else(|error| error.to_string()));
+        }
+        ["--sum", door] => {
+            return match mesh(door).map(|devices| input([4, 4], 5, &devices[0]).sum().try_into_scalar::<f32>()) {
+                Ok(Ok(_)) => ExitCode::SUCCESS,
+                Ok(Err(error)) => fail(&error.to_string()),
+                Err(error) => fail(&error.to_string()),
+            };
+        }
+        _ => return fail("faults [--train DOOR | --sum DOOR]"),
     }
-    let tests: [(&str, fn() -> Result<()>); 2] =
-        [("a program that is killed leaves nothing", killed), ("a task that is killed is told by name", lost)];
+    let tests: [(&str, fn() -> Result<()>); 3] = [
+        ("a program that is killed leaves nothing", killed),
+        ("a task that is killed is told by name", lost),
+        ("an upload for which a node has no memory is told", too_large),
+    ];
     let mut passed = true;
     for (name, test) in tests {
         let start = Instant::now();
@@ -180,6 +191,36 @@ fn lost() -> Result<()> {
     let (off, place) = numbers(&devices[0], kept).compare(&numbers(&flex, input([4, 4], 5, &flex)))?;
     if off > TOLERANCE {
         return Err(format!("after the loss, {place}").into());
+    }
+    Ok(())
+}
+
+fn too_large() -> Result<()> {
+    const MEGABYTE: usize = 1_000_000;
+    let nodes = Nodes::start_with(1, &["--memory", "200MB"])?;
+    let device = mesh(&nodes.door)?.remove(0);
+    let before = nodes.resident(0);
+    let ones = |megabytes: usize| Tensor::<1>::from_data(&vec![1f32; megabytes * MEGABYTE / 4][..], &device);
+    let sum: f32 = ones(40).sum().try_into_scalar().map_err(|error| error.to_string())?;
+    if sum != 1e7 {
+        return Err(format!("the sum of ten million ones is {sum}").into());
+    }
+    let refused = match ones(400).sum().try_into_scalar::<f32>() {
+        Ok(_) => return Err("400 MB are taken on a node that may use 200 MB".into()),
+        Err(error) => error.to_string(),
+    };
+    if !refused.contains("is refused: this takes 800 MB, but the process has") {
+        return Err(format!("the error does not say what there is no memory for: {refused}").into());
+    }
+    if let (Some(before), Some(after)) = (before, nodes.resident(0))
+        && after > before + 200 * MEGABYTE as u64
+    {
+        return Err(format!("the node grew by {} bytes", after - before).into());
+    }
+    // Another program is served.
+    let program = Command::new(std::env::current_exe()?).args(["--sum", &nodes.door]).output()?;
+    if !program.status.success() {
+        return Err(String::from_utf8_lossy(&program.stderr).trim().into());
     }
     Ok(())
 }
