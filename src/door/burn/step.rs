@@ -57,7 +57,7 @@ pub(super) struct Step {
     pub kept: Vec<Key>,
     /// The values that the door has after it, and their places among what the recipe fetches.
     pub held: Vec<(Key, usize)>,
-    /// The hash of the recipe's parts.
+    /// The hash of the recipe's parts, but for those that feed what the door has.
     operations: u64,
 }
 
@@ -115,7 +115,8 @@ impl Program {
         let mut lists = self.cut()?;
         // In the order of devices, not of whoever happened to be first.
         lists.sort_by_key(|(stream, _)| (self.device(self.streams[*stream].session), *stream));
-        let mut making = Making { program: self, step: Step::default(), kinds: Vec::new(), made: Vec::new() };
+        let (step, kinds, made, fed) = Default::default();
+        let mut making = Making { program: self, step, kinds, made, fed };
         // Each stream as far as it gets without the others.
         loop {
             let mut went_on = false;
@@ -174,6 +175,8 @@ struct Making<'p> {
     kinds: Vec<(DType, Shape)>,
     /// What the step has made, in order, or read out of slots, each with the device where it stays.
     made: Vec<(Key, u32)>,
+    /// The places of the parts that feed what the door has.
+    fed: Vec<usize>,
 }
 
 impl Making<'_> {
@@ -331,6 +334,7 @@ impl Making<'_> {
                 let number = self.kinds.len() as u32;
                 value.state = State::Here(number, Some(place));
                 self.made.push((*key, device));
+                self.fed.push(self.step.recipe.parts.len());
                 Ok(self.upload(device, tensor))
             }
             State::There(Place::Held(Held { value: None, .. })) | State::Awaited | State::Queued { .. } => {
@@ -372,8 +376,12 @@ impl Making<'_> {
 
     /// Gives places to what stays.
     fn finish(self) -> Step {
-        let Making { program, mut step, kinds, made } = self;
-        step.operations = hash(&step.recipe.parts);
+        let Making { program, mut step, kinds, made, fed } = self;
+        // Without those that would not be there if their values were in slots: what a loop makes has the same predecessors then.
+        let is_own = |place: &usize| fed.binary_search(place).is_err();
+        let own: Vec<&Part> =
+            (0..step.recipe.parts.len()).filter(is_own).map(|place| &step.recipe.parts[place]).collect();
+        step.operations = hash(&own);
         for (place, (key, device)) in made.into_iter().enumerate() {
             let Some(State::Here(number, was)) = program.state(&key) else { continue };
             let (number, was) = (*number, was.clone());

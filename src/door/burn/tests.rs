@@ -197,6 +197,28 @@ fn losses_that_are_read_later_are_held_and_make_no_new_steps() {
     }
 }
 
+/// The recipes of a loop in which so many of a parameter's predecessors are still there when it is made.
+fn outlived(by: u64) -> Vec<Recipe> {
+    let mut program = program(1);
+    let id = |i: u64, n: u64| 10 * (i + 1) + n;
+    let mut tasks = vec![upload(TRAINING, id(0, 0))];
+    for i in 0..16 {
+        tasks.extend([upload(TRAINING, id(i, 1)), add(kept(id(i, 0)), last(id(i, 1)), id(i + 1, 0))]);
+        tasks.extend((i >= by).then(|| drop_of(id(i - by, 0))));
+    }
+    tasks.push(read(0, kept(id(16, 0))));
+    steps(&mut program, 0, tasks).into_iter().map(|step| step.recipe).collect()
+}
+
+#[test]
+fn a_parameter_that_outlives_a_step_makes_no_new_steps() {
+    for by in 0..4 {
+        let recipes = outlived(by);
+        let last = &recipes[recipes.len() - 8..recipes.len() - 1];
+        assert!(last.iter().all(|recipe| *recipe == last[0]), "{by}: {last:#?}");
+    }
+}
+
 #[test]
 fn only_the_needed_part_of_another_stream_runs() {
     let mut program = program(1);
