@@ -74,8 +74,10 @@ impl<B: Backing> Engine for BurnEngine<B> {
         let Some((mut body, is_light)) = body::<B>(node, &self.site)? else { return Ok(None) };
         let site = self.site.clone();
         let name = self.name.clone();
+        let takes_empty = batch_norm::takes_empty(node.op);
         let run = move |inputs: Values| {
-            if inputs.iter().any(|input| input.dtype().is_float() && (input.is_empty() || input.rank() > B::MAX_RANK)) {
+            let is_left = |input: &Value| !takes_empty && input.is_empty() || input.rank() > B::MAX_RANK;
+            if inputs.iter().any(|input| input.dtype().is_float() && is_left(input)) {
                 return Ok(EngineOutcome::Declined(inputs));
             }
             match guarded(&name, || body(&site, inputs))? {

@@ -6,8 +6,8 @@ use super::target::{Work, widest};
 use super::walk::{Cut, in_place, on_copy};
 use crate::exec::lots::in_lots;
 
-/// Fewest numbers that are added side by side: what the widest registers hold.
-const LANES: usize = 16;
+/// Fewest numbers that are added side by side: some times what the widest registers hold.
+const LANES: usize = 128;
 /// Elements of a part, unless there are many channels.
 const PART: usize = 1 << 15;
 /// Fewest places of a part, so that its sums take little beside its numbers.
