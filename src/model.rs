@@ -187,19 +187,25 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any.
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any. The model goes on with that graph, and has no variables of its own then.
     ///
     /// # Errors
     /// The first thing that went wrong since the model was begun.
     pub fn finish(&self) -> Result<Graph> {
-        let State { mut g, variables, failed, .. } = std::mem::take(&mut *self.0.borrow_mut());
-        if let Some(failure) = failed {
-            return Err(failure);
+        let mut state = self.0.borrow_mut();
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
         }
-        if !variables.is_empty() {
-            train::add_init(&mut g, "init", &variables)?;
+        let mut g = std::mem::take(&mut state.g);
+        if !state.variables.is_empty() {
+            train::add_init(&mut g, "init", &state.variables)?;
         }
-        Ok(g.finish()?)
+        let graph = g.finish()?;
+        // Values keep their names, and the model may go on.
+        state.g = GraphBuilder::from(graph.clone());
+        state.variables.clear();
+        state.updates.clear();
+        Ok(graph)
     }
 
     /// Adds something, unless something failed before.

@@ -24,6 +24,9 @@ fn names_devices_and_shapes_are_those_of_what_was_written() {
         assert_eq!(node.device, "/job:worker/task:1", "{name}");
     }
     assert!(graph.find("init").is_some());
+    // Values have their names still.
+    assert_eq!(logits.name(), "net/out/AddV2");
+    assert!(m.finish().unwrap().find("init_1").is_none());
 }
 
 #[test]
