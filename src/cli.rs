@@ -35,6 +35,7 @@ mod ticket;
 mod train;
 mod variable;
 mod verify;
+mod weights;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -12,6 +12,7 @@ use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
+use super::weights::Weights;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
 use crate::plan::Summary;
@@ -31,6 +32,7 @@ Examples:
   meshtf submit train.json --run init
   meshtf submit train.json --init --steps 1000    start over
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
+  meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
     #[command(flatten)]
@@ -63,6 +65,10 @@ pub(super) struct StepArgs {
     /// of them has a value, and is skipped if all have
     #[arg(long)]
     init: bool,
+    /// Give the graph's variables the values of a file of safetensors, or of the last state in the folder of a training, in
+    /// place of init
+    #[arg(long, value_name = "PATH", conflicts_with = "init")]
+    weights: Option<PathBuf>,
     /// If a requested device does not exist, use another one of its task
     #[arg(long)]
     pub soft_placement: bool,
@@ -102,10 +108,14 @@ impl StepArgs {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
-        let looks = job.runs_init && !self.init;
+        let (graph, weights) = match &self.weights {
+            Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
+            None => (graph, None),
+        };
+        let looks = job.runs_init && !self.init && weights.is_none();
         let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
         let session = reached.session(graph, options).await?;
-        let outcome = self.run_in(&session, job, &checks).await;
+        let outcome = self.run_in(&session, job, &checks, weights.as_ref()).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
@@ -118,10 +128,18 @@ impl StepArgs {
         Ok(Exit::Ok)
     }
 
-    async fn run_in(&self, session: &Session, job: &Job, checks: &Checks) -> Result<Arc<Summary>, Trouble> {
+    async fn run_in(
+        &self,
+        session: &Session,
+        job: &Job,
+        checks: &Checks,
+        weights: Option<&Weights>,
+    ) -> Result<Arc<Summary>, Trouble> {
         let progress = self.progress();
         let mut trouble = None;
-        if self.init || job.runs_init {
+        if let Some(weights) = weights {
+            weights.set(session).await?;
+        } else if self.init || job.runs_init {
             match checks.due(session).await? {
                 Due::Run => drop(session.run(&job.feeds(), &[], &job.init()).await?),
                 Due::Skip if self.quiet => {}

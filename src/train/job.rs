@@ -318,14 +318,15 @@ fn queue(i: usize, device: &str, parts: &[Part], rows: usize, capacity: usize) -
     (nodes, Queue { feeds, enqueue, size, drain })
 }
 
-/// Every variable of the graph.
-fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
+/// Every variable of a graph.
+pub(crate) fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
     let reads = |graph: &Graph, handle: NodeId| {
         let read = graph.nodes().find(|(_, node)| {
             node.op.name == "ReadVariableOp" && node.inputs[0].node == handle && node.control.is_empty()
         });
         read.map(|(_, node)| node.name.clone())
     };
+    g.settle()?;
     let graph = g.settled();
     let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable);
     let names: Vec<String> = makes.map(|(id, node)| reads(graph, id).unwrap_or_else(|| node.name.clone())).collect();
@@ -358,7 +359,8 @@ fn mean(g: &mut GraphBuilder, name: &str, all: &[Output]) -> Result<Output> {
     })
 }
 
-fn restore(g: &mut GraphBuilder, variable: &Variable) -> Result<(String, String)> {
+/// Adds what gives a variable another value: what is fed, and what is run then.
+pub(crate) fn restore(g: &mut GraphBuilder, variable: &Variable) -> Result<(String, String)> {
     on(g, &variable.device, |g| {
         g.with_scope("train/restore", |g| {
             let value = g.placeholder("value", variable.dtype, PartialShape::from(&variable.shape))?;
