@@ -8,6 +8,7 @@ mod discovery;
 mod documents;
 mod door;
 mod door_memory;
+mod examples;
 mod exits;
 mod fair;
 mod faults;
