@@ -50,7 +50,7 @@ Examples:
 pub struct Args {
     /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
     graph: PathBuf,
-    /// File with the sections \"data\", \"train\" and \"evaluate\" [default: the graph's]
+    /// File with the sections "data", "train" and "evaluate", and "init" for a GraphDef [default: the graph's]
     #[arg(long, value_name = "FILE")]
     with: Option<PathBuf>,
     /// Save the state of the training in this folder, at the end and when it is interrupted, too
@@ -167,7 +167,7 @@ impl Trainer {
         let report = args.report.unwrap_or((steps / 20).max(1));
         let trainer = Trainer {
             job,
-            init: program.init,
+            init: if program.init.is_empty() { sections.init.clone() } else { program.init },
             sections,
             examples,
             held_out,

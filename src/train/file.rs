@@ -16,6 +16,8 @@ pub struct Sections {
     pub train: TrainSection,
     /// What is looked at on the examples that are held out.
     pub evaluate: Option<EvaluateSection>,
+    /// The nodes that give the graph's variables their first values, where the file says them.
+    pub init: Vec<String>,
 }
 
 /// The section `data`.
@@ -98,7 +100,8 @@ fn sections(value: &Value) -> Read<Sections> {
     let data = data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
     let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;
     let evaluate = value.get("evaluate").map(|value| evaluate(value, root.key("evaluate"))).transpose()?;
-    Ok(Sections { data, train, evaluate })
+    let init = value.get("init").map_or(Ok(Vec::new()), |value| names(value, root.key("init")))?;
+    Ok(Sections { data, train, evaluate, init })
 }
 
 fn data(value: &Value, path: Path) -> Read<DataSection> {

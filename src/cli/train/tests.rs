@@ -192,3 +192,38 @@ async fn workers_that_do_not_wait_for_each_other_take_all_batches() {
     run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "140"]).await.unwrap();
     assert_eq!(count(140), 140);
 }
+
+/// A GraphDef with reference variables, as TensorFlow 1 writes it, and what is to be done with it in another file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_graphdef_is_trained_by_another_file() {
+    let folder = files("", "");
+    let text = r#"{"version": 1, "nodes": {
+        "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}},
+        "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
+        "w": {"op": "VariableV2", "attrs": {"dtype": "float32", "shape": [2, 1]}},
+        "w/first": {"op": "Assign", "inputs": ["w", [[0.0], [0.0]]]},
+        "start": {"op": "NoOp", "control": ["w/first"]},
+        "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "off": {"op": "SquaredDifference", "inputs": ["xw", "y"]},
+        "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}}}"#;
+    let graph = crate::graph::Graph::new(crate::graph::read(text.as_bytes()).unwrap().nodes).unwrap();
+    std::fs::write(folder.child("graph.pb"), crate::graph::graphdef::to_binary(&graph.to_defs())).unwrap();
+    // y = 2 a - b + 0
+    let mut csv = "a,b,y\n".to_owned();
+    for i in 0..60 {
+        let (a, b) = ((i % 7) as f32 - 3.0, (i % 5) as f32 - 2.0);
+        csv += &format!("{a},{b},{}\n", 2.0 * a - b);
+    }
+    std::fs::write(folder.child("line.csv"), csv).unwrap();
+    let sections = r#"{"init": ["start"],
+        "data": {"feed": {"x": {"file": "line.csv", "except": ["y"]}, "y": {"file": "line.csv", "columns": ["y"]}}, "batch": 30},
+        "train": {"loss": "loss", "optimizer": "momentum", "rate": 0.05, "steps": 200}}"#;
+    std::fs::write(folder.child("train.json"), sections).unwrap();
+    let (graph, with, dir) = (folder.child("graph.pb"), folder.child("train.json"), folder.child("run"));
+    let [graph, with, dir] = [graph, with, dir].map(|path| path.display().to_string());
+    let words = ["train", &graph, "--local", "--backend", "flex", "--with", &with, "--checkpoint", &dir];
+    super::train(Command::try_parse_from(words).unwrap().args).await.unwrap();
+    let end = saved(&folder, "run", 200);
+    let w = &end.iter().find(|(name, _)| name == "w").unwrap().1;
+    assert!((floats(w)[0] - 2.0).abs() < 1e-3 && (floats(w)[1] + 1.0).abs() < 1e-3, "{w:?}");
+    assert!(end.iter().any(|(name, _)| name == "w/Momentum"));
+}

@@ -10,8 +10,8 @@ fn what_is_said_is_read() {
         "train": {"loss": "loss", "optimizer": {"name": "rmsprop", "momentum": 0.5, "centered": true},
                   "rate": {"cosine": {"rate": 0.1, "steps": 100}}, "warm_up": 10, "clip_norm": 2, "weight_decay": 0.01,
                   "average": 0.99, "epochs": 3, "metrics": ["accuracy"], "workers": 2, "ps": 1, "mode": "async", "variables": ["w"]},
-        "evaluate": {"every": 50, "metrics": ["accuracy"]}}"#;
-    let Sections { data, train, evaluate } = read(text).unwrap();
+        "evaluate": {"every": 50, "metrics": ["accuracy"]}, "init": ["start"]}"#;
+    let Sections { data, train, evaluate, init } = read(text).unwrap();
     let except = vec!["label".to_owned()];
     let x = Source { file: "a.csv".to_owned(), except, scale: Some(0.5), ..Source::default() };
     let y = Source { file: "y.npy".to_owned(), ..Source::default() };
@@ -29,7 +29,7 @@ fn what_is_said_is_read() {
     };
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
-    assert!(train.is_async);
+    assert!(train.is_async && init == ["start"]);
     assert_eq!(evaluate.unwrap(), EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()] });
 }
 
