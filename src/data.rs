@@ -75,7 +75,7 @@ impl Examples {
             let shape: Shape = outer.iter().chain(&tensor.dims()[1..]).copied().collect();
             shape.checked_elements(tensor.dtype())?;
             let all = tensor.bytes().unwrap_or_default();
-            let size = if self.count == 0 { 0 } else { all.len() / self.count };
+            let size = all.len().checked_div(self.count).unwrap_or(0);
             let mut bytes = Vec::with_capacity(places.len() * size);
             for &place in places {
                 bytes.extend_from_slice(&all[place * size..(place + 1) * size]);

@@ -338,11 +338,11 @@ impl Trainer {
             let took = began.elapsed().as_secs_f64().max(1e-6);
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
             let is_over = step >= self.steps || stop.is_some();
-            if is_over || self.every.is_some_and(|every| step % every == 0) {
+            if is_over || self.every.is_some_and(|every| step.is_multiple_of(every)) {
                 self.save(session, step).await?;
             }
             if let Some(evaluate) =
-                self.sections.evaluate.as_ref().filter(|one| step % one.every == 0 || step >= self.steps)
+                self.sections.evaluate.as_ref().filter(|one| step.is_multiple_of(one.every) || step >= self.steps)
             {
                 let means = self.evaluate(session).await?;
                 let names = std::iter::once("loss").chain(evaluate.metrics.iter().map(String::as_str));
@@ -377,7 +377,7 @@ impl Trainer {
         let StepNodes { run, loss, metrics } = &self.job.steps[0];
         let fetches: Vec<&str> = std::iter::once(loss).chain(metrics).map(String::as_str).collect();
         let feeds = self.training();
-        let every = if step % self.report == 0 && count > self.report { self.report } else { 0 };
+        let every = if step.is_multiple_of(self.report) && count > self.report { self.report } else { 0 };
         let mut trouble = None;
         let on_fetch = |at: u64, values: Vec<Tensor>| {
             if trouble.is_none() {
@@ -390,7 +390,7 @@ impl Trainer {
             return Err(trouble);
         }
         let last = step + count;
-        if last % self.report == 0 || last >= self.steps {
+        if last.is_multiple_of(self.report) || last >= self.steps {
             progress.report(last, &ran.fetches)?;
         }
         Ok(())
@@ -419,7 +419,7 @@ impl Trainer {
         let ran = futures::future::try_join_all(runs).await?;
         let ran: Vec<Vec<f64>> = ran.into_iter().flatten().collect();
         let last = step + count;
-        if last % self.report == 0 || last >= self.steps {
+        if last.is_multiple_of(self.report) || last >= self.steps {
             let mean = |k: usize| ran.iter().map(|values| values[k]).sum::<f64>() / ran.len() as f64;
             let means: Vec<Tensor> = (0..self.names().len()).map(|k| Tensor::scalar(mean(k))).collect();
             progress.report(last, &means)?;

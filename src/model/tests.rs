@@ -29,6 +29,9 @@ fn names_devices_and_shapes_are_those_of_what_was_written() {
     assert!(m.finish().unwrap().find("init_1").is_none());
 }
 
+/// What is written that is wrong, and why it is.
+type Mistake<'a> = (&'a dyn Fn(&Model, &Value), &'a str);
+
 #[test]
 fn the_first_mistake_is_what_finish_says() {
     let of = |write: &dyn Fn(&Model, &Value)| {
@@ -42,7 +45,7 @@ fn the_first_mistake_is_what_finish_says() {
         assert_eq!(failure.code, Code::InvalidArgument, "{failure}");
         failure.message
     };
-    let cases: [(&dyn Fn(&Model, &Value), &str); 6] = [
+    let cases: [Mistake; 6] = [
         (&|_, x| drop(x.lstm("l", 3)), "lstm: x has shape [?,4]; expected at least 3 dimensions"),
         (&|_, x| drop(x.dropout("d", 1.5)), "the share is 1.5"),
         (&|m, x| m.on("/job:", || drop(x.exp())), "/job:"),

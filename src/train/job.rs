@@ -80,7 +80,7 @@ pub const CHECK: &str = "train/loss_is_a_number";
 pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -> Result<Job> {
     let train = &sections.train;
     let replicas = train.workers.max(1);
-    if !train.is_async && sections.data.batch % replicas != 0 {
+    if !train.is_async && !sections.data.batch.is_multiple_of(replicas) {
         let why = format!("a batch of {} examples cannot be shared equally by {replicas} workers", sections.data.batch);
         return Err(Failure::invalid(why));
     }

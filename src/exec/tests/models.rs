@@ -120,17 +120,17 @@ fn attention_looks_up_what_is_alike_and_not_what_is_later() {
     };
     let (queries, keys, values) = (project(&got[1]), project(&got[2]), project(&got[3]));
     let mut wanted = Vec::new();
-    for t in 0..time {
+    for (t, query) in queries.iter().enumerate() {
         let mut joined = vec![0f32; width];
         for head in 0..2 {
             let part = head * 2..head * 2 + 2;
             let score = |s: usize| {
-                let product: f32 = part.clone().map(|i| queries[t][i] * keys[s][i]).sum();
+                let product: f32 = part.clone().map(|i| query[i] * keys[s][i]).sum();
                 (product / 2f32.sqrt()).exp()
             };
             let whole: f32 = (0..=t).map(score).sum();
-            for s in 0..=t {
-                part.clone().for_each(|i| joined[i] += score(s) / whole * values[s][i]);
+            for (s, value) in values[..=t].iter().enumerate() {
+                part.clone().for_each(|i| joined[i] += score(s) / whole * value[i]);
             }
         }
         wanted.extend(affine(&joined, &got[4], &vec![0.0; width]));
@@ -194,13 +194,16 @@ fn dropout_drops_while_training_other_elements_each_step() {
     assert!(whole.iter().all(|&y| y == 3.0));
 }
 
+/// What is tested, by its name.
+type Net<'a> = (&'a str, &'a dyn Fn(&Model) -> Value);
+
 /// Each kind of layer learns something small.
 #[test]
 fn layers_learn() {
     let images = |m: &Model| m.placeholder("x", DType::F32, [None, Some(6), Some(6), Some(1)]);
     let rows = |m: &Model| m.placeholder("x", DType::F32, [None, Some(36)]);
     let times = |m: &Model| m.placeholder("x", DType::F32, [None, Some(6), Some(6)]);
-    let nets: [(&str, &dyn Fn(&Model) -> Value); 6] = [
+    let nets: [Net; 6] = [
         ("conv", &|m| images(m).conv("c", 4, 3, 1, Padding::Same).relu().max_pool(2, 2, Padding::Valid).flatten()),
         ("dense", &|m| rows(m).dense("d", 12).tanh()),
         ("norms", &|m| rows(m).dense("d", 12).batch_norm("b").relu().layer_norm("l")),
