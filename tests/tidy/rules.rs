@@ -236,7 +236,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["program"],
             &["step"],
             &["mailbox"],
-            &["place"],
+            &["inner"],
             &["thread"],
             &["device"],
             &["fuzz"],
