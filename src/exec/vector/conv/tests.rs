@@ -155,6 +155,7 @@ fn what_is_endless_meets_no_padding() {
     check_with(&c, &with(c.pixels(), &[(13, -inf)]), &with(c.weights(), &[(9, inf)]), &with(c.answers(), &[(4, nan)]));
 }
 
+#[cfg(feature = "exec")]
 #[test]
 fn answers_are_the_same_on_any_number_of_threads() {
     let c = convolution(8, [same(21, 3, 1, 1), same(20, 3, 1, 1)], 16, 24);
