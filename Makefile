@@ -24,7 +24,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf test test-tf test-burn tensorflow check bench bench-burn setup build dist
+.PHONY: help demo demo-tf test test-tf test-burn burn-programs tensorflow check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -73,14 +73,16 @@ $(TF_VENV)/ready: tests/tf/requirements.txt
 		{ echo "pip cannot install tests/tf/requirements.txt into $(TF_VENV): is there an index it can reach?"; exit 1; }
 	@touch '$@'
 
-test-burn: build ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
-	$(call say,building programs with burn's own client)
-	@$(BURN) build --release --workspace $(JOBS)
-	@$(BURN) test --release --workspace $(JOBS)
+test-burn: build burn-programs ## programs with burn's own client, against nodes (the first time, 15 minutes to build them)
+	@$(BURN) test --release --workspace $(JOBS_FLAG)
 	$(call say,burn programs on the mesh)
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh test $(FILTER)
 	$(call say,what is recorded of burn is what it answers)
 	@'$(BURN_DIR)/release/record' --check
+
+burn-programs:
+	$(call say,building programs with burn's own client)
+	@$(BURN) build --release --workspace $(JOBS_FLAG)
 
 check: ## formatting, lints with warnings denied, the structure of the source
 	$(call say,formatting)
@@ -107,9 +109,7 @@ bench: build ## the figures of the README, as a table
 	@if [ -x '$(TF_VENV)/bin/python' ]; then MESHTF='$(MESHTF)' '$(TF_VENV)/bin/python' benches/tf/bench.py; else \
 		echo '  TensorFlow is not measured beside: `make test-tf` installs it'; fi
 
-bench-burn: build ## burn programs on the mesh, beside burn's own remote server and flex in the program itself
-	$(call say,building the benches with burn's own client)
-	@$(BURN) build --release --workspace $(JOBS)
+bench-burn: build burn-programs ## burn programs on the mesh, beside burn's own remote server and flex in the program itself
 	@MESHTF='$(abspath $(MESHTF))' BUILT='$(BURN_DIR)/release' bash examples/burn/suite.sh bench $(FILTER)
 
 setup: ## what the GPU tests need: a Vulkan driver (Mesa in software where there is no GPU)

@@ -15,6 +15,19 @@ start worker/0 --burn 127.0.0.1:0
 start worker/1
 door="$(grep -oE -m 1 'burn=[0-9.:]+' "$home/worker-0.log" | cut -d= -f2)"
 
+# The first node hears of the second in its own time.
+tasks() {
+    exec 3<>"/dev/tcp/${door%:*}/${door##*:}"
+    printf 'GET /devices HTTP/1.1\r\nHost: door\r\nConnection: close\r\n\r\n' >&3
+    grep -o 'job:worker/' <&3 | wc -l
+    exec 3>&-
+}
+for _ in $(seq 200); do
+    [ "$(tasks)" -ge 2 ] && break
+    sleep 0.05
+done
+[ "$(tasks)" -ge 2 ] || { say "worker/0 does not know worker/1 after 10 s"; exit 1; }
+
 case "$what" in
 test)
     say "suite --door $door $*"

@@ -14,7 +14,7 @@ use crate::memory::{self, Reservation};
 
 /// Bytes that a read makes room for: a client sends frames of half a kilobyte.
 const READ_AT_ONCE: usize = 32 << 10;
-/// A frame of at most this many bytes is taken without asking for memory.
+/// As long as a message has at most this many bytes, it is taken without asking for memory.
 const SMALL: usize = 64 << 10;
 /// Most bytes of a frame that is no part of a message.
 const MAX_CONTROL: usize = 125;
@@ -102,7 +102,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         Reader { stream, buffer: BytesMut::new() }
     }
 
-    /// What comes next; of a message of more than `most` bytes that is an error. `reserve` is asked for the memory of a large frame.
+    /// What comes next; of a message of more than `most` bytes that is an error. `reserve` is asked for the memory of each frame of a
+    /// large one.
     ///
     /// # Errors
     /// If the connection breaks, or the client does not keep to the protocol.
@@ -132,7 +133,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             if part.bytes.len().saturating_add(length) > most {
                 return Err(wrong(&format!("a message that exceeds the limit of {most} bytes")));
             }
-            if part.refused.is_none() && length > SMALL {
+            if part.refused.is_none() && part.bytes.len() + length > SMALL {
                 // For the frame, and for what it is decoded to.
                 match reserve(2 * length).await {
                     Ok(reserved) => part.reserved.join(reserved),
@@ -182,6 +183,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             while self.buffer.len() < length {
                 self.fill().await?;
             }
+            reserved.taken(length);
             return Ok(self.buffer.split_to(length));
         }
         let mut payload = BytesMut::with_capacity(length);
@@ -350,8 +352,8 @@ mod tests {
                 format!("{length}, Reservation {{ bytes: {reserved} }}")
             })
             .collect();
-        // Of the one in parts, the large parts are reserved for.
-        wanted.push("150009, Reservation { bytes: 150000 }".to_owned());
+        // Of the one in parts, each is reserved for once the message is large.
+        wanted.push("150009, Reservation { bytes: 150009 }".to_owned());
         wanted.extend(["ping b\"here\"".to_owned(), "closed".to_owned()]);
         assert_eq!(read(&bytes[..], 1 << 20, 1 << 40).await.as_ref(), Ok(&wanted));
         // In pieces of any size.
