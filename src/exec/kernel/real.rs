@@ -110,6 +110,12 @@ pub fn abs<T: Float>(x: T) -> T {
     x.map(f32::abs, f64::abs)
 }
 
+/// The order of two numbers, where what is no number comes last: a total one, as sorting needs it.
+pub fn order<T: PartialOrd>(a: &T, b: &T) -> std::cmp::Ordering {
+    let is_none = |x: &T| x.partial_cmp(x).is_none();
+    a.partial_cmp(b).unwrap_or_else(|| is_none(a).cmp(&is_none(b)))
+}
+
 /// The larger of two; the first if they cannot be compared.
 pub fn max<T: Float>(a: T, b: T) -> T {
     if a < b { b } else { a }

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::qr::Reflections;
 use super::{matrices, rectangles, square};
 use crate::exec::kernel::Outputs;
-use crate::exec::kernel::real::{abs, max, sqrt};
+use crate::exec::kernel::real::{self, abs, max, sqrt};
 use crate::exec::turn::{look, paced};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
@@ -25,7 +25,7 @@ pub(super) fn eigen<T: Float>(input: &Tensor, wants_vectors: bool) -> Result<Out
     for a in matrices(input.slice::<T>()?, n) {
         let (own, rows) = symmetric(a.to_vec(), n, wants_vectors)?;
         let mut order: Vec<usize> = (0..n).collect();
-        order.sort_by(|&i, &j| own[i].partial_cmp(&own[j]).unwrap_or(std::cmp::Ordering::Equal));
+        order.sort_by(|&i, &j| real::order(&own[i], &own[j]));
         values.extend(order.iter().map(|&i| own[i]));
         if wants_vectors {
             for row in paced(0..n, n) {
@@ -248,7 +248,7 @@ impl<T: Float> Orthogonal<T> {
         let norm = |row: &[T]| sqrt(row.iter().fold(T::ZERO, |sum, &x| sum + x * x));
         let norms: Vec<T> = (0..count).map(|i| norm(&a[i * length..][..length])).collect();
         let mut order: Vec<usize> = (0..count).collect();
-        order.sort_by(|&i, &j| norms[j].partial_cmp(&norms[i]).unwrap_or(std::cmp::Ordering::Equal));
+        order.sort_by(|&i, &j| real::order(&norms[j], &norms[i]));
         let unit = |i: usize| {
             let divisor = if norms[i] == T::ZERO { T::ONE } else { norms[i] };
             a[i * length..][..length].iter().map(move |&x| x / divisor)

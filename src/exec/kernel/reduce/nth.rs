@@ -2,6 +2,7 @@
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
 use super::super::math::widened;
+use super::super::real::order;
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
@@ -33,7 +34,6 @@ fn nth<T: Numeric>(x: Tensor, n: &Tensor, reverse: bool) -> Result<Tensor> {
     let mut out = Vec::with_capacity(shape.checked_elements(T::DTYPE)?);
     let mut x = call::owned(x)?;
     for row in paced(x.slice_mut::<T>()?.chunks_exact_mut(size), 4 * size) {
-        let order = |a: &T, b: &T| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal);
         out.push(*row.select_nth_unstable_by(at, order).1);
     }
     Ok(Tensor::from_vec(shape, out))

@@ -83,8 +83,9 @@ fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
             std::cmp::Ordering::Equal => (a.row(i), own[i].add(other[j])),
             std::cmp::Ordering::Greater => (b.row(j), other[j]),
         };
-        // NaN stays, too.
-        if order.is_ne() || !(value.to_f64().abs() < threshold) {
+        // NaN is not: it stays.
+        let is_near_zero = value.to_f64().abs() < threshold;
+        if order.is_ne() || !is_near_zero {
             at.extend_from_slice(row);
             values.push(value);
         }
