@@ -20,7 +20,7 @@ use crate::exec::BackendChoice;
 use crate::failure::{Failure, Stage};
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::train::file::{self, Sections};
+use crate::train::file::{self, EvaluateSection, Sections};
 use crate::train::job::{CHECK, Job, StepNodes, job};
 use crate::{Session, Steps};
 
@@ -164,6 +164,9 @@ impl Trainer {
         let tasks = job.graph.tasks();
         let folder = args.checkpoint.as_ref();
         let folder = folder.map(|path| Folder::new(path, args.keep as usize, &sections, examples.len())).transpose()?;
+        if let Some(folder) = folder.as_ref().filter(|_| !args.resume) {
+            folder.begin_anew()?;
+        }
         let report = args.report.unwrap_or((steps / 20).max(1));
         let trainer = Trainer {
             job,
@@ -337,21 +340,44 @@ impl Trainer {
             step += count;
             let took = began.elapsed().as_secs_f64().max(1e-6);
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
-            let is_over = step >= self.steps || stop.is_some();
-            if is_over || self.every.is_some_and(|every| step.is_multiple_of(every)) {
-                self.save(session, step).await?;
-            }
-            if let Some(evaluate) =
-                self.sections.evaluate.as_ref().filter(|one| step.is_multiple_of(one.every) || step >= self.steps)
+            let is_over = step >= self.steps;
+            let saves = is_over || stop.is_some() || self.every.is_some_and(|every| step.is_multiple_of(every));
             {
-                let means = self.evaluate(session).await?;
-                let names = std::iter::once("loss").chain(evaluate.metrics.iter().map(String::as_str));
-                progress.evaluated(step, &names.zip(means).collect::<Vec<_>>())?;
+                let is_stopped = stop.is_some();
+                let between = async {
+                    if saves {
+                        self.save(session, step).await?;
+                    }
+                    let due = |one: &&EvaluateSection| !is_stopped && (step.is_multiple_of(one.every) || is_over);
+                    if let Some(evaluate) = self.sections.evaluate.as_ref().filter(due) {
+                        let means = self.evaluate(session).await?;
+                        let names = std::iter::once("loss").chain(evaluate.metrics.iter().map(String::as_str));
+                        progress.evaluated(step, &names.zip(means).collect::<Vec<_>>())?;
+                    }
+                    Ok::<(), Trouble>(())
+                };
+                tokio::pin!(between);
+                loop {
+                    tokio::select! {
+                        done = &mut between => break done?,
+                        trouble = &mut interrupt => {
+                            if stop.is_some() {
+                                return Err(trouble);
+                            }
+                            stop = Some(trouble);
+                            interrupt.set(interrupted());
+                        }
+                    }
+                }
             }
-            match stop {
-                Some(trouble) => return Ok(Ended::Interrupted(trouble, step)),
-                None if is_over => return Ok(Ended::Done),
-                None => {}
+            if let Some(trouble) = stop {
+                if !saves {
+                    self.save(session, step).await?;
+                }
+                return Ok(Ended::Interrupted(trouble, step));
+            }
+            if is_over {
+                return Ok(Ended::Done);
             }
         }
     }
@@ -439,8 +465,8 @@ impl Trainer {
             return failure.into();
         }
         let saved = match &self.folder {
-            Some(_) => "; the last saved state is from before that",
-            None => "",
+            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
+            _ => "",
         };
         Trouble::new(
             Exit::GraphFailed,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::Trouble;
 use crate::Session;
 use crate::graph::{Graph, GraphBuilder};
-use crate::tensor::{MAX_TENSOR_BYTES, Tensor, safetensors};
+use crate::tensor::{Tensor, safetensors};
 use crate::train::job::{restore, variables};
 
 /// Most variables named in a message.
@@ -33,10 +33,6 @@ impl Weights {
     pub fn add(graph: Graph, path: &Path) -> Result<(Graph, Weights), Trouble> {
         let file = if path.is_dir() { last(path)? } else { path.to_owned() };
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--weights {}: {why}", file.display()));
-        let size = std::fs::metadata(&file).map_err(|error| at(&error))?.len();
-        if size > MAX_TENSOR_BYTES as u64 {
-            return Err(at(&format!("it exceeds the limit of {MAX_TENSOR_BYTES} bytes per file")));
-        }
         let bytes = std::fs::read(&file).map_err(|error| at(&error))?;
         let contents = safetensors::read(&bytes).map_err(|failure| at(&failure.message))?;
         let mut saved: BTreeMap<String, Tensor> = contents.tensors.into_iter().collect();

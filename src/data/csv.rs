@@ -27,9 +27,6 @@ impl Csv {
         let mut names: Option<Vec<String>> = None;
         let (mut fields, mut lines) = (Vec::new(), Vec::new());
         for (line, record) in Records::of(text) {
-            if record.iter().all(String::is_empty) {
-                continue;
-            }
             match &names {
                 None => names = Some(record),
                 Some(names) if record.len() != names.len() => {
@@ -81,7 +78,7 @@ impl Csv {
         for (record, line) in self.fields.chunks(self.names.len().max(1)).zip(&self.lines) {
             for &place in &places {
                 let field = record[place].trim();
-                let number: f64 = field.parse().map_err(|_| {
+                let number = field.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(|| {
                     let name = &self.names[place];
                     Failure::invalid(format!("line {line}: column {name} has {field:?}, which is no number"))
                 })?;

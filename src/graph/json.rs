@@ -12,6 +12,7 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 
+pub(crate) use draft::is_beside;
 pub use write::{to_json, to_json_beside};
 
 use self::draft::{Draft, Input, Literal, Made, Stored};

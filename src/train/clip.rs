@@ -38,8 +38,11 @@ pub fn clipped(g: &mut GraphBuilder, gradients: &[Gradient], clip: Clip) -> Resu
             let mut squares = Vec::with_capacity(parts.len());
             for (values, dtype, device) in &parts {
                 let half = on(g, device, |g| {
-                    let half = unary(g, "L2Loss", *values)?;
-                    if *dtype == DType::F32 { Ok(half) } else { cast(g, half, DType::F32) }
+                    // The squares of half floats soon exceed what they hold.
+                    let is_half = matches!(dtype, DType::F16 | DType::BF16);
+                    let own = if is_half { cast(g, *values, DType::F32)? } else { *values };
+                    let half = unary(g, "L2Loss", own)?;
+                    if *dtype == DType::F64 { cast(g, half, DType::F32) } else { Ok(half) }
                 })?;
                 squares.push(half);
             }

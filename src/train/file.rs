@@ -4,6 +4,7 @@ use super::clip::Clip;
 use super::minimize::Training;
 use super::optimizer::Optimizer;
 use super::schedule::{Schedule, WarmUp};
+use crate::graph::json::is_beside;
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
 use crate::nearest::nearest;
 
@@ -131,13 +132,13 @@ fn data(value: &Value, path: Path) -> Read<DataSection> {
 
 fn source(value: &Value, path: Path) -> Read<Source> {
     if let Kind::String(file) = &value.kind {
-        return Ok(Source { file: file.to_string(), ..Source::default() });
+        return Ok(Source { file: beside(file, value, path)?, ..Source::default() });
     }
     let mut source = Source::default();
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
         match &**key {
-            "file" => value.text(path)?.clone_into(&mut source.file),
+            "file" => source.file = beside(value.text(path)?, value, path)?,
             "columns" => source.columns = names(value, path)?,
             "except" => source.except = names(value, path)?,
             "scale" => source.scale = Some(number(value, path)?),
@@ -155,6 +156,16 @@ fn source(value: &Value, path: Path) -> Read<Source> {
         ));
     }
     Ok(source)
+}
+
+fn beside(file: &str, value: &Value, path: Path) -> Read<String> {
+    match is_beside(file) {
+        true => Ok(file.to_owned()),
+        false => {
+            let why = "a file is named from the folder of this one, in that folder or below it: \"data/x.npy\"";
+            Err(Fault::content(value, path, why))
+        }
+    }
 }
 
 fn train(value: &Value, path: Path) -> Read<TrainSection> {
@@ -177,6 +188,9 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "optimizer" => optimizer = Some(self::optimizer(value, path)?),
             "rate" => rate = Some(schedule(value, path)?),
             "warm_up" => warm_up = Some(count(value, path)?),
+            "clip_value" | "clip_norm" if section.training.clip.is_some() => {
+                return Err(Fault::content(value, path, "\"clip_value\" or \"clip_norm\" limits gradients; not both"));
+            }
             "clip_value" => section.training.clip = Some(Clip::Value(number(value, path)?)),
             "clip_norm" => section.training.clip = Some(Clip::GlobalNorm(number(value, path)?)),
             "weight_decay" => section.training.weight_decay = number(value, path)?,
@@ -185,8 +199,8 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "metrics" => section.metrics = names(value, path)?,
             "steps" => section.steps = Some(count(value, path)?),
             "epochs" => section.epochs = Some(count(value, path)?),
-            "workers" => section.workers = count(value, path)?.min(4096) as usize,
-            "ps" => section.ps = count(value, path)?.min(4096) as usize,
+            "workers" => section.workers = tasks(value, path)?,
+            "ps" => section.ps = tasks(value, path)?,
             "mode" => {
                 section.is_async = match value.text(path)? {
                     "sync" => false,
@@ -213,6 +227,9 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     }
     Ok(section)
 }
+
+/// Most tasks of a job.
+const MAX_TASKS: usize = 4096;
 
 const KEYS: &[&str] = &[
     "loss",
@@ -307,7 +324,13 @@ fn schedule(value: &Value, path: Path) -> Read<Schedule> {
             rate: number(part("rate")?, path.key("rate"))?,
             factor: number(part("factor")?, path.key("factor"))?,
             every: count(part("every")?, path.key("every"))?,
-            staircase: matches!(value.get("staircase").map(|value| &value.kind), Some(Kind::Bool(true))),
+            staircase: match value.get("staircase").map(|value| (value, &value.kind)) {
+                None => false,
+                Some((_, Kind::Bool(staircase))) => *staircase,
+                Some((value, _)) => {
+                    return Err(Fault::content(value, path.key("staircase"), "expected true or false"));
+                }
+            },
         },
         _ => Schedule::Cosine {
             rate: number(part("rate")?, path.key("rate"))?,
@@ -329,6 +352,14 @@ fn names(value: &Value, path: Path) -> Read<Vec<String>> {
 fn number(value: &Value, path: Path) -> Read<f64> {
     let number = if let Kind::Number(number) = value.kind { number.parse::<f64>().ok() } else { None };
     number.ok_or_else(|| Fault::content(value, path, format!("expected a number, found {}", value.describe())))
+}
+
+/// How many tasks of a job.
+fn tasks(value: &Value, path: Path) -> Read<usize> {
+    let count = count(value, path)?;
+    usize::try_from(count).ok().filter(|&count| count <= MAX_TASKS).ok_or_else(|| {
+        Fault::content(value, path, format!("{count} tasks are more than {MAX_TASKS}, which is the limit"))
+    })
 }
 
 fn share(value: &Value, path: Path) -> Read<f64> {

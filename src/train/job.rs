@@ -280,7 +280,7 @@ fn queue(i: usize, device: &str, parts: &[Part], rows: usize, capacity: usize) -
     let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let shapes: Vec<Shape> =
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
-    // Another model's batches are of another queue.
+    // Another model's batches are of another queue, and so are those of a training that sends more or fewer at a time.
     let kind: Vec<String> = types.iter().zip(&shapes).map(|(dtype, shape)| format!("{dtype}{shape}")).collect();
     let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
         name: format!("train/queue_{i}{name}"),
@@ -295,7 +295,7 @@ fn queue(i: usize, device: &str, parts: &[Part], rows: usize, capacity: usize) -
         ("component_types", types.clone().into()),
         ("shapes", Attr::Shapes(shapes.iter().map(PartialShape::from).collect())),
         ("capacity", (capacity as i64).into()),
-        ("shared_name", format!("train/queue_{i}/{}", kind.join(",")).into()),
+        ("shared_name", format!("train/queue_{i}/{capacity}/{}", kind.join(",")).into()),
     ]);
     let of_types = || Attrs::from([("component_types", types.clone().into())]);
     let mut nodes = vec![
@@ -346,6 +346,10 @@ fn trained_of(train: &TrainSection, variables: &[Variable]) -> Result<Vec<Variab
             Failure::invalid(format!("there is no variable {name}{hint}"))
         })
     };
+    let mut names = train.variables.iter();
+    if let Some(twice) = names.find(|name| train.variables.iter().filter(|other| other == name).count() > 1) {
+        return Err(Failure::invalid(format!("train.variables names {twice} twice")));
+    }
     train.variables.iter().map(find).collect()
 }
 

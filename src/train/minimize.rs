@@ -244,6 +244,14 @@ fn advance(
 
 /// The variable that counts the steps: the graph's own, if it has one.
 fn count_of_steps(g: &mut GraphBuilder, home: &str) -> Result<Variable> {
+    // One for the whole graph, whatever scope the training is put in.
+    let outer = g.enter_root();
+    let count = count_at_root(g, home);
+    g.leave_scope(outer);
+    count
+}
+
+fn count_at_root(g: &mut GraphBuilder, home: &str) -> Result<Variable> {
     if !g.is_taken(&g.full_name(GLOBAL_STEP)) {
         let spec = VariableSpec {
             dtype: DType::I64,
@@ -270,13 +278,15 @@ fn betas(optimizer: &Optimizer) -> Option<(f64, f64)> {
 }
 
 impl Update<'_> {
-    /// The gradient for once the variable has become smaller.
+    /// The gradient for once the variable has become smaller. That waits for the gradient, which everything that reads the variable in
+    /// this step comes before, and the check of the loss too.
     fn after_decay(&mut self, gradient: Gradient, decay: f64) -> Result<Gradient> {
         if decay == 0.0 {
             return Ok(gradient);
         }
         let share = self.scaled(self.rate, decay)?;
         let part = self.times(self.variable.value, share)?;
+        let part = self.g.op("Identity").input(part).control(values(&gradient)).build()?;
         let smaller = self.assign("AssignSub", self.variable, part)?;
         let held = self.g.op("Identity").input(values(&gradient)).control(smaller).build()?;
         Ok(with_values(&gradient, held))

@@ -253,6 +253,8 @@ impl Optimizer {
             let why = format!("{} is {} and {} is {}", first.name, first.dtype, other.name, other.dtype);
             return Err(Failure::invalid(format!("Adam needs variables of one dtype: {why}")));
         }
+        // Powers of what counts as 1 stay 1.
+        scalar(first.dtype, beta1).and(scalar(first.dtype, beta2))?;
         let beta1 = beside(g, first, "beta1_power", beta1, true)?;
         let beta2 = beside(g, first, "beta2_power", beta2, true)?;
         Ok(Some(Powers { beta1, beta2 }))

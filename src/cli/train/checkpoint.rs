@@ -68,6 +68,22 @@ impl Folder {
         Ok(path)
     }
 
+    /// Whether it has a state.
+    pub fn has_states(&self) -> Result<bool, Trouble> {
+        Ok(!self.files()?.is_empty())
+    }
+
+    /// Refuses a folder with the states of another training: the last of them would be taken for one of this.
+    pub fn begin_anew(&self) -> Result<(), Trouble> {
+        match self.has_states()? {
+            false => Ok(()),
+            true => Err(Trouble::input(format!(
+                "{} has the saved states of a training: go on with it (--resume), or name another folder",
+                self.path.display()
+            ))),
+        }
+    }
+
     /// The files of states, the oldest first.
     fn files(&self) -> Result<Vec<PathBuf>, Trouble> {
         let entries =

@@ -227,3 +227,16 @@ async fn a_graphdef_is_trained_by_another_file() {
     assert!((floats(w)[0] - 2.0).abs() < 1e-3 && (floats(w)[1] + 1.0).abs() < 1e-3, "{w:?}");
     assert!(end.iter().any(|(name, _)| name == "w/Momentum"));
 }
+
+#[tokio::test]
+async fn states_of_another_training_are_neither_used_nor_lost() {
+    let folder = files(r#", "epochs": 9"#, "");
+    let checkpoint = folder.child("run").display().to_string();
+    let save = ["--checkpoint", &checkpoint, "--steps"];
+    run(&folder, &[&save[..], &["8"]].concat()).await.unwrap();
+    let before = saved(&folder, "run", 8);
+    let refused = run(&folder, &[&save[..], &["4"]].concat()).await.unwrap_err();
+    let refused = refused.to_string();
+    assert!(refused.contains("go on with it (--resume), or name another folder"), "{refused}");
+    assert_eq!(saved(&folder, "run", 8), before);
+}

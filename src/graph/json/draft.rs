@@ -233,7 +233,7 @@ fn stored<'v, 'a>(node: &'v Value<'a>, value: &'v Value<'a>, path: Path) -> Read
 }
 
 /// Whether a file of this name is in a folder or below it, on every system.
-fn is_beside(file: &str) -> bool {
+pub(crate) fn is_beside(file: &str) -> bool {
     let is_plain = |part: &str| !matches!(part, "" | "." | "..");
     !file.contains(['\\', ':', '\0']) && file.split('/').all(is_plain)
 }

@@ -7,8 +7,22 @@ use crate::tensor::{DType, Tensor};
 /// A float scalar of a dtype.
 ///
 /// # Errors
-/// InvalidArgument if the dtype is not a float.
+/// InvalidArgument if the dtype is not a float, or is too coarse to tell the number from 0 or from 1: an optimizer would stand still.
 pub(crate) fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
+    let tensor = rounded(dtype, value)?;
+    let own = match tensor.dtype() {
+        DType::F64 => value,
+        DType::F32 => f64::from(value as f32),
+        DType::F16 => half::f16::from_f64(value).to_f64(),
+        _ => half::bf16::from_f64(value).to_f64(),
+    };
+    match value != own && (own == 0.0 || own == 1.0) {
+        true => Err(Failure::invalid(format!("{value} is {own} as {dtype}; use float32 or another number"))),
+        false => Ok(tensor),
+    }
+}
+
+fn rounded(dtype: DType, value: f64) -> Result<Tensor> {
     match dtype {
         DType::F16 => Ok(Tensor::scalar(half::f16::from_f64(value))),
         DType::BF16 => Ok(Tensor::scalar(half::bf16::from_f64(value))),

@@ -53,6 +53,8 @@ fn every_fault_says_where_and_what_would_be_right() {
             "$.data.feed.x.colums",
             "did you mean \"columns\"?",
         ),
+        (r#"{"feed": {"x": "/etc/f.csv"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
+        (r#"{"feed": {"x": {"file": "../f.csv"}}, "batch": 1}"#, "$.data.feed.x.file", "in that folder or below it"),
         (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
         (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "1 is no share"),
     ] {
@@ -69,6 +71,13 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
         (r#"{"mode": "mirrored"}"#, "$.train.mode", "there are sync and async"),
+        (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
+        (r#"{"workers": 5000}"#, "$.train.workers", "more than 4096"),
+        (
+            r#"{"rate": {"exponential": {"rate": 1, "factor": 0.5, "every": 9, "staircase": 1}}}"#,
+            "$.train.rate.exponential.staircase",
+            "true or false",
+        ),
         (r#"{"lossy": "l"}"#, "$.train.lossy", "did you mean \"loss\"?"),
         (r#"{"steps": 1.5}"#, "$.train.steps", "whole number"),
     ] {
