@@ -90,7 +90,11 @@ fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result
     if is_first { Ok(site.array(value)?.permute(&[0, 2, 3, 1]).in_order()?.value()) } else { dense::in_order(value) }
 }
 
-/// The convolution; `None` if it is grouped, or small.
+/// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no place is
+/// beyond what the machine counts with. Nobody needs larger ones; others refuse or compute them.
+const FARTHEST: usize = 1 << 31;
+
+/// The convolution; `None` if it is grouped, or small, or if its places lie too far apart.
 fn convolution(window: &Window, fit: &Fit) -> Option<Convolution> {
     let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
     else {
@@ -100,6 +104,15 @@ fn convolution(window: &Window, fit: &Fit) -> Option<Convolution> {
         return None;
     }
     let (padding, answer) = window.over([height, width], [rows, columns])?;
+    let depth = channels.max(made).max(1);
+    let is_near = |distance: usize| distance.checked_mul(depth).is_some_and(|distance| distance < FARTHEST);
+    for (i, size) in [height, width].into_iter().enumerate() {
+        let padded = size.checked_add(padding[i].0)?.checked_add(padding[i].1)?;
+        let window_size = [rows, columns][i].checked_mul(window.dilation[i])?;
+        if ![padded, window_size, window.stride[i], window.dilation[i]].into_iter().all(is_near) {
+            return None;
+        }
+    }
     Some(Convolution {
         batch,
         image: [height, width],

@@ -6,7 +6,7 @@ use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, with_number};
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor, with_number};
 
 /// The inputs by name: `let [x, y] = take(inputs)?`.
 ///
@@ -120,6 +120,19 @@ pub fn check_text_bytes(bytes: usize) -> Result<()> {
     Err(Failure::new(Code::ResourceExhausted, message))
 }
 
+/// Admits `count` copies of the longest of some strings; other elements are counted with their tensor.
+///
+/// # Errors
+/// As [`check_text_bytes`].
+pub fn check_copies(of: &Tensor, count: usize) -> Result<()> {
+    match of.data() {
+        Data::String(strings) => {
+            check_text_bytes(strings.iter().map(Vec::len).max().unwrap_or(0).saturating_mul(count))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The tensor with elements of its own, ready to be written: a copy if it shares them.
 ///
 /// # Errors
@@ -141,8 +154,8 @@ pub fn owned(tensor: Tensor) -> Result<Tensor> {
 /// InvalidArgument if one does not fit int32.
 pub fn ints(dtype: DType, shape: impl Into<Shape>, values: &[usize]) -> Result<Tensor> {
     let data = match dtype {
-        DType::I64 => crate::tensor::Data::I64(values.iter().map(|&n| n as i64).collect()),
-        _ => crate::tensor::Data::I32(
+        DType::I64 => Data::I64(values.iter().map(|&n| n as i64).collect()),
+        _ => Data::I32(
             values
                 .iter()
                 .map(|&n| i32::try_from(n).map_err(|_| Failure::invalid(format!("{n} does not fit int32"))))

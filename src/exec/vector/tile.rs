@@ -70,12 +70,15 @@ pub fn multiply(width: Width, left: Left, right: Right, product: Product) {
     assert!((1..=most_rows(width)).contains(&rows) && (1..=most_columns(width)).contains(&columns), "a tile is small");
     let whole = columns.next_multiple_of(width.lanes());
     for run in left.runs.iter().filter(|run| run.len > 0) {
-        let last = run.at + (run.len - 1) * left.along + (rows - 1) * left.down;
+        // Saturating: a sum that wrapped could pass.
+        let (along, down) = ((run.len - 1).saturating_mul(left.along), (rows - 1).saturating_mul(left.down));
+        let last = run.at.saturating_add(along).saturating_add(down);
         assert!(last < left.from.len(), "the left matrix lies within its slice");
-        let end = (run.right + run.len - 1) * right.down + whole;
+        let end = run.right.saturating_add(run.len - 1).saturating_mul(right.down).saturating_add(whole);
         assert!(end <= right.from.len(), "the right matrix lies within its slice");
     }
-    assert!((rows - 1) * product.down + columns <= product.to.len(), "the product lies within its slice");
+    let end = (rows - 1).saturating_mul(product.down).saturating_add(columns);
+    assert!(end <= product.to.len(), "the product lies within its slice");
     width.run(Tile { left, right, product });
 }
 
@@ -154,5 +157,32 @@ impl Tile<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_that_would_wrap_is_beyond_every_slice() {
+        let refused = |down: usize, along: usize, right: usize, to: usize| {
+            let (from, mut product) = (vec![0f32; 64], vec![0f32; 64]);
+            let runs = [Run { at: 0, len: 4, right }];
+            let left = Left { from: &from, runs: &runs, along, down };
+            let right = Right { from: &from, down: 16 };
+            let to = Product { to: &mut product, down: to, rows: 4, columns: 1, is_added: false };
+            let run = std::panic::AssertUnwindSafe(|| multiply(Width::widest(), left, right, to));
+            std::panic::catch_unwind(run).is_err()
+        };
+        // Three times this wraps to 2.
+        let third = (usize::MAX / 3) + 1;
+        assert!(
+            refused(third, 1, 0, 16)
+                && refused(1, third, 0, 16)
+                && refused(1, 1, 1 << 60, 16)
+                && refused(1, 1, 0, third)
+        );
+        assert!(!refused(1, 1, 0, 16));
     }
 }

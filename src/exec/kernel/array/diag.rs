@@ -3,6 +3,7 @@
 use super::super::call::{self, kernel as call};
 use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
 use crate::tensor::{Data, Element, Shape, Tensor, with_type};
 
@@ -198,7 +199,8 @@ fn matrix_diag_part<T: Element>(x: &Tensor, k: &Tensor, padding: &Tensor, align:
     let shape = Shape::from(diagonals.table_dims(batch));
     let mut out = vec![padding.item::<T>()?; shape.checked_elements(T::DTYPE)?];
     let (elements, table) = (x.slice::<T>()?, diagonals.count() * diagonals.longest);
-    for batch in 0..call::product(batch) {
+    let batches = if table == 0 { 0 } else { call::product(batch) };
+    for batch in paced(0..batches, table) {
         diagonals.for_each(|from, to| out[batch * table + to] = elements[batch * rows * columns + from].clone());
     }
     Ok(Tensor::from_vec(shape, out))
@@ -222,7 +224,8 @@ fn matrix_set_diag<T: Element>(mut x: Tensor, diagonal: &Tensor, k: &Tensor, ali
     let (from, table) = (diagonal.slice::<T>()?, diagonals.count() * diagonals.longest);
     x = call::owned(x)?;
     let to = x.slice_mut::<T>()?;
-    for batch in 0..call::product(&batch) {
+    let batches = if table == 0 { 0 } else { call::product(&batch) };
+    for batch in paced(0..batches, table) {
         diagonals.for_each(|at, own| to[batch * rows * columns + at] = from[batch * table + own].clone());
     }
     Ok(x)

@@ -5,7 +5,7 @@ use super::super::{HostKernel, KernelNode};
 use super::view::not_held;
 use crate::exec::turn::{BLOCK, Pace, blocks, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Data, Element, Shape, Tensor, with_type};
+use crate::tensor::{DType, Data, Element, Shape, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -170,6 +170,8 @@ pub(super) fn slices(
     }
     let inner = call::product(&dims[depth..]);
     if depth == 0 {
+        // Rows of no coordinates take no memory themselves.
+        Shape::from([call::product(prefix), 2]).checked_elements(DType::I64)?;
         return Ok((vec![Some(0); call::product(prefix)], inner));
     }
     let offsets = indices_of(indices)?

@@ -1,6 +1,6 @@
 //! ScatterNd, TensorScatterAdd and its kin, ScatterNdUpdate and its kin, SparseToDense: slices written by index.
 
-use super::super::call::{input_dtype, kernel as call, no_kernel, vector};
+use super::super::call::{check_copies, input_dtype, kernel as call, no_kernel, vector};
 use super::super::update::Update;
 use super::super::{HostKernel, KernelNode};
 use super::gather::{ignores_bad_indices, indices_of, slices};
@@ -99,8 +99,10 @@ fn dense<T: Element>(
         let why = format!("sparse_values has incorrect shape {}, should be [] or [{rows}]", values.shape());
         return Err(Failure::invalid(why));
     }
-    let otherwise = otherwise.item::<T>()?;
-    let mut out = vec![otherwise; shape.checked_elements(T::DTYPE)?];
+    let elements = shape.checked_elements(T::DTYPE)?;
+    check_copies(otherwise, elements)?;
+    check_copies(values, if values.len() == 1 { rows } else { 1 })?;
+    let mut out = vec![otherwise.item::<T>()?; elements];
     let (values, at) = (values.slice::<T>()?, indices.to_i64s()?);
     let mut before: Option<&[i64]> = None;
     for (i, row) in paced(at.chunks_exact(width.max(1)).take(rows).enumerate(), width + 4) {

@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::rectangles;
+use super::{product, rectangles};
 use crate::exec::kernel::Outputs;
 use crate::exec::kernel::real::sqrt;
 use crate::exec::turn::{look, paced};
@@ -20,8 +20,8 @@ pub(super) fn qr<T: Float>(input: &Tensor, full: bool) -> Result<Outputs> {
     let each = if input.is_empty() { 0 } else { m * n };
     memory::admit((elements + each) * size_of::<T>())?;
     let (mut q, mut r) = (Vec::new(), Vec::new());
-    let batches = batch.iter().product::<usize>();
-    for i in 0..batches {
+    let batches = if elements == 0 { 0 } else { product(batch) };
+    for i in paced(0..batches, 16) {
         let reflections = Reflections::of(input.slice::<T>()?[i * m * n..][..m * n].to_vec(), m, n);
         for row in 0..k {
             let own = &reflections.a[row * n..][..n];

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::qr::Reflections;
-use super::{matrices, rectangles, square};
+use super::{matrices, product, rectangles, square};
 use crate::exec::kernel::Outputs;
 use crate::exec::kernel::real::{self, abs, max, sqrt};
 use crate::exec::turn::{look, paced};
@@ -40,7 +40,8 @@ pub(super) fn eigen<T: Float>(input: &Tensor, wants_vectors: bool) -> Result<Out
 /// The eigenvalues of a symmetric matrix, and its eigenvectors as rows: it is made tridiagonal by reflections, and diagonal by
 /// the implicit QR algorithm with Wilkinson's shifts (Golub and Van Loan, Matrix Computations, 8.3).
 fn symmetric<T: Float>(mut a: Vec<T>, n: usize, wants_vectors: bool) -> Result<(Vec<T>, Vec<T>)> {
-    let largest = a.iter().fold(T::ZERO, |largest, &x| max(largest, abs(x)));
+    let lower = |(i, row): (usize, &[T])| row[..=i].iter().fold(T::ZERO, |largest, &x| max(largest, abs(x)));
+    let largest = a.chunks_exact(n.max(1)).enumerate().map(lower).fold(T::ZERO, max);
     let scale = if largest == T::ZERO { T::ONE } else { largest };
     a.iter_mut().for_each(|x| *x = *x / scale);
     let (mut diagonal, mut beside, taus) = tridiagonal(&mut a, n);
@@ -186,13 +187,17 @@ pub(super) fn svd<T: Float>(input: &Tensor, wants_vectors: bool, full: bool) -> 
     let (left, right) = if full { (m, n) } else { (count, count) };
     let shape = |dims: &[usize]| batch.iter().chain(dims).copied().collect::<Shape>();
     let shapes = [shape(&[count]), shape(&[m, left]), shape(&[n, right])];
-    let mut elements = if input.is_empty() { 0 } else { 4 * m * n };
+    // The last is what completes the vectors of one matrix, of as many elements as the larger of its answers.
+    let each = if input.is_empty() { 0 } else { (4 * m * n).saturating_add(2 * (m * left).max(n * right)) };
+    let mut elements = each;
     for shape in &shapes[..if wants_vectors { 3 } else { 1 }] {
         elements += shape.checked_elements(T::DTYPE)?;
     }
     memory::admit(elements * size_of::<T>())?;
     let (mut values, mut lefts, mut rights) = (Vec::new(), Vec::new(), Vec::new());
-    for i in 0..batch.iter().product::<usize>() {
+    let is_empty = shapes[..if wants_vectors { 3 } else { 1 }].iter().all(|shape| shape.elements() == Some(0));
+    let batches = if is_empty { 0 } else { product(batch) };
+    for i in paced(0..batches, 16) {
         let a = &input.slice::<T>()?[i * m * n..][..m * n];
         // Fewer rows than columns: the vectors of the transposed matrix are those of this one, the other way round.
         let svd = if m < n { Orthogonal::of(a, m, n) } else { Orthogonal::of(&transposed(a, m, n), n, m) };
@@ -272,11 +277,11 @@ impl<T: Float> Orthogonal<T> {
         if known < wanted {
             let own: Vec<T> =
                 columns.chunks_exact(self.count.max(1)).flat_map(|row| row[..known].iter().copied()).collect();
-            let all = Reflections::of(own, length, known).orthogonal(length);
+            let all = Reflections::of(own, length, known).orthogonal(wanted);
             let mut filled = vec![T::ZERO; length * wanted];
             for (i, row) in filled.chunks_exact_mut(wanted).enumerate() {
                 row[..known].copy_from_slice(&columns[i * self.count..][..known]);
-                row[known..].copy_from_slice(&all[i * length + known..][..wanted - known]);
+                row[known..].copy_from_slice(&all[i * wanted + known..][..wanted - known]);
             }
             columns = filled;
         }
@@ -358,6 +363,23 @@ mod tests {
                 "vectors of length one, at right angles",
             );
         }
+    }
+
+    #[test]
+    fn only_the_lower_half_of_a_symmetric_matrix_is_read() {
+        let above = Tensor::from_vec([2, 2], vec![1.0, f64::INFINITY, 0.0, 2.0]);
+        assert_eq!(eigen::<f64>(&above, true).unwrap()[0].slice::<f64>().unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn what_has_no_elements_takes_no_time_and_what_has_no_rank_no_memory() {
+        let none = Tensor::zeros(DType::F64, [1 << 60, 0, 3]).unwrap();
+        assert_eq!(svd::<f64>(&none, true, false).unwrap()[0].dims(), [1 << 60, 0]);
+        assert_eq!(super::super::qr::qr::<f64>(&none, false).unwrap()[1].dims(), [1 << 60, 0, 3]);
+        // A square of as many rows would be 80 GB.
+        let tall = Tensor::zeros(DType::F64, [100_000, 1]).unwrap();
+        let outputs = svd::<f64>(&tall, true, false).unwrap();
+        assert_eq!((outputs[0].slice::<f64>().unwrap(), outputs[1].dims()), (&[0.0][..], &[100_000, 1][..]));
     }
 
     #[test]

@@ -163,6 +163,13 @@ pub fn zeta(x: f64, q: f64) -> f64 {
     if q <= 0.0 && q == q.floor() {
         return f64::INFINITY;
     }
+    if q < 0.0 {
+        // Far below zero it has many terms; those up to the first above zero are of another sum, which begins above zero. The
+        // exponent is a whole number here.
+        let above = q - q.floor();
+        let sign = if is_even { 1.0 } else { -1.0 };
+        return zeta(x, above) + sign * (zeta(x, 1.0 - above) - zeta(x, 1.0 - q));
+    }
     let (mut sum, mut at) = (0.0, q);
     while at < 12.0 {
         sum += at.powf(-x);
@@ -227,6 +234,8 @@ mod tests {
         check(betainc(1.0, 3.0, 0.9), 1.0 - 0.1f64.powi(3));
         check(zeta(2.0, 1.0), PI * PI / 6.0);
         check(zeta(4.0, 1.0), PI.powi(4) / 90.0);
+        check(zeta(3.0, -1.5), zeta(3.0, 0.5) - 8.0 - 8.0 / 27.0);
+        check(zeta(2.0, -1e15 - 0.5), zeta(2.0, 0.5) * 2.0);
         check(polygamma(1.0, 0.5), PI * PI / 2.0);
         check(polygamma(2.0, 1.0), -2.0 * 1.202_056_903_159_594_2);
         check(ndtri(0.975), 1.959_963_984_540_054);

@@ -21,7 +21,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 return Err(Failure::invalid("Expected sorted boundaries"));
             }
             with_type!(input_dtype(node, 0)?, T => call(move |[x]: [Tensor; 1]| {
-                map_to(&x, |x: &T| boundaries.partition_point(|&boundary| f64::from(boundary) <= x.to_f64()) as i32)
+                map_to(&x, |x: &T| {
+                    // What is no number comes after all.
+                    let is_above = |boundary: &f32| x.to_f64() < f64::from(*boundary);
+                    boundaries.partition_point(|boundary| !is_above(boundary)) as i32
+                })
             }); F32 f32, F64 f64, I32 i32, I64 i64)
         }
         "HistogramFixedWidth" => {

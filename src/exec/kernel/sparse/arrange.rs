@@ -5,8 +5,9 @@ use smallvec::smallvec;
 use super::super::call::{self, take, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::{Sparse, matrix, picked};
+use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Numeric, Shape, Tensor, with_number};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -89,8 +90,11 @@ fn reshape(indices: &Tensor, shape: &Tensor, new: &Tensor) -> Result<Outputs> {
             wanted.map_or("too many".to_owned(), |wanted| wanted.to_string())
         )));
     }
+    // Rows without indices take no memory themselves.
+    Shape::from([rows, to.len().max(1)]).checked_elements(DType::I64)?;
     let mut at = Vec::with_capacity(rows * to.len());
-    for row in indices.to_i64s()?.chunks_exact(width.max(1)).take(rows) {
+    let all = indices.to_i64s()?;
+    for row in paced((0..rows).map(|i| &all[i * width..][..width]), to.len() + 4) {
         let mut flat = row.iter().zip(&from).fold(0i64, |flat, (&at, &size)| flat.wrapping_mul(size).wrapping_add(at));
         let first = at.len();
         at.resize(first + to.len(), 0);
@@ -219,9 +223,10 @@ fn slice_gradient<T: Numeric>(gradient: &Tensor, indices: &Tensor, start: &Tenso
         )));
     }
     let (indices, outputs) = (indices.to_i64s()?, outputs.to_i64s()?);
-    let mut kept = outputs.chunks_exact((*width).max(1)).enumerate().peekable();
+    let mut kept = (0..*kept).map(|i| (i, &outputs[i * width..][..*width])).peekable();
+    Shape::from([*rows, 2]).checked_elements(DType::I64)?;
     let mut sources = vec![None; *rows];
-    for (source, row) in sources.iter_mut().zip(indices.chunks_exact((*width).max(1))) {
+    for (source, row) in sources.iter_mut().zip((0..*rows).map(|i| &indices[i * width..][..*width])) {
         let moved = row.iter().zip(&start).map(|(&x, &start)| x - start);
         if let Some((i, _)) = kept.next_if(|(_, own)| moved.eq(own.iter().copied())) {
             *source = Some(i);

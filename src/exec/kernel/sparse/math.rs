@@ -97,18 +97,19 @@ fn add<T: Numeric>(a: &Sparse, b: &Sparse, threshold: f64) -> Result<Outputs> {
 
 /// The gradient of each element of a summand: that of the sum with its index, if there is one. All are in order.
 fn add_gradient<T: Numeric>(gradient: &Tensor, of: &Tensor, sum: &Tensor) -> Result<Tensor> {
-    let ([rows, width], [sums, sum_width]) = (of.dims(), sum.dims()) else {
+    let ([rows, width], [sums_count, sum_width]) = (of.dims(), sum.dims()) else {
         return Err(Failure::invalid("the indices of summands and sum must be matrices"));
     };
-    if width != sum_width || gradient.dims() != [*sums] {
+    if width != sum_width || gradient.dims() != [*sums_count] {
         let why =
             format!("gradients {} and the indices {} and {} do not fit", gradient.shape(), of.shape(), sum.shape());
         return Err(Failure::invalid(why));
     }
     let (gradient, at, sums) = (gradient.slice::<T>()?, of.to_i64s()?, sum.to_i64s()?);
+    Shape::from([*rows]).checked_elements(DType::F64)?;
     let mut out = Vec::with_capacity(*rows);
-    let mut sums = sums.chunks_exact((*width).max(1)).zip(gradient).peekable();
-    for row in at.chunks_exact((*width).max(1)) {
+    let mut sums = (0..*sums_count).map(|i| &sums[i * width..][..*width]).zip(gradient).peekable();
+    for row in paced((0..*rows).map(|i| &at[i * width..][..*width]), width + 4) {
         while sums.next_if(|(own, _)| *own < row).is_some() {}
         out.push(sums.peek().filter(|(own, _)| *own == row).map_or(T::ZERO, |(_, value)| **value));
     }

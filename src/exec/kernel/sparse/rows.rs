@@ -3,14 +3,14 @@
 
 use smallvec::smallvec;
 
-use super::super::call::{self, input_dtype, kernel as call, no_kernel, take, vector};
+use super::super::call::{self, check_copies, input_dtype, kernel as call, no_kernel, take, vector};
 use super::super::math::widened;
 use super::super::real::exp;
 use super::super::{HostKernel, KernelNode, Outputs};
 use super::{Sparse, matrix, picked};
 use crate::exec::kernel::array::{join, not_held};
 use crate::failure::{Failure, Result};
-use crate::tensor::{Float, Numeric, Shape, Tensor, with_number, with_type};
+use crate::tensor::{DType, Float, Numeric, Shape, Tensor, with_number, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
@@ -51,7 +51,8 @@ fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &T
         return Err(Failure::invalid("Dense shape cannot be empty."));
     };
     let rows = Shape::from_i64s(&[size])?.dims()[0];
-    Shape::from([rows]).checked_elements(crate::tensor::DType::I64)?;
+    // Of each row how many elements it has, and where they begin; of each element where it goes.
+    Shape::from([rows.saturating_add(sparse.len()), 4]).checked_elements(DType::I64)?;
     let mut count = vec![0usize; rows];
     for (i, row) in sparse.rows().enumerate() {
         let row = usize::try_from(row[0]).ok().filter(|&row| row < rows);
@@ -67,6 +68,8 @@ fn fill_empty_rows(indices: &Tensor, values: Tensor, shape: &Tensor, default: &T
         total += count.max(1);
     }
     let rank = sparse.rank();
+    Shape::from([total, rank]).checked_elements(DType::I64)?;
+    check_copies(default, total)?;
     let mut at = vec![0i64; total * rank];
     // The last value is the default.
     let mut sources = vec![sparse.len(); total];

@@ -71,13 +71,26 @@ impl Group {
     }
 }
 
+/// Most taps of a window that are computed each by itself.
+const MOST_SINGLE: usize = 4096;
+
 impl Pass {
     /// The images; `None` if a row takes too long, or too much memory.
     pub fn carry_out(&self, grids: Vec<Grid>, images: &[f32], filter: &[f32]) -> Option<Vec<f32>> {
         let row = self.target[1] * self.made;
-        let grids = if filter.iter().all(|weight| weight.is_finite()) { grids } else { self.inside(grids) };
+        let taps = |grid: &Grid| grid.taps[0].len().saturating_mul(grid.taps[1].len());
+        let grids = if filter.iter().all(|weight| weight.is_finite()) {
+            grids
+        } else if grids.iter().map(taps).fold(0, usize::saturating_add) <= MOST_SINGLE {
+            self.inside(grids)
+        } else {
+            return None;
+        };
         let grids: Vec<Ready> = grids.into_iter().map(|grid| self.ready(grid, filter)).collect::<Option<_>>()?;
-        let work = grids.iter().map(|ready| self.row_work(&ready.grid)).max().unwrap_or(0);
+        let work = grids.iter().map(|ready| self.row_work(&ready.grid)).fold(0, usize::saturating_add);
+        if work > MOST_WORK {
+            return None;
+        }
         let mut answer = vec![0f32; self.batch * self.target[0] * row];
         let fair = (self.batch * self.target[0]).div_ceil(threads() * LOTS);
         // Whole strides, so that the padding is copied once.
