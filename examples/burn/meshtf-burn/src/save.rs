@@ -95,7 +95,8 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
 ///     let input = meshtf_burn::id(&x).expect("a tensor on the capture device");
 ///     let y = burn::module::Module::to_device(model, &device).forward(x);
 ///     scope.complete([input], [meshtf_burn::id(&y).expect("a tensor on the capture device")])
-/// })?;
+/// });
+/// let captured = captured.map_err(|error| format!("{error:?}"))?;
 /// let saved = meshtf_burn::save(&captured, "model.json")?;
 /// println!("meshtf submit model.json --feed {}=@x.npy", saved.inputs[0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
