@@ -82,12 +82,20 @@ impl Weights {
 /// The last state that a training saved in a folder.
 fn last(folder: &Path) -> Result<PathBuf, Trouble> {
     let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--weights {}: {why}", folder.display()));
-    let files = std::fs::read_dir(folder).map_err(|error| at(&error))?;
-    let files = files.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| {
+    let last = states(folder).map_err(|error| at(&error))?.pop();
+    last.ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
+}
+
+/// The files of states that a training saved in a folder, the oldest first.
+pub(super) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_state = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("step-") && name.ends_with(".safetensors")
-    });
-    files.max().ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
+    };
+    let entries = std::fs::read_dir(folder)?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
+    files.sort();
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl Csv {
         let mut numbers = Vec::with_capacity(self.lines.len() * places.len());
         for (record, line) in self.fields.chunks(self.names.len().max(1)).zip(&self.lines) {
             for &place in &places {
-                let field = record[place].trim();
+                let field = &record[place];
                 let number = field.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(|| {
                     let name = &self.names[place];
                     Failure::invalid(format!("line {line}: column {name} has {field:?}, which is no number"))
@@ -93,7 +93,7 @@ impl Csv {
 struct Records<'a> {
     reader: csv_core::Reader,
     rest: &'a [u8],
-    /// Room for the fields of a record, which are no longer than the text, and for where each ends.
+    /// Room for the fields of a record, and for where each ends; it grows to what the longest takes.
     text: Vec<u8>,
     ends: Vec<usize>,
 }

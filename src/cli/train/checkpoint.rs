@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::Trouble;
+use crate::cli::weights::states;
 use crate::tensor::Tensor;
 use crate::tensor::safetensors::{self, Contents};
 use crate::train::file::Sections;
@@ -86,15 +87,7 @@ impl Folder {
 
     /// The files of states, the oldest first.
     fn files(&self) -> Result<Vec<PathBuf>, Trouble> {
-        let entries =
-            fs::read_dir(&self.path).map_err(|error| Trouble::input(format!("{}: {error}", self.path.display())))?;
-        let is_state = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("step-") && name.ends_with(".safetensors")
-        };
-        let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
-        files.sort();
-        Ok(files)
+        states(&self.path).map_err(|error| Trouble::input(format!("{}: {error}", self.path.display())))
     }
 
     /// The last state, which must be of a training with the same data in the same order.

@@ -99,10 +99,12 @@ fn admit_beside<T: Float>(answer: &Shape, matrices: usize, input: &Tensor) -> Re
     memory::admit((elements + matrices * each) * size_of::<T>())
 }
 
-fn transposed<T: Copy>(matrix: &[T], size: usize) -> Vec<T> {
-    let mut columns = Vec::with_capacity(matrix.len());
-    paced(0..size, 8 * size).for_each(|j| columns.extend(matrix[j..].iter().step_by(size)));
-    columns
+fn transposed<T: Copy>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
+    let mut turned = Vec::with_capacity(matrix.len());
+    if rows > 0 {
+        paced(0..columns, 8 * rows).for_each(|j| turned.extend(matrix[j..].iter().step_by(columns)));
+    }
+    turned
 }
 
 /// The lower factor, computed from the lower half alone. As in TensorFlow, a matrix that has none gives NaN, no error.
@@ -290,7 +292,7 @@ fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
     let mut all = Vec::with_capacity(input.len());
     for matrix in matrices(input.slice::<T>()?, n) {
-        let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&transposed(matrix, n, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input is not invertible."));
         }
@@ -325,7 +327,7 @@ fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor
     admit_beside::<T>(rhs.shape(), 3, matrix)?;
     let mut all = Vec::with_capacity(rhs.len());
     for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
-        let lu = if adjoint { Lu::of(&transposed(matrix, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&transposed(matrix, n, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input matrix is not invertible."));
         }
@@ -343,7 +345,7 @@ fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adj
     let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
     for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {
-            eliminate(&transposed(matrix, n), n, rhs, width, !lower, false);
+            eliminate(&transposed(matrix, n, n), n, rhs, width, !lower, false);
         } else {
             eliminate(matrix, n, rhs, width, lower, false);
         }

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::qr::Reflections;
-use super::{matrices, product, rectangles, square};
+use super::{matrices, product, rectangles, square, transposed};
 use crate::exec::kernel::Outputs;
 use crate::exec::kernel::real::{self, abs, max, sqrt};
 use crate::exec::turn::{look, paced};
@@ -212,10 +212,6 @@ pub(super) fn svd<T: Float>(input: &Tensor, wants_vectors: bool, full: bool) -> 
     let [s, u, v] = shapes;
     let (u, v) = if wants_vectors { (u, v) } else { ([0].into(), [0].into()) };
     Ok(smallvec![Tensor::from_vec(s, values), Tensor::from_vec(u, lefts), Tensor::from_vec(v, rights)])
-}
-
-fn transposed<T: Copy>(a: &[T], rows: usize, columns: usize) -> Vec<T> {
-    paced(0..columns, rows).flat_map(|j| (0..rows).map(move |i| (i, j))).map(|(i, j)| a[i * columns + j]).collect()
 }
 
 /// `count` vectors of `length` elements made orthogonal to each other by rotations of pairs of them (Hestenes' method).

@@ -55,18 +55,11 @@ fn folded<const N: usize>(node: &KernelNode, divisor: Divisor, parts: fn([Tensor
             fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
         })));
     }
-    // The indices and the segments may be of the dtype that others are widened to: only integers that are wide are taken.
-    let wide = with_type!(dtype, T => call(move |inputs| {
-        let (data, indices, ids, segments) = parts(inputs);
-        fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
-    }); I32 i32, I64 i64, U64 u64);
-    wide.or_else(|| {
-        widened(dtype, |wide| {
-            with_type!(wide, T => call(move |inputs| {
-                let (data, indices, ids, segments) = parts(inputs);
-                fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
-            }); I32 i32, U64 u64, I64 i64)
-        })
+    widened(dtype, |wide| {
+        with_type!(wide, T => call(move |inputs| {
+            let (data, indices, ids, segments) = parts(inputs);
+            fold::<T>(&data, &indices, &ids, segments.as_ref(), divisor)
+        }); I32 i32, I64 i64, U64 u64)
     })
 }
 
