@@ -92,7 +92,7 @@ pub struct Driver {
     dials: BTreeMap<ConnectionId, Dial>,
     resolved: mpsc::Receiver<(Target, Result<Vec<Multiaddr>, String>)>,
     resolver: mpsc::Sender<(Target, Result<Vec<Multiaddr>, String>)>,
-    /// Connected, and not yet up or turned away.
+    /// Connected, and not yet heard or turned away: [`Driver::on_news`] has not read its Hello.
     greeting: BTreeSet<PeerId>,
     addresses: BTreeSet<Multiaddr>,
     started: Instant,
@@ -166,9 +166,13 @@ impl Driver {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let roster = self.roster.clone();
         loop {
-            if met.is_some() && (self.has_met_everybody() || lost.borrow_and_update().is_some()) {
-                self.report();
-                let _ = met.take().map(|met| met.send(()));
+            if met.is_some() {
+                // Whom those name who have just come up is asked, too.
+                self.on_news();
+                if self.has_met_everybody() || lost.borrow_and_update().is_some() {
+                    self.report();
+                    let _ = met.take().map(|met| met.send(()));
+                }
             }
             self.mend();
             self.dial_due();
@@ -302,7 +306,7 @@ impl Driver {
     fn has_met_everybody(&self) -> bool {
         let asked = self.age();
         let objection = self.registry.is_some() && self.settles.is_some();
-        let greeted = self.greeting.iter().all(|peer| self.is_up(peer));
+        let greeted = self.greeting.is_empty();
         if asked >= JOIN_LIMIT {
             let claims = self.settles.is_some() && asked < NEIGHBOUR_LIMIT;
             return !claims || (greeted && self.discovery.has_tried(Source::Registry));
