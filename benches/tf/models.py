@@ -80,6 +80,74 @@ def lstm(tf):
     return trained(tf, dense(tf, h, 128, 10), labels(tf, 64, 10))
 
 
+def lstm_loop(tf):
+    """As lstm, by a while loop (tf.scan)."""
+    x = tf.transpose(data(tf, [64, 28, 28]), [1, 0, 2])
+    kernel, bias = weights(tf, [28 + 128, 4 * 128]), tf.Variable(tf.zeros([4 * 128]))
+
+    def cell(state, step):
+        h, c = state
+        gates = tf.nn.bias_add(tf.matmul(tf.concat([step, h], 1), kernel), bias)
+        i, j, f, o = tf.split(gates, 4, axis=1)
+        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        return tf.tanh(c) * tf.sigmoid(o), c
+
+    h, _ = tf.scan(cell, x, (tf.zeros([64, 128]), tf.zeros([64, 128])))
+    return trained(tf, dense(tf, h[-1], 128, 10), labels(tf, 64, 10))
+
+
+def gru(tf):
+    """28 steps of 128 units, b64, unrolled."""
+    x, h = data(tf, [64, 28, 28]), tf.zeros([64, 128])
+    gates, gate_bias = weights(tf, [28 + 128, 2 * 128]), tf.Variable(tf.ones([2 * 128]))
+    candidate, bias = weights(tf, [28 + 128, 128]), tf.Variable(tf.zeros([128]))
+    for step in tf.unstack(x, axis=1):
+        both = tf.sigmoid(tf.nn.bias_add(tf.matmul(tf.concat([step, h], 1), gates), gate_bias))
+        r, u = tf.split(both, 2, axis=1)
+        c = tf.tanh(tf.nn.bias_add(tf.matmul(tf.concat([step, r * h], 1), candidate), bias))
+        h = u * h + (1 - u) * c
+    return trained(tf, dense(tf, h, 128, 10), labels(tf, 64, 10))
+
+
+def word2vec(tf):
+    """Embeddings of 50,000 x 128, b128, 64 negatives."""
+    words, width = 50_000, 128
+    table, out = weights(tf, [words, width]), weights(tf, [words, width])
+    bias = tf.Variable(tf.zeros([words]))
+    center, context = labels(tf, 128, words), labels(tf, 128, words)
+    negative = tf.random_uniform([64], 0, words, tf.int32, seed=11)
+    h = tf.nn.embedding_lookup(table, center)
+    real = tf.reduce_sum(h * tf.nn.embedding_lookup(out, context), 1) + tf.nn.embedding_lookup(bias, context)
+    noise = tf.matmul(h, tf.nn.embedding_lookup(out, negative), transpose_b=True)
+    noise += tf.nn.embedding_lookup(bias, negative)
+    entropy = tf.nn.sigmoid_cross_entropy_with_logits
+    loss = tf.reduce_mean(entropy(labels=tf.ones_like(real), logits=real))
+    loss += tf.reduce_mean(tf.reduce_sum(entropy(labels=tf.zeros_like(noise), logits=noise), 1))
+    return loss, tf.train.AdamOptimizer(1e-3).minimize(loss)
+
+
+def autoencoder(tf):
+    """784-256-64-256-784 with tanh and pow, b128."""
+    x = h = tf.sigmoid(data(tf, [128, 784]))
+    for inputs, outputs in [(784, 256), (256, 64), (64, 256), (256, 784)]:
+        h = tf.tanh(dense(tf, h, inputs, outputs))
+    loss = tf.reduce_mean(tf.pow(x - h, 2.0)) + 1e-3 * tf.reduce_mean(tf.pow(tf.abs(h), 1.5))
+    return loss, tf.train.AdamOptimizer(1e-3).minimize(loss)
+
+
+def vae(tf):
+    """784-400-20-400-784, b128."""
+    x = tf.sigmoid(data(tf, [128, 784]))
+    h = tf.nn.relu(dense(tf, x, 784, 400))
+    mean, log_variance = dense(tf, h, 400, 20), dense(tf, h, 400, 20)
+    z = mean + tf.exp(0.5 * log_variance) * tf.random_normal([128, 20], seed=13)
+    y = dense(tf, tf.nn.relu(dense(tf, z, 20, 400)), 400, 784)
+    likelihood = tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=y), 1)
+    divergence = -0.5 * tf.reduce_sum(1 + log_variance - tf.square(mean) - tf.exp(log_variance), 1)
+    loss = tf.reduce_mean(likelihood + divergence)
+    return loss, tf.train.AdamOptimizer(1e-3).minimize(loss)
+
+
 def residual(tf):
     """Residual blocks of 16, 32 and 64 channels with batch normalisation, 32x32, b32."""
 
@@ -126,7 +194,7 @@ def tiny(tf):
     return trained(tf, x, labels(tf, 4, 16))
 
 
-MODELS = [mlp, cnn, lstm, residual, transformer, tiny]
+MODELS = [mlp, cnn, residual, lstm, lstm_loop, gru, word2vec, transformer, autoencoder, vae, tiny]
 
 
 def machine_cpu_s():
@@ -215,6 +283,7 @@ def main():
 
     tf.disable_v2_behavior()
     tf.logging.set_verbosity(tf.logging.ERROR)
+    of_last = []
     for model in MODELS:
         if asked.models and model.__name__ not in asked.models:
             continue
@@ -246,11 +315,16 @@ def main():
                 )
                 if asked.trace:
                     traced(tf, one)
+            of_last.append(statistics.median(mine / theirs for mine, theirs in zip(ones[0].rates, ones[-1].rates)))
         finally:
             for one in ones:
                 one.session.close()
             for cluster in clusters:
                 cluster.stop()
+    if len(on) > 1 and of_last:
+        names = [one.partition("=")[0] for one in (on[0], on[-1])]
+        mean = statistics.geometric_mean(of_last)
+        print(f"{names[0]} of {names[1]}: geometric mean {mean:.2f}, least {min(of_last):.2f}, of {len(of_last)} models")
 
 
 if __name__ == "__main__":
