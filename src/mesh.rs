@@ -60,7 +60,10 @@ use self::link::Link;
 use self::port::Port;
 use self::roster::{MAX_PEERS, Roster};
 use self::transport::Transport;
+#[cfg(target_os = "linux")]
+use self::transport::local::Local;
 use self::transport::tcp::Tcp;
+use self::transport::tls::Tls;
 use crate::descriptors;
 use crate::device::Task;
 use crate::lock::lock;
@@ -138,6 +141,9 @@ pub struct MeshConfig {
     pub registry: Option<PathBuf>,
     /// Look for peers on the LAN.
     pub mdns: bool,
+    /// Reach processes of this user on this machine through Unix sockets, without encryption. Linux only; elsewhere, and to
+    /// others, it makes no difference.
+    pub local: bool,
 }
 
 impl MeshConfig {
@@ -160,6 +166,7 @@ impl MeshConfig {
             fixed: BTreeMap::new(),
             registry: None,
             mdns: false,
+            local: false,
         }
     }
 
@@ -183,6 +190,7 @@ impl MeshConfig {
             remembered: remembered_addresses(home, mesh)?,
             registry: Some(home.join("run")),
             mdns: true,
+            local: true,
             ..MeshConfig::new(mesh, admission)
         })
     }
@@ -209,8 +217,16 @@ impl Mesh {
     /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise what is wrong with the configuration, or what
     /// the operating system refused.
     pub async fn join(config: MeshConfig, inbox: Arc<dyn Inbox>) -> Result<Mesh, MeshError> {
-        let tcp = Tcp::new(&config.identity)?;
-        Mesh::join_over(vec![Arc::new(tcp)], config, inbox).await
+        let tls = Arc::new(Tls::new(&config.identity)?);
+        let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(Tcp::new(Arc::clone(&tls)))];
+        #[cfg(target_os = "linux")]
+        if config.local {
+            match Local::new(config.identity.public().to_peer_id(), tls) {
+                Ok(local) => transports.push(Arc::new(local)),
+                Err(error) => tracing::warn!("processes on this machine are reached over TCP alone: {error}"),
+            }
+        }
+        Mesh::join_over(transports, config, inbox).await
     }
 
     /// As [`Mesh::join`], over these transports. Of several that handle an address, the first is used.

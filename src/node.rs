@@ -57,6 +57,8 @@ pub struct NodeConfig {
     pub home: Option<PathBuf>,
     /// Whether to look on the local network by mDNS.
     pub mdns: bool,
+    /// Whether processes of this user on this machine are reached through Unix sockets, without encryption (Linux).
+    pub local: bool,
 }
 
 impl Default for NodeConfig {
@@ -72,6 +74,7 @@ impl Default for NodeConfig {
             data: None,
             home: None,
             mdns: true,
+            local: true,
         }
     }
 }
@@ -494,6 +497,7 @@ fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Re
     mesh.fixed =
         fixed.into_iter().map(|(task, text)| Ok((task, parse_address(&text)?))).collect::<Result<_, MeshError>>()?;
     mesh.mdns = config.mdns;
+    mesh.local = config.local;
     Ok(mesh)
 }
 

@@ -20,7 +20,8 @@ const MOST_LINES: usize = 600;
 
 /// What only the mesh's transports may name: what else names it would have to change for another transport.
 const TRANSPORTS: &str = "src/mesh/transport";
-const OF_TRANSPORTS: &[&str] = &["rustls", "libp2p_tls", "tokio_rustls", "socket2", "TcpStream", "TcpListener"];
+const OF_TRANSPORTS: &[&str] =
+    &["rustls", "libp2p_tls", "tokio_rustls", "socket2", "TcpStream", "TcpListener", "UnixStream", "UnixListener"];
 
 /// What unfinished code is left with.
 const LEFTOVERS: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];

@@ -43,6 +43,9 @@ pub(super) struct MeshArgs {
     /// Do not search the local network by mDNS
     #[arg(long)]
     pub no_mdns: bool,
+    /// Reach processes on this machine over TCP and TLS, too, instead of through Unix sockets
+    #[arg(long)]
+    pub tcp_only: bool,
 }
 
 /// How a command that asks nodes reaches them, and how long that and their answers may take.
@@ -123,6 +126,7 @@ impl MeshArgs {
             peers: self.peer.iter().filter(|peer| !peer.is_empty()).cloned().collect(),
             open: self.open,
             mdns: !self.no_mdns,
+            local: !self.tcp_only,
             ..NodeConfig::default()
         }
     }

@@ -183,7 +183,7 @@ impl Args {
     fn mesh_args(&self) -> MeshArgs {
         let named = self.mesh.clone().filter(|name| !name.is_empty());
         let mesh = named.or_else(|| std::env::var("MESHTF_MESH").ok()).unwrap_or_else(|| DEFAULT_MESH.to_owned());
-        MeshArgs { mesh, peer: self.peer.clone(), open: self.open, no_mdns: false }
+        MeshArgs { mesh, peer: self.peer.clone(), open: self.open, no_mdns: false, tcp_only: false }
     }
 
     fn show(&self, name: &str, verdict: &Verdict) -> Result<(), Trouble> {

@@ -108,9 +108,20 @@ pub fn ip(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
+/// The name of the Unix socket that it is.
+pub fn local_name(address: &Multiaddr) -> Option<String> {
+    match address.iter().next()? {
+        Protocol::Unix(name) => Some(name.into_owned()),
+        _ => None,
+    }
+}
+
 /// Whether two addresses lead to the same machine, as seen from here.
 pub fn is_same_host(a: &Multiaddr, b: &Multiaddr) -> bool {
-    a.iter().next() == b.iter().next()
+    match (a.iter().next(), b.iter().next()) {
+        (Some(Protocol::Unix(_)), Some(Protocol::Unix(_))) => true,
+        (a, b) => a == b,
+    }
 }
 
 /// An address without the PeerId at its end.
@@ -124,7 +135,7 @@ pub fn without_peer(mut address: Multiaddr) -> Multiaddr {
 /// Whether an address leads to the machine that it is used on.
 pub fn is_loopback(address: &Multiaddr) -> bool {
     match address.iter().next() {
-        Some(Protocol::Memory(_)) => true,
+        Some(Protocol::Memory(_) | Protocol::Unix(_)) => true,
         _ => ip(address).is_some_and(|ip| ip.to_canonical().is_loopback()),
     }
 }
@@ -185,6 +196,7 @@ mod tests {
         check("/ip6/fe80::1/tcp/7", false, false);
         check("/ip4/10.0.0.1/tcp/0", false, false);
         check("/memory/7", true, false);
+        check("/unix/@meshtf-7", true, false);
         check("nonsense", false, false);
     }
 }

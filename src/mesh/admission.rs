@@ -309,7 +309,7 @@ mod tests {
         fn new(mesh: &str, admission: Admission, version: u16) -> Side {
             let identity = Keypair::generate_ed25519();
             let gate = Gate { version, ..Gate::new(identity.public().to_peer_id(), mesh, admission) };
-            Side { gate: Arc::new(gate), tcp: Tcp::new(&identity).unwrap() }
+            Side { gate: Arc::new(gate), tcp: Tcp::new(Arc::new(Tls::new(&identity).unwrap())) }
         }
 
         /// Where it listens from now on, and the first connection that it takes.

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use self::mend::Mending;
-use super::address::{self, resolved, without_peer};
+use super::address::{self, local_name, resolved, without_peer};
 use super::admission::Denied;
 use super::cause::{find_cause, miss};
 use super::control::End;
@@ -238,6 +238,16 @@ impl Driver {
             }
             refused.filter(|_| !listens).map_or(Ok(()), Err)?;
         }
+        if !listeners.is_empty() {
+            for address in self.roster.port().besides() {
+                match self.listen_on(address.clone()) {
+                    Ok(_) => {
+                        self.addresses.insert(address);
+                    }
+                    Err(why) => tracing::debug!(%address, why, "not listened on"),
+                }
+            }
+        }
         let deadline = tokio::time::Instant::now() + LISTEN_LIMIT;
         while !listeners.is_empty() {
             let Ok(event) = tokio::time::timeout_at(deadline, self.swarm.select_next_some()).await else { break };
@@ -362,13 +372,19 @@ impl Driver {
         let result = match (&target, addresses) {
             (_, Err(why)) => Err(Miss::Silent(why)),
             (_, Ok(addresses)) if addresses.is_empty() => Err(Miss::Silent("it has no address".to_owned())),
-            (Target::Peer(peer), Ok(addresses)) => {
+            (Target::Peer(peer), Ok(mut addresses)) => {
+                // All are dialled at once, and the first that answers is taken; within this machine there is a better way.
+                let local = addresses.iter().position(|address| local_name(address).is_some());
+                let rest = local.map_or_else(Vec::new, |at| {
+                    let local = addresses.swap_remove(at);
+                    std::mem::replace(&mut addresses, vec![local])
+                });
                 let options = DialOpts::peer_id(*peer)
                     .addresses(addresses)
                     .condition(PeerCondition::DisconnectedAndNotDialing)
                     .allocate_new_port()
                     .build();
-                return self.dial(options, Dial { target, rest: Vec::new() });
+                return self.dial(options, Dial { target, rest });
             }
             (Target::Address(_), Ok(mut addresses)) => {
                 let first = addresses.remove(0);

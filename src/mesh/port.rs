@@ -60,6 +60,11 @@ impl Port {
         self.transports.iter().flat_map(|transport| transport.everywhere()).collect()
     }
 
+    /// Where to listen besides.
+    pub fn besides(&self) -> Vec<Multiaddr> {
+        self.transports.iter().filter_map(|transport| transport.besides()).collect()
+    }
+
     fn transport(&self, address: &Multiaddr) -> io::Result<&Arc<dyn Transport>> {
         self.transports.iter().find(|transport| transport.handles(address)).ok_or_else(|| {
             io::Error::new(io::ErrorKind::Unsupported, format!("there is no transport for addresses like {address}"))

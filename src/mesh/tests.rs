@@ -2,6 +2,8 @@
 
 mod in_memory;
 mod links;
+#[cfg(target_os = "linux")]
+mod local;
 mod speed;
 mod wrong;
 

@@ -20,7 +20,7 @@ use bytes::BufMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::address::{Multiaddr, is_same_host, resolved, without_peer};
+use super::address::{Multiaddr, is_same_host, local_name, resolved, without_peer};
 use super::admission::{Admitted, Purpose};
 use super::bulk_queue::{BulkQueue, MAX_BULK_MESSAGES};
 use super::cause::broken;
@@ -364,7 +364,8 @@ async fn open(port: &Port, link: &Link) -> Result<PeerStream, String> {
     })
 }
 
-/// The addresses to dial: the one known to work first, then those of the host that the peer is connected from, then the rest.
+/// The addresses to dial: within this machine first, then the one known to work, then those of the host that the peer is
+/// connected from, then the rest.
 fn dial_order(port: &Port, link: &Link) -> Vec<Multiaddr> {
     let connection = link.connection();
     let mut addresses: Vec<_> = resolved(&link.hello().addresses).into_iter().map(without_peer).collect();
@@ -374,6 +375,7 @@ fn dial_order(port: &Port, link: &Link) -> Vec<Multiaddr> {
         addresses.retain(|address| address != dialled);
         addresses.insert(0, dialled.clone());
     }
+    addresses.sort_by_key(|address| local_name(address).is_none());
     addresses
 }
 

@@ -6,6 +6,8 @@
 //! A transport that brings its own encryption (QUIC) or goes through a third node (a relay) implements this trait and
 //! changes nothing above it.
 
+#[cfg(target_os = "linux")]
+pub mod local;
 #[cfg(test)]
 pub mod memory;
 pub mod tcp;
@@ -34,6 +36,12 @@ pub trait Transport: Send + Sync + 'static {
 
     /// The addresses to listen on if none is given.
     fn everywhere(&self) -> Vec<Multiaddr>;
+
+    /// The address to listen on besides, whatever is asked for. Peers on this machine are told of it, and nobody else is:
+    /// [`listen`](Transport::listen) does not report it as opened, since libp2p would announce it on the LAN.
+    fn besides(&self) -> Option<Multiaddr> {
+        None
+    }
 
     /// Connects within [`CONNECT_LIMIT`] and secures the connection. Each call opens a stream of its own.
     ///

@@ -60,12 +60,14 @@ fn participant(
     folder: &std::path::Path,
     task: &str,
     report: Option<Sender<Instant>>,
+    local: bool,
 ) -> (tokio::runtime::Runtime, Mesh) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let config = MeshConfig {
         task: Some(task.parse().unwrap()),
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
         registry: Some(folder.to_owned()),
+        local,
         ..MeshConfig::new("lab", Admission::Key(MeshKey::from_bytes([1; 32])))
     };
     let ball = Arc::new(Ball { mesh: OnceLock::new(), report });
@@ -168,12 +170,16 @@ fn bare_tls(ends: [Tls; 2]) -> Vec<Duration> {
 #[test]
 #[ignore = "a measurement"]
 fn what_it_costs() {
-    let folder = temp_dir::TempDir::new().unwrap();
-    let (report, reports) = channel();
-    let (_other, there) = participant(folder.path(), "local/1", None);
-    let (_own, here) = participant(folder.path(), "local/0", Some(report));
     let tensor = Tensor::vector(vec![1u8; TENSOR_BYTES]);
-    for pass in 0..3 {
+    let pairs = [("TCP", false), ("Unix sockets", true)].map(|(way, local)| {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let (report, reports) = channel();
+        let there = participant(folder.path(), "local/1", None, local);
+        (way, participant(folder.path(), "local/0", Some(report), local), there, reports)
+    });
+    for (pass, (way, (_own, here), (_other, there), reports)) in
+        (0..3).flat_map(|pass| pairs.each_ref().map(|pair| (pass, pair)))
+    {
         let mut times = Vec::new();
         for step in 0..ROUNDS {
             let start = Instant::now();
@@ -181,7 +187,7 @@ fn what_it_costs() {
             times.push(reports.recv().unwrap() - start);
         }
         let (raw, small) = (raw_round_trip(), median(times));
-        println!("pass {pass}: round trip {small:?}, raw TCP {raw:?}");
+        println!("pass {pass}: round trip over {way} {small:?}, raw TCP {raw:?}");
         let before = processor_seconds();
         let mut bulk = Vec::new();
         for _ in 0..TRANSFERS {
@@ -197,7 +203,7 @@ fn what_it_costs() {
             [("mesh", bulk, between - before), ("bare TLS", bare, processor_seconds() - between)]
         {
             println!(
-                "pass {pass}: 64 MiB by {what}: {:.2} GB/s, at best {:.2}, {:.2} CPU-s/GB",
+                "pass {pass}: 64 MiB over {way} by {what}: {:.2} GB/s, at best {:.2}, {:.2} CPU-s/GB",
                 rate(median(times.clone())),
                 rate(best(&times)),
                 seconds / gigabytes

@@ -11,14 +11,12 @@ use futures::stream::{self, BoxStream, StreamExt};
 use libp2p::core::Multiaddr;
 use libp2p::core::multiaddr::Protocol;
 use libp2p::core::transport::{ListenerId, Transport as _, TransportError, TransportEvent};
-use libp2p::identity::Keypair;
 use libp2p::tcp::{self, tokio::Transport as TcpListeners};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-use super::tls::Tls;
+use super::tls::{Met, Tls};
 use super::{Arrival, CONNECT_LIMIT, ListenEvent, Secured, Transport};
-use crate::mesh::error::MeshError;
 
 /// How long sent bytes may stay unacknowledged: a cut cable is noticed within this.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(3);
@@ -31,10 +29,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// # Errors
-    /// [`MeshError::Certificate`] if no certificate can be made for the identity.
-    pub fn new(identity: &Keypair) -> Result<Self, MeshError> {
-        Ok(Tcp { tls: Arc::new(Tls::new(identity)?) })
+    pub fn new(tls: Arc<Tls>) -> Self {
+        Tcp { tls }
     }
 }
 
@@ -61,7 +57,7 @@ impl Transport for Tcp {
                 Err(io::Error::new(io::ErrorKind::TimedOut, format!("nobody answers within {limit} s")))
             })?;
             tune(&socket)?;
-            tls.connect(socket).await
+            tls.connect(socket).await.map(Met::encrypted)
         }
         .boxed()
     }
@@ -118,7 +114,7 @@ impl Arrival for Socket {
     fn secure(self: Box<Self>) -> BoxFuture<'static, io::Result<Secured>> {
         async move {
             tune(&self.socket)?;
-            self.tls.accept(self.socket).await
+            self.tls.accept(self.socket).await.map(Met::encrypted)
         }
         .boxed()
     }
@@ -159,11 +155,13 @@ pub fn socket_address(address: &Multiaddr) -> io::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use libp2p::identity::Keypair;
+
     use super::*;
 
     #[test]
     fn addresses_are_of_tcp_or_not() {
-        let tcp = Tcp::new(&Keypair::generate_ed25519()).unwrap();
+        let tcp = Tcp::new(Arc::new(Tls::new(&Keypair::generate_ed25519()).unwrap()));
         let check = |address: &str, handles: bool, socket: Option<&str>| {
             let address: Multiaddr = address.parse().unwrap();
             assert_eq!(tcp.handles(&address), handles, "{address}");

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::{BINDING_LABEL, ByteStream, Secured};
@@ -59,22 +59,22 @@ impl Tls {
     ///
     /// # Errors
     /// If the handshake fails, or the certificate at the other end is not one of libp2p's.
-    pub async fn connect(&self, socket: TcpStream) -> io::Result<Secured> {
+    pub async fn connect<S: Socket>(&self, socket: S) -> io::Result<Met<S>> {
         let peer = Arc::new(PeerCertificate::default());
         // No name is sent; the certificate is judged by its PeerId alone.
         let name = ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into());
         let stream = self.connector(Arc::clone(&peer))?.connect(name, socket).await?;
-        secured(&peer, stream.into())
+        met(&peer, stream.into())
     }
 
     /// Secures a socket that was accepted.
     ///
     /// # Errors
     /// As [`Tls::connect`].
-    pub async fn accept(&self, socket: TcpStream) -> io::Result<Secured> {
+    pub async fn accept<S: Socket>(&self, socket: S) -> io::Result<Met<S>> {
         let peer = Arc::new(PeerCertificate::default());
         let stream = self.acceptor(Arc::clone(&peer))?.accept(socket).await?;
-        secured(&peer, stream.into())
+        met(&peer, stream.into())
     }
 
     fn connector(&self, peer: Arc<PeerCertificate>) -> io::Result<TlsConnector> {
@@ -108,17 +108,49 @@ impl Tls {
     }
 }
 
-fn secured(certificate: &PeerCertificate, stream: TlsStream<TcpStream>) -> io::Result<Secured> {
+fn met<S>(certificate: &PeerCertificate, stream: TlsStream<S>) -> io::Result<Met<S>> {
     let peer = *certificate.peer.get().ok_or(Denied::Stranger)?;
     let export = |bytes| match &stream {
         TlsStream::Client(stream) => stream.get_ref().1.export_keying_material(bytes, BINDING_LABEL, None),
         TlsStream::Server(stream) => stream.get_ref().1.export_keying_material(bytes, BINDING_LABEL, None),
     };
     let binding = export([0; 32]).map_err(io::Error::other)?;
-    Ok(Secured { peer, binding, stream: Box::new(stream) })
+    Ok(Met { peer, binding, stream })
 }
 
-impl ByteStream for TlsStream<TcpStream> {
+/// What TLS is spoken over.
+pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
+
+/// Two ends that have proven who they are.
+pub struct Met<S> {
+    peer: PeerId,
+    binding: [u8; 32],
+    pub stream: TlsStream<S>,
+}
+
+impl<S: Socket> Met<S> {
+    /// They go on in TLS.
+    pub fn encrypted(self) -> Secured {
+        Secured { peer: self.peer, binding: self.binding, stream: Box::new(self.stream) }
+    }
+
+    /// They go on without TLS. Neither end may have read more than what the other wrote in it.
+    #[cfg(target_os = "linux")]
+    pub fn bare(self) -> Secured
+    where
+        S: ByteStream,
+    {
+        let socket = match self.stream {
+            TlsStream::Client(stream) => stream.into_inner().0,
+            TlsStream::Server(stream) => stream.into_inner().0,
+        };
+        Secured { peer: self.peer, binding: self.binding, stream: Box::new(socket) }
+    }
+}
+
+impl<S: Socket> ByteStream for TlsStream<S> {
     /// So many bytes are encrypted before they are written to the socket.
     fn expect_writes_of(&mut self, bytes: usize) {
         match self {
@@ -242,6 +274,8 @@ impl ClientCertVerifier for PeerCertificate {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
 
     /// Who each side finds at the other end.
