@@ -3,8 +3,8 @@
 //! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody who
 //! reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends on; what
 //! the door has already is answered at once.
-//! A stream that begins to upload after it has computed makes a step, too: so a loop runs an iteration at a time, and the program
-//! queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop has the
+//! A stream that begins to upload after it has computed enough makes a step, too: so a loop runs an iteration at a time, and the
+//! program queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop has the
 //! same steps in every iteration, and each is planned once.
 //!
 //! There is no lock, clock or socket here.
@@ -35,6 +35,9 @@ use crate::lowering;
 
 /// Most operations of one stream that are queued before they become a step without a reason of the program's.
 pub(super) const MAX_QUEUED: usize = 1 << 15;
+/// Fewest items, from the first that computes, that become a step because the stream goes on to upload. A loader that uploads the
+/// items of a batch one by one, and computes a little with each, makes a few steps of a batch and not as many as it has items.
+pub(super) const WORTH_A_STEP: u64 = 32;
 /// Most items that may be queued when no step can take them away.
 const MAX_HELD: usize = 1 << 20;
 /// Most bytes that one stream uploads before they become a step.
@@ -82,9 +85,16 @@ pub(super) struct Program {
     /// The arrivals at which all marks had to wait.
     waited_at: Option<(u64, usize)>,
     queued: usize,
+    /// Fewest items of a step that nobody reads.
+    worth_a_step: u64,
 }
 
 impl Program {
+    /// A program whose steps that nobody reads have at least so many items, from the first that computes.
+    pub fn new(worth_a_step: u64) -> Program {
+        Program { worth_a_step, ..Program::default() }
+    }
+
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
         let (streams, graphs) = (HashMap::default(), Graphs::default());
@@ -391,7 +401,9 @@ impl Program {
         let at = own.end();
         if at - own.marked.max(own.front) >= MAX_QUEUED as u64 || own.uploaded > MAX_UPLOADED {
             self.mark(stream, at, Why::Full, Vec::new());
-        } else if own.computes_from.is_some() && matches!(work, Work::Upload(_)) {
+        } else if matches!(work, Work::Upload(_))
+            && own.computes_from.is_some_and(|from| at - from >= self.worth_a_step)
+        {
             self.mark(stream, at, Why::Over, Vec::new());
         }
         if let Work::Upload(tensor) = &work {

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::graph::{self, Built};
 use super::message::{RequestId, Task, TaskResponse, TaskResponseContent};
-use super::program::{MAX_QUEUED, Program, SessionNo};
+use super::program::{MAX_QUEUED, Program, SessionNo, WORTH_A_STEP};
 use super::step::{Answer, Answered, Recipe, Step};
 use crate::device::{DeviceName, Task as TaskName};
 use crate::failure::{Code, Failure, Reason, Result};
@@ -84,7 +84,9 @@ pub(super) struct Counts {
 
 impl Running {
     pub fn new() -> Running {
-        Running { shared: Mutex::default(), wake: Notify::new(), room: Notify::new(), over: Notify::new() }
+        let program = Program::new(WORTH_A_STEP);
+        let shared = Mutex::new(Shared { program, ..Shared::default() });
+        Running { shared, wake: Notify::new(), room: Notify::new(), over: Notify::new() }
     }
 
     /// Opens a session on a device; its answers go to `replies`.

@@ -13,7 +13,7 @@ use burn_std::{DType, Shape, TensorData};
 use proptest::prelude::*;
 
 use super::message::Task;
-use super::program::{Key, Program, SessionNo, State};
+use super::program::{Key, Program, SessionNo, State, WORTH_A_STEP};
 use super::step::{Answered, Part, Recipe, Step};
 use crate::failure::Failure;
 use crate::tensor::Tensor;
@@ -76,7 +76,8 @@ fn receive(transfer_id: u64, id: u64) -> Task {
 
 /// A program with a session on each of some devices.
 fn program(devices: u32) -> Program {
-    let mut program = Program::default();
+    // Every upload after something that computes ends a step.
+    let mut program = Program::new(0);
     (0..devices).for_each(|device| program.open(device, device, 42));
     program
 }
@@ -217,6 +218,25 @@ fn a_parameter_that_outlives_a_step_makes_no_new_steps() {
         let last = &recipes[recipes.len() - 8..recipes.len() - 1];
         assert!(last.iter().all(|recipe| *recipe == last[0]), "{by}: {last:#?}");
     }
+}
+
+#[test]
+fn a_loader_that_uploads_item_by_item_makes_no_step_of_each() {
+    let mut program = Program::new(WORTH_A_STEP);
+    program.open(0, 0, 42);
+    let id = |batch: u64, i: u64, n: u64| 1000 * (batch + 1) + 10 * i + n;
+    let mut sizes = Vec::new();
+    for batch in 0..4 {
+        // Each of 40 items is uploaded and scaled; then the batch is computed with for a while.
+        let items =
+            (0..40).flat_map(|i| [upload(TRAINING, id(batch, i, 0)), exp(last(id(batch, i, 0)), id(batch, i, 1))]);
+        let training = (0..40).map(|i| exp(last(id(batch, i, 1)), id(batch, i, 2)));
+        let made = steps(&mut program, 0, items.chain(training).collect());
+        sizes.push(made.iter().map(|step| operations(step).len()).collect::<Vec<_>>());
+    }
+    // A step's first item that computes is its second, so that the upload 33 items later ends it, before the next item is scaled.
+    // The rest is a step when the next batch is uploaded.
+    assert_eq!(sizes, [vec![17, 17], vec![46, 17, 17], vec![46, 17, 17], vec![46, 17, 17]]);
 }
 
 #[test]

@@ -164,7 +164,7 @@ async fn a_loop_is_planned_thrice() {
         }
     }
     let counts = served.door.counts();
-    assert!(counts.steps >= ITERATIONS && counts.planned * 100 >= counts.steps * 99, "{counts:?}");
+    assert!(counts.steps >= ITERATIONS / 10 && counts.steps - counts.planned <= 3, "{counts:?}");
     assert!(most <= 3, "{most} variables for one parameter");
     drop(client);
     while !served.node.resources(None).await.unwrap().is_empty() {
