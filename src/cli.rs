@@ -32,6 +32,7 @@ mod status;
 mod submit;
 mod table;
 mod ticket;
+mod trace;
 mod train;
 mod variable;
 mod verify;

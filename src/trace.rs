@@ -1,10 +1,15 @@
 //! What a device ran in a traced step, and when.
 
+mod chrome;
+mod timeline;
+
 use serde::{Deserialize, Serialize};
 
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
+
+pub use timeline::{Costs, DeviceTime, OpTime, PathPart, Timeline, Way};
 
 /// The nodes that one device ran in one step, in the order in which they ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

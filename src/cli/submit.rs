@@ -13,7 +13,7 @@ use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
 use super::weights::Weights;
-use super::{Exit, Outcome, Trouble, output};
+use super::{Exit, Outcome, Trouble, output, trace};
 use crate::device::Task;
 use crate::plan::Summary;
 use crate::protocol::SessionOptions;
@@ -32,6 +32,7 @@ Examples:
   meshtf submit train.json --run init
   meshtf submit train.json --init --steps 1000    start over
   meshtf submit train.json --fetch loss --run train --steps 10000 --every 100
+  meshtf submit train.json --run train --steps 100 --trace step.json    where the time of a step goes
   meshtf submit digits.json --weights run1 --fetch best --feed x=@new.npy
   meshtf submit graph.json --target local/1 --json | jq .values.y.value")]
 pub struct Args {
@@ -69,6 +70,9 @@ pub(super) struct StepArgs {
     /// place of init
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
+    /// Trace the last step: write what each device ran when to FILE, for ui.perfetto.dev, and report on stderr where its time went
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// If a requested device does not exist, use another one of its task
     #[arg(long)]
     pub soft_placement: bool,
@@ -100,6 +104,7 @@ impl StepArgs {
         if self.init && job.init.is_empty() {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
+        self.trace.as_ref().map_or(Ok(()), |file| trace::check(file))?;
         self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
     }
 
@@ -135,8 +140,6 @@ impl StepArgs {
         checks: &Checks,
         weights: Option<&Weights>,
     ) -> Result<Arc<Summary>, Trouble> {
-        let progress = self.progress();
-        let mut trouble = None;
         if let Some(weights) = weights {
             weights.set(session).await?;
         } else if self.init || job.runs_init {
@@ -146,7 +149,34 @@ impl StepArgs {
                 Due::Skip => eprintln!("the variables are initialized, so init is skipped; --init starts over"),
             }
         }
-        let steps = Steps { count: self.steps, every: self.every };
+        // The step that is traced runs by itself, after the others.
+        let before = self.steps - u64::from(self.trace.is_some());
+        let mut ran = None;
+        if before > 0 {
+            let last = self.run_steps(session, job, before).await?;
+            if self.trace.is_some() && self.every > 0 && before.is_multiple_of(self.every) {
+                self.show_step(before, job, &last.fetches)?;
+            }
+            ran = Some(last);
+        }
+        if let Some(file) = &self.trace {
+            let traced = session.trace(&job.feeds(), &job.fetches(), &job.targets()).await?;
+            let report = trace::write(file, &traced.traces)?;
+            if !self.quiet {
+                eprintln!("{report}\n");
+            }
+            ran = Some(traced);
+        }
+        let ran = ran.expect("there is one step at least");
+        self.show(job, &ran)?;
+        Ok(ran.summary)
+    }
+
+    /// Runs so many steps, and shows those that are to be shown but for the last.
+    async fn run_steps(&self, session: &Session, job: &Job, count: u64) -> Result<RunOutput, Trouble> {
+        let progress = self.progress();
+        let mut trouble = None;
+        let steps = Steps { count, every: self.every };
         let ran = session
             .watch_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |event| match event {
                 StepEvent::Progress { steps } => progress.set_position(steps),
@@ -160,9 +190,7 @@ impl StepArgs {
         if let Some(trouble) = trouble {
             return Err(trouble);
         }
-        let ran = ran?;
-        self.show(job, &ran)?;
-        Ok(ran.summary)
+        Ok(ran?)
     }
 
     /// Prints or writes what the last step fetched.

@@ -316,6 +316,14 @@ impl Step {
         Ok(TurnEnd::Done(fetches))
     }
 
+    /// Notes that a value leaves for another device or comes from one, if anybody wants to know.
+    fn passed(&mut self, node: u32) {
+        if let Some(trace) = &mut self.trace {
+            let now = Instant::now();
+            trace.ran(node, now, now);
+        }
+    }
+
     /// Runs one node of a piece that counts.
     fn run_node(&mut self, program: &mut Program, near: &Surroundings, at: Instance) -> Result<()> {
         let Program { code, acts } = &mut *program;
@@ -340,6 +348,7 @@ impl Step {
                 let value = Some(to_send(inputs)?);
                 let iterations = self.frames.iterations_around(code, at.iteration);
                 self.outbox.push(near.sink, self.id, to, Pushed { transfer: *transfer, iterations, value });
+                self.passed(at.node);
                 Tokens::new()
             }
             Act::Recv { transfer, .. } => {
@@ -408,6 +417,7 @@ impl Step {
         at: Instance,
         value: Option<Tensor>,
     ) -> Result<()> {
+        self.passed(at.node);
         let is_kept = matches!(program.acts[at.node as usize], Act::Recv { is_kept: true, .. });
         let tokens = match value {
             None => None,

@@ -137,3 +137,38 @@ fn cases_that_were_not_compared_do_not_differ() {
     let ended = sandbox.run(&["verify", "--mesh", &folder]).expect(4);
     assert!(ended.stdout.contains("not compared  case  no node serves local/0"), "{}", ended.stdout);
 }
+
+#[test]
+fn a_traced_step_is_a_timeline_of_all_devices() {
+    let sandbox = Sandbox::new();
+    let split = sandbox.file("split.json", SPLIT_238);
+    let _nodes = [sandbox.node("local/0"), sandbox.node("local/1")];
+    for command in ["run", "submit"] {
+        let file = sandbox.path(&format!("{command}-trace.json")).display().to_string();
+        let arguments = [command, &split, "--feed", "x=2", "--steps", "3", "--every", "1", "--trace", &file];
+        let ended = sandbox.run(&arguments).prints("step 1: 238\nstep 2: 238\nstep 3: 238");
+        ended.complains(&["the traced step took ", "/job:local/task:1/device:CPU:0", "the critical path: ", &file]);
+        let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |phase: &str, what: &str| {
+            let events = events.iter().filter(|event| event["ph"] == phase);
+            let mut found: Vec<_> = events.map(|event| (event["pid"].as_u64().unwrap(), event[what].clone())).collect();
+            found.sort_by_key(|(process, what)| (*process, what.to_string()));
+            found
+        };
+        let sums: Vec<_> =
+            of("X", "name").into_iter().filter(|(_, name)| !name.as_str().unwrap().starts_with('_')).collect();
+        for sum in [(1, json!("y1")), (1, json!("y")), (2, json!("y2"))] {
+            assert!(sums.contains(&sum), "{command}: {sum:?} is not in {sums:?}");
+        }
+        // y2 goes from the second task to the first.
+        let (sent, received) = (of("s", "id"), of("f", "id"));
+        let y2 = sent.iter().filter(|(from, id)| *from == 2 && received.contains(&(1, id.clone())));
+        assert_eq!(y2.count(), 1, "{command}: {sent:?} {received:?}");
+        let time =
+            |phase: &str| events.iter().find(|event| event["ph"] == phase && event["id"] == 0).unwrap()["ts"].as_f64();
+        assert!(time("s") <= time("f"), "{command}: {trace}");
+    }
+    let none = sandbox.path("none/trace.json").display().to_string();
+    sandbox.run(&["run", &split, "--trace", &none]).expect(2).complains(&["--trace", "its folder does not exist"]);
+}

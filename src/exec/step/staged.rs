@@ -93,6 +93,7 @@ impl Step {
         }
         let Receive { placed, stages: waiting } = &stages.receives[place as usize];
         self.current = placed.node;
+        self.passed(placed.node);
         match value {
             None => self.course.die(code, placed.node),
             // Only the order crossed.
@@ -198,6 +199,7 @@ impl Step {
                     let value = if is_dead { None } else { Some(to_send(inputs)?) };
                     let pushed = Pushed { transfer: *transfer, iterations: Iterations::new(), value };
                     self.outbox.push(near.sink, self.id, to, pushed);
+                    self.passed(placed.node);
                 }
                 Act::Fetch(_) if is_dead => return Err(dead_fetch()),
                 _ if is_dead => {}

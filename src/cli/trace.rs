@@ -1,0 +1,120 @@
+//! A traced step: its timeline as a file, and where its time went as text.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use super::Trouble;
+use super::table::table;
+use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
+
+/// Ops, and nodes of the critical path, that the report names.
+const MOST_OPS: usize = 10;
+const MOST_OF_PATH: usize = 5;
+
+/// Refuses a file that could not be written, before anything runs for it.
+pub(super) fn check(path: &Path) -> Result<(), Trouble> {
+    let refuse = |why: &str| Err(Trouble::input(format!("--trace {}: {why}", path.display())));
+    if path.is_dir() {
+        return refuse("it is a folder; a file is wanted");
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => refuse("its folder does not exist"),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the timeline of a step, and answers where its time went.
+pub(super) fn write(path: &Path, traces: &[DeviceTrace]) -> Result<String, Trouble> {
+    let timeline = Timeline::of(traces);
+    let write = || {
+        let mut file = BufWriter::new(File::create(path)?);
+        serde_json::to_writer(&mut file, &timeline.chrome_trace())?;
+        file.flush()
+    };
+    write().map_err(|error: std::io::Error| Trouble::input(format!("--trace {}: {error}", path.display())))?;
+    Ok(format!("{}\n{}: the timeline; open it at https://ui.perfetto.dev", report(&timeline.costs()), path.display()))
+}
+
+/// Where the time of a step went.
+fn report(costs: &Costs) -> String {
+    let percent = |part_us: f64| format!("{:.0} %", 100.0 * part_us / costs.took_us.max(f64::MIN_POSITIVE));
+    let devices = costs.devices.iter().map(|time| {
+        let shares = [time.busy_us, time.waiting_us, time.idle_us].map(percent);
+        [vec![time.device.to_string()], shares.to_vec()].concat()
+    });
+    let ops = costs
+        .ops
+        .iter()
+        .take(MOST_OPS)
+        .map(|op| vec![op.op.clone(), time(op.took_us), percent(op.took_us), op.runs.to_string()]);
+    let mut parts = vec![
+        format!("the traced step took {}", time(costs.took_us)),
+        table(&["device", "busy", "waiting", "done"], devices),
+        table(&["op", "time", "of the step", "runs"], ops),
+    ];
+    parts.extend(path(&costs.path));
+    parts.join("\n\n")
+}
+
+/// What the step's end hung on; `None` if nothing ran.
+fn path(path: &[PathPart]) -> Option<String> {
+    let took = |part: &PathPart| part.took_us + part.waited_us;
+    let sum = |of: fn(&PathPart) -> f64| path.iter().map(of).sum::<f64>();
+    let (ran, waited) = (sum(|part| part.took_us), sum(|part| part.waited_us));
+    let mut longest: Vec<&PathPart> = path.iter().filter(|part| took(part) > 0.0).collect();
+    longest.sort_by(|a, b| took(b).total_cmp(&took(a)));
+    let rows = longest.into_iter().take(MOST_OF_PATH).map(|part| {
+        vec![part.name.clone(), part.op.clone(), part.device.to_string(), time(part.took_us), time(part.waited_us)]
+    });
+    let rows = table(&["node", "op", "device", "ran", "waited before"], rows);
+    let nodes = if path.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", path.len()) };
+    (!path.is_empty()).then(|| {
+        format!("the critical path: {nodes}, {} running and {} waiting; most of it:\n{rows}", time(ran), time(waited))
+    })
+}
+
+/// `12.3 ms`.
+fn time(us: f64) -> String {
+    match us {
+        0.0..1e3 => format!("{us:.0} us"),
+        1e3..1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DeviceKind, Task};
+    use crate::trace::NodeTrace;
+
+    #[test]
+    fn a_report_names_devices_ops_and_the_critical_path() {
+        let node = |name: &str, op: &str, inputs: &[&str], start_us: u64, took_us: u64| NodeTrace {
+            name: name.to_owned(),
+            op: op.to_owned(),
+            inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
+            start_us,
+            took_ns: took_us * 1000,
+        };
+        let nodes = vec![node("a", "Exp", &[], 0, 1500), node("b", "Neg", &["a"], 1600, 400)];
+        let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
+        let folder = temp_dir::TempDir::new().unwrap();
+        let file = folder.child("trace.json");
+        check(&file).unwrap();
+        let told = write(&file, &[DeviceTrace { device, nodes }]).unwrap();
+        let wanted = [
+            "the traced step took 2.0 ms",
+            "/job:w/task:0/device:CPU:0  95 %  5 %      0 %",
+            "Exp  1.5 ms  75 %         1",
+            "2 nodes, 1.9 ms running and 100 us waiting",
+        ];
+        for wanted in wanted {
+            assert!(told.contains(wanted), "{wanted}\n{told}");
+        }
+        let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!(written["traceEvents"].as_array().unwrap().len(), 4);
+        assert!(check(folder.path()).is_err() && check(&folder.child("none/trace.json")).is_err());
+    }
+}
