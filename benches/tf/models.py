@@ -4,24 +4,13 @@
     models.py                                       every model on the binary that MESHTF names, and on TensorFlow
     models.py --rounds 9 --on old=PATH new=PATH lstm   that model on two binaries
 
-Each line has the median steps a second, and how many cores the server kept busy meanwhile. All servers are up at once, and
-one at a time works. The data lie in variables, so that neither the client nor the network has a share in a step.
+Each line has the median steps a second, and how many cores the server kept busy meanwhile. The data lie in variables, so that
+neither the client nor the network has a share in a step.
 """
 
-import argparse
-import os
 import statistics
-import sys
-import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "..", "tests", "tf"))
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import sandbox  # noqa: E402
-
-# Seconds of steps that make one round: short, since what else runs on the machine comes and goes.
-SECONDS = 0.7
+import turns
 
 
 def weights(tf, shape):
@@ -197,134 +186,24 @@ def tiny(tf):
 MODELS = [mlp, cnn, residual, lstm, lstm_loop, gru, word2vec, transformer, autoencoder, vae, tiny]
 
 
-def machine_cpu_s():
-    """Seconds that all processes of the machine have had a core."""
-    with open("/proc/stat") as file:
-        user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-class Trained:
-    """A model on a server of its own."""
-
-    def __init__(self, tf, name, model, cluster):
-        self.name, self.cluster = name, cluster
-        graph = tf.Graph()
-        with graph.as_default():
-            self.loss, self.step = model(tf)
-            start = tf.global_variables_initializer()
-        options = tf.ConfigProto()
-        options.graph_options.rewrite_options.disable_meta_optimizer = True
-        self.session = tf.Session("grpc://" + cluster.addresses["local/0"], graph=graph, config=options)
-        self.session.run(start)
-        for _ in range(5):
-            self.session.run(self.step)
-        self.rates, self.cores, self.others = [], [], []
-
-    def cpu_s(self):
-        with open(f"/proc/{self.cluster.servers['local/0'].pid}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def round(self):
-        steps, began, cpu, all_cpu = 0, time.perf_counter(), self.cpu_s(), machine_cpu_s() - time.process_time()
-        while steps < 3 or time.perf_counter() - began < SECONDS:
-            self.session.run(self.step)
-            steps += 1
-        took = time.perf_counter() - began
-        self.rates.append(steps / took)
-        cpu = self.cpu_s() - cpu
-        self.cores.append(cpu / took)
-        self.others.append((machine_cpu_s() - time.process_time() - all_cpu - cpu) / took)
-
-
-def wait_until_idle(most, limit_s=20):
-    """Waits until others use no more cores than this; not for ever."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        before = machine_cpu_s()
-        time.sleep(0.2)
-        if (machine_cpu_s() - before) / 0.2 <= most:
-            return
-
-
-def traced(tf, one):
-    """Milliseconds by op of one traced step: the median of five."""
-    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
-    sums, spans = {}, []
-    for _ in range(5):
-        metadata = tf.RunMetadata()
-        one.session.run(one.step, options=options, run_metadata=metadata)
-        runs, ops = [], {node.name: node.type for node in one.session.graph.get_operations()}
-        here = {}
-        for device in metadata.step_stats.dev_stats:
-            for node in device.node_stats:
-                took = (node.all_end_rel_nanos or node.all_end_rel_micros * 1000) / 1e6
-                name = node.node_name.split(":")[0]
-                here[ops.get(name, name)] = here.get(ops.get(name, name), 0) + took
-                runs.append((node.all_start_micros / 1e3, took))
-        spans.append(max(start + took for start, took in runs) - min(start for start, _ in runs))
-        for op, took in here.items():
-            sums.setdefault(op, []).append(took)
-    said = sorted(((statistics.median(took), op) for op, took in sums.items()), reverse=True)[:12]
-    print(f"    {one.name}: span {statistics.median(spans):.1f} ms: " + ", ".join(f"{op} {took:.1f}" for took, op in said))
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--on", nargs="*", default=[], help="NAME=BINARY, or tf")
-    parser.add_argument("--others", type=float, default=99, help="most cores that others may use in a turn that counts")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("models", nargs="*")
-    asked = parser.parse_args()
-    on = asked.on or ["meshtf=" + os.environ["MESHTF"], "tf"]
-    import tensorflow.compat.v1 as tf
-
-    tf.disable_v2_behavior()
-    tf.logging.set_verbosity(tf.logging.ERROR)
+    asked = turns.arguments()
     of_last = []
-    for model in MODELS:
-        if asked.models and model.__name__ not in asked.models:
-            continue
-        clusters, ones = [], []
-        try:
-            for one in on:
-                name, _, binary = one.partition("=")
-                cluster = sandbox.Cluster("meshtf" if binary else "tensorflow", {"local": 1}, binary or None, fresh=True)
-                clusters.append(cluster)
-                cluster.start()
-                ones.append(Trained(tf, name, model, cluster))
-            for turn in range(asked.rounds):
-                wait_until_idle(asked.others)
-                for one in ones if turn % 2 else reversed(ones):
-                    one.round()
-            # A turn counts for all or for none of them.
-            quiet = [i for i in range(asked.rounds) if max(one.others[i] for one in ones) <= asked.others]
+    for model in turns.chosen(MODELS, asked):
+        with turns.servers(asked) as (tf, clusters), turns.programs(tf, clusters, model) as ones:
+            quiet = turns.take(ones, asked)
+            print(f"{model.__name__}: {model.__doc__} {quiet} quiet turns of {asked.rounds}", flush=True)
             for one in ones:
-                one.rates, one.cores = ([of[i] for i in quiet or range(asked.rounds)] for of in (one.rates, one.cores))
-            first = ones[0]
-            print(f"{model.__name__}: {model.__doc__} {len(quiet)} quiet turns of {asked.rounds}", flush=True)
-            for one in ones:
-                ratios = [mine / theirs for mine, theirs in zip(one.rates, first.rates)]
                 print(
                     f"  {one.name:<12} {statistics.median(one.rates):8.1f} steps/s, at best {max(one.rates):8.1f}  "
-                    f"{statistics.median(ratios):5.2f} of {first.name}  {statistics.median(one.cores):4.2f} cores  "
-                    f"loss {one.session.run(one.loss):.6f}",
+                    f"{turns.ratio(one, ones[0]):5.2f} of {ones[0].name}  {statistics.median(one.cores):4.2f} cores  "
+                    f"loss {one.session.run(one.value):.6f}",
                     flush=True,
                 )
                 if asked.trace:
-                    traced(tf, one)
-            of_last.append(statistics.median(mine / theirs for mine, theirs in zip(ones[0].rates, ones[-1].rates)))
-        finally:
-            for one in ones:
-                one.session.close()
-            for cluster in clusters:
-                cluster.stop()
-    if len(on) > 1 and of_last:
-        names = [one.partition("=")[0] for one in (on[0], on[-1])]
-        mean = statistics.geometric_mean(of_last)
-        print(f"{names[0]} of {names[1]}: geometric mean {mean:.2f}, least {min(of_last):.2f}, of {len(of_last)} models")
+                    turns.trace(tf, one)
+            of_last.append(turns.ratio(ones[0], ones[-1]))
+    turns.conclude(of_last, "models", asked)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Kernels, forward and backward, on one server: a meshtf binary beside TensorFlow's own server, by turns.
+
+    kernels.py                                     every kernel on the binary that MESHTF names, and on TensorFlow
+    kernels.py --rounds 9 --on old=PATH new=PATH softmax   that kernel on two binaries
+
+A step runs a kernel several times, one after the other, on variables of float32, so that the client has next to no share in it.
+Each line has the median milliseconds of one run, and the ratio of the rates. `backward` runs the gradient alone: what it needs of
+the forward pass is computed once in the step.
+"""
+
+import statistics
+
+import turns
+
+# Runs of a kernel in one step.
+RUNS = 10
+
+
+def matmul_256(tf, of):
+    return tf.matmul(of(256, 256), of(256, 256))
+
+
+def matmul_512(tf, of):
+    return tf.matmul(of(512, 512), of(512, 512))
+
+
+def matmul_1024(tf, of):
+    return tf.matmul(of(1024, 1024), of(1024, 1024))
+
+
+def matmul_2048(tf, of):
+    return tf.matmul(of(2048, 2048), of(2048, 2048))
+
+
+def matmul_of_an_lstm(tf, of):
+    return tf.matmul(of(64, 156), of(156, 512))
+
+
+def batch_matmul(tf, of):
+    return tf.matmul(of(64, 64, 32), of(64, 32, 64))
+
+
+def conv_3x3(tf, of):
+    return tf.nn.conv2d(of(16, 32, 32, 32), of(3, 3, 32, 32), strides=1, padding="SAME")
+
+
+def conv_5x5(tf, of):
+    return tf.nn.conv2d(of(16, 14, 14, 32), of(5, 5, 32, 64), strides=1, padding="SAME")
+
+
+def max_pool(tf, of):
+    return tf.nn.max_pool2d(of(32, 28, 28, 32), 2, 2, "SAME")
+
+
+def average_pool(tf, of):
+    return tf.nn.avg_pool2d(of(32, 28, 28, 32), 2, 2, "SAME")
+
+
+def batch_norm(tf, of):
+    return tf.nn.fused_batch_norm(of(32, 32, 32, 16), of(16), of(16))[0]
+
+
+def layer_norm(tf, of):
+    x, scale, offset = of(1024, 1024), of(1024), of(1024)
+    mean, variance = tf.nn.moments(x, 1, keepdims=True)
+    return (x - mean) * tf.rsqrt(variance + 1e-5) * scale + offset
+
+
+def softmax(tf, of):
+    return tf.nn.softmax(of(1024, 1024))
+
+
+def cross_entropy(tf, of):
+    return tf.nn.softmax_cross_entropy_with_logits_v2(labels=tf.nn.softmax(of(1024, 1000)), logits=of(1024, 1000))
+
+
+def sum_of_rows(tf, of):
+    return tf.reduce_sum(of(2048, 1024), 1)
+
+
+def sum_of_columns(tf, of):
+    return tf.reduce_sum(of(2048, 1024), 0)
+
+
+def greatest(tf, of):
+    return tf.reduce_max(of(2048, 1024), 1)
+
+
+def transpose(tf, of):
+    return tf.transpose(of(1024, 1024))
+
+
+def transpose_heads(tf, of):
+    return tf.transpose(of(8, 128, 8, 64), [0, 2, 1, 3])
+
+
+def concat(tf, of):
+    return tf.concat([of(1024, 512), of(1024, 512)], 1)
+
+
+def slice_columns(tf, of):
+    return of(1024, 1024)[:, 256:768]
+
+
+def gather(tf, of):
+    rows = tf.cast(tf.abs(of(4096)) * 20_000, tf.int32)
+    return tf.gather(of(50_000, 128), tf.minimum(rows, 49_999))
+
+
+def bias(tf, of):
+    return tf.nn.bias_add(of(2048, 1024), of(1024))
+
+
+def multiply(tf, of):
+    return of(2048, 1024) * of(2048, 1024)
+
+
+def divide(tf, of):
+    return of(2048, 1024) / (of(2048, 1024) + 3.0)
+
+
+def power(tf, of):
+    return tf.pow(tf.abs(of(512, 1024)) + 0.1, 1.7)
+
+
+def exp(tf, of):
+    return tf.exp(of(1024, 1024))
+
+
+def log(tf, of):
+    return tf.log(tf.abs(of(1024, 1024)) + 0.1)
+
+
+def tanh(tf, of):
+    return tf.tanh(of(1024, 1024))
+
+
+def sigmoid(tf, of):
+    return tf.sigmoid(of(1024, 1024))
+
+
+def relu(tf, of):
+    return tf.nn.relu(of(2048, 1024))
+
+
+def elu(tf, of):
+    return tf.nn.elu(of(1024, 1024))
+
+
+def square_root(tf, of):
+    return tf.sqrt(tf.abs(of(1024, 1024)) + 0.1)
+
+
+def select(tf, of):
+    x = of(1024, 1024)
+    return tf.where(x > 0, x, of(1024, 1024))
+
+
+FORWARD = [
+    matmul_256, matmul_512, matmul_1024, matmul_2048, matmul_of_an_lstm, batch_matmul, conv_3x3, conv_5x5, max_pool, average_pool,
+    batch_norm, layer_norm, softmax, cross_entropy, sum_of_rows, sum_of_columns, greatest, transpose, transpose_heads, concat,
+    slice_columns, gather, bias, multiply, divide, power, exp, log, tanh, sigmoid, relu, elu, square_root, select,
+]  # fmt: skip
+
+
+def program(kernel, is_backward):
+    """The kernel as a graph that runs it several times a step."""
+
+    def build(tf):
+        inputs = []
+
+        def of(*shape):
+            """The kernel's next input: the same variable each time that the kernel is built."""
+            nonlocal place
+            if place == len(inputs):
+                inputs.append(tf.Variable(tf.random_normal(shape, stddev=0.5, seed=3 + place), use_resource=False))
+            place += 1
+            return inputs[place - 1]
+
+        place = 0
+        with tf.control_dependencies(None):
+            once = kernel(tf, of)
+            weight = tf.Variable(tf.ones(once.shape), trainable=False, use_resource=False)
+        last = None
+        for _ in range(RUNS):
+            with tf.control_dependencies([] if last is None else [last]):
+                if is_backward:
+                    # Rows that were gathered are added up here, as optimizers without a sparse update need them.
+                    outputs = [tf.convert_to_tensor(g) for g in tf.gradients(once, inputs, weight) if g is not None]
+                else:
+                    place = 0
+                    outputs = [kernel(tf, of)]
+                last = tf.group(*outputs)
+        return tf.reduce_sum(outputs[0]), last
+
+    build.__name__ = kernel.__name__ + ("_backward" if is_backward else "")
+    return build
+
+
+def main():
+    asked = turns.arguments()
+    programs = [program(kernel, is_backward) for kernel in FORWARD for is_backward in (False, True)]
+    ratios = []
+    with turns.servers(asked) as (tf, clusters):
+        for build in turns.chosen(programs, asked):
+            with turns.programs(tf, clusters, build) as ones:
+                turns.take(ones, asked)
+                ratios.append(turns.ratio(ones[0], ones[-1]))
+                times = ", ".join(f"{one.name} {1e3 / statistics.median(one.rates) / RUNS:8.3f} ms" for one in ones)
+                values = ", ".join(f"{one.session.run(one.value):.5g}" for one in ones)
+                print(f"{build.__name__:<28} {times}, {ratios[-1]:5.2f} of {ones[-1].name}'s rate   (sums {values})", flush=True)
+                if asked.trace:
+                    for one in ones:
+                        turns.trace(tf, one)
+    turns.conclude(ratios, "kernels", asked)
+
+
+if __name__ == "__main__":
+    main()
