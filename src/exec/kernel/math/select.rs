@@ -1,5 +1,7 @@
 //! Select and SelectV2: one of two values by a condition.
 
+use std::iter::repeat;
+
 use super::super::broadcast::Broadcast;
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
@@ -61,20 +63,39 @@ fn choose<T: Element>(shape: Shape, condition: Tensor, t: Tensor, e: Tensor) -> 
     let walk = Broadcast::new(&shape, [condition.shape(), t.shape(), e.shape()]);
     let (row, [step_c, step_t, step_e]) = (walk.row(), walk.steps());
     for [c, t, e] in walk.rows() {
-        // The common case: all three have the layout of the result.
-        if (step_c, step_t, step_e) == (1, 1, 1) {
+        // The common cases: a condition an element, and whole rows of values or one for all of a row.
+        if step_c == 1 {
             for (i, conditions) in blocks(&conditions[c..c + row]).enumerate() {
-                let (t, e) = (t + i * ELEMENTS, e + i * ELEMENTS);
-                let of = conditions.iter().zip(&ts[t..]).zip(&es[e..]);
-                out.extend(of.map(|((&condition, t), e)| if condition { t.clone() } else { e.clone() }));
+                let (t, e) = (t + i * ELEMENTS * step_t, e + i * ELEMENTS * step_e);
+                match (step_t, step_e) {
+                    (1, 1) => out.extend(choices(conditions, &ts[t..], &es[e..])),
+                    (1, 0) => out.extend(choices(conditions, &ts[t..], repeat(&es[e]))),
+                    (0, 1) => out.extend(choices(conditions, repeat(&ts[t]), &es[e..])),
+                    _ => out.extend(choices(conditions, repeat(&ts[t]), repeat(&es[e]))),
+                }
             }
             continue;
         }
-        out.extend(
-            (0..row).map(|i| {
-                if conditions[c + i * step_c] { ts[t + i * step_t].clone() } else { es[e + i * step_e].clone() }
-            }),
-        );
+        out.extend((0..row).map(|i| choice(conditions[c + i * step_c], &ts[t + i * step_t], &es[e + i * step_e])));
     }
     Ok(Tensor::from_vec(shape, out))
+}
+
+/// As many choices as there are conditions.
+fn choices<'a, T: Element>(
+    conditions: &'a [bool],
+    t: impl IntoIterator<Item = &'a T>,
+    e: impl IntoIterator<Item = &'a T>,
+) -> impl Iterator<Item = T> {
+    conditions.iter().zip(t).zip(e).map(|((&condition, t), e)| choice(condition, t, e))
+}
+
+/// One of two. Both numbers are read, so that no branch is: a processor foresees few of these conditions.
+#[inline(always)]
+fn choice<T: Element>(condition: bool, t: &T, e: &T) -> T {
+    if std::mem::needs_drop::<T>() {
+        return if condition { t.clone() } else { e.clone() };
+    }
+    let (t, e) = (t.clone(), e.clone());
+    if condition { t } else { e }
 }
