@@ -16,6 +16,7 @@ mod burn;
 mod completions;
 mod differentiate;
 mod events;
+mod export;
 mod failure;
 mod init;
 mod inputs;
@@ -29,6 +30,7 @@ mod reach;
 mod run;
 mod signals;
 mod status;
+mod stored;
 mod submit;
 mod table;
 mod ticket;
@@ -58,6 +60,8 @@ Examples:
   meshtf differentiate graph.json --of loss --by w --out trained.json
                                  add the gradients that training needs
   meshtf train digits.json       train a graph with data from files
+  meshtf export run1 --to model.npz
+                                 take the weights away
   meshtf ps                      list the tasks that are up
   meshtf status                  show how they fare
   meshtf ticket                  then, on another machine: meshtf join TICKET
@@ -117,6 +121,10 @@ enum Command {
     Differentiate(differentiate::Args),
     /// Train a graph with data from files
     Train(train::Args),
+    /// Write what a training saved as .safetensors, .npz or a TensorFlow checkpoint
+    Export(export::ExportArgs),
+    /// Make .safetensors, .npz or a TensorFlow checkpoint a state that training goes on from
+    Import(export::ImportArgs),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
     /// Join a mesh with a ticket from one of its machines
@@ -170,6 +178,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Plan(args) => in_runtime(plan::plan(args)),
         Command::Differentiate(args) => differentiate::differentiate(args),
         Command::Train(args) => in_runtime(train::train(args)),
+        Command::Export(args) => export::export(args),
+        Command::Import(args) => export::import(args),
         Command::Ticket(args) => in_runtime(ticket::ticket(args)),
         Command::Join(args) => in_runtime(join::join(args)),
         Command::Verify(args) => in_runtime(verify::verify(args)),
@@ -265,6 +275,12 @@ mod tests {
         check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.pb", true);
         check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.txt", false);
         check("meshtf differentiate graph.json --of loss --out g.pb", false);
+        check("meshtf train digits.json --local --checkpoint run1 --resume", true);
+        check("meshtf train digits.json --local --resume", false);
+        check("meshtf train digits.json --checkpoint run1 --resume --weights run0", false);
+        check("meshtf export run1 --to model.npz", true);
+        check("meshtf export run1", false);
+        check("meshtf import model.npz --to run2", true);
         check("meshtf verify", false);
         check("meshtf completions fish", true);
         check("meshtf launch", false);

@@ -1,15 +1,29 @@
 //! Data to train with: examples in tensors, in an order that a seed says, cut into batches; and the files that they come from.
 
 mod csv;
+#[cfg(feature = "node")]
+mod file;
 mod idx;
+#[cfg(feature = "node")]
+mod images;
+#[cfg(feature = "node")]
+mod npz;
 mod order;
+mod text;
 
 pub use csv::Csv;
+#[cfg(feature = "node")]
+pub use file::{Named, read_tensor, unpacked};
 pub use idx::read as read_idx;
+#[cfg(feature = "node")]
+pub use images::{Images, read_image};
+#[cfg(feature = "node")]
+pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;
+pub use text::Lines;
 
 use crate::failure::{Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Data, Shape, Tensor};
 
 /// Examples: tensors whose first dimension is the examples, by the name of what they are fed to.
 #[derive(Clone, Debug)]
@@ -20,15 +34,14 @@ pub struct Examples {
 
 impl Examples {
     /// # Errors
-    /// InvalidArgument if there is no tensor, one has no dimension or holds strings, or not all have as many examples.
+    /// InvalidArgument if there is no tensor, one has no dimension, or not all have as many examples.
     pub fn new(parts: Vec<(String, Tensor)>) -> Result<Examples> {
         let Some(((first, tensor), rest)) = parts.split_first() else {
             return Err(Failure::invalid("there is no data"));
         };
         let count = |name: &str, tensor: &Tensor| match tensor.dims() {
-            [count, ..] if tensor.bytes().is_some() => Ok(*count),
+            [count, ..] => Ok(*count),
             [] => Err(Failure::invalid(format!("the data for {name} is one value; expected a tensor of examples"))),
-            _ => Err(Failure::invalid(format!("the data for {name} is text; expected numbers"))),
         };
         let examples = count(first, tensor)?;
         for (name, tensor) in rest {
@@ -74,6 +87,11 @@ impl Examples {
         let take = |tensor: &Tensor| {
             let shape: Shape = outer.iter().chain(&tensor.dims()[1..]).copied().collect();
             shape.checked_elements(tensor.dtype())?;
+            if let Data::String(all) = tensor.data() {
+                let size = all.len().checked_div(self.count).unwrap_or(0);
+                let taken = places.iter().flat_map(|&place| all[place * size..(place + 1) * size].iter().cloned());
+                return Tensor::new(shape, Data::String(taken.collect()));
+            }
             let all = tensor.bytes().unwrap_or_default();
             let size = all.len().checked_div(self.count).unwrap_or(0);
             let mut bytes = Vec::with_capacity(places.len() * size);

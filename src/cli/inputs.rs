@@ -6,12 +6,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
+use crate::data::{Named, read_tensor};
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::op::Role;
-use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Program};
+use crate::graph::{self, Attr, FormatError, Graph, GraphError, NodeDef, NodeId, Output, Program};
 use crate::plan::{self, Signature};
-use crate::tensor::{DType, MAX_TENSOR_BYTES, Tensor, literal, npy};
+use crate::tensor::{DType, MAX_TENSOR_BYTES, Shape, Tensor, literal};
 
 /// Largest file that is read, graph or array: the limit of one tensor, and some space for a graph around it.
 const MAX_FILE_BYTES: u64 = MAX_TENSOR_BYTES as u64 + (64 << 20);
@@ -24,8 +25,9 @@ pub(super) struct GraphArgs {
     /// Tensor to fetch, NAME or NAME:PORT; repeatable, or separated by commas [default: the file's]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE.npy; repeatable. Text that begins
-    /// with @ must be quoted, NAME='"@text"'
+    /// Value for a tensor: NAME=2.5, NAME=[[1,2],[3,4]], NAME='"text"' or NAME=@FILE; repeatable. FILE is x.npy,
+    /// x.npz:ARRAY, x.safetensors:TENSOR, x.csv, x.csv:COLUMN,COLUMN, x.txt (lines) or MNIST's idx, packed by gzip or not.
+    /// Text that begins with @ must be quoted, NAME='"@text"'
     #[arg(long, value_name = "NAME=VALUE", value_parser = feed)]
     feed: Vec<Feed>,
     /// Node to run without fetching its outputs; repeatable, or separated by commas
@@ -55,8 +57,9 @@ fn feed(text: &str) -> Result<Feed, String> {
 /// A value on the command line as a tensor of `dtype`.
 pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
     if let Some(file) = value.strip_prefix('@') {
-        let bytes = read(file.as_ref()).map_err(|trouble| trouble.to_string())?;
-        let array = npy::read(&bytes).and_then(|array| literal::convert_feed(array, dtype));
+        let named = Named::of(file);
+        let bytes = read(named.file.as_ref()).map_err(|trouble| trouble.to_string())?;
+        let array = read_tensor(&named, bytes).and_then(|array| literal::convert_feed(array, dtype));
         return array.map_err(|failure| format!("{file}: {}", failure.message));
     }
     graph::read_literal(value, dtype).map_err(|failure| {
@@ -69,6 +72,18 @@ pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
         }
         why
     })
+}
+
+/// A column of a file as a matrix of one column, if its placeholder takes that.
+fn as_wanted(fed: Tensor, value: &str, graph: &Graph, output: Output) -> Result<Tensor, String> {
+    let node = graph.node(output.node);
+    let Ok(shape) = node.attrs.shape("shape") else { return Ok(fed) };
+    let column = Shape::from([fed.len(), 1]);
+    let is_column = value.starts_with('@') && fed.rank() == 1 && node.op.role == Role::Placeholder;
+    match is_column && !shape.admits(fed.shape()) && shape.admits(&column) {
+        true => fed.reshaped(column).map_err(|failure| failure.message),
+        false => Ok(fed),
+    }
 }
 
 /// The bytes of a file; `-` is stdin.
@@ -171,6 +186,7 @@ impl GraphArgs {
                 )));
             }
             let fed = fed(value, graph.output_type(output).dtype)
+                .and_then(|fed| as_wanted(fed, value, &graph, output))
                 .map_err(|why| Trouble::input(format!("--feed {tensor}: {why}")))?;
             // The file may have another name for the same tensor, `x:0`.
             feeds.retain(|name, _| graph.output(name).ok() != Some(output));

@@ -1,6 +1,7 @@
 //! `meshtf train`: trains a graph with data from files.
 
 mod checkpoint;
+mod folder;
 mod progress;
 mod source;
 
@@ -13,6 +14,7 @@ use super::inputs::read_graph;
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::interrupted;
+use super::weights::Weights;
 use super::{Exit, Outcome, Trouble};
 use crate::data::{Examples, Order};
 use crate::device::Task;
@@ -46,6 +48,7 @@ Examples:
   meshtf train digits.json --local
   meshtf train digits.json --checkpoint run1 --every 500
   meshtf train digits.json --checkpoint run1 --resume
+  meshtf train digits.json --weights model.npz
   meshtf train model.pb --with train.json")]
 pub struct Args {
     /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
@@ -65,6 +68,10 @@ pub struct Args {
     /// Go on from the last saved state in --checkpoint
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+    /// Begin with these weights in place of first values: the last of a folder of --checkpoint, or a file .safetensors, .npz or a
+    /// TensorFlow checkpoint
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    weights: Option<PathBuf>,
     /// Train for this many steps in all, whatever the file says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
@@ -124,6 +131,8 @@ struct Trainer {
     every: Option<u64>,
     folder: Option<Folder>,
     resume: bool,
+    /// In place of first values.
+    weights: Option<Weights>,
     json: bool,
 }
 
@@ -160,6 +169,10 @@ impl Trainer {
         let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
         let example: usize = examples.parts().iter().map(|(_, tensor)| tensor.byte_len() / examples.len().max(1)).sum();
         let block = (BLOCK_BYTES / (example * sections.data.batch).max(1)).clamp(1, MAX_BLOCK);
+        let (graph, weights) = match &args.weights {
+            Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
+            None => (graph, None),
+        };
         let job = job(graph, &sections, &parts, 2 * block).map_err(|failure| at(&failure.message))?;
         let tasks = job.graph.tasks();
         let folder = args.checkpoint.as_ref();
@@ -181,6 +194,7 @@ impl Trainer {
             every: args.every,
             folder,
             resume: args.resume,
+            weights,
             json: args.json,
         };
         Ok((trainer, tasks))
@@ -256,6 +270,10 @@ impl Trainer {
         let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
         if !init.is_empty() {
             session.run(&[], &[], &init).await?;
+        }
+        // What the optimizer keeps may begin with the values of variables.
+        if let Some(weights) = &self.weights {
+            weights.set(session).await?;
         }
         session.run(&[], &[], &[&self.job.init]).await?;
         Ok(0)

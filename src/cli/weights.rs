@@ -1,16 +1,14 @@
 //! `--weights`: variables get the values that a training saved.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Trouble;
+use super::stored::{read, values};
 use crate::Session;
 use crate::graph::{Graph, GraphBuilder};
-use crate::tensor::{Tensor, safetensors};
+use crate::tensor::Tensor;
 use crate::train::job::{restore, variables};
 
-/// Most variables named in a message.
-const MAX_NAMED: usize = 8;
 /// Bytes that are set in one step, unless one value is larger.
 const STEP_BYTES: usize = 256 << 20;
 
@@ -26,36 +24,22 @@ struct Weight {
 }
 
 impl Weights {
-    /// Reads a file of safetensors, or the last that a training saved in a folder, and adds to the graph what sets its variables.
+    /// Reads a file of tensors, or the last that a training saved in a folder, and adds to the graph what sets its variables.
     ///
     /// # Errors
     /// Bad input: no such file, and which variables it does not have, or has otherwise.
     pub fn add(graph: Graph, path: &Path) -> Result<(Graph, Weights), Trouble> {
-        let file = if path.is_dir() { last(path)? } else { path.to_owned() };
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--weights {}: {why}", file.display()));
-        let bytes = std::fs::read(&file).map_err(|error| at(&error))?;
-        let contents = safetensors::read(&bytes).map_err(|failure| at(&failure.message))?;
-        let mut saved: BTreeMap<String, Tensor> = contents.tensors.into_iter().collect();
+        let (file, contents) = read(path).map_err(|trouble| Trouble::input(format!("--weights {trouble}")))?;
         let mut g = GraphBuilder::from(graph);
-        let (mut weights, mut wrong) = (Vec::new(), Vec::new());
-        for variable in variables(&mut g)? {
-            let wanted = format!("{}{}", variable.dtype, variable.shape);
-            match saved.remove(&variable.name) {
-                None => wrong.push(format!("{} ({wanted}) is missing", variable.name)),
-                Some(value) if value.dtype() == variable.dtype && *value.shape() == variable.shape => {
-                    let (feed, run) = restore(&mut g, &variable)?;
-                    weights.push(Weight { feed, run, value });
-                }
-                Some(value) => {
-                    wrong.push(format!("{} is {}{} and not {wanted}", variable.name, value.dtype(), value.shape()));
-                }
-            }
-        }
-        if !wrong.is_empty() {
-            let more = wrong.len().saturating_sub(MAX_NAMED);
-            wrong.truncate(MAX_NAMED);
-            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            return Err(at(&format!("it does not fit the graph: {}{more}", wrong.join(", "))));
+        let variables = variables(&mut g)?;
+        let values = values(&contents.tensors, &variables, false);
+        let values = values.map_err(|differ| {
+            Trouble::input(format!("--weights {}: it does not fit the graph: {differ}", file.display()))
+        })?;
+        let mut weights = Vec::with_capacity(variables.len());
+        for (variable, value) in variables.iter().zip(values) {
+            let (feed, run) = restore(&mut g, variable)?;
+            weights.push(Weight { feed, run, value });
         }
         Ok((g.finish()?, Weights(weights)))
     }
@@ -79,27 +63,10 @@ impl Weights {
     }
 }
 
-/// The last state that a training saved in a folder.
-fn last(folder: &Path) -> Result<PathBuf, Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--weights {}: {why}", folder.display()));
-    let last = states(folder).map_err(|error| at(&error))?.pop();
-    last.ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
-}
-
-/// The files of states that a training saved in a folder, the oldest first.
-pub(super) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let is_state = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("step-") && name.ends_with(".safetensors")
-    };
-    let entries = std::fs::read_dir(folder)?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
-    files.sort();
-    Ok(files)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use temp_dir::TempDir;
 
     use super::*;
@@ -108,7 +75,7 @@ mod tests {
     use crate::exec::BackendChoice;
     use crate::graph;
     use crate::protocol::SessionOptions;
-    use crate::tensor::safetensors::Contents;
+    use crate::tensor::safetensors::{self, Contents};
 
     const GRAPH: &str = r#"{"version": 1, "variables": {"w": {"shape": [2]}, "n": {"shape": [], "dtype": "int64"}},
         "nodes": {"y": {"op": "Mul", "inputs": ["w", 2]}}}"#;

@@ -3,31 +3,33 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use serde_json::{Map, Value, json};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::Value;
 
-use super::{DType, Tensor};
+use super::{DType, Shape, Tensor};
 use crate::failure::{Failure, Result};
 
-/// The largest header that is read, as others limit it.
-const MAX_HEADER_BYTES: usize = 100_000_000;
+/// Bytes before the header: its length.
+const LENGTH: usize = 8;
 /// The header's key that is no tensor's name.
 const METADATA: &str = "__metadata__";
 
-/// The dtypes that the format has, by its names.
-const DTYPES: &[(&str, DType)] = &[
-    ("F64", DType::F64),
-    ("F32", DType::F32),
-    ("F16", DType::F16),
-    ("BF16", DType::BF16),
-    ("I64", DType::I64),
-    ("I32", DType::I32),
-    ("I16", DType::I16),
-    ("I8", DType::I8),
-    ("U64", DType::U64),
-    ("U32", DType::U32),
-    ("U16", DType::U16),
-    ("U8", DType::U8),
-    ("BOOL", DType::Bool),
+/// The dtypes that the format and tensors have.
+const DTYPES: &[(Dtype, DType)] = &[
+    (Dtype::F64, DType::F64),
+    (Dtype::F32, DType::F32),
+    (Dtype::F16, DType::F16),
+    (Dtype::BF16, DType::BF16),
+    (Dtype::I64, DType::I64),
+    (Dtype::I32, DType::I32),
+    (Dtype::I16, DType::I16),
+    (Dtype::I8, DType::I8),
+    (Dtype::U64, DType::U64),
+    (Dtype::U32, DType::U32),
+    (Dtype::U16, DType::U16),
+    (Dtype::U8, DType::U8),
+    (Dtype::BOOL, DType::Bool),
 ];
 
 /// What a file has: tensors, in the order of their elements, and texts by name.
@@ -39,29 +41,34 @@ pub struct Contents {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Writes a file.
+/// Writes a file: the same bytes for the same contents.
 ///
 /// # Errors
-/// InvalidInput for strings, which the format does not have; those of `to`.
+/// InvalidInput for strings, which the format does not have, and for two tensors of one name; those of `to`.
 pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
-    let mut header = Map::new();
-    if !contents.metadata.is_empty() {
-        header.insert(METADATA.to_owned(), json!(contents.metadata));
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let mut infos: Vec<(String, TensorInfo)> = Vec::with_capacity(contents.tensors.len());
+    let mut names: Vec<&str> = contents.tensors.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(refused(format!("two tensors are named {}", pair[0])));
     }
     let mut end = 0;
     for (name, tensor) in &contents.tensors {
         let known = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype());
-        let Some((dtype, _)) = known.filter(|_| name != METADATA) else {
-            let why = format!("{name} is {}, which safetensors cannot hold", tensor.dtype());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let Some(&(dtype, _)) = known.filter(|_| name != METADATA) else {
+            return Err(refused(format!("{name} is {}, which safetensors cannot hold", tensor.dtype())));
         };
         let begin = end;
         end += tensor.byte_len();
-        header.insert(name.clone(), json!({ "dtype": dtype, "shape": tensor.dims(), "data_offsets": [begin, end] }));
+        infos.push((name.clone(), TensorInfo { dtype, shape: tensor.dims().to_vec(), data_offsets: (begin, end) }));
     }
-    let mut text = Value::Object(header).to_string().into_bytes();
+    let texts = (!contents.metadata.is_empty()).then(|| contents.metadata.clone().into_iter().collect());
+    let header = Metadata::new(texts, infos).map_err(|error| refused(error.to_string()))?;
+    // As a value, whose keys are in order: the crate's own maps have another one each time.
+    let mut text = serde_json::to_value(&header).map(|header: Value| header.to_string())?.into_bytes();
     // Elements begin at a multiple of 8 bytes.
-    text.resize(text.len().next_multiple_of(8), b' ');
+    text.resize(text.len().next_multiple_of(LENGTH), b' ');
     to.write_all(&(text.len() as u64).to_le_bytes())?;
     to.write_all(&text)?;
     for (_, tensor) in &contents.tensors {
@@ -76,49 +83,21 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
 /// InvalidArgument with what is wrong with it: a header that is no such, a tensor that is not where it says.
 pub fn read(bytes: &[u8]) -> Result<Contents> {
     let wrong = |why: String| Failure::invalid(format!("no safetensors file: {why}"));
-    let length = bytes.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
-    let length = length.and_then(|length| usize::try_from(length).ok()).filter(|&length| length <= MAX_HEADER_BYTES);
-    let rest = &bytes[8.min(bytes.len())..];
-    let Some((header, elements)) = length.and_then(|length| rest.split_at_checked(length)) else {
-        return Err(wrong(format!("{} bytes do not hold the header that they promise", bytes.len())));
-    };
-    let header: Map<String, Value> = serde_json::from_slice(header).map_err(|error| wrong(error.to_string()))?;
-    let mut contents = Contents::default();
-    let mut found: Vec<(usize, usize, String, Tensor)> = Vec::with_capacity(header.len());
-    for (name, value) in header {
-        if name == METADATA {
-            let texts = value.as_object().into_iter().flatten();
-            contents.metadata =
-                texts.filter_map(|(key, text)| Some((key.clone(), text.as_str()?.to_owned()))).collect();
-            continue;
-        }
+    let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;
+    let elements = bytes.get(LENGTH + length..).unwrap_or_default();
+    let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    let mut contents = Contents { tensors: Vec::new(), metadata };
+    for name in header.offset_keys() {
         let at = |why: String| wrong(format!("tensor {name}: {why}"));
-        let named = value["dtype"].as_str().unwrap_or_default();
-        let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == named) else {
-            return Err(at(format!("its dtype is {}", value["dtype"])));
+        let info = header.info(&name).ok_or_else(|| at("it is not in the header".to_owned()))?;
+        let Some((_, dtype)) = DTYPES.iter().find(|(known, _)| *known == info.dtype) else {
+            return Err(at(format!("its dtype is {}, for which meshtf has none", info.dtype)));
         };
-        let numbers = |key: &str| -> Option<Vec<usize>> {
-            value[key].as_array()?.iter().map(|number| number.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
-        };
-        let (Some(shape), Some(&[begin, end])) = (numbers("shape"), numbers("data_offsets").as_deref()) else {
-            return Err(at("its shape or its place is not stated".to_owned()));
-        };
+        let (begin, end) = info.data_offsets;
         let own = elements.get(begin..end).ok_or_else(|| at(format!("{begin} to {end} is not in the file")))?;
-        let tensor = Tensor::from_bytes(*dtype, shape.into_iter().collect::<super::Shape>(), own);
-        found.push((begin, end, name.clone(), tensor.map_err(|failure| at(failure.message))?));
-    }
-    found.sort_by_key(|&(begin, end, ..)| (begin, end));
-    let mut last = 0;
-    for (begin, end, name, tensor) in found {
-        // As others read it: no byte belongs to two tensors, and none to nobody.
-        if begin != last {
-            return Err(wrong(format!("tensor {name} begins at {begin}, and the one before ends at {last}")));
-        }
-        last = end;
+        let shape: Shape = info.shape.iter().copied().collect();
+        let tensor = Tensor::from_bytes(*dtype, shape, own).map_err(|failure| at(failure.message))?;
         contents.tensors.push((name, tensor));
-    }
-    if last != elements.len() {
-        return Err(wrong(format!("{} bytes behind the last tensor", elements.len() - last)));
     }
     Ok(contents)
 }
@@ -149,6 +128,8 @@ mod tests {
         let strings = vec![("s".to_owned(), Tensor::from("text"))];
         let mut nowhere = Vec::new();
         assert!(write(&mut nowhere, &Contents { tensors: strings, ..Contents::default() }).is_err());
+        let twice = vec![("a".to_owned(), Tensor::scalar(1)), ("a".to_owned(), Tensor::scalar(2))];
+        assert!(write(&mut nowhere, &Contents { tensors: twice, ..Contents::default() }).is_err());
     }
 
     /// The example of the format's description: a header, a float16 of shape [1, 16] and another.
@@ -175,21 +156,22 @@ mod tests {
             format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{place}}}}}"#)
         };
         for (header, elements, why) in [
-            (a("F32", "[2]", "[0,8]"), 4, "is not in the file"),
-            (a("F32", "[2]", "[0,8]"), 9, "1 bytes behind"),
-            (a("F32", "[3]", "[0,8]"), 8, "tensor a"),
-            (a("F32", "[18446744073709551615,2]", "[0,8]"), 8, "tensor a"),
-            (a("F33", "[2]", "[0,8]"), 8, "its dtype is \"F33\""),
-            (a("F32", "[2]", "[8,0]"), 8, "is not in the file"),
-            (a("F32", "[1]", "[4,8]"), 8, "begins at 4"),
-            (a("F32", "[-1]", "[0,4]"), 4, "is not stated"),
-            ("[]".to_owned(), 0, "invalid type"),
+            (a("F32", "[2]", "[0,8]"), 4, "incomplete metadata"),
+            (a("F32", "[2]", "[0,8]"), 9, "incomplete metadata"),
+            (a("F32", "[3]", "[0,8]"), 8, "invalid shape, data type, or offset"),
+            (a("F32", "[18446744073709551615,2]", "[0,8]"), 8, "overflow"),
+            (a("F33", "[2]", "[0,8]"), 8, "F33"),
+            (a("C64", "[1]", "[0,8]"), 8, "its dtype is C64"),
+            (a("F32", "[2]", "[8,0]"), 8, "invalid offset for tensor"),
+            (a("F32", "[1]", "[4,8]"), 8, "invalid offset for tensor"),
+            (a("F32", "[-1]", "[0,4]"), 4, "-1"),
+            ("[]".to_owned(), 0, "invalid JSON"),
         ] {
             let message = with(&header, elements);
             assert!(message.contains(why), "{header}: {message}");
         }
         for bytes in [&b""[..], b"1234567", &u64::MAX.to_le_bytes(), &9u64.to_le_bytes()] {
-            assert!(read(bytes).unwrap_err().message.contains("do not hold the header"));
+            assert!(read(bytes).unwrap_err().message.contains("no safetensors file: "));
         }
     }
 }

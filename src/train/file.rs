@@ -37,14 +37,32 @@ pub struct DataSection {
 /// Where the values of one placeholder come from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The file, by its path from the folder of the graph's file.
+    /// The file or folder, by its path from the folder of the graph's file.
     pub file: String,
+    /// The array of a .npz file, or the tensor of a .safetensors file: what stands behind the file's name and a colon.
+    pub part: Option<String>,
+    /// What is taken.
+    pub take: Take,
+    /// The height and width that images are interpolated to.
+    pub size: Option<[usize; 2]>,
     /// The columns of a .csv file.
     pub columns: Vec<String>,
     /// The columns that are not taken, where all others are.
     pub except: Vec<String>,
     /// What numbers are multiplied with.
     pub scale: Option<f64>,
+}
+
+/// What is taken of a file, or of a folder of images with a folder for each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Take {
+    /// The numbers or the text of a file.
+    #[default]
+    Values,
+    /// The images of a folder.
+    Images,
+    /// The classes of the images of a folder: the places of their folders' names in alphabetical order.
+    Classes,
 }
 
 /// The section `train`.
@@ -131,31 +149,62 @@ fn data(value: &Value, path: Path) -> Read<DataSection> {
 }
 
 fn source(value: &Value, path: Path) -> Read<Source> {
-    if let Kind::String(file) = &value.kind {
-        return Ok(Source { file: beside(file, value, path)?, ..Source::default() });
-    }
     let mut source = Source::default();
+    if let Kind::String(file) = &value.kind {
+        named(&mut source, file, value, path)?;
+        return Ok(source);
+    }
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
         match &**key {
-            "file" => source.file = beside(value.text(path)?, value, path)?,
+            "file" | "images" | "classes" if !source.file.is_empty() => {
+                return Err(Fault::content(
+                    value,
+                    path,
+                    "one of \"file\", \"images\" and \"classes\" says what is read",
+                ));
+            }
+            "file" => named(&mut source, value.text(path)?, value, path)?,
+            "images" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Images),
+            "classes" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Classes),
+            "size" => {
+                let sides = list(value, path, count)?;
+                let [height, width] = sides[..] else {
+                    return Err(Fault::content(value, path, "expected [HEIGHT, WIDTH], in pixels"));
+                };
+                source.size = Some([height as usize, width as usize]);
+            }
             "columns" => source.columns = names(value, path)?,
             "except" => source.except = names(value, path)?,
             "scale" => source.scale = Some(number(value, path)?),
-            _ => return Err(unknown(key, *at, path, &["file", "columns", "except", "scale"])),
+            _ => {
+                let known = ["file", "columns", "except", "scale", "images", "classes", "size"];
+                return Err(unknown(key, *at, path, &known));
+            }
         }
     }
+    let wrong = |why: &str| Err(Fault::content(value, path, why));
     if source.file.is_empty() {
-        return Err(Fault::content(value, path, "\"file\" is missing"));
+        return wrong("\"file\" is missing, or \"images\" or \"classes\" for a folder");
     }
     if !source.columns.is_empty() && !source.except.is_empty() {
-        return Err(Fault::content(
-            value,
-            path,
-            "\"columns\" says which are taken, or \"except\" which are not; not both",
-        ));
+        return wrong("\"columns\" says which are taken, or \"except\" which are not; not both");
+    }
+    if source.size.is_some() && source.take != Take::Images {
+        return wrong("\"size\" is of \"images\"");
+    }
+    if source.take != Take::Values && !(source.columns.is_empty() && source.except.is_empty()) {
+        return wrong("only a .csv file has columns");
     }
     Ok(source)
+}
+
+/// `FILE` or `FILE:PART`.
+fn named(source: &mut Source, text: &str, value: &Value, path: Path) -> Read<()> {
+    let (file, part) = text.split_once(':').map_or((text, None), |(file, part)| (file, Some(part.to_owned())));
+    source.file = beside(file, value, path)?;
+    source.part = part;
+    Ok(())
 }
 
 fn beside(file: &str, value: &Value, path: Path) -> Read<String> {

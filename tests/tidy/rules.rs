@@ -20,7 +20,7 @@ pub const RULES: &[Rule] = &[
     Rule { module: "tensor", may_use: &["memory", "failure", "json"], pure: true },
     Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
     Rule { module: "lowering", may_use: &["graph", "tensor", "failure"], pure: true },
-    Rule { module: "data", may_use: &["tensor", "failure", "nearest"], pure: true },
+    Rule { module: "data", may_use: &["tensor", "memory", "failure", "nearest"], pure: true },
     Rule { module: "train", may_use: &["device", "graph", "tensor", "json", "failure", "nearest"], pure: true },
     Rule { module: "model", may_use: &["train", "graph", "tensor", "failure"], pure: true },
     Rule { module: "trace", may_use: &["device", "tensor", "failure"], pure: true },

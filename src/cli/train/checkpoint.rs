@@ -1,20 +1,16 @@
 //! A training's state in a folder: one file of safetensors for each step that was saved, written whole or not at all.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Trouble;
-use crate::cli::weights::states;
+use crate::cli::stored::{self, IMPORTED, STEP, states};
 use crate::tensor::Tensor;
-use crate::tensor::safetensors::{self, Contents};
+use crate::tensor::safetensors::Contents;
 use crate::train::file::Sections;
 
-/// Ends the name of a file that is not whole yet.
-const TEMPORARY: &str = ".part";
 /// What the metadata of a file are named.
-const STEP: &str = "meshtf.step";
 const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
@@ -48,19 +44,10 @@ impl Folder {
 
     /// Saves a state, and then removes those that are too many; answers the file.
     pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Trouble> {
-        let path = self.path.join(format!("step-{step:012}.safetensors"));
+        let path = stored::state(&self.path, step);
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
-        let part = path.with_extension(format!("safetensors{TEMPORARY}"));
-        let write = || -> std::io::Result<()> {
-            let mut file = BufWriter::new(File::create(&part)?);
-            safetensors::write(&mut file, &Contents { tensors, metadata })?;
-            file.flush()?;
-            file.get_ref().sync_all()?;
-            fs::rename(&part, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|error| Trouble::input(format!("cannot save {}: {error}", path.display())))?;
+        stored::write(&path, &Contents { tensors, metadata })?;
         let files = self.files()?;
         for old in &files[..files.len().saturating_sub(self.keep)] {
             // What cannot be removed is only too many.
@@ -94,8 +81,7 @@ impl Folder {
     pub fn last(&self) -> Result<Option<Saved>, Trouble> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", file.display()));
-        let bytes = fs::read(&file).map_err(|error| at(&error))?;
-        let Contents { tensors, metadata } = safetensors::read(&bytes).map_err(|failure| at(&failure.message))?;
+        let (_, Contents { tensors, metadata }) = stored::read(&file)?;
         for (key, wanted) in &self.order {
             let what = key.strip_prefix("meshtf.").unwrap_or(key);
             match metadata.get(key) {
@@ -103,6 +89,7 @@ impl Folder {
                 Some(found) => {
                     return Err(at(&format!("it was saved with {what} {found}, and this training has {wanted}")));
                 }
+                None if metadata.contains_key(IMPORTED) => {}
                 None => {
                     return Err(at(&format!(
                         "it does not say with which {what} it was saved; it is of another program"
@@ -122,31 +109,7 @@ impl Saved {
     /// # Errors
     /// Which tensors differ, if it is of another model.
     pub fn values(&self, variables: &[crate::train::Variable]) -> Result<Vec<Tensor>, Trouble> {
-        let saved: BTreeMap<&str, &Tensor> =
-            self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        let (mut values, mut differ) = (Vec::with_capacity(variables.len()), Vec::new());
-        for variable in variables {
-            let wanted = format!("{}{}", variable.dtype, variable.shape);
-            match saved.get(variable.name.as_str()) {
-                None => differ.push(format!("{} ({wanted}) is missing", variable.name)),
-                Some(tensor) if tensor.dtype() == variable.dtype && *tensor.shape() == variable.shape => {
-                    values.push((*tensor).clone());
-                }
-                Some(tensor) => {
-                    let found = format!("{}{}", tensor.dtype(), tensor.shape());
-                    differ.push(format!("{} is {found} and not {wanted}", variable.name));
-                }
-            }
-        }
-        let own = |name: &&&str| variables.iter().all(|variable| variable.name != ***name);
-        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the model")));
-        if differ.is_empty() {
-            return Ok(values);
-        }
-        let count = differ.len();
-        differ.truncate(8);
-        let more = if count > differ.len() { format!(", and {} more", count - differ.len()) } else { String::new() };
-        let why = format!("{} is of another model: {}{more}", self.file.display(), differ.join(", "));
-        Err(Trouble::input(why))
+        stored::values(&self.tensors, variables, true)
+            .map_err(|differ| Trouble::input(format!("{} is of another model: {differ}", self.file.display())))
     }
 }

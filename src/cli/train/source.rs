@@ -1,62 +1,115 @@
 //! The files of a training's data, as tensors of what they are fed to.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Read;
 use std::path::Path;
 
+use super::folder::ImageFolder;
 use crate::cli::Trouble;
-use crate::data::{Csv, Examples, read_idx};
+use crate::data::{Csv, Examples, Lines, Named, read_tensor, unpacked};
+use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
-use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor, npy};
-use crate::train::file::{DataSection, Source};
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
+use crate::train::file::{DataSection, Source, Take};
 use crate::train::job::Part;
 
-/// The largest file that is read, unpacked.
+/// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
+/// The channels of images whose placeholder leaves them open.
+const COLOURS: usize = 3;
+
+/// What was read of files that several placeholders are fed from.
+#[derive(Default)]
+struct Known {
+    tables: HashMap<String, Csv>,
+    folders: HashMap<String, ImageFolder>,
+}
 
 /// Reads what the section names, files from this folder on, and fits it to the graph's placeholders.
 ///
 /// # Errors
 /// Bad input, with the placeholder and the file.
 pub(super) fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<(Examples, Vec<Part>), Trouble> {
-    let (mut tables, mut tensors, mut parts) = (HashMap::new(), Vec::new(), Vec::new());
+    let (mut known, mut tensors, mut parts) = (Known::default(), Vec::new(), Vec::new());
     for (name, source) in &section.feed {
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("data for {name}: {}: {why}", source.file));
         let id = graph.find_or_nearest(name).map_err(|error| Trouble::input(format!("data for {name}: {error}")))?;
         let node = graph.node(id);
         if node.op.role != Role::Placeholder {
             return Err(Trouble::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
         }
         let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
-        let raw = match source.file.ends_with(".csv") {
-            true => {
-                let table = match tables.entry(source.file.clone()) {
-                    std::collections::hash_map::Entry::Occupied(table) => table.into_mut(),
-                    std::collections::hash_map::Entry::Vacant(free) => {
-                        let bytes = read(&folder.join(&source.file)).map_err(|why| at(&why))?;
-                        free.insert(Csv::read(&bytes).map_err(|failure| at(&failure.message))?)
-                    }
-                };
-                table.numbers(&columns(table, source)?).map_err(|failure| at(&failure.message))?
-            }
-            false if source.columns.is_empty() && source.except.is_empty() => {
-                let bytes = read(&folder.join(&source.file)).map_err(|why| at(&why))?;
-                let tensor = if bytes.starts_with(b"\x93NUMPY") { npy::read(&bytes) } else { read_idx(&bytes) };
-                tensor.map_err(|failure| at(&failure.message))?
-            }
-            false => return Err(at(&"only a .csv file has columns")),
-        };
-        let fitted = fitted(raw, dtype, &shape, source.scale).map_err(|why| at(&why))?;
+        let raw = known.raw(source, folder, dtype, &shape);
+        let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
+        let fitted = fitted.map_err(|why| Trouble::input(format!("data for {name}: {}: {why}", source.file)))?;
         parts.push(Part { name: name.clone(), dtype, example: fitted.dims()[1..].to_vec() });
         tensors.push((name.clone(), fitted));
+    }
+    for (file, folder) in &known.folders {
+        let classes = folder.classes.iter().enumerate().map(|(i, class)| format!("{i} {class}"));
+        eprintln!("{file}: {} images; classes: {}", folder.images.len(), classes.collect::<Vec<_>>().join(", "));
     }
     Ok((Examples::new(tensors)?, parts))
 }
 
-fn columns(table: &Csv, source: &Source) -> Result<Vec<String>, Trouble> {
+impl Known {
+    /// What a source has for a placeholder, examples first.
+    fn raw(&mut self, source: &Source, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
+        let said = |failure: Failure| failure.message;
+        let path = at.join(&source.file);
+        if source.take != Take::Values {
+            let folder = match self.folders.entry(source.file.clone()) {
+                Entry::Occupied(folder) => folder.into_mut(),
+                Entry::Vacant(free) => free.insert(ImageFolder::list(&path)?),
+            };
+            return match source.take {
+                Take::Classes => Ok(folder.labels()),
+                _ => folder.read(channels(shape)?, source.size),
+            };
+        }
+        let named = Named { file: source.file.clone(), part: source.part.clone() };
+        if named.is_table() {
+            let table = match self.tables.entry(source.file.clone()) {
+                Entry::Occupied(table) => table.into_mut(),
+                Entry::Vacant(free) => {
+                    let bytes = unpacked(read(&path)?).map_err(said)?;
+                    free.insert(Csv::read(&bytes).map_err(said)?)
+                }
+            };
+            return table.numbers(&columns(table, source)?).map_err(said);
+        }
+        if !source.columns.is_empty() || !source.except.is_empty() {
+            return Err("only a .csv file has columns".to_owned());
+        }
+        let bytes = read(&path)?;
+        if named.is_text() && dtype != DType::String {
+            let lines = Lines::read(&unpacked(bytes).map_err(said)?).map_err(said)?;
+            let width = shape.0.as_ref().and_then(|sizes| sizes.get(1..)?.iter().copied().product::<Option<usize>>());
+            return lines.bytes(width).map_err(said);
+        }
+        read_tensor(&named, bytes).map_err(said)
+    }
+}
+
+/// The channels of the images that a placeholder takes.
+fn channels(shape: &PartialShape) -> Result<usize, String> {
+    match shape.0.as_deref() {
+        None => Ok(COLOURS),
+        Some([_, _, _, channels]) => Ok(channels.unwrap_or(COLOURS)),
+        Some(_) => Err(format!("images are [IMAGES, HEIGHT, WIDTH, CHANNELS], and the placeholder takes {shape}")),
+    }
+}
+
+fn columns(table: &Csv, source: &Source) -> Result<Vec<String>, String> {
+    if let Some(part) = &source.part {
+        return match source.columns.is_empty() && source.except.is_empty() {
+            true => Ok(part.split(',').map(|name| name.trim().to_owned()).collect()),
+            false => Err("columns stand behind the file's name, or in \"columns\" or \"except\"".to_owned()),
+        };
+    }
     if let Some(unknown) = source.except.iter().find(|name| !table.columns().contains(name)) {
-        return Err(Trouble::input(format!("{}: there is no column {unknown}", source.file)));
+        return Err(format!("there is no column {unknown}"));
     }
     if !source.columns.is_empty() {
         return Ok(source.columns.clone());
@@ -65,18 +118,16 @@ fn columns(table: &Csv, source: &Source) -> Result<Vec<String>, Trouble> {
 }
 
 /// The bytes of a file.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > MAX_BYTES {
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    if length > MAX_BYTES {
         return Err(format!("it exceeds the limit of {MAX_BYTES} bytes per file"));
     }
-    // The first bytes of gzip's format.
-    match bytes.starts_with(&[0x1f, 0x8b]) {
-        true => Err("it is compressed; unpack it first, with gunzip".to_owned()),
-        false => Ok(bytes),
-    }
+    crate::memory::admit(length as usize).map_err(|failure| failure.message)?;
+    let mut bytes = Vec::with_capacity(length as usize);
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
 }
 
 /// The examples as elements of a dtype, multiplied, in the shape that a placeholder has for them.
@@ -103,6 +154,9 @@ fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Option<f64>) -
         return Err(format!("an example has shape {own}, and the placeholder takes {wanted}"));
     }
     let whole: Shape = std::iter::once(count).chain(wanted).collect();
+    if (raw.dtype() == DType::String) != (dtype == DType::String) {
+        return Err(format!("it is {}, and the placeholder takes {dtype}", raw.dtype()));
+    }
     let converted =
         if raw.dtype() == dtype && scale.is_none() { raw } else { converted(&raw, dtype, scale.unwrap_or(1.0))? };
     converted.reshaped(whole).map_err(|failure| failure.message)

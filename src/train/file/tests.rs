@@ -34,6 +34,24 @@ fn what_is_said_is_read() {
 }
 
 #[test]
+fn files_have_parts_and_folders_have_images() {
+    let text = r#"{"data": {"feed": {"x": {"images": "photos", "size": [28, 32]}, "y": {"classes": "photos"}, "z": "a/z.npz:z/0",
+            "w": {"file": "w.csv:a,b", "scale": 2}}, "batch": 1},
+        "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}"#;
+    let feed = read(text).unwrap().data.feed;
+    let source = |file: &str, part: Option<&str>, take: Take| Source {
+        file: file.to_owned(),
+        part: part.map(str::to_owned),
+        take,
+        ..Source::default()
+    };
+    let images = Source { size: Some([28, 32]), ..source("photos", None, Take::Images) };
+    let columns = Source { scale: Some(2.0), ..source("w.csv", Some("a,b"), Take::Values) };
+    let wanted = [images, source("photos", None, Take::Classes), source("a/z.npz", Some("z/0"), Take::Values), columns];
+    assert_eq!(feed.into_iter().map(|(_, source)| source).collect::<Vec<_>>(), wanted);
+}
+
+#[test]
 fn every_fault_says_where_and_what_would_be_right() {
     let data = r#""data": {"feed": {"x": "x.npy"}, "batch": 2}"#;
     let good = r#""train": {"loss": "l", "optimizer": "sgd", "rate": 0.1, "steps": 5}"#;
@@ -55,6 +73,11 @@ fn every_fault_says_where_and_what_would_be_right() {
         ),
         (r#"{"feed": {"x": "/etc/f.csv"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
         (r#"{"feed": {"x": {"file": "../f.csv"}}, "batch": 1}"#, "$.data.feed.x.file", "in that folder or below it"),
+        (r#"{"feed": {"x": "../x.npz:a"}, "batch": 1}"#, "$.data.feed.x", "in that folder or below it"),
+        (r#"{"feed": {"x": {"file": "f", "images": "g"}}, "batch": 1}"#, "$.data.feed.x.images", "one of \"file\""),
+        (r#"{"feed": {"x": {"file": "f", "size": [1, 2]}}, "batch": 1}"#, "$.data.feed.x", "\"size\" is of \"images\""),
+        (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
+        (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
         (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
         (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "1 is no share"),
     ] {

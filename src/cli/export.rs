@@ -1,0 +1,88 @@
+//! `meshtf export` and `meshtf import`: a training's state in the forms of other programs, and back.
+
+use std::path::{Path, PathBuf};
+
+use super::stored::{IMPORTED, STEP, read, state, states, write};
+use super::{Exit, Outcome, Trouble, output};
+use crate::tensor::safetensors::Contents;
+use crate::train::GLOBAL_STEP;
+
+/// Write what a training saved as a file of another form
+///
+/// Takes the last state of a folder of --checkpoint, or one file of it, and writes all its tensors by their names: the weights,
+/// what the optimizer keeps (w/Adam) and the count of steps (global_step).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf export run1 --to model.safetensors
+  meshtf export run1 --to model.npz            numpy.load(\"model.npz\")[\"w\"]
+  meshtf export run1/best.safetensors --to tf/model
+                                               tf.train.load_checkpoint(\"tf/model\")")]
+pub struct ExportArgs {
+    /// Folder of --checkpoint, or a file: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
+    from: PathBuf,
+    /// File to write: .safetensors, .npz, or else the prefix of a TensorFlow checkpoint
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+/// Make a file with the weights of a model a state that training goes on from
+///
+/// Reads .safetensors, .npz or a TensorFlow checkpoint. `meshtf run --weights DIR` uses the state; `meshtf train --checkpoint DIR
+/// --resume` goes on from it if it has all that the training keeps. A model that has only weights is trained with `meshtf train
+/// --weights FILE`, without importing it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf import model.npz --to run2
+  meshtf train digits.json --checkpoint run2 --resume")]
+pub struct ImportArgs {
+    /// File to read: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
+    from: PathBuf,
+    /// Folder for --checkpoint; it must not have a state yet
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
+pub(super) fn export(args: ExportArgs) -> Outcome {
+    if args.to.is_dir() {
+        return Err(Trouble::input(format!("--to {}: this is a folder; expected a file", args.to.display())));
+    }
+    let (file, contents) = read(&args.from)?;
+    write(&args.to, &contents)?;
+    said(&file, &args.to, &contents)
+}
+
+pub(super) fn import(args: ImportArgs) -> Outcome {
+    let (file, mut contents) = read(&args.from)?;
+    if args.to.is_dir() && !states(&args.to).unwrap_or_default().is_empty() {
+        return Err(Trouble::input(format!(
+            "--to {}: it has the states of a training; name another folder",
+            args.to.display()
+        )));
+    }
+    let step = step_of(&contents)?;
+    if contents.metadata.insert(STEP.to_owned(), step.to_string()).is_none() {
+        contents.metadata.insert(IMPORTED.to_owned(), "true".to_owned());
+    }
+    let to = state(&args.to, step);
+    write(&to, &contents)?;
+    said(&file, &to, &contents)
+}
+
+/// After how many steps a state was saved: as it says, or as the variable counts that the optimizer has; else 0.
+fn step_of(contents: &Contents) -> Result<u64, Trouble> {
+    let wrong = |text: &str| Trouble::input(format!("{text} is no count of steps"));
+    if let Some(text) = contents.metadata.get(STEP) {
+        return text.parse().map_err(|_| wrong(text));
+    }
+    let Some((_, step)) = contents.tensors.iter().find(|(name, _)| name == GLOBAL_STEP) else { return Ok(0) };
+    u64::try_from(step.to_i64()?).map_err(|_| wrong(GLOBAL_STEP))
+}
+
+fn said(from: &Path, to: &Path, contents: &Contents) -> Outcome {
+    let bytes: usize = contents.tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
+    let count = contents.tensors.len();
+    output::line(&format!("{}: {count} tensors, {bytes} bytes, from {}", to.display(), from.display()))?;
+    Ok(Exit::Ok)
+}

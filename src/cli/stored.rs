@@ -1,0 +1,215 @@
+//! Tensors by name in files of several forms: safetensors, NumPy's .npz, TensorFlow's checkpoints.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::Trouble;
+use crate::checkpoint::{Checkpoint, DataDir, Saved, save};
+use crate::data::{read_npz_all, write_npz};
+use crate::tensor::safetensors::{self, Contents};
+use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
+
+/// The key of a state's metadata that says after how many steps it was saved.
+pub(super) const STEP: &str = "meshtf.step";
+/// The key of a state that another program made, or that went through a form without metadata.
+pub(super) const IMPORTED: &str = "meshtf.imported";
+/// The largest file that is read.
+const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
+/// Most tensors that are named in a message.
+const MAX_NAMED: usize = 8;
+
+/// The form of a file, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Safetensors,
+    Npz,
+    /// `PREFIX.index` and `PREFIX.data-…`.
+    Checkpoint,
+}
+
+impl Form {
+    fn of(path: &Path) -> Form {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("safetensors") => Form::Safetensors,
+            Some("npz") => Form::Npz,
+            _ => Form::Checkpoint,
+        }
+    }
+}
+
+/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; answers which it was.
+pub(super) fn read(path: &Path) -> Result<(PathBuf, Contents), Trouble> {
+    let path = if path.is_dir() { last(path)? } else { path.to_owned() };
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let contents = match Form::of(&path) {
+        Form::Safetensors => safetensors::read(&bytes(&path)?).map_err(|failure| at(&failure.message))?,
+        Form::Npz => {
+            let tensors = read_npz_all(&bytes(&path)?).map_err(|failure| at(&failure.message))?;
+            Contents { tensors, ..Contents::default() }
+        }
+        Form::Checkpoint => checkpoint(&path)?,
+    };
+    Ok((path, contents))
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let length = fs::metadata(path).map_err(|error| at(&error))?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(at(&format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
+    }
+    crate::memory::admit(length as usize)?;
+    fs::read(path).map_err(|error| at(&error))
+}
+
+fn checkpoint(prefix: &Path) -> Result<Contents, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", prefix.display()));
+    let (folder, name) = split(prefix)?;
+    if !folder.is_dir() || !folder.join(format!("{name}.index")).exists() {
+        return Err(at(&format!(
+            "there is no such model: expected a folder of --checkpoint, a file .safetensors or .npz, or the prefix of a \
+             TensorFlow checkpoint, beside which {name}.index would lie"
+        )));
+    }
+    let folder = DataDir::new(folder).map_err(|error| at(&error))?;
+    let checkpoint = Checkpoint::open(&folder, name.as_bytes()).map_err(|failure| at(&failure.message))?;
+    let mut tensors = Vec::new();
+    for (name, dtype, _) in checkpoint.tensors() {
+        let tensor = checkpoint.tensor(name, dtype, None).map_err(|failure| at(&failure.message))?;
+        tensors.push((String::from_utf8_lossy(name).into_owned(), tensor));
+    }
+    Ok(Contents { tensors, ..Contents::default() })
+}
+
+/// The folder of a file, and its name.
+fn split(path: &Path) -> Result<(&Path, &str), Trouble> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Trouble::input(format!("{}: this is no name of a file", path.display())))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok((folder.unwrap_or(Path::new(".")), name))
+}
+
+/// Writes a file in the form that its name says, whole or not at all.
+pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("cannot write {}: {why}", path.display()));
+    let (folder, name) = split(path)?;
+    fs::create_dir_all(folder).map_err(|error| at(&error))?;
+    let form = Form::of(path);
+    if form == Form::Checkpoint {
+        let dir = DataDir::new(folder).map_err(|error| at(&error))?;
+        let tensors = contents.tensors.iter();
+        let tensors: Vec<Saved> =
+            tensors.map(|(name, tensor)| Saved { name: name.as_bytes(), tensor, part: None }).collect();
+        return save(&dir, name.as_bytes(), &tensors).map_err(|failure| at(&failure.message));
+    }
+    let part = folder.join(format!("{name}.part"));
+    let write = || -> Result<(), Trouble> {
+        let mut file = BufWriter::new(File::create(&part).map_err(|error| at(&error))?);
+        match form {
+            Form::Npz => write_npz(&mut file, &contents.tensors).map_err(|failure| at(&failure.message))?,
+            _ => safetensors::write(&mut file, contents).map_err(|error| at(&error))?,
+        }
+        file.flush().map_err(|error| at(&error))?;
+        file.get_ref().sync_all().map_err(|error| at(&error))?;
+        fs::rename(&part, path).map_err(|error| at(&error))?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| at(&error))
+    };
+    write().inspect_err(|_| _ = fs::remove_file(&part))
+}
+
+/// The last state that a training saved in a folder.
+fn last(folder: &Path) -> Result<PathBuf, Trouble> {
+    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", folder.display()));
+    let last = states(folder).map_err(|error| at(&error))?.pop();
+    last.ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
+}
+
+/// The files of states that a training saved in a folder, the oldest first.
+pub(super) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_state = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("step-") && name.ends_with(".safetensors")
+    };
+    let entries = fs::read_dir(folder)?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_state).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// The file of a state in a folder.
+pub(super) fn state(folder: &Path, step: u64) -> PathBuf {
+    folder.join(format!("step-{step:012}.safetensors"))
+}
+
+/// The values of variables among tensors, in their order. `extra`: whether tensors that are no variables' are a difference, too.
+///
+/// # Errors
+/// Which tensors differ, if they are of another model.
+pub(super) fn values(
+    tensors: &[(String, Tensor)],
+    variables: &[crate::train::Variable],
+    extra: bool,
+) -> Result<Vec<Tensor>, String> {
+    let saved: BTreeMap<&str, &Tensor> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let (mut values, mut differ) = (Vec::with_capacity(variables.len()), Vec::new());
+    for variable in variables {
+        let wanted = format!("{}{}", variable.dtype, variable.shape);
+        match saved.get(variable.name.as_str()) {
+            None => differ.push(format!("{} ({wanted}) is missing", variable.name)),
+            Some(tensor) if tensor.dtype() == variable.dtype && *tensor.shape() == variable.shape => {
+                values.push((*tensor).clone());
+            }
+            Some(tensor) => {
+                differ.push(format!("{} is {}{} and not {wanted}", variable.name, tensor.dtype(), tensor.shape()));
+            }
+        }
+    }
+    if extra {
+        let own = |name: &&&str| variables.iter().all(|variable| variable.name != ***name);
+        differ.extend(saved.keys().filter(own).map(|name| format!("{name} is not in the model")));
+    }
+    if differ.is_empty() {
+        return Ok(values);
+    }
+    let more = differ.len().saturating_sub(MAX_NAMED);
+    differ.truncate(MAX_NAMED);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    Err(format!("{}{more}", differ.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use temp_dir::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_in_any_form_is_read() {
+        let folder = TempDir::new().unwrap();
+        let tensors = vec![
+            ("layer/w".to_owned(), Tensor::from_vec([2, 1], vec![1f32, -0.0])),
+            ("n".to_owned(), Tensor::scalar(-3i64)),
+        ];
+        let contents = Contents { tensors, metadata: BTreeMap::new() };
+        for name in ["a/m.safetensors", "a/m.npz", "a/m", "a/m-7.ckpt"] {
+            write(&folder.child(name), &contents).unwrap();
+            assert_eq!(read(&folder.child(name)).unwrap().1, contents, "{name}");
+        }
+        let files = fs::read_dir(folder.child("a")).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(files.into_iter().all(|name| !name.to_string_lossy().contains("part")));
+        // A name that occurs twice cannot be written; nothing is left of it.
+        let twice = Contents { tensors: [&contents.tensors[..1], &contents.tensors[..1]].concat(), ..contents };
+        for name in ["b/m.safetensors", "b/m.npz", "b/m"] {
+            assert!(write(&folder.child(name), &twice).unwrap_err().to_string().contains("layer/w"), "{name}");
+        }
+        assert_eq!(fs::read_dir(folder.child("b")).unwrap().count(), 0);
+        for (name, why) in
+            [("a/none", "beside which none.index would lie"), ("none.npz", "none.npz: "), ("b", "no state")]
+        {
+            let trouble = read(&folder.child(name)).unwrap_err().to_string();
+            assert!(trouble.contains(why), "{trouble}");
+        }
+    }
+}

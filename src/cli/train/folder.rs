@@ -1,0 +1,85 @@
+//! A folder of images, in which each class has a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::source::read;
+use crate::data::Images;
+use crate::tensor::Tensor;
+
+/// The endings of images' files.
+const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "bmp", "gif"];
+
+/// The images of a folder, class after class, by name.
+#[derive(Debug)]
+pub(super) struct ImageFolder {
+    /// The names of the classes' folders.
+    pub classes: Vec<String>,
+    /// The files, and the places of their classes.
+    pub images: Vec<(PathBuf, usize)>,
+}
+
+impl ImageFolder {
+    /// Lists a folder. Hidden files are not looked at.
+    ///
+    /// # Errors
+    /// It cannot be read, has no class, a class has no image, or there is a file that is no image.
+    pub fn list(path: &Path) -> Result<ImageFolder, String> {
+        let folders = entries(path)?;
+        let mut folder = ImageFolder { classes: Vec::new(), images: Vec::new() };
+        for (name, path) in folders.into_iter().filter(|(_, path)| path.is_dir()) {
+            let class = folder.classes.len();
+            let files = entries(&path).map_err(|why| format!("{name}: {why}"))?;
+            let before = folder.images.len();
+            for (file, path) in files {
+                let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
+                if !ENDINGS.contains(&ending.as_str()) {
+                    return Err(format!("{name}/{file} is no image; expected .{}", ENDINGS.join(", .")));
+                }
+                folder.images.push((path, class));
+            }
+            if folder.images.len() == before {
+                return Err(format!("the class {name} has no image"));
+            }
+            folder.classes.push(name);
+        }
+        match folder.classes.is_empty() {
+            true => Err("there is no folder of a class in it".to_owned()),
+            false => Ok(folder),
+        }
+    }
+
+    /// The images, `[images, height, width, channels]` of uint8.
+    ///
+    /// # Errors
+    /// Which file is no image, or has another size than the first.
+    pub fn read(&self, channels: usize, size: Option<[usize; 2]>) -> Result<Tensor, String> {
+        let mut images = Images::new(channels, size);
+        for (path, class) in &self.images {
+            let bytes = read(path);
+            let added = bytes.and_then(|bytes| images.add(&bytes).map_err(|failure| failure.message));
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            added.map_err(|why| format!("{}/{file}: {why}", self.classes[*class]))?;
+        }
+        images.finish().map_err(|failure| failure.message)
+    }
+
+    /// The class of each image, `[images]` of int32.
+    pub fn labels(&self) -> Tensor {
+        Tensor::vector(self.images.iter().map(|(_, class)| *class as i32).collect())
+    }
+}
+
+/// What is in a folder and not hidden, by name.
+fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(|error| error.to_string())? {
+        let entry = entry.map_err(|error| error.to_string())?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') {
+            found.push((name, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}

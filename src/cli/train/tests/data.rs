@@ -1,0 +1,92 @@
+//! Trainings with data of other forms than tables.
+
+use super::*;
+
+/// A graph of one matrix product, `[examples, 12]` of `x` to two classes `y`, trained with these feeds.
+fn classifier(folder: &TempDir, reshaped: bool, x: &str, y: &str, feeds: &str) {
+    let flat = if reshaped { r#""flat": {"op": "Reshape", "inputs": ["x", [-1, 12]]},"# } else { "" };
+    let input = if reshaped { "flat" } else { "x" };
+    let graph = format!(
+        r#"{{"version": 1, "variables": {{"w": {{"shape": [12, 2]}}, "b": {{"shape": [2]}}}},
+        "nodes": {{
+            "x": {{"op": "Placeholder", "attrs": {{"dtype": "float32", "shape": {x}}}}},
+            "y": {{"op": "Placeholder", "attrs": {{"dtype": "int32", "shape": {y}}}}}, {flat}
+            "xw": {{"op": "MatMul", "inputs": ["{input}", "w"]}}, "logits": {{"op": "AddV2", "inputs": ["xw", "b"]}},
+            "each": {{"op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["logits", "y"]}},
+            "loss": {{"op": "Mean", "inputs": ["each", 0]}}}},
+        "data": {{"feed": {feeds}, "batch": 4}},
+        "train": {{"loss": "loss", "optimizer": "sgd", "rate": 0.5, "steps": 60}}}}"#
+    );
+    std::fs::write(folder.child("graph.json"), graph).unwrap();
+}
+
+/// What a training learned of 12 inputs: by how much each speaks for the second class.
+async fn learned(folder: &TempDir) -> Vec<f32> {
+    let dir = folder.child("run").display().to_string();
+    run(folder, &["--checkpoint", &dir]).await.unwrap_or_else(|trouble| panic!("{trouble}"));
+    let saved = saved(folder, "run", 60);
+    let w = floats(&saved.iter().find(|(name, _)| name == "w").unwrap().1);
+    w.chunks(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+fn image(folder: &TempDir, name: &str, width: u32, colour: [u8; 3]) {
+    let path = folder.child(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    image::RgbImage::from_pixel(width, 2, image::Rgb(colour)).save(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_images_has_a_folder_for_each_class() {
+    let folder = TempDir::new().unwrap();
+    for i in 0..4u8 {
+        image(&folder, &format!("photos/green/{i}.png"), 2, [i, 250, 0]);
+        image(&folder, &format!("photos/red/{i}.bmp"), 2, [250, i, 0]);
+    }
+    std::fs::write(folder.child("photos/.hidden"), "").unwrap();
+    let feeds = r#"{"x": {"images": "photos", "scale": 0.004}, "y": {"classes": "photos"}}"#;
+    classifier(&folder, true, "[null, 2, 2, 3]", "[null]", feeds);
+    // The second class is red: each pixel's red speaks for it, its green against it, its blue was never there.
+    for pixel in learned(&folder).await.chunks(3) {
+        assert!(pixel[0] > 0.1 && pixel[1] < -0.1 && pixel[2] == 0.0, "{pixel:?}");
+    }
+    let refused = async |why: &str| {
+        let trouble = run(&folder, &[]).await.unwrap_err();
+        assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains(why), "{trouble}");
+    };
+    image(&folder, "photos/red/wide.png", 3, [1, 1, 1]);
+    refused("data for x: photos: red/wide.png: it is 2 pixels high and 3 wide").await;
+    classifier(&folder, true, "[null, 2, 2, 3]", "[null]", &feeds.replace(r#""scale""#, r#""size": [2, 2], "scale""#));
+    run(&folder, &[]).await.unwrap();
+    std::fs::write(folder.child("photos/red/notes.txt"), "").unwrap();
+    refused("red/notes.txt is no image").await;
+    std::fs::remove_file(folder.child("photos/red/notes.txt")).unwrap();
+    std::fs::write(folder.child("photos/red/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+    refused("photos: red/cut.png: no image").await;
+    std::fs::create_dir(folder.child("photos/blue")).unwrap();
+    refused("the class blue has no image").await;
+    classifier(&folder, true, "[null, 2, 2, 3]", "[null]", r#"{"x": {"images": "none"}, "y": {"classes": "none"}}"#);
+    refused("data for x: none: ").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_and_text_are_examples() {
+    let folder = TempDir::new().unwrap();
+    let labels = Tensor::vector(vec![0i64, 1, 0, 1]);
+    let mut x = Tensor::zeros(DType::F64, [4, 12]).unwrap();
+    x.slice_mut::<f64>().unwrap()[12..24].fill(1.0);
+    x.slice_mut::<f64>().unwrap()[36..48].fill(1.0);
+    let mut file = std::fs::File::create(folder.child("d.npz")).unwrap();
+    crate::data::write_npz(&mut file, &[("x".to_owned(), x), ("labels".to_owned(), labels)]).unwrap();
+    classifier(&folder, false, "[null, 12]", "[null]", r#"{"x": "d.npz:x", "y": "d.npz:labels"}"#);
+    let learned = learned(&folder).await;
+    assert!(learned.iter().all(|w| *w > 0.1), "{learned:?}");
+    // The bytes of a line, filled up.
+    std::fs::write(folder.child("lines.txt"), "ab\nabcdefghijkl\n\nb\n").unwrap();
+    std::fs::write(folder.child("labels.csv"), "label\n0\n1\n0\n1\n").unwrap();
+    let feeds = r#"{"x": {"file": "lines.txt", "scale": 0.01}, "y": "labels.csv:label"}"#;
+    classifier(&folder, false, "[null, 12]", "[null]", feeds);
+    run(&folder, &[]).await.unwrap();
+    std::fs::write(folder.child("lines.txt"), "ab\nabcdefghijklm\n\nb\n").unwrap();
+    let trouble = run(&folder, &[]).await.unwrap_err().to_string();
+    assert!(trouble.contains("data for x: lines.txt: line 2 has 13 bytes, and the placeholder takes 12"), "{trouble}");
+}
