@@ -28,11 +28,13 @@ mod plan;
 mod ps;
 mod reach;
 mod run;
+mod server;
 mod signals;
 mod status;
 mod stored;
 mod submit;
 mod table;
+mod tf;
 mod ticket;
 mod trace;
 mod train;
@@ -40,6 +42,7 @@ mod variable;
 mod verify;
 mod weights;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -62,6 +65,8 @@ Examples:
   meshtf train digits.json       train a graph with data from files
   meshtf export run1 --to model.npz
                                  take the weights away
+  meshtf tf -- python trainer.py --job_name=ps --task_index=0
+                                 run a TensorFlow 1 program; its servers are nodes
   meshtf ps                      list the tasks that are up
   meshtf status                  show how they fare
   meshtf ticket                  then, on another machine: meshtf join TICKET
@@ -101,6 +106,10 @@ pub struct Cli {
 enum Command {
     /// Serve a task of the mesh until SIGINT or SIGTERM
     Node(node::Args),
+    /// Serve a task of a ClusterSpec, as TensorFlow's servers do
+    Server(server::Args),
+    /// Run a TensorFlow 1 program whose servers are nodes
+    Tf(tf::Args),
     /// Run a graph on the nodes that are up
     Submit(submit::Args),
     /// Run a graph in this process, without a network
@@ -141,7 +150,7 @@ pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(arguments(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are reported as errors, too.
@@ -165,9 +174,19 @@ pub fn main(has_stdout: bool) -> ExitCode {
     }
 }
 
+/// The arguments of this process. Called by the name of TensorFlow's server, it is that.
+fn arguments(mut all: Vec<OsString>) -> Vec<OsString> {
+    if all.first().is_some_and(|program| server::is_called(program)) {
+        all.splice(..1, ["meshtf".into(), "server".into()]);
+    }
+    all
+}
+
 fn dispatch(command: Command) -> Outcome {
     match command {
         Command::Node(args) => in_runtime(node::node(args)),
+        Command::Server(args) => in_runtime(server::server(args)),
+        Command::Tf(args) => tf::tf(args),
         Command::Submit(args) => in_runtime(submit::submit(args)),
         Command::Run(args) => in_runtime(run::run(args)),
         Command::Burn(args) => in_runtime(burn::burn(args)),
@@ -272,6 +291,10 @@ mod tests {
         check("meshtf variable set ps/0 w -2.5 --if-version 3", true);
         check("meshtf burn -- cargo run --release", true);
         check("meshtf burn", false);
+        check("meshtf server --cluster_spec=ps|localhost:2222 --job_name=ps --task_index=0", true);
+        check("meshtf server --task_index=-1", false);
+        check("meshtf tf --data /tmp -- python trainer.py --job_name=ps", true);
+        check("meshtf tf", false);
         check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.pb", true);
         check("meshtf differentiate graph.json --of loss --by w1,w2 --out g.txt", false);
         check("meshtf differentiate graph.json --of loss --out g.pb", false);

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "the system's limits are asked in C")]
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,21 @@ enum Size {
     Percent(u64),
 }
 
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Bytes(bytes) => write!(f, "{bytes}"),
+            Size::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 impl MemoryArgs {
+    /// The same as flags, for another process.
+    pub fn flags(&self) -> Vec<String> {
+        self.memory.iter().flat_map(|size| ["--memory".to_owned(), size.to_string()]).collect()
+    }
+
     /// Sets the budget of this process. Call this before the first tensor is made.
     pub fn apply(&self) {
         let bytes = match self.memory {
@@ -162,6 +177,9 @@ mod tests {
         check("1.5g", Some(Size::Bytes(1_500_000_000)));
         check("200000000", Some(Size::Bytes(200_000_000)));
         check("50%", Some(Size::Percent(50)));
+        for shown in ["50%", "200000000"] {
+            assert_eq!(size(shown).unwrap().to_string(), shown);
+        }
         for wrong in ["", "GB", "4 apples", "-4GB", "1.2.3GB", "0%", "101%", "31MB", "4", "nan", "inf"] {
             check(wrong, None);
         }

@@ -79,71 +79,102 @@ pub struct Args {
 }
 
 pub(super) async fn node(args: Args) -> Outcome {
-    // Before anything that may take long, so that no signal is lost.
-    let mut interrupt = listen_for(SignalKind::interrupt())?;
-    let mut terminate = listen_for(SignalKind::terminate())?;
-    args.memory.apply();
+    let cluster = args.cluster.as_deref().map(read_cluster_spec).transpose()?;
     let config = NodeConfig {
         task: Some(args.name.clone()),
         backend: args.backend,
         listen: args.listen.clone(),
-        cluster: args.cluster.as_deref().map(read_cluster_spec).transpose()?,
+        cluster,
         data: args.data.clone(),
         ..args.mesh.client()
     };
-    if args.mesh.open {
+    let Args { name, mesh, memory, .. } = &args;
+    let doors = async |node: &Arc<Node>| Doors::open(&args, node).await;
+    serve(Serving { task: name, mesh, memory, config, expects_others: true }, doors, std::future::pending()).await
+}
+
+/// What is served, however it was asked for.
+pub(super) struct Serving<'a> {
+    pub task: &'a Task,
+    pub mesh: &'a MeshArgs,
+    pub memory: &'a MemoryArgs,
+    pub config: NodeConfig,
+    /// Whether it is worth a message if no other node is found.
+    pub expects_others: bool,
+}
+
+/// Serves a task until a signal comes, or `ends` is ready.
+pub(super) async fn serve(
+    serving: Serving<'_>,
+    open: impl AsyncFnOnce(&Arc<Node>) -> Result<Doors, Trouble>,
+    ends: impl Future<Output = ()>,
+) -> Outcome {
+    let Serving { task, mesh, memory, config, expects_others } = serving;
+    // Before anything that may take long, so that no signal is lost.
+    let mut interrupt = listen_for(SignalKind::interrupt())?;
+    let mut terminate = listen_for(SignalKind::terminate())?;
+    memory.apply();
+    if config.open {
         eprintln!(
             "meshtf: WARNING: --open: this node admits everybody who reaches its port and runs what they send. Use it \
  only on networks you trust, or leave it out and add machines with `meshtf ticket` and `meshtf join`."
         );
     }
-    if !args.mesh.open {
-        args.mesh.own_key()?;
+    // In a folder of its own, its mesh is nobody else's.
+    if !config.open && config.home.is_none() {
+        mesh.own_key()?;
     }
+    tokio::pin!(ends);
     let node = tokio::select! {
         node = Node::start(config) => node?,
         _ = interrupt.recv() => return Ok(Exit::Ok),
         _ = terminate.recv() => return Ok(Exit::Ok),
+        () = &mut ends => return Ok(Exit::Ok),
     };
     let node = Arc::new(node);
-    let doors = Doors::open(&args, &node).await?;
-    output::line(&serving_line(&args.name, &node, &doors))?;
+    let doors = open(&node).await?;
+    output::line(&serving_line(task, &node, &doors))?;
 
     let alone = tokio::time::sleep(ALONE_AFTER);
     tokio::pin!(alone);
-    let mut watched = true;
+    let mut watched = expects_others;
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
+            // Whoever it served is gone: nobody needs to be told.
+            () = &mut ends => {
+                let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+                return Ok(Exit::Ok);
+            }
             error = node.mesh().lost() => return Err(NodeError::from(error).into()),
             () = &mut alone, if watched => {
                 watched = false;
                 if node.cluster().len() < 2 {
                     eprintln!(
                         "meshtf: {} has found no other node of mesh {:?} after {} s and keeps looking. Tried:\n{}",
-                        args.name.short(), args.mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
+                        task.short(), mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
                     );
                 }
             }
         }
     }
-    eprintln!("meshtf: {} is shutting down", args.name.short());
+    eprintln!("meshtf: {} is shutting down", task.short());
     // The others must be told; whatever still runs ends with the process.
     let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
     Ok(Exit::Ok)
 }
 
 /// The servers for clients of other systems, while they are open.
-struct Doors {
-    grpc: Option<tensorflow::Door>,
-    burn: Option<burn::Door>,
+#[derive(Default)]
+pub(super) struct Doors {
+    pub grpc: Option<tensorflow::Door>,
+    pub burn: Option<burn::Door>,
 }
 
 impl Doors {
     async fn open(args: &Args, node: &Arc<Node>) -> Result<Doors, Trouble> {
-        let refused = |error: DoorError| Trouble::input(error.to_string());
-        let mut doors = Doors { grpc: None, burn: None };
+        let mut doors = Doors::default();
         if let Some(address) = args.grpc {
             let token = read_token("--grpc-token-file", args.grpc_token_file.as_deref())?;
             let config = tensorflow::DoorConfig { address, token, max_message_bytes: args.grpc_limit };
@@ -165,8 +196,13 @@ impl Doors {
     }
 }
 
+/// A door that could not be opened.
+pub(super) fn refused(error: DoorError) -> Trouble {
+    Trouble::input(error.to_string())
+}
+
 /// The token in the file that a flag names, if it names one.
-fn read_token(flag: &str, path: Option<&Path>) -> Result<Option<String>, Trouble> {
+pub(super) fn read_token(flag: &str, path: Option<&Path>) -> Result<Option<String>, Trouble> {
     let Some(path) = path else { return Ok(None) };
     let wrong = |why: String| Trouble::input(format!("{flag} {}: {why}", path.display()));
     let text = read_secret(path).map_err(|error| Trouble::input(format!("{flag}: {error}")))?;
@@ -178,7 +214,7 @@ fn read_token(flag: &str, path: Option<&Path>) -> Result<Option<String>, Trouble
 }
 
 /// `127.0.0.1:2222`, `[::1]:2222` or `localhost:2222`.
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |why: &dyn std::fmt::Display| format!("{text:?} is not an address such as 127.0.0.1:2222: {why}");
     let mut found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|error| wrong(&error))?.collect();
     found.sort_by_key(SocketAddr::is_ipv6);

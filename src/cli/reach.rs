@@ -131,6 +131,17 @@ impl MeshArgs {
         }
     }
 
+    /// The same as flags, for another process.
+    pub fn flags(&self) -> Vec<String> {
+        let mut flags = vec!["--mesh".to_owned(), self.mesh.clone()];
+        for peer in self.peer.iter().filter(|peer| !peer.is_empty()) {
+            flags.extend(["--peer".to_owned(), peer.clone()]);
+        }
+        let set = [("--open", self.open), ("--no-mdns", self.no_mdns), ("--tcp-only", self.tcp_only)];
+        flags.extend(set.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned()));
+        flags
+    }
+
     /// The key of the mesh. If there is none, it is made and a message says so, for users who meant to join another
     /// machine's mesh.
     pub fn own_key(&self) -> Result<MeshKey, Trouble> {

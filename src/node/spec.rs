@@ -1,4 +1,7 @@
 //! A ClusterSpec: fixed addresses for tasks, as TensorFlow's programs write them.
+//!
+//! Three forms are read: JSON (`{"worker": ["a:2222"]}`), the text of TensorFlow's first servers (`worker|a:2222;b:2222,ps|c:2222`),
+//! and the environment variable `TF_CONFIG`, which names the own task too.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +20,66 @@ impl ClusterSpec {
     /// InvalidArgument if it is not JSON of that form, a job's name is not valid, or an address stands twice.
     pub fn from_json(text: &str) -> Result<Self> {
         let value = json::parse(text).map_err(|fault| refused(text, fault))?;
+        ClusterSpec::of(tasks(&value, Path::Root).map_err(|fault| refused(text, fault))?)
+    }
+
+    /// Reads a ClusterSpec as the flag `--cluster_spec` of TensorFlow's servers has it: jobs with commas between them, each with
+    /// its name, a bar, and its addresses with semicolons between them: `ps|a:2222,worker|b:2222;c:2222`. JSON is read, too.
+    ///
+    /// # Errors
+    /// InvalidArgument as for [`ClusterSpec::from_json`], and for a part that is not of that form.
+    pub fn from_flag(text: &str) -> Result<Self> {
+        if text.trim_start().starts_with('{') {
+            return ClusterSpec::from_json(text);
+        }
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            let wrong = |why: &str| {
+                Failure::invalid(format!("{part:?} {why}; expected jobs such as ps|a:2222,worker|b:2222;c:2222"))
+            };
+            let (job, addresses) = part.trim().split_once('|').ok_or_else(|| wrong("has no bar after a job's name"))?;
+            for (i, address) in addresses.split(';').enumerate() {
+                if address.trim().is_empty() {
+                    return Err(wrong("has an empty address"));
+                }
+                all.push((format!("{job}/{i}"), address.trim().to_owned()));
+            }
+        }
+        ClusterSpec::of(all)
+    }
+
+    /// Reads what the environment variable `TF_CONFIG` says: the cluster, and the task that the process is to have, if it is one of
+    /// the cluster's: `{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}`.
+    ///
+    /// # Errors
+    /// InvalidArgument as for [`ClusterSpec::from_json`], and if there is no cluster or the task is not of that form.
+    pub fn from_tf_config(text: &str) -> Result<(Self, Option<Task>)> {
+        let value = json::parse(text).map_err(|fault| refused(text, fault))?;
+        let path = Path::Root;
+        let read = || {
+            value.object(path, "TF_CONFIG is an object with a cluster and a task")?;
+            let cluster =
+                value.get("cluster").ok_or_else(|| Fault::content(&value, path, "TF_CONFIG names no cluster"))?;
+            let all = tasks(cluster, path.key("cluster"))?;
+            let Some(task) = value.get("task") else { return Ok((all, None)) };
+            let job = task.get("type").map(|job| job.text(path.key("task"))).transpose()?;
+            let index = match task.get("index").map(|index| &index.kind) {
+                None => "0".to_owned(),
+                Some(Kind::Number(index)) => (*index).to_string(),
+                Some(Kind::String(index)) => index.to_string(),
+                Some(_) => return Err(Fault::content(task, path.key("task"), "the index of a task is a number")),
+            };
+            Ok((all, job.map(|job| format!("{job}/{index}"))))
+        };
+        let (all, task) = read().map_err(|fault| refused(text, fault))?;
+        let task = task.map(|task| task.parse().map_err(|error| Failure::invalid(format!("{error}")))).transpose()?;
+        Ok((ClusterSpec::of(all)?, task))
+    }
+
+    /// Of tasks with their addresses; no address and no task may stand there twice.
+    fn of(all: Vec<(String, String)>) -> Result<Self> {
         let mut addresses: BTreeMap<Task, String> = BTreeMap::new();
-        for (task, address) in tasks(&value).map_err(|fault| refused(text, fault))? {
+        for (task, address) in all {
             let task: Task = task.parse().map_err(|error| Failure::invalid(format!("{error}")))?;
             if let Some((other, _)) = addresses.iter().find(|(_, known)| **known == address) {
                 return Err(Failure::invalid(format!("{address} is the address of both {other} and {task}")));
@@ -38,10 +99,10 @@ impl ClusterSpec {
 }
 
 /// `worker/0` and its address, for each task: a job's list begins at task 0, an object has the tasks' numbers as keys.
-fn tasks(value: &Value) -> Result<Vec<(String, String)>, Fault> {
+fn tasks(value: &Value, path: Path) -> Result<Vec<(String, String)>, Fault> {
     let mut all = Vec::new();
-    for job in value.object(Path::Root, "it is an object of jobs")? {
-        let path = Path::Root.key(&job.key);
+    for job in value.object(path, "it is an object of jobs")? {
+        let path = path.key(&job.key);
         match &job.value.kind {
             Kind::List(list) => {
                 for (i, address) in list.iter().enumerate() {
@@ -89,5 +150,48 @@ mod tests {
         check(r#"{"worker": ["a:1", "a:1"]}"#, "the address of both");
         check(r#"{"worker": ["a:1"], "worker": ["b:1"]}"#, "worker");
         check(r#"{"worker": {"0": "a:1", "00": "b:1"}}"#, "twice");
+    }
+
+    #[test]
+    fn the_flag_of_tensorflows_servers() {
+        let spec =
+            ClusterSpec::from_flag("master|localhost:2222,worker|localhost:2223;h:1, worker_|localhost:2224").unwrap();
+        let shown = spec.addresses().into_iter().map(|(task, address)| format!("{} {address}", task.short()));
+        let expected =
+            ["master/0 localhost:2222", "worker/0 localhost:2223", "worker/1 h:1", "worker_/0 localhost:2224"];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        assert_eq!(ClusterSpec::from_flag(r#" {"ps": ["a:1"]}"#).unwrap().addresses().len(), 1);
+        for (bad, says) in [
+            ("", "no bar"),
+            ("worker", "no bar"),
+            ("worker|", "an empty address"),
+            ("worker|a:1;", "an empty address"),
+            ("worker|a:1,worker|b:1", "twice"),
+            ("ps|a:1,worker|a:1", "the address of both"),
+            ("9|a:1", "9/0"),
+        ] {
+            let failure = ClusterSpec::from_flag(bad).expect_err(bad);
+            assert!(failure.message.contains(says), "{bad}: {failure}");
+        }
+    }
+
+    #[test]
+    fn the_environment_of_estimators() {
+        let text = r#"{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}, "environment": "cloud"}"#;
+        let (spec, task) = ClusterSpec::from_tf_config(text).unwrap();
+        assert_eq!(spec.addresses().len(), 2);
+        assert_eq!(task, Some(Task::new("ps", 0)));
+        let (_, task) = ClusterSpec::from_tf_config(r#"{"cluster": {"ps": ["b:1"]}}"#).unwrap();
+        assert_eq!(task, None);
+        for (bad, says) in [
+            ("{}", "no cluster"),
+            (r#"{"cluster": {"ps": "b:1"}}"#, "$.cluster.ps"),
+            (r#"{"cluster": {"ps": ["b:1"]}, "task": {"type": "ps", "index": []}}"#, "is a number"),
+            (r#"{"cluster": {"ps": ["b:1"]}, "task": {"type": "ps", "index": -1}}"#, "ps/-1"),
+            ("[", "line 1"),
+        ] {
+            let failure = ClusterSpec::from_tf_config(bad).expect_err(bad);
+            assert!(failure.message.contains(says), "{bad}: {failure}");
+        }
     }
 }

@@ -22,6 +22,7 @@ mod network;
 mod ops;
 mod output;
 mod sandbox;
+mod server;
 mod state;
 mod status;
 mod strangers;

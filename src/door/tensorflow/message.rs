@@ -137,6 +137,17 @@ pub struct RunOptions {
     pub timeout_in_ms: i64,
     #[prost(bool, tag = "5")]
     pub output_partition_graphs: bool,
+    /// How many steps to take, one after the other; 0: one. Not a field of TensorFlow's: its servers skip it, and its clients pass it
+    /// on. What `meshtf tf` starts asks so for the steps of a queue runner.
+    #[prost(uint64, tag = "7331")]
+    pub steps: u64,
+}
+
+impl RunOptions {
+    /// Whether the client is to learn what ran.
+    pub fn is_traced(&self) -> bool {
+        self.trace_level > 0 || self.output_partition_graphs
+    }
 }
 
 /// A RunStepResponse without its tensors (field 1), which are written separately.

@@ -199,8 +199,25 @@ impl DoorSession {
         if !request.partial_run_handle.is_empty() {
             return self.go_on(&request.partial_run_handle, feeds, request.fetch, &options).await;
         }
-        let (names, feeds) = feeds.into_iter().unzip();
+        let (names, feeds): (Vec<String>, Vec<Tensor>) = feeds.into_iter().unzip();
+        if options.steps > 1 {
+            let is_plain = names.is_empty() && request.fetch.is_empty() && !options.is_traced();
+            if !is_plain {
+                return Err(Failure::invalid("a run of many steps has no feeds, no fetches and no trace"));
+            }
+            self.steps(request.target, &options).await?;
+            return Ok(StepAnswer { fetched: Vec::new(), metadata: None });
+        }
         self.step(names, feeds, request.fetch, request.target, &options).await
+    }
+
+    /// Runs targets many times, each time to its end before the next begins, until one fails: what took place until then stays.
+    async fn steps(&self, targets: Vec<String>, options: &RunOptions) -> Result<()> {
+        let signature = Signature { feeds: Vec::new(), fetches: Vec::new(), targets, mode: Mode::Whole };
+        for _ in 0..options.steps {
+            self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
+        }
+        Ok(())
     }
 
     async fn step(
@@ -211,7 +228,7 @@ impl DoorSession {
         targets: Vec<String>,
         options: &RunOptions,
     ) -> Result<StepAnswer> {
-        let is_traced = options.trace_level > 0 || options.output_partition_graphs;
+        let is_traced = options.is_traced();
         let mode = if is_traced { Mode::Traced } else { Mode::Whole };
         let signature = Signature { feeds: names, fetches: fetches.clone(), targets, mode };
         let ran = self.within(options, self.session.step(signature, feeds)).await?;

@@ -1,0 +1,154 @@
+//! `meshtf tf`: runs a Python program of TensorFlow 1 whose `tf.train.Server`s are nodes.
+//!
+//! The Python files below `tf/` are written to a folder of this user's, which goes on the program's Python path. What they do is
+//! told at the top of each.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::memory::MemoryArgs;
+use super::reach::MeshArgs;
+use super::{Outcome, Trouble};
+use crate::exec::BackendChoice;
+use crate::mesh::home;
+
+/// The files on the program's Python path.
+const FILES: [(&str, &str); 5] = [
+    ("sitecustomize.py", include_str!("tf/sitecustomize.py")),
+    ("meshtf_tf/__init__.py", include_str!("tf/meshtf_tf/__init__.py")),
+    ("meshtf_tf/names.py", include_str!("tf/meshtf_tf/names.py")),
+    ("meshtf_tf/servers.py", include_str!("tf/meshtf_tf/servers.py")),
+    ("meshtf_tf/sessions.py", include_str!("tf/meshtf_tf/sessions.py")),
+];
+
+/// Run a TensorFlow 1 program whose servers are nodes
+///
+/// Runs a command with a Python path on which TensorFlow's `tf.train.Server` starts a node of its task: at the address that the
+/// ClusterSpec names for it, in the folder of the program, until the program ends. Under TensorFlow 2, `import tensorflow as tf` is
+/// TensorFlow 1's API, with the names of its time. The exit code is the program's.
+///
+/// Graphs may save and restore files wherever this user may, as with TensorFlow's own servers; --data limits them to a folder.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  meshtf tf -- python create_worker.py 0
+  meshtf tf -- python trainer.py --ps_hosts=localhost:2222 --worker_hosts=localhost:2223,localhost:2224 \\
+      --job_name=worker --task_index=0
+  meshtf tf --data ~/runs --backend flex -- python -i
+
+Programs on several machines find each other as nodes do: `meshtf ticket` on one
+machine, `meshtf join` on the others. Several clusters on one machine that have
+tasks of one name need a mesh each: meshtf tf --mesh NAME.")]
+pub struct Args {
+    /// Folder in which graphs may save and restore files; they can access nothing else [default: whatever this user may]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Compute backend of the program's servers; auto picks the best one available
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    backend: BackendChoice,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
+    mesh: MeshArgs,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+pub(super) fn tf(args: Args) -> Outcome {
+    let [program, arguments @ ..] = &args.command[..] else { return Err(Trouble::input("there is no command")) };
+    let binary = std::env::current_exe()
+        .map_err(|error| Trouble::input(format!("cannot find the meshtf binary to start servers with: {error}")))?;
+    let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+    let folder = written(&home)?;
+    let mut path = folder.into_os_string();
+    if let Some(set) = std::env::var_os("PYTHONPATH").filter(|set| !set.is_empty()) {
+        path.push(":");
+        path.push(set);
+    }
+    let flags = serde_json::to_string(&args.server_flags()?).expect("a list of strings is JSON");
+    // In the place of this process, so that signals, the terminal and the exit code are the program's.
+    let error = Command::new(program)
+        .args(arguments)
+        .env("PYTHONPATH", path)
+        .env("MESHTF_BINARY", binary)
+        .env("MESHTF_SERVER_FLAGS", flags)
+        .exec();
+    Err(Trouble::input(format!("cannot run {}: {error}", program.display())))
+}
+
+impl Args {
+    /// What each `meshtf server` of the program is started with, beside its task.
+    fn server_flags(&self) -> Result<Vec<String>, Trouble> {
+        let data = match &self.data {
+            None => PathBuf::from("/"),
+            Some(folder) => std::path::absolute(folder)
+                .map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))?,
+        };
+        let data = data.into_os_string().into_string();
+        let data = data.map_err(|data| Trouble::input(format!("--data {}: the path is not UTF-8", data.display())))?;
+        let mut flags = vec!["--data".to_owned(), data, "--backend".to_owned(), self.backend.to_string()];
+        flags.extend(self.memory.flags());
+        flags.extend(self.mesh.flags());
+        Ok(flags)
+    }
+}
+
+/// The folder with the Python files, which is named after their content, so that no version of this command changes another's.
+fn written(home: &Path) -> Result<PathBuf, Trouble> {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in FILES {
+        hasher.update(name.as_bytes()).update(&[0]).update(text.as_bytes()).update(&[0]);
+    }
+    let folder = home.join("python").join(&hasher.finalize().to_hex()[..16]);
+    let cannot = |path: &Path, error: std::io::Error| {
+        let why = format!("cannot write {}, which the program needs on its Python path: {error}", path.display());
+        Trouble::input(format!("{why}; MESHTF_HOME names another folder"))
+    };
+    let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    for (name, text) in FILES {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(&folder);
+        make(parent).map_err(|error| cannot(parent, error))?;
+        if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+            continue;
+        }
+        // Another program may be about to read it.
+        let draft = path.with_extension(format!("{:016x}", crate::random::u64()));
+        let put = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        put.map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            cannot(&path, error)
+        })?;
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_python_files_are_written_once_and_mended() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let home = temp_dir::TempDir::new().unwrap();
+        let folder = written(home.path()).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        let file = folder.join("sitecustomize.py");
+        let first = fs::metadata(&file).unwrap().ino();
+        assert_eq!(written(home.path()).unwrap(), folder);
+        assert_eq!(fs::metadata(&file).unwrap().ino(), first, "it was there");
+        fs::write(&file, "raise SystemExit").unwrap();
+        written(home.path()).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), FILES[0].1);
+        let count = fs::read_dir(folder.join("meshtf_tf")).unwrap().count();
+        assert_eq!(count, FILES.len() - 1, "no draft is left");
+        let blocked = home.path().join("file");
+        fs::write(&blocked, "").unwrap();
+        let refused = written(&blocked).unwrap_err().to_string();
+        assert!(refused.contains("MESHTF_HOME names another folder"), "{refused}");
+    }
+}

@@ -1,0 +1,44 @@
+"""What `meshtf tf` changes in TensorFlow: its servers are nodes, and TensorFlow 2 has TensorFlow 1's API.
+
+Works with TensorFlow 0.12 to 2 and Python from 3.5 on; nothing here is used before TensorFlow is imported.
+"""
+
+import importlib.util
+import os
+import sys
+
+
+def before():
+    """Called before TensorFlow is loaded."""
+    # What is left of TensorFlow 1's layers and RNN cells in TensorFlow 2 is in this package, and used if this is set.
+    if importlib.util.find_spec("tf_keras") is not None:
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+
+def after(tensorflow):
+    """Called once TensorFlow is loaded, before the program has it."""
+    from meshtf_tf import names, servers, sessions
+
+    if is_second(tensorflow):
+        names.restore_first_api(tensorflow)
+    names.add_older_names(tensorflow)
+    servers.install()
+    sessions.install()
+
+
+def is_second(tensorflow):
+    """Whether this is TensorFlow 2."""
+    return int(tensorflow.__version__.split(".")[0]) >= 2
+
+
+def check_contrib():
+    """Says why `import tensorflow.contrib` fails, where it does."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and hasattr(tensorflow, "__version__") and is_second(tensorflow):
+        raise ImportError(NO_CONTRIB)
+
+
+NO_CONTRIB = (
+    "tf.contrib is not in TensorFlow 2, and meshtf does not bring it back: run this program with TensorFlow 1.15 "
+    "(pip install 'tensorflow<2' under Python 3.7), or replace what it uses of tf.contrib"
+)
