@@ -23,6 +23,7 @@ pub mod file;
 pub mod job;
 mod minimize;
 mod optimizer;
+pub(crate) mod ring;
 mod schedule;
 mod sparse;
 

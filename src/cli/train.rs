@@ -22,8 +22,8 @@ use crate::exec::BackendChoice;
 use crate::failure::{Failure, Stage};
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::train::file::{self, EvaluateSection, Sections};
-use crate::train::job::{CHECK, Job, StepNodes, job};
+use crate::train::file::{self, EvaluateSection, Mode, Sections};
+use crate::train::job::{CHECK, Drain, Job, StepNodes, job};
 use crate::{Session, Steps};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -163,12 +163,13 @@ impl Trainer {
                 (kept, Some(held).filter(|held| !held.is_empty()))
             }
         };
-        let order = Order::new(examples.len(), sections.data.batch, sections.data.shuffle);
+        let drawn = sections.train.drawn(sections.data.batch).map_err(|failure| at(&failure.message))?;
+        let order = Order::new(examples.len(), drawn, sections.data.shuffle);
         let order = order.map_err(|failure| at(&format!("$.data: {}", failure.message)))?;
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
         let example: usize = examples.parts().iter().map(|(_, tensor)| tensor.byte_len() / examples.len().max(1)).sum();
-        let block = (BLOCK_BYTES / (example * sections.data.batch).max(1)).clamp(1, MAX_BLOCK);
+        let block = (BLOCK_BYTES / (example * drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match &args.weights {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
@@ -203,6 +204,9 @@ impl Trainer {
     async fn run(&self, session: &Session) -> Outcome {
         self.drain(session).await?;
         let start = self.begin(session).await?;
+        if let Some(begin) = &self.job.begin {
+            session.run(&[], &[], &[begin]).await?;
+        }
         let mut progress = Progress::new(self.steps, start, self.order.steps_per_epoch(), self.names(), self.json);
         if start >= self.steps {
             eprintln!("{start} steps are done already, of {}", self.steps);
@@ -240,11 +244,11 @@ impl Trainer {
         std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
     }
 
-    /// Drops the batches that a training left behind which was killed.
+    /// Drops what a training left behind which was killed.
     async fn drain(&self, session: &Session) -> Result<(), Trouble> {
-        for queue in &self.job.queues {
-            if session.run(&[], &[&queue.size], &[]).await?[0].to_i64()? > 0 {
-                session.run(&[], &[], &[&queue.drain]).await?;
+        for Drain { size, drop } in &self.job.drains {
+            if session.run(&[], &[size], &[]).await?[0].to_i64()? > 0 {
+                session.run(&[], &[], &[drop]).await?;
             }
         }
         Ok(())
@@ -300,8 +304,8 @@ impl Trainer {
     async fn feed(&self, session: &Session, start: u64) -> Result<(), Trouble> {
         let mut order = self.order.clone();
         // Either all queues share each batch, or each takes one in turn.
-        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.is_async);
-        let rows = if is_async { self.sections.data.batch } else { self.sections.data.batch / replicas as usize };
+        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == Mode::Async);
+        let rows = self.sections.train.rows(self.sections.data.batch)?;
         let mut step = start;
         while step < self.steps {
             let count = (self.steps - step).min(self.block as u64);
@@ -428,8 +432,15 @@ impl Trainer {
                 trouble = progress.report(step + at, &values).err();
             }
         };
-        let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
-        let ran = ran.map_err(|failure| self.explained(failure, |own| step + own))?;
+        let updates = async {
+            let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
+            ran.map_err(|failure| self.explained(failure, |own| step + own))
+        };
+        let workers = self.job.beside.iter().map(async |run| {
+            let ran = session.run_steps(&feeds, &[], &[run], Steps { count, every: 0 }, |_, _| {}).await;
+            ran.map(|_| ()).map_err(Trouble::from)
+        });
+        let (ran, _) = futures::future::try_join(updates, futures::future::try_join_all(workers)).await?;
         if let Some(trouble) = trouble {
             return Err(trouble);
         }

@@ -38,7 +38,7 @@ impl Weights {
         })?;
         let mut weights = Vec::with_capacity(variables.len());
         for (variable, value) in variables.iter().zip(values) {
-            let (feed, run) = restore(&mut g, variable)?;
+            let (feed, run) = restore(&mut g, variable, std::iter::empty())?;
             weights.push(Weight { feed, run, value });
         }
         Ok((g.finish()?, Weights(weights)))

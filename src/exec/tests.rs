@@ -12,6 +12,7 @@ mod ops;
 mod owners;
 mod queues;
 mod refused;
+mod replicas;
 mod scattered;
 mod state;
 mod steps;

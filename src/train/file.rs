@@ -4,6 +4,7 @@ use super::clip::Clip;
 use super::minimize::Training;
 use super::optimizer::Optimizer;
 use super::schedule::{Schedule, WarmUp};
+use crate::failure::Failure;
 use crate::graph::json::is_beside;
 use crate::json::{Fault, Kind, Member, Path, Value, is_whole, parse, position};
 use crate::nearest::nearest;
@@ -84,8 +85,60 @@ pub struct TrainSection {
     pub workers: usize,
     /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
     pub ps: usize,
-    /// Whether each worker changes the variables by its own gradients, when it has them, and takes whole batches.
-    pub is_async: bool,
+    /// How workers work together.
+    pub mode: Mode,
+    /// How many of the workers an update in mode sync does not wait for: those that are last.
+    pub backup: usize,
+}
+
+/// How the gradients of several workers change the variables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// All workers share a batch, and the mean of their gradients makes one update of variables that they share.
+    #[default]
+    Sync,
+    /// Each worker takes whole batches, and changes the variables, which all share, by its own gradients when it has them.
+    Async,
+    /// As in [`Sync`](Mode::Sync), but each worker has all variables, and makes the update of its own.
+    Mirrored,
+}
+
+impl Mode {
+    const NAMES: [(&str, Mode); 3] = [("sync", Mode::Sync), ("async", Mode::Async), ("mirrored", Mode::Mirrored)];
+}
+
+impl TrainSection {
+    /// How many workers an update waits for, where they make it together.
+    pub fn needed(&self) -> usize {
+        self.workers.saturating_sub(self.backup).max(1)
+    }
+
+    /// How many examples a step takes from the data, of which an update in mode sync counts a batch of this many.
+    ///
+    /// # Errors
+    /// Those of [`rows`](TrainSection::rows).
+    pub fn drawn(&self, batch: usize) -> Result<usize, Failure> {
+        match self.mode {
+            Mode::Async => Ok(batch),
+            Mode::Sync | Mode::Mirrored => Ok(self.rows(batch)?.saturating_mul(self.workers.max(1))),
+        }
+    }
+
+    /// How many examples a worker takes at a time, of a batch of this many.
+    ///
+    /// # Errors
+    /// InvalidArgument if the workers cannot share it equally.
+    pub fn rows(&self, batch: usize) -> Result<usize, Failure> {
+        let workers = self.needed();
+        match self.mode {
+            Mode::Async => Ok(batch),
+            _ if batch.is_multiple_of(workers) => Ok(batch / workers),
+            _ => {
+                let why = format!("a batch of {batch} examples cannot be shared equally by {workers} workers");
+                Err(Failure::invalid(why))
+            }
+        }
+    }
 }
 
 /// The section `evaluate`.
@@ -228,7 +281,8 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
         metrics: Vec::new(),
         workers: 0,
         ps: 0,
-        is_async: false,
+        mode: Mode::Sync,
+        backup: 0,
     };
     for Member { key, at, value } in value.object(path, "train is an object")? {
         let path = path.key(key);
@@ -250,16 +304,8 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "epochs" => section.epochs = Some(count(value, path)?),
             "workers" => section.workers = tasks(value, path)?,
             "ps" => section.ps = tasks(value, path)?,
-            "mode" => {
-                section.is_async = match value.text(path)? {
-                    "sync" => false,
-                    "async" => true,
-                    other => {
-                        let why = format!("no mode is named {other:?}; there are sync and async");
-                        return Err(Fault::content(value, path, why));
-                    }
-                }
-            }
+            "mode" => section.mode = mode(value, path)?,
+            "backup" => section.backup = tasks(value, path)?,
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
     }
@@ -274,7 +320,27 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     if section.steps.is_some() == section.epochs.is_some() {
         return Err(missing("how long is said by \"steps\" or by \"epochs\""));
     }
+    if section.mode == Mode::Mirrored && section.ps > 0 {
+        return Err(missing("in mode mirrored each worker has all variables: leave \"ps\" out"));
+    }
+    if section.backup > 0 && (section.mode != Mode::Sync || section.backup >= section.workers) {
+        return Err(missing(
+            "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
+        ));
+    }
+    if section.mode == Mode::Mirrored && section.workers == 0 {
+        return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
+    }
     Ok(section)
+}
+
+fn mode(value: &Value, path: Path) -> Read<Mode> {
+    let text = value.text(path)?;
+    let found = Mode::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, mode)| *mode).ok_or_else(|| {
+        let why = format!("no mode is named {text:?}; there are {}", Mode::NAMES.map(|(name, _)| name).join(", "));
+        Fault::content(value, path, why)
+    })
 }
 
 /// Most tasks of a job.
@@ -296,6 +362,7 @@ const KEYS: &[&str] = &[
     "workers",
     "ps",
     "mode",
+    "backup",
 ];
 
 fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {

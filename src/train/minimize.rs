@@ -70,6 +70,16 @@ pub fn minimize(g: &mut GraphBuilder, loss: Output, variables: &[Variable], trai
 /// InvalidArgument if a loss is no float, or does not depend on a variable, which is named; those of
 /// [`gradient::gradients`].
 pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]) -> Result<Vec<Gradient>> {
+    gradients_of_share(g, losses, losses.len(), variables)
+}
+
+/// As [`gradients`], where the mean is over this many losses, of which the others are elsewhere: their part of it.
+pub(super) fn gradients_of_share(
+    g: &mut GraphBuilder,
+    losses: &[Output],
+    count: usize,
+    variables: &[Variable],
+) -> Result<Vec<Gradient>> {
     if variables.is_empty() {
         return Err(Failure::invalid("there is no variable to train"));
     }
@@ -87,10 +97,10 @@ pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]
                 "the loss {name} has shape {shape}; it must be one number, so take its mean"
             )));
         }
-        let share = scalar(dtype, 1.0 / losses.len() as f64);
+        let share = scalar(dtype, 1.0 / count as f64);
         let share = share.map_err(|_| Failure::invalid(format!("the loss {name} is {dtype}; it must be a float")))?;
-        starts.push(match losses {
-            [_] => None,
+        starts.push(match count {
+            1 => None,
             _ => Some(on(g, &device, |g| g.constant("share", share))?),
         });
     }
@@ -135,11 +145,11 @@ pub fn apply_with(
     training: &Training,
     others: &[Output],
 ) -> Result<Trained> {
-    Ok(apply_each(g, variables, &[gradients.to_vec()], training, others)?.0)
+    Ok(apply_each(g, variables, &[gradients.to_vec()], training, others, "")?.0)
 }
 
 /// As [`apply_with`], for several that change the same variables, each by gradients of its own. Answers the node that a step of
-/// each runs, too; that of the first is in what was added.
+/// each runs, too; that of the first is in what was added. `prefix` begins the names of what is there once for all variables.
 ///
 /// # Errors
 /// As [`apply`].
@@ -149,6 +159,7 @@ pub(super) fn apply_each(
     sets: &[Vec<Gradient>],
     training: &Training,
     others: &[Output],
+    prefix: &str,
 ) -> Result<(Trained, Vec<Output>)> {
     training.optimizer.check()?;
     let Some(first) = variables.first().filter(|_| sets.iter().all(|set| set.len() == variables.len())) else {
@@ -159,9 +170,9 @@ pub(super) fn apply_each(
         return Err(Failure::invalid(format!("the weight decay is {decay}; expected a number from 0")));
     }
     let home = if training.device.is_empty() { &first.device } else { &training.device };
-    let global_step = count_of_steps(g, home)?;
+    let global_step = count_of_steps(g, home, prefix)?;
     let rate = on(g, home, |g| training.rate.add(g, global_step.value))?;
-    let powers = training.optimizer.add_powers(g, variables)?;
+    let powers = training.optimizer.add_powers(g, variables, prefix)?;
     let mut rates: HashMap<DType, Output> = HashMap::from([(DType::F32, rate)]);
     let (mut kept, mut all) = (Vec::with_capacity(variables.len()), variables.to_vec());
     for variable in variables {
@@ -243,28 +254,27 @@ fn advance(
 }
 
 /// The variable that counts the steps: the graph's own, if it has one.
-fn count_of_steps(g: &mut GraphBuilder, home: &str) -> Result<Variable> {
+pub(super) fn count_of_steps(g: &mut GraphBuilder, home: &str, prefix: &str) -> Result<Variable> {
     // One for the whole graph, whatever scope the training is put in.
     let outer = g.enter_root();
-    let count = count_at_root(g, home);
+    let count = count_at_root(g, home, &format!("{prefix}{GLOBAL_STEP}"));
     g.leave_scope(outer);
     count
 }
 
-fn count_at_root(g: &mut GraphBuilder, home: &str) -> Result<Variable> {
-    if !g.is_taken(&g.full_name(GLOBAL_STEP)) {
+fn count_at_root(g: &mut GraphBuilder, home: &str, name: &str) -> Result<Variable> {
+    if !g.is_taken(name) {
         let spec = VariableSpec {
             dtype: DType::I64,
             trainable: false,
             device: home.to_owned(),
-            ..VariableSpec::new(GLOBAL_STEP, Shape::scalar(), Initializer::Zeros)
+            ..VariableSpec::new(name, Shape::scalar(), Initializer::Zeros)
         };
         return add_variable(g, &spec);
     }
-    let own = variable_of(g, &g.full_name(GLOBAL_STEP))?;
+    let own = variable_of(g, name)?;
     if own.dtype != DType::I64 || own.shape.rank() > 0 {
-        let why =
-            format!("{GLOBAL_STEP} counts the steps; it must be a scalar int64, and is {}{}", own.dtype, own.shape);
+        let why = format!("{name} counts the steps; it must be a scalar int64, and is {}{}", own.dtype, own.shape);
         return Err(Failure::invalid(why));
     }
     Ok(Variable { trainable: false, ..own })

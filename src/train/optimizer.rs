@@ -244,7 +244,12 @@ impl Optimizer {
     }
 
     /// Adds what it keeps once, beside the first of the variables by name.
-    pub(super) fn add_powers(&self, g: &mut GraphBuilder, variables: &[Variable]) -> Result<Option<Powers>> {
+    pub(super) fn add_powers(
+        &self,
+        g: &mut GraphBuilder,
+        variables: &[Variable],
+        prefix: &str,
+    ) -> Result<Option<Powers>> {
         let (Optimizer::Adam { beta1, beta2, .. } | Optimizer::AdamW { beta1, beta2, .. }) = *self else {
             return Ok(None);
         };
@@ -255,8 +260,8 @@ impl Optimizer {
         }
         // Powers of what counts as 1 stay 1.
         scalar(first.dtype, beta1).and(scalar(first.dtype, beta2))?;
-        let beta1 = beside(g, first, "beta1_power", beta1, true)?;
-        let beta2 = beside(g, first, "beta2_power", beta2, true)?;
+        let beta1 = beside(g, first, &format!("{prefix}beta1_power"), beta1, true)?;
+        let beta2 = beside(g, first, &format!("{prefix}beta2_power"), beta2, true)?;
         Ok(Some(Powers { beta1, beta2 }))
     }
 }

@@ -101,7 +101,14 @@ async fn what_is_resumed_ends_as_what_was_not_interrupted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_workers_learn_what_one_does() {
     let mut ends = Vec::new();
-    for train in ["", r#", "workers": 1, "ps": 1"#, r#", "workers": 2, "ps": 2"#, r#", "workers": 4"#] {
+    for train in [
+        "",
+        r#", "workers": 1, "ps": 1"#,
+        r#", "workers": 2, "ps": 2"#,
+        r#", "workers": 4"#,
+        r#", "workers": 2, "mode": "mirrored""#,
+        r#", "workers": 4, "mode": "mirrored""#,
+    ] {
         let folder = files(&format!(r#", "steps": 100{train}"#), "");
         let dir = folder.child("run").display().to_string();
         run(&folder, &["--checkpoint", &dir]).await.unwrap();

@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Cluster;
-use crate::device::Task;
 use crate::exec::kernel::tests::{list, tensor};
 use crate::failure::Code;
 use crate::graph::gradient::{Gradient, Rows};
@@ -17,7 +16,7 @@ use crate::train::{
     self, Clip, GLOBAL_STEP, Initializer, Optimizer, Schedule, Trained, Training, Variable, VariableSpec, WarmUp,
 };
 
-fn floats(tensor: &Tensor) -> Vec<f64> {
+pub(super) fn floats(tensor: &Tensor) -> Vec<f64> {
     match tensor.data() {
         Data::F32(values) => values.iter().map(|&value| value.into()).collect(),
         Data::F64(values) => values.clone(),
@@ -25,7 +24,7 @@ fn floats(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-fn assert_near(got: &[f64], wanted: &[f64], tolerance: f64, what: &str) {
+pub(super) fn assert_near(got: &[f64], wanted: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), wanted.len(), "{what}");
     for (got, wanted) in got.iter().zip(wanted) {
         assert!((got - wanted).abs() <= tolerance * (1.0 + wanted.abs()), "{what}: {got}, wanted {wanted}");
@@ -54,7 +53,7 @@ fn fed(training: &Training, first: &Tensor, is_ref: bool, is_sparse: bool) -> (G
     (g.finish().unwrap(), trained)
 }
 
-fn run(cluster: &mut Cluster, graph: &Graph, feeds: &[(&str, Tensor)], names: &[&str]) -> Vec<Tensor> {
+pub(super) fn run(cluster: &mut Cluster, graph: &Graph, feeds: &[(&str, Tensor)], names: &[&str]) -> Vec<Tensor> {
     cluster.run(graph, feeds, names).unwrap_or_else(|failure| panic!("{names:?}: {failure}"))
 }
 
@@ -356,74 +355,6 @@ fn what_cannot_be_trained_is_refused() {
     assert!(taken.message.contains("there is a node w already"), "{taken}");
 }
 
-/// One task and three, with two workers: the same batches make the same weights, and each worker gets its part of them.
-#[test]
-fn replicas_train_as_one() {
-    let graph = || {
-        let text = r#"{"version": 1,
-            "variables": {"w": {"shape": [3, 4], "initial": "glorot_uniform"}, "b": {"shape": [4], "initial": 0.5}},
-            "nodes": {
-                "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 3]}},
-                "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 4]}},
-                "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "out": {"op": "AddV2", "inputs": ["xw", "b"]},
-                "square": {"op": "SquaredDifference", "inputs": ["out", "y"]},
-                "loss": {"op": "Mean", "inputs": ["square", [0, 1]]}}}"#;
-        let program = crate::graph::read(text.as_bytes()).unwrap();
-        (Graph::new(program.nodes).unwrap(), program.init)
-    };
-    let part = |name: &str, size: usize| Part { name: name.to_owned(), dtype: DType::F32, example: vec![size] };
-    let numbers = |count: usize, seed: usize| -> Vec<f32> {
-        (0..count).map(|i| ((i * 7919 + seed * 131) % 2003) as f32 / 1001.0 - 1.0).collect()
-    };
-    let (steps, batch) = (6, 8);
-    let (x, y) = (numbers(steps * batch * 3, 1), numbers(steps * batch * 4, 2));
-    let train = |workers: usize, ps: usize| -> (Vec<f64>, Vec<f64>) {
-        let sections = format!(
-            r#"{{"data": {{"feed": {{"x": "x", "y": "y"}}, "batch": {batch}}},
-                "train": {{"loss": "loss", "optimizer": "adam", "rate": 0.05, "clip_norm": 1, "steps": {steps}{}}}}}"#,
-            [("workers", workers), ("ps", ps)]
-                .iter()
-                .filter(|(_, count)| *count > 0)
-                .map(|(key, count)| format!(r#", "{key}": {count}"#))
-                .collect::<String>()
-        );
-        let (graph, init) = graph();
-        let sections = train::file::read(&sections).unwrap();
-        let job = train::job::job(graph, &sections, &[part("x", 3), part("y", 4)], steps).unwrap();
-        let tasks = (0..workers).map(|i| ("worker", i)).chain((0..ps).map(|i| ("ps", i)));
-        let mut tasks: Vec<Task> = tasks.map(|(job, i)| Task::new(job, i as u32)).collect();
-        if tasks.is_empty() {
-            tasks.push(Task::new("local", 0));
-        }
-        let mut cluster = Cluster::of(&tasks);
-        for node in init.iter().chain([&job.init]) {
-            run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
-        }
-        let rows = batch / job.queues.len();
-        for (i, queue) in job.queues.iter().enumerate() {
-            let own = |all: &[f32], width: usize| {
-                let of_step = |step: usize| &all[(step * batch + i * rows) * width..][..rows * width];
-                Tensor::from_vec([steps, rows, width], (0..steps).flat_map(of_step).copied().collect::<Vec<_>>())
-            };
-            let feeds = [(queue.feeds[0].as_str(), own(&x, 3)), (queue.feeds[1].as_str(), own(&y, 4))];
-            run(&mut cluster, &job.graph, &feeds, &[&format!("^{}", queue.enqueue)]);
-        }
-        let step = format!("^{}", job.steps[0].run);
-        let losses = (0..steps)
-            .map(|_| floats(&run(&mut cluster, &job.graph, &[], &[&job.steps[0].loss, &step])[0])[0])
-            .collect();
-        let weights = run(&mut cluster, &job.graph, &[], &["w", "b"]);
-        (losses, [floats(&weights[0]), floats(&weights[1])].concat())
-    };
-    let (losses, weights) = train(0, 0);
-    assert!(losses.windows(2).any(|pair| pair[1] < pair[0]), "{losses:?}");
-    for (workers, ps) in [(1, 1), (2, 1), (4, 2), (2, 0)] {
-        let (of_losses, of_weights) = train(workers, ps);
-        assert_near(&of_losses, &losses, 1e-5, &format!("losses of {workers} workers and {ps} ps"));
-        assert_near(&of_weights, &weights, 1e-5, &format!("weights of {workers} workers and {ps} ps"));
-    }
-}
-
 /// A loss that is no number fails the step before anything is changed.
 #[test]
 fn a_loss_that_is_no_number_changes_nothing() {
@@ -447,37 +378,4 @@ fn a_loss_that_is_no_number_changes_nothing() {
     assert_eq!(failure.node.as_deref(), Some(train::job::CHECK), "{failure}");
     let after = run(&mut cluster, &job.graph, &[], &["w", GLOBAL_STEP]);
     assert_eq!((floats(&after[0])[0], after[1].item::<i64>().unwrap()), (1.5, 1));
-}
-
-/// Workers that do not wait for each other change the same variables, each by its own gradients.
-#[test]
-fn each_worker_of_an_async_training_makes_its_own_updates() {
-    let text = r#"{"version": 1, "variables": {"w": {"shape": [], "initial": 1.0}},
-        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null]}},
-                  "y": {"op": "Mul", "inputs": ["x", "w"]}, "loss": {"op": "Mean", "inputs": ["y", 0]}}}"#;
-    let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 2},
-        "train": {"loss": "loss", "optimizer": {"name": "momentum", "momentum": 0.5}, "rate": 0.125, "steps": 2, "workers": 2, "mode": "async"}}"#;
-    let program = crate::graph::read(text.as_bytes()).unwrap();
-    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] };
-    let sections = train::file::read(sections).unwrap();
-    let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
-    let mut cluster = Cluster::of(&[Task::new("worker", 0), Task::new("worker", 1)]);
-    run(&mut cluster, &job.graph, &[], &["^w/assign"]);
-    run(&mut cluster, &job.graph, &[], &[&format!("^{}", job.init)]);
-    let gradients = [0.5f32, -2.0];
-    for (queue, x) in job.queues.iter().zip(gradients) {
-        let batches = Tensor::from_vec([2, 2], vec![x; 4]);
-        run(&mut cluster, &job.graph, &[(&queue.feeds[0], batches)], &[&format!("^{}", queue.enqueue)]);
-    }
-    let (mut w, mut m) = (1f64, 0f64);
-    for worker in [0, 1, 1, 0] {
-        let nodes = &job.steps[worker];
-        let loss = run(&mut cluster, &job.graph, &[], &[&nodes.loss, &format!("^{}", nodes.run)]);
-        assert_near(&floats(&loss[0]), &[w * f64::from(gradients[worker])], 1e-6, "loss");
-        m = 0.5 * m + f64::from(gradients[worker]);
-        w -= 0.125 * m;
-        let now = run(&mut cluster, &job.graph, &[], &["w", "w/Momentum"]);
-        assert_near(&[floats(&now[0])[0], floats(&now[1])[0]], &[w, m], 1e-6, "w and its momentum");
-    }
-    assert_eq!(run(&mut cluster, &job.graph, &[], &[GLOBAL_STEP])[0].item::<i64>().unwrap(), 4);
 }

@@ -29,7 +29,7 @@ fn what_is_said_is_read() {
     };
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
-    assert!(train.is_async && init == ["start"]);
+    assert!(train.mode == Mode::Async && init == ["start"]);
     assert_eq!(evaluate.unwrap(), EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()] });
 }
 
@@ -93,7 +93,27 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"rate": "fast"}"#, "$.train.rate", "expected a number"),
         (r#"{"rate": {"cosin": {}}}"#, "$.train.rate.cosin", "did you mean \"cosine\"?"),
         (r#"{"rate": {"cosine": {"rate": 1}}}"#, "$.train.rate.cosine", "\"steps\" is missing"),
-        (r#"{"mode": "mirrored"}"#, "$.train.mode", "there are sync and async"),
+        (r#"{"mode": "mirror"}"#, "$.train.mode", "there are sync, async, mirrored"),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "ps": 1, "mode": "mirrored"}"#,
+            "$.train",
+            "leave \"ps\" out",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "mode": "mirrored"}"#,
+            "$.train",
+            "mode mirrored needs \"workers\"",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "backup": 2}"#,
+            "$.train",
+            "fewer than all",
+        ),
+        (
+            r#"{"loss": "l", "optimizer": "sgd", "rate": 1, "steps": 1, "workers": 2, "mode": "async", "backup": 1}"#,
+            "$.train",
+            "in mode sync",
+        ),
         (r#"{"clip_norm": 1, "clip_value": 1}"#, "$.train.clip_value", "not both"),
         (r#"{"workers": 5000}"#, "$.train.workers", "more than 4096"),
         (

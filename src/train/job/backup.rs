@@ -1,0 +1,178 @@
+//! Synchronous training that does not wait for the last workers, as TensorFlow's SyncReplicasOptimizer has it.
+//!
+//! Each worker runs steps of its own, and one more run makes the updates. A step of a worker takes a token, the number of the update that
+//! it is for, and brings its gradients to accumulators, which drop those for an update that has been made. An update takes the mean as
+//! soon as enough workers have brought theirs, and then gives each worker its next token. A worker that comes to a token whose update
+//! has been made drops that batch, so that it is soon with the others again.
+
+use super::replicas::{Replicas, token};
+use super::{Beside, Drain, Made, Team, held, trained_of, variables, without};
+use crate::failure::Result;
+use crate::graph::gradient::{self, Gradient};
+use crate::graph::variable::ops::{binary, cast, on};
+use crate::graph::variable::{Variable, add_init, read};
+use crate::graph::{Graph, GraphBuilder, Output};
+use crate::tensor::{DType, Shape};
+use crate::train::file::TrainSection;
+use crate::train::minimize::{apply_each, count_of_steps, gradients_of_share};
+use crate::train::{Trained, Training};
+
+/// Adds the steps of the workers, and the update.
+pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
+    let own = variables(g)?;
+    let trained = trained_of(train, &own)?;
+    let home = trained.first().map(|variable| variable.device.clone()).unwrap_or_default();
+    let global_step = count_of_steps(g, &home, "")?;
+    let names: Vec<&String> = std::iter::once(&train.loss).chain(&train.metrics).collect();
+    let mut gradients = Vec::with_capacity(trained.len());
+    for variable in &trained {
+        gradients.push(Accumulator::add(g, &variable.name, variable.dtype, &variable.shape, &variable.device)?);
+    }
+    let mut numbers = Vec::with_capacity(names.len());
+    for name in &names {
+        numbers.push(Accumulator::add(g, name, DType::F32, &Shape::scalar(), &home)?);
+    }
+    let mut beside = Beside::default();
+    for i in 0..replicas.count() {
+        g.settle()?;
+        let step = g.settled().output(&token(i))?;
+        let loss = replicas.outputs(g, &train.loss, &[i])?[0];
+        let mut brought = Vec::with_capacity(gradients.len() + numbers.len());
+        for (one, found) in gradients.iter().zip(gradients_of_share(g, &[loss], 1, &trained)?) {
+            let device = g.device_of(crate::train::clip::values(&found));
+            let dense = on(g, &device, |g| gradient::dense(g, found))?;
+            brought.push(one.bring(g, step, dense)?);
+        }
+        for (one, name) in numbers.iter().zip(&names) {
+            let number = replicas.outputs(g, name, &[i])?[0];
+            let device = g.device_of(number);
+            let number = on(g, &device, |g| cast(g, number, DType::F32))?;
+            brought.push(one.bring(g, step, number)?);
+        }
+        let device = g.device_of(loss);
+        let run = on(g, &device, |g| {
+            brought.iter().fold(g.op("NoOp").name(&format!("train/worker_{i}")), |all, &one| all.control(one)).build()
+        })?;
+        beside.workers.push(g.tensor_name(run));
+        let late = on(g, &home, |g| {
+            let now = read(g, global_step.handle, global_step.is_ref, DType::I64).control(step).build()?;
+            binary(g, "Greater", now, step)
+        })?;
+        beside.gates.extend(replicas.gates(g, i, late)?);
+        let drain = |what: &str| format!("{}/{what}", token(i));
+        beside.drains.push(Drain { size: drain("size"), drop: drain("drain") });
+    }
+    for one in gradients.iter().chain(&numbers) {
+        beside.drains.push(one.drain(g)?);
+    }
+
+    let mut means = Vec::with_capacity(numbers.len());
+    for one in &numbers {
+        means.push(one.take(g, train.needed())?);
+    }
+    let mut taken = Vec::with_capacity(gradients.len());
+    for one in &gradients {
+        taken.push(Gradient::Dense(one.take(g, train.needed())?));
+    }
+    let taken = held(g, means[0], &taken)?;
+    let training = Training { device: home.clone(), ..train.training.clone() };
+    let (Trained { variables: added, .. }, runs) = apply_each(g, &trained, &[taken], &training, &[], "")?;
+    let mut added = without(added, &[&own[..], std::slice::from_ref(&global_step)].concat());
+    added.extend(without(vec![global_step.clone()], &own));
+    let init = add_init(g, "train/init", &added)?;
+    // A metric is taken whether or not somebody fetches it.
+    let before: Vec<Output> = means.iter().chain(&runs).copied().collect();
+    let run = give_tokens(g, "train/update", &global_step, replicas.count(), &before, &home)?;
+    let mut set = Vec::new();
+    for one in gradients.iter().chain(&numbers) {
+        set.push(one.set_step(g, &global_step)?);
+    }
+    let begin = give_tokens(g, "train/begin", &global_step, replicas.count(), &set, &home)?;
+    beside.begin = Some(g.tensor_name(begin));
+    let team = Team { loss: means[0], metrics: means[1..].to_vec(), run };
+    Ok(Made { init, teams: vec![team], variables: [own, added].concat(), copies: Vec::new(), early: 0..0, beside })
+}
+
+/// Adds what gives each worker a token of the next update, once others have run.
+fn give_tokens(
+    g: &mut GraphBuilder,
+    name: &str,
+    global_step: &Variable,
+    workers: usize,
+    before: &[Output],
+    home: &str,
+) -> Result<Output> {
+    let mut queues = Vec::with_capacity(workers);
+    for i in 0..workers {
+        queues.push(g.settled().output(&format!("{}/queue", token(i)))?);
+    }
+    on(g, home, |g| {
+        let next = g.with_control(before, |g| read(g, global_step.handle, global_step.is_ref, DType::I64).build())?;
+        let mut given = Vec::with_capacity(workers);
+        for queue in queues {
+            given.push(g.op("QueueEnqueueV2").input(queue).input(next).build()?);
+        }
+        given.iter().fold(g.op("NoOp").name(name), |all, &one| all.control(one)).build()
+    })
+}
+
+/// A graph in which some nodes take another first input.
+pub(super) fn gated(graph: Graph, gates: &[(String, String)]) -> Result<Graph> {
+    if gates.is_empty() {
+        return Ok(graph);
+    }
+    let mut defs = graph.to_defs();
+    for (node, input) in gates {
+        if let Some(id) = graph.find(node) {
+            defs[id.index()].inputs[0].clone_from(input);
+        }
+    }
+    Ok(Graph::new(defs)?)
+}
+
+/// A conditional accumulator: what comes for an update is added up until it is taken, and what comes too late is dropped.
+struct Accumulator {
+    handle: Output,
+    dtype: DType,
+    device: String,
+}
+
+impl Accumulator {
+    fn add(g: &mut GraphBuilder, name: &str, dtype: DType, shape: &Shape, device: &str) -> Result<Accumulator> {
+        let handle = on(g, device, |g| {
+            // Another model's are others.
+            let shared = format!("train/mean/{name}/{dtype}{shape}");
+            let node =
+                g.op("ResourceConditionalAccumulator").name(&format!("train/mean_{}", name.replace(['/', ':'], "_")));
+            node.attr("dtype", dtype).attr("shape", shape.clone()).attr("shared_name", shared.as_str()).build()
+        })?;
+        Ok(Accumulator { handle, dtype, device: device.to_owned() })
+    }
+
+    fn bring(&self, g: &mut GraphBuilder, step: Output, value: Output) -> Result<Output> {
+        on(g, &self.device, |g| {
+            g.op("ResourceAccumulatorApplyGradient").input(self.handle).input(step).input(value).build()
+        })
+    }
+
+    /// The mean of what at least so many have brought.
+    fn take(&self, g: &mut GraphBuilder, needed: usize) -> Result<Output> {
+        let needed = i32::try_from(needed).unwrap_or(i32::MAX);
+        on(g, &self.device, |g| {
+            let take = g.op("ResourceAccumulatorTakeGradient").input(self.handle).input(needed);
+            take.attr("dtype", self.dtype).build()
+        })
+    }
+
+    fn set_step(&self, g: &mut GraphBuilder, global_step: &Variable) -> Result<Output> {
+        let device = global_step.device.clone();
+        let now = on(g, &device, |g| read(g, global_step.handle, global_step.is_ref, DType::I64).build())?;
+        on(g, &self.device, |g| binary(g, "ResourceAccumulatorSetGlobalStep", self.handle, now))
+    }
+
+    fn drain(&self, g: &mut GraphBuilder) -> Result<Drain> {
+        let size = on(g, &self.device, |g| g.op("ResourceAccumulatorNumAccumulated").input(self.handle).build())?;
+        let drop = self.take(g, 1)?;
+        Ok(Drain { size: g.tensor_name(size), drop: g.tensor_name(drop) })
+    }
+}

@@ -1,0 +1,104 @@
+//! Mirrored training: each worker has all variables and makes the update of its own, by gradients that all have added up.
+
+use std::ops::Range;
+
+use super::replicas::Replicas;
+use super::{Beside, Made, Team, held, mean, metrics, names_of_variables, trained_of, without};
+use crate::failure::Result;
+use crate::graph::variable::ops::{binary, cast, on};
+use crate::graph::variable::{Variable, add_init, read, variable_of};
+use crate::graph::{Graph, GraphBuilder, NodeDef, NodeId, Output};
+use crate::tensor::DType;
+use crate::train::file::TrainSection;
+use crate::train::minimize::{apply_each, gradients_of_share};
+use crate::train::ring::{Limits, all_reduce};
+
+/// Adds the updates of all replicas of a graph.
+pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
+    let count = replicas.count();
+    let all: Vec<usize> = (0..count).collect();
+    let names = names_of_variables(graph);
+    let (mut own, mut trained, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for i in 0..count {
+        let variables = names.iter().map(|name| variable_of(g, &replicas.named(name, i)));
+        own.push(variables.collect::<Result<Vec<Variable>>>()?);
+    }
+    // Random first values are to be the same for all; what an optimizer keeps may begin with them.
+    let mut begun = Vec::new();
+    let (first, others) = own.split_at_mut(1);
+    for copies in others {
+        for (variable, copy) in first[0].iter().zip(copies) {
+            copy.assign = Some(take_over(g, variable, copy)?);
+            begun.push(copy.clone());
+        }
+    }
+    let chosen = trained_of(train, &own[0])?;
+    let places: Vec<usize> =
+        (0..names.len()).filter(|&k| chosen.iter().any(|variable| variable.name == own[0][k].name)).collect();
+    for (i, variables) in own.iter().enumerate() {
+        let of_replica: Vec<Variable> = places.iter().map(|&k| variables[k].clone()).collect();
+        let loss = replicas.outputs(g, &train.loss, &[i])?[0];
+        found.push(gradients_of_share(g, &[loss], count, &of_replica)?);
+        trained.push(of_replica);
+    }
+    let losses = replicas.outputs(g, &train.loss, &all)?;
+    g.settle()?;
+    let first = g.settled().len();
+    let mut sets = Vec::with_capacity(count);
+    for (set, &loss) in found.iter().zip(&losses) {
+        // Where one worker's loss is no number, none gets whole gradients.
+        let home = g.device_of(loss);
+        let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
+        sets.push(held(g, number, set)?);
+    }
+    let sums = all_reduce(g, &trained, &sets, Limits::default())?;
+    g.settle()?;
+    let early = first..g.settled().len();
+    let loss = mean(g, "train/loss", &losses)?;
+    let mut runs = Vec::with_capacity(count);
+    for (i, set) in sums.into_iter().enumerate() {
+        let (added, run) = apply_each(g, &trained[i], &[set], &train.training, &[], &replicas.prefix(i))?;
+        runs.extend(run);
+        let added = without(added.variables, &own[i]);
+        begun.extend(added.iter().cloned());
+        own[i].extend(added);
+    }
+    let init = add_init(g, "train/init", &begun)?;
+    let home = g.device_of(runs[0]);
+    let run = on(g, &home, |g| runs.iter().fold(g.op("NoOp").name("train/all"), |all, &run| all.control(run)).build())?;
+    let mut own = own.into_iter();
+    let variables = own.next().unwrap_or_default();
+    let team = Team { loss, metrics: metrics(g, replicas, train, &all)?, run };
+    Ok(Made { init, teams: vec![team], variables, copies: own.collect(), early, beside: Beside::default() })
+}
+
+/// Adds what gives a copy of a variable the variable's value.
+fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Result<Output> {
+    let value = on(g, &variable.device, |g| read(g, variable.handle, variable.is_ref, variable.dtype).build())?;
+    let assign = if copy.is_ref { "Assign" } else { "AssignVariableOp" };
+    on(g, &copy.device, |g| binary(g, assign, copy.handle, value))
+}
+
+/// A graph in which the nodes of a range come as soon as what they take: a device runs what is ready in the order of the graph, and
+/// gradients are to be sent before others are computed. Answers the new id of each node, too.
+pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
+    if range.is_empty() {
+        let places = graph.nodes().map(|(id, _)| id).collect();
+        return Ok((graph, places));
+    }
+    let mut keys: Vec<usize> = (0..graph.len()).collect();
+    for (id, node) in graph.nodes().filter(|(id, _)| range.contains(&id.index())) {
+        let before = node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied());
+        keys[id.index()] = before.map(|from| keys[from.index()]).max().unwrap_or(0);
+    }
+    let mut order: Vec<usize> = (0..graph.len()).collect();
+    order.sort_by_key(|&at| (keys[at], at));
+    let mut places = vec![NodeId(0); order.len()];
+    let mut defs: Vec<Option<NodeDef>> = graph.to_defs().into_iter().map(Some).collect();
+    let mut sorted = Vec::with_capacity(order.len());
+    for (place, &at) in (0..).zip(&order) {
+        places[at] = NodeId(place);
+        sorted.extend(defs[at].take());
+    }
+    Ok((Graph::new(sorted)?, places))
+}

@@ -1,0 +1,226 @@
+//! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
+
+use super::queue::{Queue, queue, tokens};
+use super::{Drain, Part};
+use crate::device::DeviceSpec;
+use crate::failure::{Failure, Result};
+use crate::graph::op::Role;
+use crate::graph::variable::ops::on;
+use crate::graph::{Attr, Attrs, Graph, GraphBuilder, Node, NodeDef, NodeId, Output, split_tensor_name};
+use crate::tensor::DType;
+use crate::train::file::{Mode, TrainSection};
+
+/// What begins the name that a node is placed with.
+const COLOCATED: &[u8] = b"loc:@";
+
+/// A model of which each worker has a replica.
+pub(super) struct Replicas<'a> {
+    graph: &'a Graph,
+    train: &'a TrainSection,
+    parts: &'a [Part],
+    /// By node: whether each replica has its own.
+    is_copied: Vec<bool>,
+    /// Whether the graph's own nodes stay beside those of the replicas.
+    stays: bool,
+}
+
+impl<'a> Replicas<'a> {
+    pub fn of(graph: &'a Graph, train: &'a TrainSection, parts: &'a [Part]) -> Replicas<'a> {
+        let fed = parts.iter().filter_map(|part| graph.find(&part.name));
+        let stays = train.backup > 0;
+        let is_copied = match train.mode {
+            Mode::Sync if stays => {
+                // Each worker reads the variables when its step begins.
+                let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
+                let mut depends = dependent(graph, fed.chain(makes));
+                for (id, _) in graph.nodes().filter(|(_, node)| node.op.makes_variable || node.op.assigns) {
+                    depends[id.index()] = false;
+                }
+                depends
+            }
+            Mode::Sync | Mode::Async => dependent(graph, fed),
+            Mode::Mirrored => {
+                // What a step feeds beside the data, it feeds once.
+                let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
+                graph.nodes().map(|(_, node)| !is_fed(node)).collect()
+            }
+        };
+        Replicas { graph, train, parts, is_copied, stays }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.train.workers.max(1)
+    }
+
+    /// The name of a tensor, or of a node, in a replica.
+    pub fn named(&self, tensor: &str, replica: usize) -> String {
+        let (name, port) = split_tensor_name(tensor);
+        let is_copied = self.graph.find(name).is_some_and(|id| self.is_copied[id.index()]);
+        let name = if is_copied { self.prefix(replica) + name } else { name.to_owned() };
+        if port == 0 { name } else { format!("{name}:{port}") }
+    }
+
+    /// What begins the names of a replica's own nodes: nothing in the first, unless the graph's own nodes stay.
+    pub fn prefix(&self, replica: usize) -> String {
+        match replica + usize::from(self.stays) {
+            0 => String::new(),
+            number => format!("replica_{number}/"),
+        }
+    }
+
+    /// A tensor of some replicas.
+    pub fn outputs(&self, g: &GraphBuilder, tensor: &str, replicas: &[usize]) -> Result<Vec<Output>> {
+        replicas.iter().map(|&replica| Ok(g.settled().output(&self.named(tensor, replica))?)).collect()
+    }
+
+    /// Adds switches that keep a replica's batches from it where `late` holds; answers the nodes that are to take them, with the name of
+    /// what they take then.
+    pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
+        g.settle()?;
+        let next = g.settled().output(&format!("train/queue_{replica}/next"))?;
+        let device = g.device_of(next);
+        let mut gates = Vec::with_capacity(self.parts.len());
+        for (k, part) in (0..).zip(self.parts) {
+            let name = format!("train/queue_{replica}/gate");
+            let gate = on(g, &device, |g| g.op("Switch").name(&name).input(next.port(k)).input(late).build())?;
+            gates.push((self.named(&part.name, replica), g.tensor_name(gate)));
+        }
+        Ok(gates)
+    }
+
+    /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of them.
+    pub fn nodes(&self, rows: usize, capacity: usize) -> Result<(Vec<NodeDef>, Vec<Queue>, Vec<Drain>)> {
+        let all = self.graph.to_defs();
+        let mut loads = vec![0usize; self.train.ps];
+        let mut defs = Vec::with_capacity(all.len());
+        let stay = |id: NodeId| self.stays || !self.is_copied[id.index()];
+        for ((id, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| stay(*id)) {
+            let mut def = def.clone();
+            if node.op.makes_variable {
+                def.device = self.device_of_variable(node, &mut loads)?;
+            } else if self.is_copied[id.index()] {
+                def.device = within(&def.device, "worker", 0)?;
+            }
+            defs.push(def);
+        }
+        let (mut queues, mut drains) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
+        for i in 0..self.count() {
+            for ((_, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
+                defs.push(self.copy(node, def, i)?);
+            }
+            let first = self.graph.find(&self.parts[0].name).map(|id| self.graph.node(id).device.clone());
+            let first = first.unwrap_or_default();
+            let device = if self.train.workers > 0 { within(&first, "worker", i)? } else { first };
+            let (nodes, queue, drain) = queue(i, &device, self.parts, rows, capacity);
+            defs.extend(nodes);
+            queues.push(queue);
+            drains.push(drain);
+            if self.stays {
+                let first = defs.iter().zip(self.graph.nodes()).find(|(_, (_, node))| node.op.makes_variable);
+                let home = first.map(|(def, _)| def.device.clone()).unwrap_or_default();
+                defs.extend(tokens(&token(i), &home));
+            }
+        }
+        Ok((defs, queues, drains))
+    }
+
+    /// Where a variable is that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job itself.
+    fn device_of_variable(&self, node: &Node, loads: &mut [usize]) -> Result<String> {
+        let shape = node.attrs.shape("shape").ok().and_then(|shape| shape.known());
+        let elements = shape.and_then(|shape| shape.elements()).unwrap_or(1);
+        let width = node.attrs.dtype("dtype").ok().and_then(DType::size).unwrap_or(1);
+        let least = loads.iter().enumerate().min_by_key(|(_, load)| **load).map(|(task, _)| task);
+        match least {
+            Some(task) if spec(&node.device)?.job.is_none() => {
+                loads[task] = loads[task].saturating_add(elements.saturating_mul(width));
+                within(&node.device, "ps", task)
+            }
+            None if self.train.workers > 0 => within(&node.device, "worker", 0),
+            _ => Ok(node.device.clone()),
+        }
+    }
+
+    /// A node in a replica.
+    fn copy(&self, node: &Node, def: &NodeDef, replica: usize) -> Result<NodeDef> {
+        let mut def = NodeDef { name: self.prefix(replica) + &def.name, ..def.clone() };
+        if self.train.workers > 0 {
+            if node.op.makes_variable && spec(&def.device)?.job.is_some() {
+                return Err(Failure::invalid(format!(
+                    "variable {} is on {}; in mode mirrored each worker has its own, so its device names no job",
+                    node.name, node.device
+                )));
+            }
+            // A small constant without a device is on each device that uses it.
+            if node.op.role != Role::Const || !def.device.is_empty() {
+                def.device = within(&def.device, "worker", replica)?;
+            }
+        }
+        if let Some(part) = self.parts.iter().position(|part| part.name == node.name) {
+            let port = if part == 0 { String::new() } else { format!(":{part}") };
+            def.op = "Identity".to_owned();
+            def.inputs = vec![format!("train/queue_{replica}/next{port}")];
+            def.attrs = Attrs::from([("T", self.parts[part].dtype.into())]);
+            return Ok(def);
+        }
+        for input in &mut def.inputs {
+            let (control, tensor) = input.strip_prefix('^').map_or(("", input.as_str()), |name| ("^", name));
+            *input = format!("{control}{}", self.named(tensor, replica));
+        }
+        // What a variable has is what it has when the worker's step may begin.
+        let is_variable = |id: NodeId| self.graph.node(id).op.makes_variable;
+        if self.stays && node.inputs.iter().any(|input| is_variable(input.node)) {
+            def.inputs.push(format!("^{}", token(replica)));
+        }
+        if let Some(Attr::Strs(classes)) = def.attrs.get("_class") {
+            let renamed = classes.iter().map(|class| {
+                let with = class.strip_prefix(COLOCATED).and_then(|name| std::str::from_utf8(name).ok());
+                with.map_or_else(|| class.clone(), |with| [COLOCATED, self.named(with, replica).as_bytes()].concat())
+            });
+            let renamed = Attr::Strs(renamed.collect());
+            def.attrs.set("_class", renamed);
+        }
+        let shared = node.attrs.str("shared_name").unwrap_or_default();
+        if node.op.makes_variable && !shared.is_empty() {
+            let own = self.prefix(replica) + shared;
+            def.attrs.set("shared_name", own.into());
+        }
+        Ok(def)
+    }
+}
+
+/// The node that lets a step of a worker begin, where workers may be late.
+pub(super) fn token(replica: usize) -> String {
+    format!("train/token_{replica}")
+}
+
+/// Which nodes depend on some, these among them.
+fn dependent(graph: &Graph, on: impl Iterator<Item = NodeId>) -> Vec<bool> {
+    let mut depends = vec![false; graph.len()];
+    let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
+    for (id, node) in graph.nodes() {
+        for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
+            users[from.index()].push(id);
+        }
+    }
+    let mut open: Vec<NodeId> = on.collect();
+    while let Some(id) = open.pop() {
+        if !std::mem::replace(&mut depends[id.index()], true) {
+            open.extend(&users[id.index()]);
+        }
+    }
+    depends
+}
+
+/// The device on a task, unless it names a job itself.
+fn within(device: &str, job: &str, task: usize) -> Result<String> {
+    let spec = spec(device)?;
+    if spec.job.is_some() {
+        return Ok(device.to_owned());
+    }
+    Ok(DeviceSpec { job: Some(job.to_owned()), task: Some(task as u32), ..spec }.to_string())
+}
+
+fn spec(device: &str) -> Result<DeviceSpec> {
+    device.parse().map_err(|error: crate::device::NameError| Failure::invalid(error.to_string()))
+}

@@ -1,0 +1,294 @@
+//! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
+//!
+//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. A bucket is cut into
+//! as many chunks as there are tasks. Each chunk goes around the ring of tasks, of which each adds its own, and once more, whole. So each
+//! task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes fewer.
+
+use crate::failure::Result;
+use crate::graph::gradient::{self, Gradient, Rows};
+use crate::graph::variable::Variable;
+use crate::graph::variable::ops::{binary, cast, on, unary};
+use crate::graph::{GraphBuilder, Output};
+use crate::tensor::{DType, Tensor};
+
+use super::clip::values;
+
+/// How gradients travel, by their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// What travels together: gradients of small variables are joined up to this, and those of large ones are cut.
+    pub bucket: usize,
+    /// Up to this, each task sends its gradients to every other, so that they are there after one way and not after all around.
+    pub direct: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { bucket: 4 << 20, direct: 64 << 10 }
+    }
+}
+
+/// Some elements of a variable's gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    /// The variable, by its place.
+    variable: usize,
+    elements: usize,
+}
+
+/// Pieces that travel together, of one dtype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bucket {
+    bytes: usize,
+    pieces: Vec<Piece>,
+}
+
+/// Adds what adds gradients up over tasks: of each task its variables, and gradients in their order. Answers the sums on each task,
+/// which are the same bit for bit.
+pub(crate) fn all_reduce(
+    g: &mut GraphBuilder,
+    variables: &[Vec<Variable>],
+    gradients: &[Vec<Gradient>],
+    limits: Limits,
+) -> Result<Vec<Vec<Gradient>>> {
+    if gradients.len() < 2 {
+        return Ok(gradients.to_vec());
+    }
+    g.with_scope("train/all_reduce", |g| {
+        let mut sums: Vec<Vec<Option<Gradient>>> = gradients.iter().map(|set| vec![None; set.len()]).collect();
+        let mut dense = Vec::new();
+        for place in 0..gradients[0].len() {
+            let of_each: Vec<Gradient> = gradients.iter().map(|set| set[place]).collect();
+            let rows: Option<Vec<Rows>> =
+                of_each.iter().map(|one| if let Gradient::Sparse(rows) = one { Some(*rows) } else { None }).collect();
+            match rows {
+                Some(rows) => {
+                    for (task, own) in variables.iter().enumerate() {
+                        sums[task][place] = Some(Gradient::Sparse(all_rows(g, &own[place].device, &rows, task)?));
+                    }
+                }
+                None => dense.push(place),
+            }
+        }
+        // A gradient is added to the graph before those that are computed from it, and so later.
+        dense.sort_by_key(|&place| values(&gradients[0][place]).node);
+        let mut types: Vec<DType> = dense.iter().map(|&place| variables[0][place].dtype).collect();
+        types.sort_unstable();
+        types.dedup();
+        for dtype in types {
+            let own: Vec<usize> = dense.iter().copied().filter(|&place| variables[0][place].dtype == dtype).collect();
+            let of_type = Dense { variables, gradients, dtype, places: &own, limits };
+            for (task, whole) in of_type.add_up(g)?.into_iter().enumerate() {
+                for (&place, sum) in own.iter().zip(whole) {
+                    sums[task][place] = Some(Gradient::Dense(sum));
+                }
+            }
+        }
+        Ok(sums.into_iter().map(|set| set.into_iter().flatten().collect()).collect())
+    })
+}
+
+/// The rows of all tasks, one behind the other, on one of them.
+fn all_rows(g: &mut GraphBuilder, device: &str, rows: &[Rows], task: usize) -> Result<Rows> {
+    let mut indices = Vec::with_capacity(rows.len());
+    for own in rows {
+        let device = g.device_of(own.indices);
+        indices.push(on(g, &device, |g| cast(g, own.indices, DType::I64))?);
+    }
+    on(g, device, |g| {
+        let values = g.op("ConcatV2").name("rows").inputs(rows.iter().map(|rows| rows.values)).input(0).build()?;
+        let indices = g.op("ConcatV2").name("indices").inputs(indices).input(0).build()?;
+        Ok(Rows { values, indices, dense_shape: rows[task].dense_shape })
+    })
+}
+
+/// The dense gradients of one dtype, in the order in which they are computed.
+struct Dense<'a> {
+    variables: &'a [Vec<Variable>],
+    gradients: &'a [Vec<Gradient>],
+    dtype: DType,
+    places: &'a [usize],
+    limits: Limits,
+}
+
+impl Dense<'_> {
+    /// The sums on each task, in the order of the places.
+    fn add_up(&self, g: &mut GraphBuilder) -> Result<Vec<Vec<Output>>> {
+        let width = self.dtype.size().unwrap_or(1);
+        let elements: Vec<usize> =
+            self.places.iter().map(|&place| self.variables[0][place].shape.elements().unwrap_or(0)).collect();
+        let buckets = buckets(&elements, width, self.limits.bucket);
+        // The pieces of each gradient, on each task, in the order in which buckets take them.
+        let mut pieces = Vec::with_capacity(self.variables.len());
+        for task in 0..self.variables.len() {
+            pieces.push(self.cut(g, task, &buckets)?);
+        }
+        let mut sums: Vec<Vec<Vec<Output>>> = vec![vec![Vec::new(); self.places.len()]; self.variables.len()];
+        for bucket in &buckets {
+            let sizes: Vec<usize> = bucket.pieces.iter().map(|piece| piece.elements).collect();
+            let mut joined = Vec::with_capacity(pieces.len());
+            for (task, own) in pieces.iter_mut().enumerate() {
+                let parts = bucket.pieces.iter().filter_map(|piece| own[piece.variable].next()).collect();
+                joined.push(on(g, self.device(task, bucket), |g| join(g, parts))?);
+            }
+            let devices: Vec<&str> = (0..pieces.len()).map(|task| self.device(task, bucket)).collect();
+            let summed = match pieces.len() == 2 || bucket.bytes <= self.limits.direct {
+                true => direct(g, &devices, &joined)?,
+                false => around(g, &devices, &joined, sizes.iter().sum())?,
+            };
+            for (task, whole) in summed.into_iter().enumerate() {
+                let parts = on(g, devices[task], |g| split(g, whole, &sizes))?;
+                for (piece, part) in bucket.pieces.iter().zip(parts) {
+                    sums[task][piece.variable].push(part);
+                }
+            }
+        }
+        let mut whole = Vec::with_capacity(sums.len());
+        for (task, parts) in sums.into_iter().enumerate() {
+            let mut own = Vec::with_capacity(parts.len());
+            for (&place, parts) in self.places.iter().zip(parts) {
+                let variable = &self.variables[task][place];
+                let shape: Vec<i64> = variable.shape.dims().iter().map(|&size| size as i64).collect();
+                own.push(on(g, &variable.device, |g| {
+                    let flat = join(g, parts)?;
+                    binary(g, "Reshape", flat, Tensor::vector(shape))
+                })?);
+            }
+            whole.push(own);
+        }
+        Ok(whole)
+    }
+
+    /// Where a bucket is joined and taken apart: where its first gradient is.
+    fn device(&self, task: usize, bucket: &Bucket) -> &str {
+        &self.variables[task][self.places[bucket.pieces[0].variable]].device
+    }
+
+    /// The gradients of a task, flat, each in the pieces that buckets take.
+    fn cut(&self, g: &mut GraphBuilder, task: usize, buckets: &[Bucket]) -> Result<Vec<std::vec::IntoIter<Output>>> {
+        let mut cut = Vec::with_capacity(self.places.len());
+        for (variable, &place) in self.places.iter().enumerate() {
+            let own = buckets.iter().flat_map(|bucket| &bucket.pieces).filter(|piece| piece.variable == variable);
+            let sizes: Vec<usize> = own.map(|piece| piece.elements).collect();
+            let dense = gradient::dense(g, self.gradients[task][place])?;
+            cut.push(
+                on(g, &self.variables[task][place].device, |g| {
+                    let flat = binary(g, "Reshape", dense, Tensor::vector(vec![-1i64]))?;
+                    split(g, flat, &sizes)
+                })?
+                .into_iter(),
+            );
+        }
+        Ok(cut)
+    }
+}
+
+/// How gradients of so many elements, each of so many bytes, travel.
+fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
+    let most = (limit / width).max(1);
+    let mut buckets: Vec<Bucket> = Vec::new();
+    // The bucket that has room yet; a piece of a large gradient fills its own.
+    let mut open: Option<Bucket> = None;
+    for (variable, &elements) in elements.iter().enumerate() {
+        if elements > most {
+            let count = elements.div_ceil(most);
+            for part in 0..count {
+                let elements = share(elements, count, part);
+                buckets.push(Bucket { bytes: elements * width, pieces: vec![Piece { variable, elements }] });
+            }
+            continue;
+        }
+        let bytes = elements * width;
+        if open.as_ref().is_some_and(|bucket| bucket.bytes + bytes > limit) {
+            buckets.extend(open.take());
+        }
+        let bucket = open.get_or_insert(Bucket { bytes: 0, pieces: Vec::new() });
+        bucket.bytes += bytes;
+        bucket.pieces.push(Piece { variable, elements });
+    }
+    buckets.extend(open);
+    buckets
+}
+
+/// The size of a part, where so many elements are cut into `count` parts as equal as can be.
+fn share(elements: usize, count: usize, part: usize) -> usize {
+    elements / count + usize::from(part < elements % count)
+}
+
+/// Each task takes what every other has, and adds it up in the same order.
+fn direct(g: &mut GraphBuilder, devices: &[&str], own: &[Output]) -> Result<Vec<Output>> {
+    devices.iter().map(|device| on(g, device, |g| g.op("AddN").inputs(own.iter().copied()).build())).collect()
+}
+
+/// Chunk after chunk goes around, and is whole on the task of its number; then once more, as it is.
+fn around(g: &mut GraphBuilder, devices: &[&str], own: &[Output], elements: usize) -> Result<Vec<Output>> {
+    let count = devices.len();
+    let sizes: Vec<usize> = (0..count).map(|part| share(elements, count, part)).collect();
+    let mut chunks = Vec::with_capacity(count);
+    for (device, &own) in devices.iter().zip(own) {
+        chunks.push(on(g, device, |g| split(g, own, &sizes))?);
+    }
+    for chunk in 0..count {
+        let on_task = |hop: usize| (chunk + hop) % count;
+        let mut sum = chunks[on_task(1)][chunk];
+        for task in (2..=count).map(on_task) {
+            sum = on(g, devices[task], |g| binary(g, "AddV2", sum, chunks[task][chunk]))?;
+        }
+        chunks[chunk][chunk] = sum;
+        for task in (1..count).map(on_task) {
+            sum = on(g, devices[task], |g| unary(g, "Identity", sum))?;
+            chunks[task][chunk] = sum;
+        }
+    }
+    devices.iter().zip(chunks).map(|(device, chunks)| on(g, device, |g| join(g, chunks))).collect()
+}
+
+/// Vectors as one.
+fn join(g: &mut GraphBuilder, parts: Vec<Output>) -> Result<Output> {
+    match parts[..] {
+        [one] => Ok(one),
+        _ => g.op("ConcatV2").name("joined").inputs(parts).input(0).build(),
+    }
+}
+
+/// A vector as parts of these sizes.
+fn split(g: &mut GraphBuilder, whole: Output, sizes: &[usize]) -> Result<Vec<Output>> {
+    if sizes.len() < 2 {
+        return Ok(vec![whole]);
+    }
+    let lengths = Tensor::vector(sizes.iter().map(|&size| size as i64).collect::<Vec<_>>());
+    let parts = g.op("SplitV").name("parts").input(whole).input(lengths).input(0);
+    let parts = parts.attr("num_split", sizes.len() as i64).build()?;
+    Ok((0..sizes.len() as u32).map(|part| parts.port(part)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_travel_in_buckets() {
+        let piece = |variable, elements| Piece { variable, elements };
+        let mega = 1 << 20;
+        // Of 4 bytes each: two small ones together; a large one in three parts; one that has no room beside those before it.
+        let got = buckets(&[100, 28, 2 * mega + 2, mega - 127, 1], 4, 4 * mega);
+        let third = (2 * mega + 2) / 3;
+        let wanted = [
+            (4 * third + 4, vec![piece(2, third + 1)]),
+            (4 * third, vec![piece(2, third)]),
+            (4 * third, vec![piece(2, third)]),
+            (512, vec![piece(0, 100), piece(1, 28)]),
+            (4 * (mega - 126), vec![piece(3, mega - 127), piece(4, 1)]),
+        ];
+        let wanted: Vec<Bucket> = wanted.map(|(bytes, pieces)| Bucket { bytes, pieces }).into();
+        assert_eq!(got, wanted);
+        assert_eq!(buckets(&[], 4, 64), []);
+    }
+
+    #[test]
+    fn parts_are_as_equal_as_can_be() {
+        for (elements, count, wanted) in [(10, 3, vec![4, 3, 3]), (9, 3, vec![3, 3, 3]), (2, 3, vec![1, 1, 0])] {
+            assert_eq!((0..count).map(|part| share(elements, count, part)).collect::<Vec<_>>(), wanted);
+        }
+    }
+}
