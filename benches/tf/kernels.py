@@ -182,17 +182,18 @@ def program(kernel, is_backward):
         with tf.control_dependencies(None):
             once = kernel(tf, of)
             weight = tf.Variable(tf.ones(once.shape), trainable=False, use_resource=False)
-        last = None
+        # Each run is a target of the step: what nobody takes need not be computed otherwise.
+        targets, outputs = [], []
         for _ in range(RUNS):
-            with tf.control_dependencies([] if last is None else [last]):
+            with tf.control_dependencies(outputs):
                 if is_backward:
                     # Rows that were gathered are added up here, as optimizers without a sparse update need them.
                     outputs = [tf.convert_to_tensor(g) for g in tf.gradients(once, inputs, weight) if g is not None]
                 else:
                     place = 0
                     outputs = [kernel(tf, of)]
-                last = tf.group(*outputs)
-        return tf.reduce_sum(outputs[0]), last
+                targets += [output.op for output in outputs]
+        return tf.reduce_sum(outputs[0]), targets
 
     build.__name__ = kernel.__name__ + ("_backward" if is_backward else "")
     return build
