@@ -14,13 +14,16 @@ macro_rules! eprintln {
 
 mod burn;
 mod completions;
+mod diagnosis;
 mod differentiate;
+mod doctor;
 mod events;
 mod export;
 mod failure;
 mod init;
 mod inputs;
 mod join;
+mod log;
 mod memory;
 mod node;
 mod output;
@@ -43,7 +46,6 @@ mod verify;
 mod weights;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -69,11 +71,12 @@ Examples:
                                  run a TensorFlow 1 program; its servers are nodes
   meshtf ps                      list the tasks that are up
   meshtf status                  show how they fare
+  meshtf doctor                  why do they not meet?
   meshtf ticket                  then, on another machine: meshtf join TICKET
 
 Exit codes:
   0  success
-  1  verify: a case differs
+  1  verify: a case differs; doctor: there is a problem
   2  bad input: the command line, a file, the graph, a feed, a fetch, a name;
      or output that cannot be written
   3  the graph failed while running, or some of its variables are uninitialized
@@ -88,16 +91,20 @@ Environment:
   MESHTF_MESH    name of the mesh (--mesh)
   MESHTF_PEERS   addresses to dial, separated by commas (--peer)
   MESHTF_MEMORY  memory budget of a process that runs graphs (--memory)
-  MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace";
+  MESHTF_LOG     what to log on stderr, e.g. debug or meshtf::mesh=trace
+  MESHTF_LOG_FORMAT  text, or json for an object a line (--log-format)";
 
 /// TensorFlow 1's distributed runtime as one binary: named nodes find each other, and a graph is split over them by its
 /// device strings.
 #[derive(Debug, Parser)]
 #[command(name = "meshtf", version, max_term_width = 110, after_help = EXAMPLES, propagate_version = true)]
 pub struct Cli {
-    /// Log more on stderr; repeat for even more
+    /// Log more on stderr: steps and transfers; repeat for even more
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
+    /// How the log on stderr looks
+    #[arg(long, value_name = "FORMAT", env = "MESHTF_LOG_FORMAT", default_value = "text", global = true)]
+    log_format: log::LogFormat,
     #[command(subcommand)]
     command: Command,
 }
@@ -134,6 +141,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Make .safetensors, .npz or a TensorFlow checkpoint a state that training goes on from
     Import(export::ImportArgs),
+    /// Find out why nodes do not meet, and what this machine lacks
+    Doctor(doctor::Args),
     /// Print a ticket that lets another machine join this mesh
     Ticket(ticket::Args),
     /// Join a mesh with a ticket from one of its machines
@@ -159,7 +168,7 @@ pub fn main(has_stdout: bool) -> ExitCode {
             return printed.unwrap_or(code).max(code).into();
         }
     };
-    log_to_stderr(cli.verbose);
+    log::to_stderr(cli.verbose, cli.log_format, matches!(cli.command, Command::Node(_)));
     if let Err(error) = crate::descriptors::raise() {
         tracing::debug!("the limit of open files is still {}: {error}", crate::descriptors::limit());
     }
@@ -199,6 +208,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Train(args) => in_runtime(train::train(args)),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),
+        Command::Doctor(args) => in_runtime(doctor::doctor(args)),
         Command::Ticket(args) => in_runtime(ticket::ticket(args)),
         Command::Join(args) => in_runtime(join::join(args)),
         Command::Verify(args) => in_runtime(verify::verify(args)),
@@ -223,35 +233,6 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
 /// busy. One too many costs time: each incoming message would wake a second thread that finds no work.
 fn network_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4))
-}
-
-/// Logs to stderr as `MESHTF_LOG` or `-v` says.
-fn log_to_stderr(verbose: u8) {
-    use tracing_subscriber::filter::Targets;
-    use tracing_subscriber::prelude::*;
-
-    // Libraries log only if somebody is looking for a problem.
-    let levels = match verbose {
-        0 => "warn,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error",
-        1 => "info,libp2p=warn,libp2p_mdns=error,netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn",
-        2 => "debug,libp2p=info,netlink=info,wgpu=info,naga=warn",
-        _ => "trace",
-    };
-    let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels.to_owned());
-    let filter: Targets = levels.parse().unwrap_or_else(|error| {
-        eprintln!(
-            "meshtf: MESHTF_LOG={levels}: {error}; expected debug, or meshtf::mesh=trace, or several with commas"
-        );
-        Targets::new().with_default(tracing::Level::WARN)
-    });
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        // Otherwise it would report an error of stderr on stderr, and panic.
-        .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(verbose > 0);
-    // A program that embeds this one and has a logger keeps it.
-    let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
 }
 
 #[cfg(test)]

@@ -51,7 +51,9 @@ pub struct Follower {
 impl Events {
     pub fn new() -> Arc<Self> {
         let ring = Ring { last: 0, kept: VecDeque::new(), steps: None, sender: None };
-        Arc::new(Events { ring: Mutex::new(ring), followers: Arc::default() })
+        // A log that takes steps is one who follows.
+        let logs_steps = usize::from(tracing::enabled!(target: STEPS, tracing::Level::DEBUG));
+        Arc::new(Events { ring: Mutex::new(ring), followers: Arc::new(AtomicUsize::new(logs_steps)) })
     }
 
     /// Whether events of steps are to be noted.
@@ -62,11 +64,7 @@ impl Events {
 
     /// Notes that something happened, in the log too.
     pub fn note(&self, event: Event) {
-        match event.subject() {
-            Subject::Limits => tracing::info!("{event}"),
-            Subject::Steps => tracing::trace!("{event}"),
-            Subject::Peers | Subject::Sessions => tracing::debug!("{event}"),
-        }
+        log(&event);
         let mut ring = lock(&self.ring);
         ring.last += 1;
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
@@ -123,6 +121,24 @@ impl Events {
         let receiver = lock(&self.ring).sender.get_or_insert_with(|| broadcast::Sender::new(MAX_WAITING)).subscribe();
         self.followers.fetch_add(1, Ordering::Relaxed);
         Follower { followers: Arc::clone(&self.followers), receiver, missed: 0 }
+    }
+}
+
+/// The target of the log's lines on steps.
+const STEPS: &str = "meshtf::steps";
+
+/// What a person who runs a node wants to know is logged as information or a warning; clients come and go all the time, and steps
+/// more often still.
+fn log(event: &Event) {
+    let name = event.name();
+    match (event.subject(), event) {
+        (_, Event::RunFailed { .. }) | (Subject::Limits, _) => tracing::warn!(event = name, "{event}"),
+        (_, Event::TaskMet { task: None, .. } | Event::TaskLost { task: None, .. }) => {
+            tracing::debug!(event = name, "{event}");
+        }
+        (_, Event::LinkDown { .. } | Event::LinkUp { .. }) => tracing::debug!(event = name, "{event}"),
+        (Subject::Peers | Subject::Sessions, _) => tracing::info!(event = name, "{event}"),
+        (Subject::Steps, _) => tracing::debug!(target: STEPS, event = name, "{event}"),
     }
 }
 

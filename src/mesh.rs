@@ -26,6 +26,7 @@ mod links;
 mod order;
 mod port;
 mod registry;
+mod remembered;
 mod roster;
 mod sent;
 mod single;
@@ -45,12 +46,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use address::is_loopback;
 pub use address::{Multiaddr, parse_address};
-pub use discovery::Attempt;
 use discovery::Search;
+pub use discovery::{Attempt, Source, Verdict};
 pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
+pub use remembered::{ports_file, remembered_ports};
 pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -137,6 +139,8 @@ pub struct MeshConfig {
     pub remembered: Vec<Multiaddr>,
     /// Fixed addresses, of a cluster file: a node listens on its own and dials the others.
     pub fixed: BTreeMap<Task, Multiaddr>,
+    /// File in which a node that is not told where to listen notes its ports, so that it takes them again the next time.
+    pub ports: Option<PathBuf>,
     /// Folder where the processes of one machine find each other.
     pub registry: Option<PathBuf>,
     /// Look for peers on the LAN.
@@ -164,6 +168,7 @@ impl MeshConfig {
             peers: Vec::new(),
             remembered: Vec::new(),
             fixed: BTreeMap::new(),
+            ports: None,
             registry: None,
             mdns: false,
             local: false,
@@ -257,6 +262,7 @@ impl Mesh {
         let roster = Arc::new(Roster::new(hello, Peer::new(id.to_string()), inbox, port));
         let search = Arc::new(Mutex::new(Search::default()));
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
+        let ports_file = config.ports.clone();
         let driver = Driver::start(config, roster.clone(), received, search.clone()).await?;
         let (met, everybody) = oneshot::channel();
         tokio::spawn(driver.run(met));
@@ -282,6 +288,12 @@ impl Mesh {
         if let Some((task, holder)) = lost {
             mesh.leave().await;
             return Err(MeshError::TaskTaken { task, holder });
+        }
+        if let Some(path) = ports_file {
+            let addresses: Vec<Multiaddr> = mesh.addresses().iter().filter_map(|text| text.parse().ok()).collect();
+            if let Err(error) = remembered::save(&path, &addresses) {
+                tracing::warn!("another port will be used after a restart: {error}");
+            }
         }
         mesh.roster.open(&mesh);
         Ok(mesh)

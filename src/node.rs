@@ -496,6 +496,9 @@ fn mesh_config(config: &NodeConfig, home: &Path, devices: Vec<DeviceInfo>) -> Re
     let fixed = config.cluster.as_ref().map(ClusterSpec::addresses).unwrap_or_default();
     mesh.fixed =
         fixed.into_iter().map(|(task, text)| Ok((task, parse_address(&text)?))).collect::<Result<_, MeshError>>()?;
+    if let (Some(task), true, None) = (&config.task, config.listen.is_empty(), &config.cluster) {
+        mesh.ports = Some(mesh::ports_file(home, &config.mesh, task)?);
+    }
     mesh.mdns = config.mdns;
     mesh.local = config.local;
     Ok(mesh)

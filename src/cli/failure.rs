@@ -13,7 +13,7 @@ use crate::node::NodeError;
 pub enum Exit {
     /// The command did what it was asked.
     Ok,
-    /// `verify`: a case differs.
+    /// `verify`: a case differs; `doctor`: there is a problem.
     Differs,
     /// The command line, a file, the graph, a feed, a fetch, a name; or output that cannot be written.
     BadInput,
@@ -81,6 +81,14 @@ impl Trouble {
         let closed_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
         let exit = if closed_pipe { Exit::Ok } else { Exit::BadInput };
         Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
+    }
+
+    /// The same, with more to say where a task is down.
+    pub fn with_reasons(mut self, reasons: impl FnOnce() -> String) -> Self {
+        if self.is_task_down {
+            self.message.push_str(&reasons());
+        }
+        self
     }
 
     /// Whether nobody is left to read.

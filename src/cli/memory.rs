@@ -54,7 +54,7 @@ impl MemoryArgs {
             // With more than `ulimit -v` allows, the process would be killed before the budget refuses.
             Some(Size::Bytes(bytes)) => Some(addresses(100).map_or(bytes, |most| most.min(bytes))),
             Some(Size::Percent(percent)) => available(percent),
-            None => available(SHARE_PERCENT),
+            None => default_budget(),
         };
         if let Some(bytes) = bytes {
             memory::set_limit(usize::try_from(bytes.max(LEAST_BYTES)).unwrap_or(usize::MAX));
@@ -97,6 +97,11 @@ fn size(text: &str) -> Result<Size, String> {
         return Err(format!("{text:?} is too little: a node needs at least {}", Bytes(LEAST_BYTES as usize)));
     }
     Ok(Size::Bytes(bytes))
+}
+
+/// The budget of a process for which none is given; `None` if the system does not say what there is.
+pub(super) fn default_budget() -> Option<u64> {
+    available(SHARE_PERCENT)
 }
 
 /// A percentage of what this process can get: of the machine's memory or the container's limit, and of the address

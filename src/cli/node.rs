@@ -1,5 +1,6 @@
 //! `meshtf node`: serves a task until it is told to stop.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::SignalKind;
 
+use super::diagnosis::{Conclusion, conclude};
 use super::memory::{self, MemoryArgs};
 use super::reach::{MeshArgs, tried};
 use super::signals::listen_for;
@@ -17,8 +19,12 @@ use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 
-/// When a node that has met no other reports what it tried.
+/// When a node that has met no other reports what it tried, and how often it looks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
+/// The target of the log's lines on the node as a whole.
+const LOG: &str = "meshtf::node";
+/// Most reasons for which peers are not met that a node tells.
+const MAX_TOLD: usize = 64;
 
 /// Serve a task of the mesh until SIGINT or SIGTERM
 ///
@@ -115,9 +121,10 @@ pub(super) async fn serve(
     let mut terminate = listen_for(SignalKind::terminate())?;
     memory.apply();
     if config.open {
-        eprintln!(
-            "meshtf: WARNING: --open: this node admits everybody who reaches its port and runs what they send. Use it \
- only on networks you trust, or leave it out and add machines with `meshtf ticket` and `meshtf join`."
+        tracing::warn!(
+            target: LOG,
+            "--open: this node admits everybody who reaches its port and runs what they send. Use it \
+        only on networks you trust, or leave it out and add machines with `meshtf ticket` and `meshtf join`."
         );
     }
     // In a folder of its own, its mesh is nobody else's.
@@ -135,9 +142,9 @@ pub(super) async fn serve(
     let doors = open(&node).await?;
     output::line(&serving_line(task, &node, &doors))?;
 
-    let alone = tokio::time::sleep(ALONE_AFTER);
-    tokio::pin!(alone);
-    let mut watched = expects_others;
+    let mut alone = tokio::time::interval_at(tokio::time::Instant::now() + ALONE_AFTER, ALONE_AFTER);
+    let mut told = BTreeSet::new();
+    let mut is_new = true;
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
@@ -148,21 +155,31 @@ pub(super) async fn serve(
                 return Ok(Exit::Ok);
             }
             error = node.mesh().lost() => return Err(NodeError::from(error).into()),
-            () = &mut alone, if watched => {
-                watched = false;
-                if node.cluster().len() < 2 {
-                    eprintln!(
-                        "meshtf: {} has found no other node of mesh {:?} after {} s and keeps looking. Tried:\n{}",
+            _ = alone.tick(), if expects_others => {
+                if std::mem::take(&mut is_new) && node.cluster().len() < 2 {
+                    tracing::warn!(
+                        target: LOG,
+                        "{} has found no other node of mesh {:?} after {} s and keeps looking. Tried:\n{}",
                         task.short(), mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
                     );
                 }
+                tell_reasons(&node, &mut told);
             }
         }
     }
-    eprintln!("meshtf: {} is shutting down", task.short());
+    tracing::info!(target: LOG, "{} is shutting down", task.short());
     // The others must be told; whatever still runs ends with the process.
     let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
     Ok(Exit::Ok)
+}
+
+/// Says of each reason for which peers are not met what it is, once.
+fn tell_reasons(node: &Node, told: &mut BTreeSet<Conclusion>) {
+    for conclusion in conclude(&node.mesh().tried()) {
+        if told.len() < MAX_TOLD && told.insert(conclusion.clone()) {
+            tracing::warn!(target: LOG, "{conclusion}");
+        }
+    }
 }
 
 /// The servers for clients of other systems, while they are open.

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
+use super::diagnosis::conclude;
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
@@ -46,6 +47,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
             still_since = tokio::time::Instant::now();
         }
     }
+    let missed = conclude(&node.mesh().tried());
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {
@@ -56,6 +58,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
             output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
         }
     }
+    missed.iter().for_each(|conclusion| eprintln!("meshtf: {conclusion}"));
     Ok(Exit::Ok)
 }
 

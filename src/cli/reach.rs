@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{Outcome, Trouble};
+use super::{Outcome, Trouble, diagnosis};
 use crate::checkpoint::DataDir;
 use crate::device::Task;
 use crate::exec::BackendChoice;
@@ -109,6 +109,14 @@ impl Reached {
         }
     }
 
+    /// What is to be said of a failure: if a task is down, which peers were seen and not met, and why.
+    pub fn explain_trouble(&self, trouble: Trouble) -> Trouble {
+        match self {
+            Reached::Mesh { node, .. } => trouble.with_reasons(|| concluded(node)),
+            Reached::Local { .. } => trouble,
+        }
+    }
+
     /// Leaves the mesh, if there is one.
     pub async fn close(self) {
         if let Reached::Mesh { node, .. } = self {
@@ -185,14 +193,20 @@ impl MeshArgs {
         };
         if !found {
             let message = if node.mesh().is_turned_away() {
-                format!("this machine is not admitted to mesh {:?}. Tried:\n{}", self.mesh, tried(&node))
+                format!(
+                    "this machine is not admitted to mesh {:?}. Tried:\n{}{}",
+                    self.mesh,
+                    tried(&node),
+                    concluded(&node)
+                )
             } else {
                 format!(
                     "no node of mesh {:?} was found within {} s. Start one with `meshtf node --name local/0`, give \
-                     an address with --peer, or add this machine with `meshtf join`. Tried:\n{}",
+                     an address with --peer, or add this machine with `meshtf join`. Tried:\n{}{}",
                     self.mesh,
                     (wait.as_secs_f64() * 10.0).round() / 10.0,
                     tried(&node),
+                    concluded(&node)
                 )
             };
             node.close().await;
@@ -238,8 +252,8 @@ async fn turned_away(node: &Node) {
 /// What was tried to find a node, and the outcomes: one line for each, or for all with the same outcome.
 pub(super) fn tried(node: &Node) -> String {
     let mut outcomes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
-    for Attempt { how, place, outcome } in node.mesh().tried() {
-        outcomes.entry((how, outcome)).or_default().push(place);
+    for Attempt { source, place, outcome, .. } in node.mesh().tried() {
+        outcomes.entry((source.to_string(), outcome)).or_default().push(place);
     }
     let line = |((how, outcome), places): ((String, String), Vec<String>)| match &places[..] {
         [place] => format!("  {how} {place}: {outcome}"),
@@ -247,6 +261,14 @@ pub(super) fn tried(node: &Node) -> String {
     };
     let lines: Vec<String> = outcomes.into_iter().map(line).collect();
     if lines.is_empty() { "  no address was known".to_owned() } else { lines.join("\n") }
+}
+
+/// Why peers that were seen are not met, to be added to a message; empty if there are none.
+pub(super) fn concluded(node: &Node) -> String {
+    match diagnosis::concluded(&node.mesh().tried()) {
+        text if text.is_empty() => text,
+        text => format!("\nSo:{text}"),
+    }
 }
 
 /// A number of seconds, fractions too.

@@ -104,7 +104,7 @@ pub(super) async fn server(args: Args) -> Outcome {
     let door = async |node: &Arc<Node>| {
         let config = DoorConfig { address, token, max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES };
         let door = Door::open(Arc::clone(node), config).await.map_err(refused)?;
-        Ok(Doors { grpc: Some(door), burn: None })
+        Ok(Doors { grpc: Some(door), ..Doors::default() })
     };
     let expects_others = private.is_none() && addresses.len() > 1;
     let serving = Serving { task: &task, mesh: &args.mesh, memory: &args.memory, config, expects_others };

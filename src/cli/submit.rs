@@ -93,6 +93,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
         outcome = deadline.within(args.steps.run(&reached, &job)) => outcome,
         trouble = interrupted() => Err(trouble),
     };
+    let outcome = outcome.map_err(|trouble| reached.explain_trouble(trouble));
     // Leaving the mesh ends what an abandoned step left running.
     reached.close().await;
     outcome

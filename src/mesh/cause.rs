@@ -8,17 +8,18 @@ use libp2p::swarm::DialError;
 
 use super::address::without_peer;
 use super::admission::Denied;
-use super::discovery::Miss;
+use super::discovery::{Miss, Verdict};
+use super::frame::Refusal;
 
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
     if let Some(denied) = find_cause::<Denied>(error).filter(|denied| denied.is_final()) {
-        return Miss::Denied(denied.to_string());
+        return Miss::new(verdict_of(*denied), denied.to_string());
     }
     match error {
-        DialError::LocalPeerId { .. } => Miss::Denied("this is the participant itself".to_owned()),
-        DialError::WrongPeerId { .. } => Miss::Silent("another peer is there now".to_owned()),
-        DialError::DialPeerConditionFalse(_) => Miss::Silent("being dialled".to_owned()),
+        DialError::LocalPeerId { .. } => Miss::new(Verdict::Itself, "this is the participant itself"),
+        DialError::WrongPeerId { .. } => Miss::new(Verdict::Moved, "another peer is there now"),
+        DialError::DialPeerConditionFalse(_) => Miss::new(Verdict::Pending, "being dialled"),
         DialError::Transport(failures) => {
             let causes: BTreeSet<String> = failures.iter().map(|(_, error)| innermost(error)).collect();
             let texts: Vec<String> = match causes.len() {
@@ -28,9 +29,54 @@ pub fn miss(error: &DialError) -> Miss {
                     .map(|(address, error)| format!("{}: {}", without_peer(address.clone()), innermost(error)))
                     .collect(),
             };
-            Miss::Silent(texts.join(", "))
+            // Of several addresses, the one that got furthest says most.
+            let verdict = failures.iter().map(|(_, error)| broken_at(error)).max();
+            Miss::new(verdict.unwrap_or(Verdict::Silent), texts.join(", "))
         }
-        other => Miss::Silent(other.to_string().trim_end_matches('.').to_owned()),
+        other => Miss::new(Verdict::Silent, other.to_string().trim_end_matches('.')),
+    }
+}
+
+fn verdict_of(denied: Denied) -> Verdict {
+    match denied {
+        Denied::Stranger => Verdict::NoNode,
+        Denied::OtherVersion { .. } => Verdict::OtherVersion,
+        Denied::OtherMesh => Verdict::OtherMesh,
+        Denied::WrongKey => Verdict::OtherKey,
+        Denied::KeyWanted => Verdict::KeyWanted,
+        Denied::Open => Verdict::Open,
+        Denied::OtherPeer => Verdict::Moved,
+        Denied::Slow | Denied::Silent | Denied::Crowded => Verdict::Slow,
+    }
+}
+
+/// What a refusal by a peer that is of the mesh comes down to.
+pub fn refused(refusal: &Refusal) -> Verdict {
+    match refusal {
+        Refusal::TaskTaken { .. } => Verdict::TaskTaken,
+        Refusal::OtherMesh { .. } => Verdict::OtherMesh,
+        Refusal::OtherVersion { .. } => Verdict::OtherVersion,
+        Refusal::Crowded { .. } => Verdict::Full,
+    }
+}
+
+/// How far a connection came whose making failed with this error.
+fn broken_at(error: &(dyn Error + 'static)) -> Verdict {
+    use io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable, NotFound, Other,
+        PermissionDenied, TimedOut,
+    };
+    if let Some(denied) = find_cause::<Denied>(error) {
+        return verdict_of(*denied);
+    }
+    let is_telling = |error: &io::Error| error.kind() != Other;
+    match find::<io::Error>(error, &is_telling).map(io::Error::kind) {
+        // A Unix socket that is not there any more.
+        Some(ConnectionRefused | NotFound) => Verdict::Refused,
+        Some(TimedOut) => Verdict::Silent,
+        Some(PermissionDenied) => Verdict::Forbidden,
+        Some(AddrNotAvailable | HostUnreachable | NetworkDown | NetworkUnreachable) => Verdict::Unreachable,
+        _ => Verdict::HungUp,
     }
 }
 
@@ -102,7 +148,29 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static), is_it: &dyn Fn
 
 #[cfg(test)]
 mod tests {
+    use libp2p::core::transport::TransportError;
+
     use super::*;
+
+    #[test]
+    fn how_far_a_dial_came_is_told_from_its_errors() {
+        use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, PermissionDenied, TimedOut};
+        let check = |errors: Vec<io::Error>, want: Verdict| {
+            let address: libp2p::Multiaddr = "/ip4/10.0.0.1/tcp/7".parse().unwrap();
+            let text = format!("{errors:?}");
+            let failures = errors.into_iter().map(|error| (address.clone(), TransportError::Other(error)));
+            assert_eq!(miss(&DialError::Transport(failures.collect())).verdict, want, "{text}");
+        };
+        check(vec![ConnectionRefused.into()], Verdict::Refused);
+        check(vec![io::Error::other(io::Error::from(TimedOut))], Verdict::Silent);
+        check(vec![HostUnreachable.into()], Verdict::Unreachable);
+        check(vec![PermissionDenied.into()], Verdict::Forbidden);
+        check(vec![ConnectionReset.into()], Verdict::HungUp);
+        check(vec![Denied::WrongKey.into()], Verdict::OtherKey);
+        check(vec![Denied::Slow.into()], Verdict::Slow);
+        check(vec![HostUnreachable.into(), ConnectionRefused.into(), TimedOut.into()], Verdict::Refused);
+        check(vec![TimedOut.into(), io::Error::other(io::Error::from(Denied::OtherMesh))], Verdict::OtherMesh);
+    }
 
     #[test]
     fn an_end_is_told_in_plain_words() {

@@ -63,17 +63,81 @@ pub enum Target {
 /// What finding peers has tried, and the outcome: one line for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// How the place became known, or a way of finding that is not a place.
-    pub how: String,
+    /// How the place became known, or the way of finding that was tried.
+    pub source: Source,
     /// The address, folder or network.
     pub place: String,
+    /// The address that was dialled last, or first of several; `None`: a way of finding, not a place.
+    pub address: Option<Multiaddr>,
+    /// What the last outcome comes down to; of a way of finding, whether it found somebody.
+    pub verdict: Verdict,
     /// The last outcome.
     pub outcome: String,
 }
 
+impl Attempt {
+    /// A way of finding that is not a place, and how many it found.
+    pub(super) fn way(source: Source, place: String, found: usize, outcome: String) -> Self {
+        let verdict = if found > 0 { Verdict::Met } else { Verdict::Pending };
+        Attempt { source, place, address: None, verdict, outcome }
+    }
+}
+
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.how, self.place, self.outcome)
+        write!(f, "{} {}: {}", self.source, self.place, self.outcome)
+    }
+}
+
+/// What an attempt to reach a place came down to, in the order in which it gets that far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It has not been tried, or is being tried.
+    Pending,
+    /// The name has no address.
+    Unresolved,
+    /// This machine may not send there.
+    Forbidden,
+    /// No route leads there, or nobody on the network has the address.
+    Unreachable,
+    /// Nothing answers.
+    Silent,
+    /// The machine answers that nothing listens at the port.
+    Refused,
+    /// A connection is made, and the handshake does not end in time.
+    Slow,
+    /// Who is there hangs up.
+    HungUp,
+    /// Another peer is there than the one that was looked for.
+    Moved,
+    /// It is this participant.
+    Itself,
+    /// Something else than a node answers.
+    NoNode,
+    /// It has another mesh key.
+    OtherKey,
+    /// It wants a mesh key, and this participant runs open.
+    KeyWanted,
+    /// It runs open, and this participant has a key.
+    Open,
+    /// It is of a mesh of another name.
+    OtherMesh,
+    /// It speaks another version of the protocol.
+    OtherVersion,
+    /// It has as many peers as it may have.
+    Full,
+    /// It holds the task that this participant claims.
+    TaskTaken,
+    /// Somebody who is of the mesh is there.
+    Met,
+}
+
+impl Verdict {
+    /// Whether the next try will end the same way.
+    pub fn is_final(self) -> bool {
+        use Verdict::{Itself, KeyWanted, NoNode, Open, OtherKey, OtherMesh, OtherVersion};
+        matches!(self, Itself | NoNode | OtherKey | KeyWanted | Open | OtherMesh | OtherVersion)
     }
 }
 
@@ -85,13 +149,17 @@ pub struct Search {
     pub turned_away: bool,
 }
 
-/// A failure to connect, as far as it matters when to try again.
+/// A failure to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Miss {
-    /// Nobody answers.
-    Silent(String),
-    /// Somebody answers and denies us.
-    Denied(String),
+pub struct Miss {
+    pub verdict: Verdict,
+    pub why: String,
+}
+
+impl Miss {
+    pub fn new(verdict: Verdict, why: impl Into<String>) -> Self {
+        Miss { verdict, why: why.into() }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +171,7 @@ struct Entry {
     dialling: bool,
     /// The peer there denied us the last time.
     denied: bool,
+    verdict: Verdict,
     /// Who was met there.
     peer: Option<PeerId>,
     outcome: Option<String>,
@@ -140,6 +209,7 @@ impl Discovery {
             due: now,
             dialling: false,
             denied: false,
+            verdict: Verdict::Pending,
             peer: None,
             outcome: None,
         };
@@ -188,20 +258,18 @@ impl Discovery {
     pub fn outcome(&mut self, target: &Target, result: Result<PeerId, Miss>, now: Instant) {
         let Some(entry) = self.targets.get_mut(target) else { return };
         entry.dialling = false;
-        entry.denied = matches!(result, Err(Miss::Denied(_)));
+        entry.verdict = result.as_ref().map_or_else(|miss| miss.verdict, |_| Verdict::Met);
+        entry.denied = entry.verdict.is_final();
         let (pause, outcome) = match result {
             Ok(peer) => {
                 entry.peer = Some(peer);
                 entry.failures = 0;
                 (FIRST_PAUSE, format!("connected with {peer}"))
             }
-            Err(Miss::Silent(why)) => {
+            Err(miss) => {
                 entry.failures += 1;
-                (LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(entry.failures.min(10))), why)
-            }
-            Err(Miss::Denied(why)) => {
-                entry.failures += 1;
-                (DENIED_PAUSE, why)
+                let pause = LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(entry.failures.min(10)));
+                (if entry.denied { DENIED_PAUSE } else { pause }, miss.why)
             }
         };
         entry.due = now + pause;
@@ -212,11 +280,12 @@ impl Discovery {
     }
 
     /// A peer that was connected turned us away.
-    pub fn turned_away(&mut self, peer: &PeerId, why: &str, now: Instant) {
+    pub fn turned_away(&mut self, peer: &PeerId, verdict: Verdict, why: &str, now: Instant) {
         for (target, entry) in &mut self.targets {
             if *target == Target::Peer(*peer) || entry.peer == Some(*peer) {
                 entry.due = now + DENIED_PAUSE;
                 entry.denied = true;
+                entry.verdict = verdict;
                 entry.outcome = Some(format!("turned away: {why}"));
             }
         }
@@ -241,7 +310,12 @@ impl Discovery {
     /// What was tried.
     pub fn attempts(&self) -> Vec<Attempt> {
         let attempts = self.targets.iter().map(|(target, entry)| Attempt {
-            how: entry.source.to_string(),
+            source: entry.source,
+            address: match target {
+                Target::Address(address) => Some(address.clone()),
+                Target::Peer(_) => entry.addresses.first().cloned(),
+            },
+            verdict: entry.verdict,
             place: match target {
                 Target::Address(address) => address.to_string(),
                 Target::Peer(peer) => match entry.addresses.first() {
@@ -278,7 +352,7 @@ mod tests {
     }
 
     fn silent() -> Result<PeerId, Miss> {
-        Err(Miss::Silent("connection refused".into()))
+        Err(Miss::new(Verdict::Refused, "connection refused"))
     }
 
     #[test]
@@ -320,7 +394,7 @@ mod tests {
     #[test]
     fn a_denial_by_all_who_were_named_is_the_last_word() {
         let now = Instant::now();
-        let denied = || Err(Miss::Denied("another key".into()));
+        let denied = || Err(Miss::new(Verdict::OtherKey, "another key"));
         let check = |outcomes: Vec<(Source, Result<PeerId, Miss>)>, source, turned_away: bool| {
             let mut discovery = Discovery::default();
             for (i, (source, outcome)) in outcomes.iter().enumerate() {

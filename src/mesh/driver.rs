@@ -1,16 +1,16 @@
 //! The task that owns the swarm: it listens, looks for peers, dials them, and knows when all of them were asked.
 
 mod bulk;
+mod listen;
 mod mend;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::Multiaddr;
-use libp2p::core::transport::{ListenerId, TransportError};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, NetworkBehaviour, Swarm, SwarmEvent};
@@ -21,9 +21,9 @@ use tokio::time::MissedTickBehavior;
 use self::mend::Mending;
 use super::address::{self, local_name, resolved, without_peer};
 use super::admission::Denied;
-use super::cause::{find_cause, miss};
+use super::cause::{self, find_cause, miss};
 use super::control::End;
-use super::discovery::{Attempt, Discovery, MAX_TARGETS, Miss, Search, Source, Target};
+use super::discovery::{Attempt, Discovery, MAX_TARGETS, Miss, Search, Source, Target, Verdict};
 use super::error::MeshError;
 use super::health::LINK_LIMIT;
 use super::links::{LinkEnded, Links};
@@ -42,8 +42,7 @@ const MAX_RESOLVED_WAITING: usize = 64;
 const MAX_LAN_PEERS: usize = MAX_TARGETS;
 /// Most bulk streams that wait to be looked at.
 const MAX_ARRIVED: usize = 256;
-/// How long a node waits for its first address, and for those it knows of.
-const LISTEN_LIMIT: Duration = Duration::from_millis(150);
+/// How long a node waits for those it knows of.
 const JOIN_LIMIT: Duration = Duration::from_millis(400);
 /// How long it waits for a process of this machine that is alive and has not answered, before it takes its task: that process
 /// may be starting too, or the machine is under load.
@@ -195,77 +194,6 @@ impl Driver {
         }
     }
 
-    async fn listen(&mut self, config: &MeshConfig) -> Result<(), MeshError> {
-        let mut wanted = config.listen.clone();
-        if let (Some(task), true, false) = (&config.task, wanted.is_empty(), config.fixed.is_empty()) {
-            let known = || config.fixed.keys().map(crate::device::Task::short).collect::<Vec<_>>().join(", ");
-            let own = config.fixed.get(task);
-            wanted.extend(own.cloned());
-            own.ok_or_else(|| MeshError::NotInClusterFile { task: task.clone(), known: known() })?;
-        }
-        let mut listeners = HashSet::new();
-        for wanted in &wanted {
-            let refuse = |why: String| MeshError::Listen { address: wanted.to_string(), why };
-            let fixed = config.listen.is_empty();
-            let mut result = Err(refuse("it has no address".to_owned()));
-            for address in address::resolve(wanted).await.map_err(refuse)? {
-                result = self.listen_on(address.clone()).map_err(refuse);
-                if result.is_err() && fixed {
-                    // Behind NAT or a container's network, the address others use is not one of this machine's own.
-                    result = self.listen_on(address::on_every_interface(&address)).map_err(refuse);
-                }
-                if result.is_ok() {
-                    break;
-                }
-            }
-            listeners.insert(result?);
-        }
-        if wanted.is_empty() && config.task.is_some() {
-            // A machine without IPv6 is fine, and so is one without IPv4.
-            let mut refused = None;
-            let mut listens = false;
-            for address in self.roster.port().everywhere() {
-                match self.listen_on(address.clone()) {
-                    Ok(id) => {
-                        listens = true;
-                        // There is no address to wait for on a machine without IPv6.
-                        if address::ip(&address).is_none_or(|ip| ip.is_ipv4()) || has_ipv6() {
-                            listeners.insert(id);
-                        }
-                    }
-                    Err(why) => refused = refused.or(Some(MeshError::Listen { address: address.to_string(), why })),
-                }
-            }
-            refused.filter(|_| !listens).map_or(Ok(()), Err)?;
-        }
-        if !listeners.is_empty() {
-            for address in self.roster.port().besides() {
-                match self.listen_on(address.clone()) {
-                    Ok(_) => {
-                        self.addresses.insert(address);
-                    }
-                    Err(why) => tracing::debug!(%address, why, "not listened on"),
-                }
-            }
-        }
-        let deadline = tokio::time::Instant::now() + LISTEN_LIMIT;
-        while !listeners.is_empty() {
-            let Ok(event) = tokio::time::timeout_at(deadline, self.swarm.select_next_some()).await else { break };
-            if let SwarmEvent::NewListenAddr { listener_id, .. } = &event {
-                listeners.remove(listener_id);
-            }
-            self.on_event(event);
-        }
-        Ok(())
-    }
-
-    fn listen_on(&mut self, address: Multiaddr) -> Result<ListenerId, String> {
-        self.swarm.listen_on(address).map_err(|error| match error {
-            TransportError::Other(error) => error.to_string(),
-            other => other.to_string(),
-        })
-    }
-
     fn look_around(&mut self, config: &MeshConfig, me: PeerId) -> Result<(), MeshError> {
         let now = clock::now();
         let (given, remembered) = (config.peers.iter(), config.remembered.iter());
@@ -370,8 +298,8 @@ impl Driver {
 
     fn on_resolved(&mut self, target: Target, addresses: Result<Vec<Multiaddr>, String>) {
         let result = match (&target, addresses) {
-            (_, Err(why)) => Err(Miss::Silent(why)),
-            (_, Ok(addresses)) if addresses.is_empty() => Err(Miss::Silent("it has no address".to_owned())),
+            (_, Err(why)) => Err(Miss::new(Verdict::Unresolved, why)),
+            (_, Ok(addresses)) if addresses.is_empty() => Err(Miss::new(Verdict::Pending, "it has no address")),
             (Target::Peer(peer), Ok(mut addresses)) => {
                 // All are dialled at once, and the first that answers is taken; within this machine there is a better way.
                 let local = addresses.iter().position(|address| local_name(address).is_some());
@@ -435,8 +363,10 @@ impl Driver {
                 let Some(dial) = self.dials.remove(&connection_id) else { return };
                 tracing::debug!(target = ?dial.target, %error, "not reached");
                 match miss(&error) {
-                    Miss::Silent(_) if !dial.rest.is_empty() => self.on_resolved(dial.target, Ok(dial.rest)),
-                    miss => self.discovery.outcome(&dial.target, Err(miss), now),
+                    miss if miss.verdict.is_final() || dial.rest.is_empty() => {
+                        self.discovery.outcome(&dial.target, Err(miss), now);
+                    }
+                    _ => self.on_resolved(dial.target, Ok(dial.rest)),
                 }
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
@@ -449,7 +379,7 @@ impl Driver {
             SwarmEvent::Behaviour(BehaviourEvent::Links(LinkEnded { peer, end })) => {
                 self.greeting.remove(&peer);
                 match end {
-                    End::Refused(refusal) => self.discovery.turned_away(&peer, &refusal.to_string(), now),
+                    End::Refused(why) => self.discovery.turned_away(&peer, cause::refused(&why), &why.to_string(), now),
                     End::Left(_) => self.discovery.farewell(&peer),
                     End::Broken { .. } | End::Peer(_) | End::Closed => {}
                 }
@@ -546,11 +476,8 @@ impl Driver {
     fn report(&self) {
         let mut attempts = Vec::new();
         if let Some(registry) = &self.registry {
-            attempts.push(Attempt {
-                how: "this machine".to_owned(),
-                place: registry.folder().display().to_string(),
-                outcome: self.registry_outcome.clone(),
-            });
+            let place = registry.folder().display().to_string();
+            attempts.push(Attempt::way(Source::Registry, place, 0, self.registry_outcome.clone()));
         }
         if let Some(lan) = &self.lan {
             let outcome = match lan.len() {
@@ -558,7 +485,7 @@ impl Driver {
                 1 => "1 peer answers".to_owned(),
                 n => format!("{n} peers answer"),
             };
-            attempts.push(Attempt { how: "mDNS".to_owned(), place: "on the LAN".to_owned(), outcome });
+            attempts.push(Attempt::way(Source::Lan, "on the LAN".to_owned(), lan.len(), outcome));
         }
         attempts.extend(self.discovery.attempts());
         // If only an old ticket's address denied us, a node on the LAN may still let us in.
@@ -593,8 +520,4 @@ fn lan(me: PeerId) -> Option<mdns::tokio::Behaviour> {
     mdns::tokio::Behaviour::new(config, me)
         .inspect_err(|error| tracing::warn!("no peers will be found on the LAN: {error}"))
         .ok()
-}
-
-fn has_ipv6() -> bool {
-    std::net::UdpSocket::bind("[::1]:0").is_ok()
 }

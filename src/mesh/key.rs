@@ -83,6 +83,12 @@ impl MeshKey {
         }
     }
 
+    /// Whether a peer has proven the key of `mesh`, or a ticket brought it. Otherwise it was made on this machine, and nobody else
+    /// may have it.
+    pub fn is_confirmed(home: &Path, mesh: &str) -> bool {
+        key_path(home, mesh).is_ok_and(|path| !untried_path(&path).exists())
+    }
+
     /// The key of `mesh` in `home`.
     ///
     /// # Errors

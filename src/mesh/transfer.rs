@@ -418,6 +418,7 @@ async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket, &link).await? {
             let bytes = prefix.body_bytes();
+            tracing::debug!(target: "meshtf::transfers", bytes, peer = %link.peer, "a transfer came");
             roster.deliver_bulk(&link, prefix, envelope).map_err(|error| Unread::Wrong(error.to_string()))?;
             if link.owes_acknowledgement(bytes) {
                 link.say(link.ping());

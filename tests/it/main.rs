@@ -5,6 +5,7 @@ mod admission;
 mod constants;
 mod deep;
 mod discovery;
+mod doctor;
 mod documents;
 mod door;
 mod door_memory;

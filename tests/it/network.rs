@@ -71,6 +71,12 @@ impl Namespaces {
         ));
     }
 
+    /// From now on the namespace `name` sends nothing over TCP to others, as behind a firewall that drops it; other protocols,
+    /// multicast too, pass. `false` if this machine cannot do that.
+    pub fn drop_tcp(&self, name: usize) -> bool {
+        ip(&["-n", &self.names[name], "rule", "add", "ipproto", "tcp", "prio", "10", "blackhole"])
+    }
+
     /// Undoes [`Self::silence`].
     pub fn restore(&self, from: usize, to: usize) {
         assert!(ip(&["-n", &self.names[from], "neigh", "del", &host_address(to), "dev", "mtf0"]));

@@ -1,0 +1,93 @@
+//! What a check found: how bad it is, what it is, and what to do about it.
+
+use serde_json::{Value, json};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Ok,
+    Note,
+    Warning,
+    Problem,
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Warning => "warning",
+            Level::Problem => "problem",
+        }
+    }
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which check: `key`, `multicast`, …
+    pub check: &'static str,
+    pub level: Level,
+    pub what: String,
+    /// What to do; of all that is not well.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    pub fn ok(check: &'static str, what: impl Into<String>) -> Self {
+        Finding { check, level: Level::Ok, what: what.into(), remedy: None }
+    }
+
+    pub fn note(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { check, level: Level::Note, what: what.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub fn warning(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { level: Level::Warning, ..Finding::note(check, what, remedy) }
+    }
+
+    pub fn problem(check: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { level: Level::Problem, ..Finding::note(check, what, remedy) }
+    }
+
+    pub fn json(&self) -> Value {
+        json!({ "check": self.check, "level": self.level.name(), "what": self.what, "remedy": self.remedy })
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:8} {:11} {}", self.level.name(), self.check, self.what)?;
+        match &self.remedy {
+            Some(remedy) => write!(f, "\n{:20} → {remedy}", ""),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `nothing is wrong`, or `2 problems, 1 warning`.
+pub fn summary(findings: &[Finding]) -> String {
+    let counted =
+        [(Level::Problem, "problem"), (Level::Warning, "warning")].into_iter().filter_map(
+            |(level, word)| match findings.iter().filter(|finding| finding.level == level).count() {
+                0 => None,
+                1 => Some(format!("1 {word}")),
+                count => Some(format!("{count} {word}s")),
+            },
+        );
+    let counted: Vec<String> = counted.collect();
+    if counted.is_empty() { "nothing is wrong".to_owned() } else { counted.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_summed_up() {
+        let (ok, note) = (Finding::ok("a", "b"), Finding::note("a", "b", "c"));
+        let (warning, problem) = (Finding::warning("a", "b", "c"), Finding::problem("a", "b", "c"));
+        assert_eq!(summary(&[ok.clone(), note]), "nothing is wrong");
+        assert_eq!(summary(&[problem.clone(), ok, warning, problem]), "2 problems, 1 warning");
+    }
+}

@@ -1,0 +1,195 @@
+//! The network interfaces of this machine, and whether multicast works on them.
+
+#![allow(unsafe_code, reason = "the system lists its interfaces in C")]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::finding::Finding;
+
+/// mDNS's group and port.
+const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 251), 5353);
+/// How long a packet to the group may take to come back to this machine.
+const ECHO_LIMIT: Duration = Duration::from_millis(500);
+/// Most interfaces that are looked at.
+const MAX_INTERFACES: usize = 64;
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub name: String,
+    pub address: IpAddr,
+    pub is_up: bool,
+    pub has_multicast: bool,
+}
+
+impl Interface {
+    pub fn is_loopback(&self) -> bool {
+        self.address.is_loopback()
+    }
+}
+
+/// The addresses of this machine's interfaces; those of IPv6 that lead no further than the cable are left out.
+pub fn list() -> io::Result<Vec<Interface>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the call writes a list to `first`, which is freed below.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut all = Vec::new();
+    let mut next = first;
+    while !next.is_null() && all.len() < MAX_INTERFACES {
+        // SAFETY: `next` is an entry of the list, which lives until it is freed below.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        let Some(address) = address_of(entry) else { continue };
+        if matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            continue;
+        }
+        // SAFETY: the name of an entry is a string that ends with 0.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+        let has = |flag: libc::c_int| entry.ifa_flags & flag as libc::c_uint != 0;
+        all.push(Interface {
+            name,
+            address,
+            is_up: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
+            has_multicast: has(libc::IFF_MULTICAST),
+        });
+    }
+    // SAFETY: the list came from getifaddrs and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(all)
+}
+
+fn address_of(entry: &libc::ifaddrs) -> Option<IpAddr> {
+    if entry.ifa_addr.is_null() {
+        return None;
+    }
+    // SAFETY: an address that is not null begins with its family, which says what structure it is.
+    unsafe {
+        match i32::from((*entry.ifa_addr).sa_family) {
+            libc::AF_INET => {
+                let address = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
+                Some(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into())
+            }
+            libc::AF_INET6 => {
+                let address = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
+                Some(IpAddr::from(address.sin6_addr.s6_addr))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether mDNS's group carries what this machine sends back to it, on each interface that has multicast.
+pub fn multicast(interfaces: &[Interface]) -> Vec<Finding> {
+    let outward = interfaces.iter().filter(|one| one.is_up && one.has_multicast && !one.is_loopback());
+    let tried: Vec<(&Interface, io::Result<bool>)> = outward
+        .filter_map(|one| match one.address {
+            IpAddr::V4(address) => Some((one, hears_itself(address))),
+            IpAddr::V6(_) => None,
+        })
+        .collect();
+    of_multicast(&tried)
+}
+
+/// Sends a question to the group that nobody answers, and waits for it.
+fn hears_itself(interface: Ipv4Addr) -> io::Result<bool> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    // Beside the nodes and the mDNS service that run on this machine.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, GROUP.port())).into())?;
+    socket.join_multicast_v4(GROUP.ip(), &interface)?;
+    socket.set_multicast_if_v4(&interface)?;
+    socket.set_multicast_loop_v4(true)?;
+    let socket = UdpSocket::from(socket);
+    let question = question(crate::random::u64());
+    socket.send_to(&question, GROUP)?;
+    let deadline = Instant::now() + ECHO_LIMIT;
+    let mut packet = [0; 2048];
+    while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv(&mut packet) {
+            Ok(count) if packet[..count] == question => return Ok(true),
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// A DNS question for `meshtf-doctor-NUMBER.local`.
+fn question(number: u64) -> Vec<u8> {
+    let mut packet = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in [format!("meshtf-doctor-{number:016x}").as_str(), "local"] {
+        packet.push(label.len() as u8);
+        packet.extend(label.as_bytes());
+    }
+    // The end of the name, its type PTR, the class of the internet.
+    packet.extend([0, 0, 12, 0, 1]);
+    packet
+}
+
+fn of_multicast(tried: &[(&Interface, io::Result<bool>)]) -> Vec<Finding> {
+    if tried.is_empty() {
+        let what = "no interface carries multicast, so that nodes on the local network are not found by themselves";
+        return vec![Finding::note("multicast", what, "Give addresses: `meshtf node --peer HOST:PORT`, or a ticket.")];
+    }
+    let one = |(interface, heard): &(&Interface, io::Result<bool>)| {
+        let (name, address) = (&interface.name, interface.address);
+        match heard {
+            Ok(true) => Finding::ok("multicast", format!("{name} sends to 224.0.0.251:5353 and hears itself")),
+            Ok(false) => Finding::warning(
+                "multicast",
+                format!(
+                    "{name} ({address}) does not hear what it sends to 224.0.0.251:5353: a firewall drops UDP 5353"
+                ),
+                "`sudo ufw allow mdns` or `sudo firewall-cmd --add-service=mdns`; without it, give addresses with --peer.",
+            ),
+            Err(error) => Finding::warning(
+                "multicast",
+                format!("{name} ({address}) cannot send to 224.0.0.251:5353: {error}"),
+                "A route for 224.0.0.0/4 and a firewall that lets UDP 5353 out; without it, give addresses with --peer.",
+            ),
+        }
+    };
+    tried.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn the_machine_itself_is_among_its_interfaces() {
+        let all = list().unwrap();
+        assert!(all.iter().any(|one| one.name == "lo" || one.is_loopback()), "{all:?}");
+    }
+
+    #[test]
+    fn a_question_is_a_packet_of_dns() {
+        let packet = question(0xab);
+        assert_eq!(packet.len(), 12 + 1 + 30 + 1 + 5 + 5);
+        assert_eq!(&packet[12..27], b"\x1emeshtf-doctor-");
+        assert!(packet.ends_with(b"ab\x05local\0\0\x0c\0\x01"), "{packet:?}");
+    }
+
+    #[test]
+    fn what_multicast_does_is_judged() {
+        let one = Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true };
+        let check = |heard: io::Result<bool>, level: Level, part: &str| {
+            let found = of_multicast(&[(&one, heard)]).remove(0);
+            assert!(found.level == level && found.to_string().contains(part), "{found}");
+        };
+        check(Ok(true), Level::Ok, "hears itself");
+        check(Ok(false), Level::Warning, "ufw allow mdns");
+        check(Err(io::ErrorKind::NetworkUnreachable.into()), Level::Warning, "224.0.0.0/4");
+        assert_eq!(of_multicast(&[])[0].level, Level::Note);
+    }
+}

@@ -1,0 +1,320 @@
+//! The checks of this machine alone: key, folders, ports, interfaces, GPUs, memory. Each has a part that looks, and a pure part
+//! that concludes.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use super::finding::Finding;
+use super::interfaces::Interface;
+use crate::memory::Bytes;
+use crate::mesh::{KeyError, MeshKey, parse_address};
+
+/// Less than this is little for a node that holds a model.
+const LITTLE_MEMORY: u64 = 1 << 30;
+/// Fewer descriptors than this are few for a mesh of some dozens of nodes.
+const FEW_DESCRIPTORS: usize = 1024;
+
+/// The key of the mesh.
+pub fn key(home: &Path, mesh: &str, is_open: bool) -> Finding {
+    if is_open {
+        let what = format!("mesh {mesh:?} is used without a key (--open): everybody who reaches a port is admitted");
+        return Finding::note("key", what, "Leave out --open, except on networks that you trust.");
+    }
+    of_key(mesh, MeshKey::load(home, mesh), MeshKey::is_confirmed(home, mesh))
+}
+
+fn of_key(mesh: &str, key: Result<MeshKey, KeyError>, is_confirmed: bool) -> Finding {
+    match key {
+        Ok(key) if is_confirmed => Finding::ok("key", format!("mesh {mesh:?}, key {}", key.fingerprint())),
+        Ok(key) => Finding::note(
+            "key",
+            format!(
+                "mesh {mesh:?}, key {}: it was made on this machine, and nobody has shown it to a node yet",
+                key.fingerprint()
+            ),
+            "If this machine is to join others, run `meshtf ticket` there and `meshtf join TICKET` here.",
+        ),
+        Err(KeyError::Missing { path, .. }) => Finding::problem(
+            "key",
+            format!("this machine has no key of mesh {mesh:?}: there is no {}", path.display()),
+            "To join others, run `meshtf ticket` there and `meshtf join TICKET` here; to begin a mesh, start a node: \
+             `meshtf node --name local/0`.",
+        ),
+        Err(KeyError::Exposed { path, mode }) => Finding::problem(
+            "key",
+            format!("others than its owner may use the key {} (its mode is {mode:04o})", path.display()),
+            format!("chmod 600 {}", path.display()),
+        ),
+        Err(KeyError::Damaged { path }) => Finding::problem(
+            "key",
+            format!("{} does not hold a key", path.display()),
+            "Move it away, and run `meshtf ticket` on another machine of the mesh and `meshtf join TICKET` here.",
+        ),
+        Err(KeyError::Name { name }) => Finding::problem(
+            "key",
+            format!("{name:?} is not the name of a mesh"),
+            "1 to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit: --mesh NAME or MESHTF_MESH.",
+        ),
+        Err(other) => Finding::problem("key", other.to_string(), "Correct the file or its folder."),
+    }
+}
+
+/// Whether files can be made in a folder, or it can be made itself.
+pub fn folder(check: &'static str, path: &Path) -> Finding {
+    of_folder(check, path, try_to_write(path))
+}
+
+/// Makes a file in the folder, or in what there is above it, and removes it.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    let there = path.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
+    if !there.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let probe = there.join(format!(".meshtf-doctor-{:016x}", crate::random::u64()));
+    std::fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
+    std::fs::remove_file(probe)
+}
+
+fn of_folder(check: &'static str, path: &Path, written: io::Result<()>) -> Finding {
+    let shown = path.display();
+    match written.map_err(|error| (error.kind(), error)) {
+        Ok(()) => Finding::ok(check, format!("{shown} can be written")),
+        Err((io::ErrorKind::PermissionDenied, _)) => Finding::problem(
+            check,
+            format!("{shown} cannot be written by this user"),
+            format!("sudo chown -R $USER {shown}; another folder: MESHTF_HOME, for data --data"),
+        ),
+        Err((io::ErrorKind::ReadOnlyFilesystem, _)) => Finding::problem(
+            check,
+            format!("{shown} is on a file system that is read-only"),
+            "Mount a volume there, or name another folder: MESHTF_HOME, for data --data.",
+        ),
+        Err((_, error)) => Finding::problem(
+            check,
+            format!("{shown} cannot be written: {error}"),
+            "Make room or another folder: MESHTF_HOME, for data --data.",
+        ),
+    }
+}
+
+/// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before.
+pub fn ports(listen: &[String], remembered: &[(String, Vec<u16>)], interfaces: &[Interface]) -> Vec<Finding> {
+    let bind = |address: SocketAddr| TcpListener::bind(address).map(drop);
+    if listen.is_empty() {
+        let everywhere = |port: u16| -> SocketAddr { ([0, 0, 0, 0], port).into() };
+        let mut findings = vec![of_port(everywhere(0), bind(everywhere(0)), interfaces)];
+        for (task, port) in remembered.iter().filter_map(|(task, ports)| Some((task, *ports.first()?))) {
+            findings.push(of_remembered(&task.replace('-', "/"), port, bind(everywhere(port)).is_ok()));
+        }
+        return findings;
+    }
+    let one = |text: &String| match socket(text) {
+        Ok(address) => of_port(address, bind(address), interfaces),
+        Err(why) => Finding::problem("port", why, "--listen 0.0.0.0:4001"),
+    };
+    listen.iter().map(one).collect()
+}
+
+fn of_remembered(task: &str, port: u16, is_free: bool) -> Finding {
+    if is_free {
+        return Finding::ok("port", format!("{task} had TCP {port} here, which is free for it"));
+    }
+    Finding::note(
+        "port",
+        format!("{task} had TCP {port} here, which is in use: by its node, if that runs"),
+        format!("`ss -ltnp 'sport = :{port}'` names the program; a node takes another port if this one is taken."),
+    )
+}
+
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let address = parse_address(text).map_err(|error| error.to_string())?.to_string();
+    match address.split('/').collect::<Vec<_>>()[..] {
+        ["", "ip4" | "ip6", host, "tcp", port] => {
+            let host: IpAddr = host.parse().map_err(|_| format!("{text:?} has no IP address"))?;
+            Ok((host, port.parse().map_err(|_| format!("{text:?} has no port"))?).into())
+        }
+        _ => Err(format!("{text:?} is not an IP address with a TCP port, which can be checked")),
+    }
+}
+
+fn of_port(address: SocketAddr, bound: io::Result<()>, interfaces: &[Interface]) -> Finding {
+    let port = address.port();
+    match bound.map_err(|error| (error.kind(), error)) {
+        Ok(()) if port == 0 => Finding::ok("port", "a free port is there for a node"),
+        Ok(()) => Finding::ok("port", format!("{address} is free")),
+        Err((io::ErrorKind::AddrInUse, _)) => Finding::warning(
+            "port",
+            format!("{address} is taken: by a node that runs already, or by another program"),
+            format!("`ss -ltnp 'sport = :{port}'` names it; another port: --listen 0.0.0.0:PORT"),
+        ),
+        Err((io::ErrorKind::PermissionDenied, _)) => Finding::problem(
+            "port",
+            format!("this user may not listen at {address}"),
+            "Take a port above 1023: --listen 0.0.0.0:4001.",
+        ),
+        Err((io::ErrorKind::AddrNotAvailable, _)) => Finding::problem(
+            "port",
+            format!("{} is no address of this machine", address.ip()),
+            format!("It has {}; 0.0.0.0 is all of them.", names(interfaces)),
+        ),
+        Err((_, error)) => {
+            Finding::problem("port", format!("a node cannot listen at {address}: {error}"), "--listen 0.0.0.0:4001")
+        }
+    }
+}
+
+/// The interfaces by which other machines can be reached.
+pub fn interfaces(all: &[Interface]) -> Finding {
+    let outward: Vec<Interface> = all.iter().filter(|one| one.is_up && !one.is_loopback()).cloned().collect();
+    if outward.is_empty() {
+        let what = "no interface is up but that of the machine itself: other machines cannot be reached";
+        return Finding::warning("interfaces", what, "Connect a cable or Wi-Fi; `ip address` shows the interfaces.");
+    }
+    Finding::ok("interfaces", names(&outward))
+}
+
+/// `eth0 10.0.0.7, wlan0 10.0.1.7`.
+fn names(interfaces: &[Interface]) -> String {
+    let named: Vec<String> = interfaces.iter().map(|one| format!("{} {}", one.name, one.address)).collect();
+    if named.is_empty() { "none".to_owned() } else { named.join(", ") }
+}
+
+/// The memory that a node would take as its budget, and the descriptors that it could have.
+pub fn memory(budget: Option<u64>, descriptors: usize) -> Vec<Finding> {
+    let mut findings = vec![match budget {
+        None => Finding::note("memory", "the system does not say how much there is", "Set a budget: --memory 4GB."),
+        Some(bytes) if bytes < LITTLE_MEMORY => Finding::warning(
+            "memory",
+            format!("a node would have {} for values, which is little", Bytes(bytes as usize)),
+            "Raise the container's limit or `ulimit -v`, or give the node less to hold.",
+        ),
+        Some(bytes) => Finding::ok("memory", format!("a node would have {} for values", Bytes(bytes as usize))),
+    }];
+    if descriptors < FEW_DESCRIPTORS {
+        let what = format!("a process may have {descriptors} files and sockets open, and a peer takes up to nine");
+        findings.push(Finding::warning("descriptors", what, "ulimit -n 65536; of a service: LimitNOFILE=65536"));
+    }
+    findings
+}
+
+/// Files of the system that belong to graphics hardware, and whether this user may open them.
+pub fn graphics_files() -> Vec<(PathBuf, bool)> {
+    let folder = |path: &str, prefix: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let paths = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+        paths.map(|entry| entry.path()).collect()
+    };
+    let mut all = folder("/dev/dri", "renderD");
+    all.extend(folder("/dev", "nvidia0"));
+    all.sort();
+    let may_open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    all.into_iter().map(|path| (path.clone(), may_open(&path))).collect()
+}
+
+/// GPUs that were found, or why there may be none.
+pub fn gpus(found: &[String], files: &[(PathBuf, bool)]) -> Finding {
+    if !found.is_empty() {
+        return Finding::ok("gpu", found.join(", "));
+    }
+    match files.iter().find(|(_, may_open)| !may_open).or(files.first()) {
+        None => Finding::note("gpu", "there is no GPU; graphs run on the CPU", "None is needed."),
+        Some((path, false)) => Finding::warning(
+            "gpu",
+            format!("there is graphics hardware, but this user may not open {}", path.display()),
+            "sudo usermod -aG render $USER, and log in again; of a container: --device /dev/dri",
+        ),
+        Some((path, true)) => Finding::warning(
+            "gpu",
+            format!("there is graphics hardware ({}), but no Vulkan driver reaches it", path.display()),
+            "Install the driver with its Vulkan part: mesa-vulkan-drivers (AMD, Intel), libnvidia-gl (NVIDIA); `vulkaninfo` \
+             shows what is found.",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[track_caller]
+    fn check(finding: Finding, level: Level, what: &str, remedy: &str) {
+        assert_eq!(finding.level, level, "{finding}");
+        assert!(finding.what.contains(what) && finding.remedy.as_deref().unwrap_or("").contains(remedy), "{finding}");
+    }
+
+    #[test]
+    fn the_key_is_there_or_there_is_a_way_to_it() {
+        let (key, path) = (MeshKey::from_bytes([7; 32]), PathBuf::from("/h/keys/lab.key"));
+        let name = key.fingerprint();
+        check(of_key("lab", Ok(key.clone()), true), Level::Ok, &name, "");
+        check(of_key("lab", Ok(key), false), Level::Note, "was made on this machine", "meshtf join");
+        let missing = KeyError::Missing { mesh: "lab".into(), path: path.clone() };
+        check(of_key("lab", Err(missing), true), Level::Problem, "no /h/keys/lab.key", "meshtf join TICKET");
+        let exposed = KeyError::Exposed { path: path.clone(), mode: 0o644 };
+        check(of_key("lab", Err(exposed), true), Level::Problem, "0644", "chmod 600 /h/keys/lab.key");
+        check(
+            of_key("lab", Err(KeyError::Damaged { path }), true),
+            Level::Problem,
+            "does not hold a key",
+            "Move it away",
+        );
+    }
+
+    #[test]
+    fn a_folder_can_be_written_or_not() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let path = folder.path().join("not/yet");
+        check(super::folder("data", &path), Level::Ok, "not/yet can be written", "");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        check(super::folder("data", &folder.path().join("file")), Level::Problem, "cannot be written", "--data");
+        let denied = Err(io::ErrorKind::PermissionDenied.into());
+        check(of_folder("home", Path::new("/h"), denied), Level::Problem, "by this user", "chown -R $USER /h");
+        let read_only = Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        check(of_folder("home", Path::new("/h"), read_only), Level::Problem, "read-only", "Mount a volume");
+    }
+
+    #[test]
+    fn a_port_is_free_or_taken() {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = held.local_addr().unwrap();
+        let all = [Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true }];
+        let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &all).remove(0);
+        check(one(&taken.to_string()), Level::Warning, "is taken", &format!("sport = :{}", taken.port()));
+        check(one("127.0.0.1:0"), Level::Ok, "free", "");
+        check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is no address of this machine", "eth0 10.0.0.7");
+        check(one("nonsense"), Level::Problem, "not an address", "--listen");
+        let before = [("ps-3".to_owned(), vec![taken.port()])];
+        let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &all)).unwrap();
+        check(free, Level::Ok, "a free port", "");
+        check(again, Level::Note, &format!("ps/3 had TCP {} here, which is in use", taken.port()), "ss -ltnp");
+        check(of_remembered("ps/3", 7, true), Level::Ok, "is free for it", "");
+    }
+
+    #[test]
+    fn memory_and_gpus_are_judged() {
+        check(memory(Some(8 << 30), 65536).remove(0), Level::Ok, "8.59 GB", "");
+        check(memory(Some(100 << 20), 65536).remove(0), Level::Warning, "little", "ulimit -v");
+        check(memory(None, 65536).remove(0), Level::Note, "does not say", "--memory");
+        check(memory(None, 256).remove(1), Level::Warning, "256 files", "ulimit -n");
+        let file = |may_open| vec![(PathBuf::from("/dev/dri/renderD128"), may_open)];
+        check(gpus(&["AMD".into()], &file(true)), Level::Ok, "AMD", "");
+        check(gpus(&[], &[]), Level::Note, "no GPU", "");
+        check(gpus(&[], &file(false)), Level::Warning, "may not open /dev/dri/renderD128", "usermod -aG render");
+        check(gpus(&[], &file(true)), Level::Warning, "no Vulkan driver", "mesa-vulkan-drivers");
+    }
+
+    #[test]
+    fn a_machine_alone_is_warned_of() {
+        let one = |name: &str, address: [u8; 4]| Interface {
+            name: name.into(),
+            address: address.into(),
+            is_up: true,
+            has_multicast: true,
+        };
+        check(interfaces(&[one("lo", [127, 0, 0, 1])]), Level::Warning, "no interface is up", "ip address");
+        check(interfaces(&[one("lo", [127, 0, 0, 1]), one("eth0", [10, 0, 0, 7])]), Level::Ok, "eth0 10.0.0.7", "");
+    }
+}

@@ -1,0 +1,215 @@
+//! The checks of the mesh: who is there, who was seen and not met, and how those that answer fare.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::super::diagnosis::conclude;
+use super::super::reach::MeshArgs;
+use super::super::table::duration;
+use super::finding::Finding;
+use crate::device::Task;
+use crate::mesh::{Attempt, Verdict};
+use crate::node::Node;
+use crate::protocol::{Cluster, Member};
+
+/// How long peers get to answer: as long as a connection that nobody answers takes to fail, and those that mDNS finds to be tried.
+const LOOK_FOR: Duration = Duration::from_secs(8);
+/// How long mDNS gets to find somebody.
+const LAN_FOR: Duration = Duration::from_millis(2500);
+/// How long those get that are known without asking the network, and a node to answer a question.
+const QUICK_FOR: Duration = Duration::from_secs(3);
+/// How often it is looked whether everybody has answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Clocks that are further apart than this are told of: logs and traces of the two would not fit together.
+const CLOCKS_APART_MS: i64 = 10_000;
+
+/// What was seen of the mesh.
+pub struct Seen {
+    pub attempts: Vec<Attempt>,
+    pub cluster: Cluster,
+    /// Of each member, what it answered.
+    pub answers: Vec<Answer>,
+}
+
+/// How a node answered.
+pub struct Answer {
+    pub task: Task,
+    /// Its version, milliseconds since it started, and this machine's time then; or why there is no answer.
+    pub told: Result<(String, u64, u64), String>,
+}
+
+/// Joins as a client, and looks for as long as it takes to know of everybody.
+pub async fn look(mesh: &MeshArgs, is_quick: bool) -> Result<Seen, String> {
+    let mut config = mesh.client();
+    config.mdns &= !is_quick;
+    let asks_lan = config.mdns;
+    let node = Node::start(config).await.map_err(|error| error.to_string())?;
+    let began = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        let attempts = node.mesh().tried();
+        let (least, most) = if asks_lan { (LAN_FOR, LOOK_FOR) } else { (LOOK_AGAIN, QUICK_FOR) };
+        if (began.elapsed() >= least && is_known(&attempts)) || began.elapsed() >= most {
+            break;
+        }
+    }
+    node.wait_for_all(LOOK_AGAIN).await;
+    let cluster = node.cluster();
+    let asked = cluster.tasks().map(async |task| {
+        let told = tokio::time::timeout(QUICK_FOR, node.status(Some(task))).await;
+        let told = match told {
+            Ok(Ok(status)) => Ok((status.identity.version, status.identity.up_ms, unix_ms())),
+            Ok(Err(failure)) => Err(failure.to_string()),
+            Err(_) => Err(format!("it did not answer within {} s", QUICK_FOR.as_secs())),
+        };
+        Answer { task: task.clone(), told }
+    });
+    let answers = futures::future::join_all(asked).await;
+    let attempts = node.mesh().tried();
+    node.close().await;
+    Ok(Seen { attempts, cluster: Cluster::clone(&cluster), answers })
+}
+
+/// Whether every place has been tried.
+fn is_known(attempts: &[Attempt]) -> bool {
+    attempts.iter().all(|attempt| attempt.address.is_none() || attempt.verdict != Verdict::Pending)
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// What is to be said of what was seen; `expected` are tasks that must be up.
+pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for answer in &seen.answers {
+        findings.extend(of_answer(answer, seen.cluster.member(&answer.task)));
+    }
+    for (from, to) in seen.cluster.apart() {
+        findings.push(Finding::problem(
+            "peers",
+            format!("{} cannot reach {}, though both are up", from.short(), to.short()),
+            format!("Run `meshtf doctor` on the machine of {}; steps that need both fail.", from.short()),
+        ));
+    }
+    let has_met = seen.cluster.tasks().next().is_some();
+    for conclusion in conclude(&seen.attempts) {
+        let (what, remedy) = (conclusion.what, conclusion.remedy);
+        findings.push(match conclusion.may_be_fine && has_met {
+            true => Finding::warning("peers", what, remedy),
+            false => Finding::problem("peers", what, remedy),
+        });
+    }
+    for task in expected.iter().filter(|task| seen.cluster.member(task).is_none()) {
+        findings.push(Finding::problem(
+            "peers",
+            format!("{} is not up, or cannot be reached from here", task.short()),
+            format!("meshtf node --name {}", task.short()),
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::warning(
+            "peers",
+            format!("no node of mesh {mesh:?} was found, and nobody was seen who refuses this machine"),
+            "Start one with `meshtf node --name local/0`, or give the address of one with --peer HOST:PORT.",
+        ));
+    }
+    findings
+}
+
+fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
+    let name = answer.task.short();
+    let (version, up_ms, now) = match &answer.told {
+        Ok(told) => told,
+        Err(why) => {
+            let what = format!("{name} is connected and does not tell how it fares: {why}");
+            return vec![Finding::problem("peers", what, "The machine is overloaded, or the node is suspended.")];
+        }
+    };
+    let up = duration(up_ms / 1000);
+    let mut findings = vec![Finding::ok("peers", format!("{name} is up since {up}, meshtf {version}"))];
+    let own = env!("CARGO_PKG_VERSION");
+    if version != own {
+        let what = format!("{name} runs meshtf {version}, this is {own}; they understand each other");
+        findings.push(Finding::note("version", what, "Install the same version on all machines in time."));
+    }
+    // It started at a time of its own clock, and has been up for so long since.
+    let apart = member.map_or(0, |member| (member.since_unix_ms + up_ms) as i64 - *now as i64);
+    if apart.abs() > CLOCKS_APART_MS {
+        let how = if apart > 0 { "ahead of" } else { "behind" };
+        findings.push(Finding::warning(
+            "clock",
+            format!(
+                "the clock of {name} is {} {how} this machine's, or its machine slept",
+                duration(apart.unsigned_abs() / 1000)
+            ),
+            "timedatectl set-ntp true, on both",
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+    use crate::mesh::{Source, parse_address};
+    use crate::protocol::{Incarnation, Peer};
+
+    fn member(task: &Task, since_unix_ms: u64) -> Member {
+        Member {
+            task: task.clone(),
+            peer: Peer::new("p"),
+            incarnation: Incarnation(1),
+            devices: Vec::new(),
+            addresses: Vec::new(),
+            since_unix_ms,
+        }
+    }
+
+    fn refused(source: Source, verdict: Verdict) -> Attempt {
+        let address = Some(parse_address("10.0.0.7:4001").unwrap());
+        Attempt { source, place: String::new(), address, verdict, outcome: String::new() }
+    }
+
+    #[test]
+    fn what_was_seen_is_judged() {
+        let task = Task::new("ps", 0);
+        let own = env!("CARGO_PKG_VERSION").to_owned();
+        let told = |version: &str, now| Answer { task: task.clone(), told: Ok((version.to_owned(), 60_000, now)) };
+        let cluster = || Cluster::new([member(&task, 1_000_000)]);
+        let check = |attempts: Vec<Attempt>, answers: Vec<Answer>, expected: &[Task], want: &[(Level, &str)]| {
+            let cluster = if answers.is_empty() { Cluster::default() } else { cluster() };
+            let findings = judge("lab", &Seen { attempts, cluster, answers }, expected);
+            assert_eq!(findings.len(), want.len(), "{findings:?}");
+            for (finding, (level, part)) in findings.iter().zip(want) {
+                assert!(finding.level == *level && finding.to_string().contains(part), "{part}: {finding}");
+            }
+        };
+        use Level::{Note, Ok as Fine, Problem, Warning};
+        let fine = || vec![told(&own, 1_060_000)];
+        check(vec![], vec![], &[], &[(Warning, "no node of mesh \"lab\" was found")]);
+        check(vec![], fine(), std::slice::from_ref(&task), &[(Fine, "ps/0 is up since 1 min 0 s")]);
+        check(vec![], fine(), &[Task::new("ps", 1)], &[(Fine, ""), (Problem, "ps/1 is not up")]);
+        check(vec![], vec![told("9.9.9", 1_060_000)], &[], &[(Fine, ""), (Note, "ps/0 runs meshtf 9.9.9")]);
+        let ahead = "the clock of ps/0 is 1 min 0 s ahead of";
+        check(vec![], vec![told(&own, 1_000_000)], &[], &[(Fine, ""), (Warning, ahead)]);
+        check(vec![], vec![told(&own, 1_120_000)], &[], &[(Fine, ""), (Warning, "1 min 0 s behind")]);
+        check(vec![], vec![told(&own, 1_065_000)], &[], &[(Fine, "")]);
+        let silent = Answer { task: task.clone(), told: Err("it did not answer".into()) };
+        check(vec![], vec![silent], &[], &[(Problem, "does not tell how it fares")]);
+        // Another's mesh on the same LAN is none of ours, unless it is the only one that is seen.
+        let key = || vec![refused(Source::Lan, Verdict::OtherKey)];
+        check(key(), vec![], &[], &[(Problem, "refused our key")]);
+        check(key(), fine(), &[], &[(Fine, ""), (Warning, "refused our key")]);
+        let given = vec![refused(Source::Configured, Verdict::OtherKey)];
+        check(given, fine(), &[], &[(Fine, ""), (Problem, "refused our key")]);
+    }
+
+    #[test]
+    fn two_that_are_apart_are_a_problem() {
+        let (a, b) = (Task::new("ps", 0), Task::new("worker", 1));
+        let cluster = Cluster::new([member(&a, 0), member(&b, 0)]).with_apart([(b, a)]);
+        let findings = judge("lab", &Seen { attempts: vec![], cluster, answers: vec![] }, &[]);
+        assert!(findings[0].level == Level::Problem && findings[0].what.starts_with("worker/1 cannot reach ps/0"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What is logged on stderr, and in which form: lines for people, or an object a line for programs.
+
+use std::fmt::{self, Debug, Write as _};
+use std::io::IsTerminal;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, layer};
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::registry::LookupSpan;
+
+/// The name of an event of the closed vocabulary, which lines for people do not repeat: their text says it.
+const EVENT: &str = "event";
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, text
+    Text,
+    /// An object a line: unix_ms, level, target, event, text
+    Json,
+}
+
+/// What is logged where neither `-v` nor `MESHTF_LOG` says it. A node tells what happens on it; of libraries, and of commands that
+/// ask nodes, only what goes wrong is of interest.
+fn levels(verbose: u8, is_node: bool) -> &'static str {
+    match (verbose, is_node) {
+        (0, true) => {
+            "warn,meshtf::events=info,meshtf::node=info,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,\
+             wgpu_hal=off,naga=error,cubecl=error"
+        }
+        (0, false) => {
+            "warn,meshtf::placement=info,libp2p=error,libp2p_mdns=off,wgpu=error,wgpu_hal=off,naga=error,cubecl=error"
+        }
+        (1, _) => {
+            "info,meshtf::events=debug,meshtf::steps=debug,meshtf::transfers=debug,libp2p=warn,libp2p_mdns=error,\
+             netlink=warn,wgpu=warn,wgpu_hal=error,naga=warn,cubecl=warn"
+        }
+        (2, _) => "debug,libp2p=info,netlink=info,wgpu=info,naga=warn",
+        _ => "trace",
+    }
+}
+
+/// Logs to stderr as `MESHTF_LOG` or `-v` says.
+pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
+    let levels = std::env::var("MESHTF_LOG").unwrap_or_else(|_| levels(verbose, is_node).to_owned());
+    let filter: Targets = levels.parse().unwrap_or_else(|error| {
+        eprintln!(
+            "meshtf: MESHTF_LOG={levels}: {error}; expected debug, or meshtf::mesh=trace, or several with commas"
+        );
+        Targets::new().with_default(tracing::Level::WARN)
+    });
+    // Otherwise the layer would report an error of stderr on stderr, and panic.
+    let layer = layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let registry = tracing_subscriber::registry();
+    // A program that embeds this one and has a logger keeps it.
+    let _ = match format {
+        LogFormat::Json => registry.with(layer.event_format(Json).with_filter(filter)).try_init(),
+        LogFormat::Text => {
+            let layer = layer
+                .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+                .with_target(verbose > 0)
+                .fmt_fields(format::debug_fn(field));
+            registry.with(layer.with_filter(filter)).try_init()
+        }
+    };
+}
+
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    match field.name() {
+        EVENT => Ok(()),
+        "message" => write!(writer, "{value:?}"),
+        name => write!(writer, " {name}={value:?}"),
+    }
+}
+
+/// Writes events as objects, one a line.
+struct Json;
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields(Map::new());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        fields.0.insert("unix_ms".to_owned(), json!(now));
+        fields.0.insert("level".to_owned(), json!(event.metadata().level().as_str().to_ascii_lowercase()));
+        fields.0.insert("target".to_owned(), json!(event.metadata().target()));
+        event.record(&mut fields);
+        writeln!(writer, "{}", Value::Object(fields.0))
+    }
+}
+
+/// The fields of one event.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: Value) {
+        let name = if field.name() == "message" { "text" } else { field.name() };
+        self.0.insert(name.to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let mut text = String::new();
+        let _never = write!(text, "{value:?}");
+        self.add(field, text.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_levels_can_be_read_and_let_through_what_they_say() {
+        use tracing::Level;
+        let lets = |verbose: u8, is_node: bool, target: &str, level: Level| {
+            levels(verbose, is_node).parse::<Targets>().unwrap().would_enable(target, &level)
+        };
+        assert!(lets(0, true, "meshtf::events", Level::INFO) && !lets(0, true, "meshtf::events", Level::DEBUG));
+        assert!(!lets(0, false, "meshtf::events", Level::INFO) && lets(0, false, "meshtf::events", Level::WARN));
+        assert!(!lets(0, true, "meshtf::steps", Level::DEBUG) && lets(1, true, "meshtf::steps", Level::DEBUG));
+        assert!(lets(1, false, "meshtf::transfers", Level::DEBUG) && !lets(1, true, "libp2p_swarm", Level::DEBUG));
+        assert!(lets(2, true, "meshtf::mesh::driver", Level::DEBUG) && lets(3, true, "wgpu", Level::TRACE));
+    }
+}

@@ -1,0 +1,95 @@
+//! The ports that a task had when it was last served, so that it takes them again: tickets and addresses outlive a restart.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use libp2p::core::multiaddr::Protocol;
+
+use super::address::{self, Multiaddr};
+use super::error::KeyError;
+use super::key::{check_mesh_name, overwrite};
+use crate::device::Task;
+
+/// Most bytes of such a file that are read, most ports in it, and most files of a folder.
+const MAX_BYTES: u64 = 4096;
+const MAX_PORTS: usize = 4;
+const MAX_FILES: usize = 1024;
+
+/// The file of a task's ports.
+///
+/// # Errors
+/// [`KeyError::Name`] if `mesh` is not a name.
+pub fn ports_file(home: &Path, mesh: &str, task: &Task) -> Result<PathBuf, KeyError> {
+    Ok(folder(home, mesh)?.join(format!("{}-{}", task.job, task.index)))
+}
+
+fn folder(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
+    check_mesh_name(mesh)?;
+    Ok(home.join("ports").join(mesh))
+}
+
+/// The TCP ports that tasks of `mesh` had on this machine: by `JOB-NUMBER`, in order.
+///
+/// # Errors
+/// [`KeyError::Name`] if `mesh` is not a name.
+pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<u16>)>, KeyError> {
+    let files = fs::read_dir(folder(home, mesh)?).into_iter().flatten().flatten().take(MAX_FILES);
+    let mut all: Vec<(String, Vec<u16>)> = files
+        .filter(|file| !file.file_name().to_string_lossy().contains('.'))
+        .map(|file| {
+            let ports = load(&file.path()).iter().filter_map(port).collect();
+            (file.file_name().to_string_lossy().into_owned(), ports)
+        })
+        .collect();
+    all.sort();
+    Ok(all)
+}
+
+fn port(address: &Multiaddr) -> Option<u16> {
+    address.iter().find_map(|part| if let Protocol::Tcp(port) = part { Some(port) } else { None })
+}
+
+/// Where the task listened, on every interface; nothing if that is not known. A line that is no address is passed over.
+pub fn load(path: &Path) -> Vec<Multiaddr> {
+    let mut text = String::new();
+    let read = fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
+    if read.is_err() {
+        return Vec::new();
+    }
+    text.lines().filter_map(|line| line.parse().ok()).take(MAX_PORTS).collect()
+}
+
+/// Notes where a node listens, of these addresses: one port for each version of IP.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn save(path: &Path, addresses: &[Multiaddr]) -> Result<(), KeyError> {
+    let mut everywhere: Vec<Multiaddr> = addresses.iter().filter_map(address::as_every_interface).collect();
+    everywhere.sort();
+    everywhere.dedup_by(|later, first| address::is_same_host(later, first));
+    let text: String = everywhere.iter().map(|address| format!("{address}\n")).collect();
+    overwrite(path, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_remembered_by_task_and_version_of_ip() {
+        let home = temp_dir::TempDir::new().unwrap();
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Multiaddr>>();
+        let file = |job: &str| ports_file(home.path(), "lab", &Task::new(job, 3)).unwrap();
+        assert_eq!(load(&file("ps")), []);
+        let listens =
+            ["/ip4/10.0.0.7/tcp/41", "/ip4/127.0.0.1/tcp/41", "/ip6/::1/tcp/42", "/unix/meshtf%2Fx", "/memory/7"];
+        save(&file("ps"), &addresses(&listens)).unwrap();
+        assert_eq!(load(&file("ps")), addresses(&["/ip4/0.0.0.0/tcp/41", "/ip6/::/tcp/42"]));
+        save(&file("ps"), &addresses(&["/ip4/10.0.0.7/tcp/43"])).unwrap();
+        fs::write(file("worker"), "nonsense\n/ip4/0.0.0.0/tcp/9\n").unwrap();
+        let known = remembered_ports(home.path(), "lab").unwrap();
+        assert_eq!(known, [("ps-3".to_owned(), vec![43]), ("worker-3".to_owned(), vec![9])]);
+        assert_eq!(remembered_ports(home.path(), "den").unwrap(), []);
+    }
+}

@@ -1,0 +1,142 @@
+//! What `meshtf doctor` concludes, of networks with one fault each; and that `ps`, `submit` and a waiting node conclude alike.
+
+use serde_json::Value;
+
+use crate::means::{Means, missing};
+use crate::network::Namespaces;
+use crate::sandbox::{SPLIT_238, Sandbox, wait_until};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Lets `other` into the mesh of `sandbox`.
+fn joined(sandbox: &Sandbox, other: &Sandbox) {
+    let ticket = sandbox.run(&["ticket"]).expect(0).stdout;
+    other.run(&["join", ticket.trim()]).expect(0);
+}
+
+/// The findings of a check, as `level what`.
+fn found(report: &Value, check: &str) -> Vec<String> {
+    let findings = report["findings"].as_array().expect("a list");
+    let of_check = findings.iter().filter(|finding| finding["check"] == check);
+    of_check.map(|one| format!("{} {}", one["level"].as_str().unwrap(), one["what"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_machine_in_order_has_no_problem() {
+    let sandbox = Sandbox::new();
+    let _zero = sandbox.node("local/0");
+    // Somebody shows the key.
+    sandbox.run(&["ps"]).expect(0);
+    let text = sandbox.run(&["doctor", "--no-mdns", "--quick", "--expect", "local/0"]).expect(0).stdout;
+    for part in ["ok       key", "ok       registry", "local/0 is up since", "ok       data"] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let report = sandbox.run(&["doctor", "--quick", "--expect", "local/7", "--json"]).expect(1).json();
+    assert_eq!(report["ok"], false);
+    assert_eq!(found(&report, "peers").last().unwrap(), "problem local/7 is not up, or cannot be reached from here");
+}
+
+#[test]
+fn a_machine_without_a_key_is_told_how_to_get_one() {
+    let sandbox = Sandbox::new();
+    let text = sandbox.run(&["doctor", "--quick"]).expect(1).stdout;
+    assert!(text.contains("problem  key") && text.contains("meshtf join TICKET"), "{text}");
+    assert!(text.ends_with("1 problem\n"), "{text}");
+}
+
+#[test]
+fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
+    let Some(namespaces) = Namespaces::new(2, "doctor behind a firewall") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    joined(&here, &there);
+    let node = there.node_with("local/1", &["--listen", "10.77.0.2:0"]);
+    if !namespaces.drop_tcp(1) {
+        return missing(Means::Namespaces, "doctor behind a firewall");
+    }
+    let port = node.socket_address().port();
+    let report = here.run(&["doctor", "--json"]).expect(1).json();
+    assert_eq!(found(&report, "multicast"), ["ok mtf0 sends to 224.0.0.251:5353 and hears itself"]);
+    let stale = "does not answer: a firewall, or the address is stale";
+    assert_eq!(found(&report, "peers"), [format!("problem mDNS hears 10.77.0.2, but TCP {port} {stale}")]);
+
+    // A node that waits says the same.
+    let waiting = here.node("local/0");
+    let told = format!("mDNS hears 10.77.0.2, but TCP {port} {stale}");
+    assert!(wait_until(SOON, || waiting.process.stderr().contains(&told)), "{}", waiting.process.stderr());
+}
+
+#[test]
+fn a_wrong_key_is_told_by_every_command() {
+    let Some(namespaces) = Namespaces::new(2, "doctor with another key") else { return };
+    namespaces.join();
+    let here = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let there = here.elsewhere().in_namespace(&namespaces.names[1]);
+    // Each makes a key of its own, which is what happens without a ticket.
+    let one = there.node_with("local/1", &["--listen", "10.77.0.2:0"]);
+    let zero = here.node_with("local/0", &["--listen", "10.77.0.1:0"]);
+    let address = one.socket_address();
+    let refused = format!("One peer was seen and refused our key: {address}");
+
+    let report = here.run(&["doctor", "--peer", one.address(), "--json"]).expect(1).json();
+    assert!(found(&report, "key")[0].starts_with("note"), "{report}");
+    assert!(found(&report, "peers").contains(&format!("problem {refused}")), "{report}");
+
+    let peer = ["--peer", one.address()];
+    here.run(&[&["ps"][..], &peer].concat()).expect(0).complains(&[&refused, "meshtf ticket"]);
+    let graph = here.file("graph.json", SPLIT_238);
+    here.run(&[&["submit", &graph][..], &peer].concat()).expect(4).complains(&["/job:local/task:1", &refused]);
+    assert!(wait_until(SOON, || zero.process.stderr().contains(&refused)), "{}", zero.process.stderr());
+}
+
+#[test]
+fn a_node_logs_who_comes_and_goes_sessions_and_failures() {
+    let sandbox = Sandbox::new();
+    let zero = sandbox.node("local/0");
+    let one = sandbox.node_with("local/1", &["--log-format", "json", "-v"]);
+    let graph = sandbox.file("graph.json", SPLIT_238);
+    sandbox.run(&["submit", &graph, "--target", "local/1"]).prints("238");
+    let wrong = r#"{"version": 1, "nodes": {"x": [1, 2], "y": {"op": "Placeholder", "attrs": {"dtype": "int32"}},
+        "z": {"op": "Add", "inputs": ["x", "y"]}}, "fetch": ["z"]}"#;
+    let wrong = sandbox.file("wrong.json", wrong);
+    sandbox.run(&["submit", &wrong, "--feed", "y=[1, 2, 3]", "--target", "local/0"]).expect(3);
+    one.process.signal("TERM");
+    let log = |node: &crate::sandbox::NodeProcess| node.process.stderr();
+    assert!(wait_until(SOON, || log(&zero).contains("is gone: it left")), "{}", log(&zero));
+    let text = log(&zero);
+    for part in ["INFO local/1 (", "is there", "INFO session ", " is open", "WARN session ", "Incompatible shapes"] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("client ") && !text.contains("began"), "{text}");
+
+    let lines = log(&one);
+    let objects: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for name in ["task_met", "session_opened", "steps_begun", "steps_done", "session_ended"] {
+        assert!(objects.iter().any(|object| object["event"] == name), "{name} is not in\n{lines}");
+    }
+    assert!(objects.iter().all(|object| object["unix_ms"].as_u64().is_some() && object["text"].is_string()), "{lines}");
+}
+
+#[test]
+fn a_node_takes_its_port_again_and_another_if_it_is_taken() {
+    let Some(namespaces) = Namespaces::new(1, "a stable port") else { return };
+    let sandbox = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let port = |node: &crate::sandbox::NodeProcess| node.socket_address().port();
+    let first = sandbox.node("local/0");
+    let (before, other) = (port(&first), port(&sandbox.node("local/1")));
+    assert_ne!(before, other);
+    first.process.signal("TERM");
+    first.process.end_within(SOON).expect(0);
+    let again = sandbox.node("local/0");
+    assert_eq!(port(&again), before);
+    // Another process has it now: of another home, so that it has nothing to do with this mesh.
+    again.process.signal("KILL");
+    again.process.end_within(SOON);
+    let stranger = Sandbox::new().in_namespace(&namespaces.names[0]);
+    let _holds = stranger.node_with("local/0", &["--listen", &format!("0.0.0.0:{before}")]);
+    assert_ne!(port(&sandbox.node("local/0")), before);
+}
