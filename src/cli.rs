@@ -14,6 +14,7 @@ macro_rules! eprintln {
 
 mod burn;
 mod completions;
+mod config;
 mod diagnosis;
 mod differentiate;
 mod doctor;
@@ -159,9 +160,15 @@ pub fn main(has_stdout: bool) -> ExitCode {
     if !has_stdout {
         output::has_no_stdout();
     }
-    let cli = match Cli::try_parse_from(arguments(std::env::args_os().collect())) {
-        Ok(cli) => cli,
-        Err(error) => {
+    let cli = match config::parse(arguments(std::env::args_os().collect())) {
+        Ok((cli, printed)) => match (&cli.command, printed) {
+            (Command::Node(args), Some(printed)) if args.prints_config() => {
+                return ended(output::line(printed.trim_end()).map(|()| Exit::Ok));
+            }
+            _ => cli,
+        },
+        Err(config::Wrong::File(trouble)) => return ended(Err(trouble)),
+        Err(config::Wrong::Usage(error)) => {
             // Help and version are reported as errors, too.
             let code = if error.use_stderr() { Exit::BadInput } else { Exit::Ok };
             let printed = error.print().err().map(|error| Trouble::stdout(error).exit);
@@ -172,7 +179,12 @@ pub fn main(has_stdout: bool) -> ExitCode {
     if let Err(error) = crate::descriptors::raise() {
         tracing::debug!("the limit of open files is still {}: {error}", crate::descriptors::limit());
     }
-    match dispatch(cli.command) {
+    ended(dispatch(cli.command))
+}
+
+/// The exit code of an outcome, whose error is told.
+fn ended(outcome: Outcome) -> ExitCode {
+    match outcome {
         Ok(exit) => exit.into(),
         Err(trouble) => {
             if !trouble.is_closed_pipe() {

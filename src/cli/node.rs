@@ -39,6 +39,8 @@ Examples:
   meshtf node --name local/0 --grpc 127.0.0.1:2222
   meshtf node --name local/0 --burn 127.0.0.1:3000
   meshtf node --name worker/0 --cluster cluster.json
+  meshtf node --name worker/0 --listen 0.0.0.0:4001 --print-config > ~/.config/meshtf/config.toml
+  meshtf node                        as the file says
 
 Clients of --grpc 127.0.0.1:2222 use tf.Session(\"grpc://127.0.0.1:2222\").
 Programs of --burn 127.0.0.1:3000 run with BURN_DEVICE=remote BURN_REMOTE_ADDRESS=ws://127.0.0.1:3000.
@@ -78,10 +80,24 @@ pub struct Args {
     /// (chmod 600)
     #[arg(long, value_name = "FILE", requires = "burn")]
     burn_token_file: Option<PathBuf>,
+    /// File with values for flags that are not given, as TOML: every flag by its name [default: config.toml beside the keys,
+    /// if it is there]
+    #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print what the command line, the environment and the configuration file come to, as such a file, and end
+    #[arg(long)]
+    print_config: bool,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
     mesh: MeshArgs,
+}
+
+impl Args {
+    /// Whether the node is not to be started.
+    pub fn prints_config(&self) -> bool {
+        self.print_config
+    }
 }
 
 pub(super) async fn node(args: Args) -> Outcome {

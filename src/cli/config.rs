@@ -1,0 +1,256 @@
+//! The configuration file of `meshtf node`: every flag by its name, for what the command line and the environment leave open.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use toml::{Table, Value};
+
+use super::{Cli, Trouble};
+use crate::mesh::home;
+
+/// The subcommand that the file is of.
+const NODE: &str = "node";
+/// Its flags that no file has: they are about the file, or end the command.
+const NOT_IN_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
+/// Most bytes of the file.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// How the command line could not be parsed.
+pub(super) enum Wrong {
+    /// As clap says it.
+    Usage(clap::Error),
+    /// The file is at fault.
+    File(Trouble),
+}
+
+impl From<clap::Error> for Wrong {
+    fn from(error: clap::Error) -> Self {
+        Wrong::Usage(error)
+    }
+}
+
+/// Parses a command line; of `meshtf node` with what the file adds, and what all of it comes to as a file, for `--print-config`.
+pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<(Cli, Option<String>), Wrong> {
+    let mut line: Vec<OsString> = line.into_iter().collect();
+    let is_node = line.iter().any(|word| word == NODE);
+    let loose = is_node.then(|| loose().try_get_matches_from(&line).ok()).flatten();
+    let Some(given) = loose.as_ref().and_then(|matches| matches.subcommand_matches(NODE)) else {
+        let matches = Cli::command().try_get_matches_from(&line)?;
+        return Ok((Cli::from_arg_matches(&matches)?, None));
+    };
+    let file = file(given).map_err(Wrong::File)?;
+    if let Some((path, table)) = &file {
+        let added = added(&node(), given, table).map_err(|why| at(path, &why))?;
+        // What the command line is without the file is told as such.
+        if let Err(error) = loose_with(&line, &added) {
+            return Err(at(path, &error.to_string().replace("error: ", "")));
+        }
+        line.extend(added.into_iter().map(OsString::from));
+    }
+    let matches = Cli::command().try_get_matches_from(&line)?;
+    let printed = matches.subcommand_matches(NODE).map(|matches| printed(&node(), matches));
+    Ok((Cli::from_arg_matches(&matches)?, printed))
+}
+
+fn at(path: &Path, why: &str) -> Wrong {
+    Wrong::File(Trouble::input(format!("{}: {}", path.display(), why.trim_end())))
+}
+
+/// The command line without what `node` demands: the file may have it.
+fn loose() -> Command {
+    Cli::command().mut_subcommand(NODE, |node| node.mut_args(|arg| arg.required(false)))
+}
+
+fn loose_with(line: &[OsString], added: &[String]) -> Result<ArgMatches, clap::Error> {
+    loose().try_get_matches_from(line.iter().cloned().chain(added.iter().map(OsString::from)))
+}
+
+/// `meshtf node`, with the flags of all subcommands.
+fn node() -> Command {
+    let mut all = Cli::command();
+    all.build();
+    all.find_subcommand(NODE).cloned().unwrap_or_default()
+}
+
+/// The file's path and content; `None` if none is named and there is none at its usual place.
+fn file(given: &ArgMatches) -> Result<Option<(PathBuf, Table)>, Trouble> {
+    let named = given.get_one::<PathBuf>("config").cloned();
+    let is_named = named.is_some();
+    let Some(path) = named.or_else(|| home().ok().map(|home| home.join("config.toml"))) else { return Ok(None) };
+    let wrong = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let mut text = String::new();
+    match fs::File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_named => return Ok(None),
+        Err(error) => return Err(wrong(&error)),
+        Ok(_) if text.len() as u64 > MAX_BYTES => return Err(wrong(&format!("it has more than {MAX_BYTES} bytes"))),
+        Ok(_) => {}
+    }
+    let table = text.parse::<Table>().map_err(|error| wrong(&error))?;
+    Ok(Some((path, table)))
+}
+
+/// The flags that a file may have.
+fn of_file(node: &Command) -> impl Iterator<Item = (&Arg, &str)> {
+    let flags = node.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
+    flags.filter(|(_, long)| !NOT_IN_FILE.contains(long))
+}
+
+/// What the file adds to the command line: its flags, but for those that are given or in the environment.
+fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String>, String> {
+    let known: BTreeSet<&str> = of_file(node).map(|(_, long)| long).collect();
+    if let Some(unknown) = table.keys().find(|key| !known.contains(key.as_str())) {
+        let known: Vec<&str> = known.into_iter().collect();
+        return Err(format!("{unknown} is no flag of `meshtf node`; those are {}", known.join(", ")));
+    }
+    let mut added = Vec::new();
+    for (arg, long) in of_file(node) {
+        let Some(value) = table.get(long) else { continue };
+        let source = given.value_source(arg.get_id().as_str());
+        if !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
+            added.extend(
+                words(arg, long, value)
+                    .map_err(|expected| format!("{long} is {}, where {expected} is expected", kind(value)))?,
+            );
+        }
+    }
+    Ok(added)
+}
+
+/// The words of the command line that a value of the file is; or what would be right.
+fn words(arg: &Arg, long: &str, value: &Value) -> Result<Vec<String>, &'static str> {
+    let one = |value: &Value, expected: &'static str| match value {
+        Value::String(text) => Ok(format!("--{long}={text}")),
+        Value::Integer(number) => Ok(format!("--{long}={number}")),
+        Value::Float(number) => Ok(format!("--{long}={number}")),
+        _ => Err(expected),
+    };
+    match (arg.get_action(), value) {
+        (ArgAction::SetTrue, Value::Boolean(is_set)) => Ok(is_set.then(|| format!("--{long}")).into_iter().collect()),
+        (ArgAction::SetTrue, _) => Err("true or false"),
+        (ArgAction::Count, Value::Integer(count @ 0..=9)) => Ok((0..*count).map(|_| format!("--{long}")).collect()),
+        (ArgAction::Count, _) => Err("a number from 0 to 9"),
+        (ArgAction::Append, Value::Array(values)) => {
+            values.iter().map(|value| one(value, "a list of strings")).collect()
+        }
+        (ArgAction::Append, value) => Ok(vec![one(value, "a string or a list of strings")?]),
+        (_, value) => Ok(vec![one(value, "a string or a number")?]),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a string",
+        Value::Integer(_) => "an integer",
+        Value::Float(_) => "a float",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a time",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
+    }
+}
+
+/// A configuration as a file: what each flag is for, and its value; a comment if it has none.
+fn printed(node: &Command, matches: &ArgMatches) -> String {
+    let mut text = String::new();
+    for (arg, long) in of_file(node) {
+        let help = arg.get_help().map(|help| help.to_string()).unwrap_or_default();
+        text.push_str(&format!("# {}\n", help.lines().next().unwrap_or_default()));
+        let values: Vec<String> = matches
+            .get_raw(arg.get_id().as_str())
+            .into_iter()
+            .flatten()
+            .map(|value| quoted(&value.to_string_lossy()))
+            .collect();
+        // What nobody has set is shown, and left to its default.
+        let is_default =
+            matches.value_source(arg.get_id().as_str()).is_none_or(|source| source == ValueSource::DefaultValue);
+        text.push_str(if is_default { "# " } else { "" });
+        text.push_str(&match (arg.get_action(), &values[..]) {
+            (ArgAction::SetTrue, _) => format!("{long} = {}\n", matches.get_flag(arg.get_id().as_str())),
+            (ArgAction::Count, _) => format!("{long} = {}\n", matches.get_count(arg.get_id().as_str())),
+            (ArgAction::Append, values) => format!("{long} = [{}]\n", values.join(", ")),
+            (_, []) => format!("{long} =\n"),
+            (_, [value, ..]) => format!("{long} = {value}\n"),
+        });
+    }
+    text
+}
+
+/// A value as TOML: a number as it is, a string in quotes. JSON's escapes are among TOML's.
+fn quoted(value: &str) -> String {
+    match value.parse::<u64>() {
+        Ok(number) => number.to_string(),
+        Err(_) => serde_json::Value::from(value).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    /// What the command line and a file come to, as a file.
+    fn parsed(text: &str, config: &str) -> Result<Table, String> {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let file = folder.path().join("c.toml");
+        fs::write(&file, config).unwrap();
+        let mut line = line(text);
+        line.extend(["--config".into(), file.into()]);
+        match parse(line) {
+            Ok((_, printed)) => Ok(printed.expect("a node's").parse().expect("it is TOML")),
+            Err(Wrong::File(trouble)) => Err(trouble.to_string()),
+            Err(Wrong::Usage(error)) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_file_has_what_the_command_line_leaves_open() {
+        let config = "name = \"ps/3\"\nlisten = [\"0.0.0.0:4001\", \"[::]:4001\"]\npeer = \"a:1\"\nno-mdns = true\n\
+            grpc = \"127.0.0.1:2222\"\ngrpc-limit = 1000\nverbose = 2\nopen = false\n";
+        let table = parsed("meshtf node --peer b:2,c:3 --mesh lab", config).unwrap();
+        let text = |key: &str| table[key].as_str();
+        let list = |key: &str| table[key].as_array().map(Vec::len);
+        assert_eq!((text("name"), text("mesh"), text("grpc")), (Some("ps/3"), Some("lab"), Some("127.0.0.1:2222")));
+        assert_eq!((list("peer"), list("listen")), (Some(2), Some(2)), "the command line has the last word");
+        assert_eq!((table["grpc-limit"].as_integer(), table["verbose"].as_integer()), (Some(1000), Some(2)));
+        // What is not set is left to its default.
+        assert_eq!((table["no-mdns"].as_bool(), table.get("open"), table.get("burn")), (Some(true), None, None));
+        // What is printed is a file that comes to the same.
+        let (_, printed) = parse(line("meshtf node --name ps/3 --listen 0.0.0.0:1 --memory 50%")).ok().unwrap();
+        let again = parsed("meshtf node", &printed.unwrap()).unwrap();
+        assert_eq!((again["name"].as_str(), again["memory"].as_str()), (Some("ps/3"), Some("50%")));
+        assert_eq!(parsed("meshtf node --name ps/4", config).unwrap()["name"].as_str(), Some("ps/4"));
+    }
+
+    #[test]
+    fn a_wrong_file_is_told_with_its_name_and_key() {
+        let check = |config: &str, parts: &[&str]| {
+            let why = parsed("meshtf node", config).expect_err(config);
+            assert!(why.contains("c.toml"), "{why}");
+            parts.iter().for_each(|part| assert!(why.contains(part), "{part}: {why}"));
+        };
+        check("nam = \"ps/0\"", &["nam is no flag", "name"]);
+        check("name = \"ps/0\"\nconfig = \"x\"", &["config is no flag"]);
+        check("name = 7", &["invalid value '7' for '--name"]);
+        check("name = \"ps\"", &["invalid value 'ps' for '--name"]);
+        check("open = \"yes\"", &["open is a string, where true or false is expected"]);
+        check("verbose = 99", &["verbose is an integer, where a number from 0 to 9"]);
+        check("listen = [1.5, true]", &["listen is a list, where a list of strings is expected"]);
+        check("name = [\"ps/0\"]", &["name is a list, where a string or a number"]);
+        check("name = \"ps/0", &["line 1"]);
+    }
+
+    #[test]
+    fn other_commands_have_no_file() {
+        assert!(matches!(parse(line("meshtf ps --mesh lab")), Ok((_, None))));
+        assert!(matches!(parse(line("meshtf ps --config x")), Err(Wrong::Usage(_))));
+    }
+}
