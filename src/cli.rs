@@ -40,6 +40,7 @@ mod submit;
 mod table;
 mod tf;
 mod ticket;
+mod top;
 mod trace;
 mod train;
 mod variable;
@@ -128,6 +129,8 @@ enum Command {
     Ps(ps::Args),
     /// Show how nodes fare: sessions, devices, variables, peers, limits
     Status(status::Args),
+    /// Show how the mesh fares, as it changes
+    Top(top::Args),
     /// Follow what happens on a node: who comes and goes, sessions, failures, limits
     Events(events::Args),
     /// List, read and set the variables of a node
@@ -213,6 +216,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Burn(args) => in_runtime(burn::burn(args)),
         Command::Ps(args) => in_runtime(ps::ps(args)),
         Command::Status(args) => in_runtime(status::status(args)),
+        Command::Top(args) => in_runtime(top::top(args)),
         Command::Events(args) => in_runtime(events::events(args)),
         Command::Variable(args) => in_runtime(variable::variable(args)),
         Command::Plan(args) => in_runtime(plan::plan(args)),

@@ -1,0 +1,218 @@
+//! The tables of `meshtf top` as data: what the nodes told, as rows of text in an order.
+
+use std::cmp::Reverse;
+
+use super::super::table::{duration, short_peer};
+use crate::device::Task;
+use crate::memory::Bytes;
+use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
+use crate::tensor::PartialShape;
+
+/// What one node told, or why it did not.
+pub struct Told {
+    pub task: Task,
+    pub status: Result<NodeStatus, String>,
+}
+
+/// What all nodes told at one time, and what is wrong with the mesh.
+#[derive(Default)]
+pub struct Whole {
+    pub told: Vec<Told>,
+    pub troubles: Vec<String>,
+}
+
+/// One of the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    #[default]
+    Devices,
+    Sessions,
+    Links,
+    Variables,
+}
+
+/// A row, and the task that it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub task: Task,
+    pub cells: Vec<String>,
+    /// What is shown as a bar behind the third cell, 0 to 1.
+    pub share: Option<f64>,
+}
+
+impl Part {
+    pub const ALL: [Part; 4] = [Part::Devices, Part::Sessions, Part::Links, Part::Variables];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Part::Devices => "Devices",
+            Part::Sessions => "Sessions",
+            Part::Links => "Links",
+            Part::Variables => "Variables",
+        }
+    }
+
+    pub fn header(self) -> &'static [&'static str] {
+        match self {
+            Part::Devices => &["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "PIECES", "STEPS"],
+            Part::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "RUNS", "AGE", "CLIENT"],
+            Part::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
+            Part::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
+        }
+    }
+
+    /// What it can be sorted by; first what it is sorted by at the beginning.
+    pub fn orders(self) -> &'static [&'static str] {
+        match self {
+            Part::Devices => &["name", "busy", "memory"],
+            Part::Sessions => &["steps/s", "steps", "age"],
+            Part::Links => &["rate", "round trip", "name"],
+            Part::Variables => &["size", "name", "version"],
+        }
+    }
+
+    /// Its rows in the order of that number, of one task or of all.
+    pub fn rows(self, whole: &Whole, order: usize, of: Option<&Task>) -> Vec<Row> {
+        let told = whole.told.iter().filter(|told| of.is_none_or(|task| *task == told.task));
+        let told = told.filter_map(|told| Some((&told.task, told.status.as_ref().ok()?)));
+        match self {
+            Part::Devices => {
+                let mut all: Vec<_> =
+                    told.flat_map(|(task, status)| status.devices.items.iter().map(move |one| (task, one))).collect();
+                match order {
+                    1 => all.sort_by(|(_, a), (_, b)| b.busy_share.total_cmp(&a.busy_share)),
+                    2 => all.sort_by_key(|(_, one)| Reverse(one.memory.map(|memory| memory.used))),
+                    _ => {}
+                }
+                all.into_iter().map(|(task, one)| device(task, one)).collect()
+            }
+            Part::Sessions => {
+                let mut all: Vec<_> =
+                    told.flat_map(|(task, status)| status.sessions.items.iter().map(move |one| (task, one))).collect();
+                match order {
+                    1 => all.sort_by_key(|(_, one)| Reverse(one.steps)),
+                    2 => all.sort_by_key(|(_, one)| Reverse(one.age_ms)),
+                    _ => all.sort_by(|(_, a), (_, b)| b.steps_per_second.total_cmp(&a.steps_per_second)),
+                }
+                all.into_iter().map(|(task, one)| session(task, one)).collect()
+            }
+            Part::Links => {
+                let mut all: Vec<_> =
+                    told.flat_map(|(task, status)| status.peers.items.iter().map(move |one| (task, one))).collect();
+                let rate = |one: &PeerStatus| one.sent_per_second + one.received_per_second;
+                match order {
+                    1 => all.sort_by_key(|(_, one)| Reverse(one.round_trip_us)),
+                    2 => {}
+                    _ => all.sort_by(|(_, a), (_, b)| rate(b).total_cmp(&rate(a))),
+                }
+                all.into_iter().map(|(task, one)| link(task, one)).collect()
+            }
+            Part::Variables => {
+                let mut all: Vec<_> =
+                    told.flat_map(|(task, status)| status.resources.items.iter().map(move |one| (task, one))).collect();
+                match order {
+                    1 => all.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name)),
+                    2 => all.sort_by_key(|(_, one)| Reverse(one.version)),
+                    _ => all.sort_by_key(|(_, one)| Reverse(one.bytes)),
+                }
+                all.into_iter().map(|(task, one)| variable(task, one)).collect()
+            }
+        }
+    }
+}
+
+impl Whole {
+    /// `3 tasks, 2 sessions, 1234 steps/s, 4.00 MB/s`.
+    pub fn summary(&self) -> String {
+        let told = || self.told.iter().filter_map(|told| told.status.as_ref().ok());
+        let sessions: u64 = told().map(|status| status.sessions.total).sum();
+        let steps: f64 = told().flat_map(|status| &status.sessions.items).map(|session| session.steps_per_second).sum();
+        let bytes: f64 = told().flat_map(|status| &status.peers.items).map(|peer| peer.sent_per_second).sum();
+        let many = |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
+        format!(
+            "{}, {}, {} steps/s, {}/s sent",
+            many(self.told.len() as u64, "task"),
+            many(sessions, "session"),
+            rate(steps),
+            Bytes(bytes as usize)
+        )
+    }
+
+    /// What is wrong: of the mesh, and of nodes that do not tell.
+    pub fn wrong(&self) -> Vec<String> {
+        let silent = self
+            .told
+            .iter()
+            .filter_map(|told| told.status.as_ref().err().map(|why| format!("{}: {why}", told.task.short())));
+        silent.chain(self.troubles.iter().cloned()).collect()
+    }
+}
+
+fn bytes(count: u64) -> String {
+    Bytes(count as usize).to_string()
+}
+
+fn rate(per_second: f64) -> String {
+    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.1}") }
+}
+
+fn device(task: &Task, one: &DeviceStatus) -> Row {
+    let cells = vec![
+        task.short(),
+        format!("{}:{} {}", one.name.kind.name(), one.name.index, one.backend),
+        format!("{:>3.0} %", 100.0 * one.busy_share),
+        one.memory.map_or_else(|| "?".to_owned(), |memory| bytes(memory.used)),
+        one.memory.and_then(|memory| memory.free).map_or_else(|| "?".to_owned(), bytes),
+        one.pieces.to_string(),
+        one.steps.to_string(),
+    ];
+    Row { task: task.clone(), cells, share: Some(one.busy_share) }
+}
+
+fn session(task: &Task, one: &SessionStatus) -> Row {
+    let cells = vec![
+        task.short(),
+        one.id.to_string(),
+        rate(one.steps_per_second),
+        one.steps.to_string(),
+        one.runs.to_string(),
+        duration(one.age_ms / 1000),
+        short_peer(one.client.as_str()),
+    ];
+    Row { task: task.clone(), cells, share: None }
+}
+
+fn link(task: &Task, one: &PeerStatus) -> Row {
+    let state = match &one.state {
+        LinkState::Up => "up".to_owned(),
+        LinkState::Mending { for_ms, .. } => format!("mending for {:.1} s", *for_ms as f64 / 1000.0),
+    };
+    let cells = vec![
+        task.short(),
+        one.task.as_ref().map_or_else(|| format!("client {}", short_peer(one.peer.as_str())), Task::short),
+        one.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.2} ms", us as f64 / 1000.0)),
+        bytes(one.sent_per_second as u64),
+        bytes(one.received_per_second as u64),
+        state,
+        one.address.clone(),
+    ];
+    Row { task: task.clone(), cells, share: None }
+}
+
+fn variable(task: &Task, one: &ResourceStatus) -> Row {
+    let types: Vec<&str> = one.dtypes.iter().map(|dtype| dtype.name()).collect();
+    let shape = match &one.shape {
+        PartialShape(None) => String::new(),
+        shape => shape.to_string(),
+    };
+    let cells = vec![
+        task.short(),
+        one.name.clone(),
+        one.bytes.map_or_else(|| "changing".to_owned(), bytes),
+        format!("{}{shape}", types.join(", ")),
+        one.version.map_or_else(|| "-".to_owned(), |version| version.to_string()),
+        one.kind.clone(),
+        format!("{}:{}", one.device.kind.name(), one.device.index),
+    ];
+    Row { task: task.clone(), cells, share: None }
+}

@@ -1,0 +1,293 @@
+//! What `meshtf top` shows, and what its keys do. Draws on any of ratatui's backends.
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+
+use super::rows::{Part, Whole};
+use crate::device::Task;
+
+/// Widths of a table's columns: the two names and the last take what is left.
+const WIDTHS: [Constraint; 7] = [
+    Constraint::Fill(2),
+    Constraint::Fill(3),
+    Constraint::Length(14),
+    Constraint::Fill(2),
+    Constraint::Length(11),
+    Constraint::Length(18),
+    Constraint::Fill(3),
+];
+/// Cells of the bar that shows a share.
+const BAR: usize = 8;
+/// Most lines of what is wrong.
+const MAX_WRONG: usize = 3;
+const KEYS: &str = "Tab table  s sort  ↑↓ row  Enter task  Esc all  q quit";
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    On,
+    Quit,
+}
+
+/// What is chosen.
+#[derive(Debug, Default)]
+pub struct View {
+    part: Part,
+    /// By what each table is sorted: a number in [`Part::orders`].
+    orders: [usize; 4],
+    /// The row that is chosen in the table that is.
+    row: usize,
+    /// The only task that is shown.
+    only: Option<Task>,
+}
+
+impl View {
+    fn order(&self, part: Part) -> usize {
+        self.orders[part as usize]
+    }
+
+    /// A key was pressed while this was shown.
+    pub fn key(&mut self, key: KeyEvent, whole: &Whole) -> Next {
+        let step = |view: &mut View, by: usize| {
+            view.part = Part::ALL[(view.part as usize + by) % Part::ALL.len()];
+            view.row = 0;
+        };
+        let rows = self.part.rows(whole, self.order(self.part), self.only.as_ref());
+        let last = rows.len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Next::Quit,
+            KeyCode::Tab | KeyCode::Right => step(self, 1),
+            KeyCode::BackTab | KeyCode::Left => step(self, Part::ALL.len() - 1),
+            KeyCode::Char('s') => {
+                let order = &mut self.orders[self.part as usize];
+                *order = (*order + 1) % self.part.orders().len();
+                self.row = 0;
+            }
+            KeyCode::Down | KeyCode::Char('j') => self.row = last.min(self.row + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.row = last.min(self.row).saturating_sub(1),
+            KeyCode::Enter => {
+                self.only = rows.get(self.row.min(last)).map(|row| row.task.clone());
+                self.row = 0;
+            }
+            KeyCode::Esc => (self.only, self.row) = (None, 0),
+            _ => {}
+        }
+        Next::On
+    }
+
+    /// Draws everything.
+    pub fn draw(&self, frame: &mut Frame<'_>, whole: &Whole) {
+        let wrong = whole.wrong();
+        let lines = wrong.len().min(MAX_WRONG) as u16;
+        let mut heights = vec![Constraint::Length(1), Constraint::Length(lines)];
+        // The table that is chosen gets the most room, and none less than a line.
+        heights.extend(Part::ALL.map(|part| Constraint::Fill(if part == self.part { 3 } else { 2 })));
+        heights.push(Constraint::Length(1));
+        let areas = Layout::vertical(heights).split(frame.area());
+        let title = self.only.as_ref().map_or_else(|| whole.summary(), |task| format!("{} alone", task.short()));
+        let title = vec![Span::from("meshtf top  ").style(Modifier::BOLD), Span::from(title)];
+        frame.render_widget(Line::from(title), areas[0]);
+        let wrong: Vec<Line<'_>> = wrong.into_iter().take(MAX_WRONG).map(Line::from).collect();
+        frame.render_widget(Paragraph::new(wrong).style(Color::Red), areas[1]);
+        for (part, area) in Part::ALL.into_iter().zip(areas.iter().skip(2)) {
+            self.draw_part(frame, *area, part, whole);
+        }
+        frame.render_widget(Line::from(KEYS).style(Modifier::DIM), areas[2 + Part::ALL.len()]);
+    }
+
+    fn draw_part(&self, frame: &mut Frame<'_>, area: Rect, part: Part, whole: &Whole) {
+        let rows = part.rows(whole, self.order(part), self.only.as_ref());
+        let is_chosen = part == self.part;
+        let [above, below] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+        let title = format!("{} ({}), by {}", part.title(), rows.len(), part.orders()[self.order(part)]);
+        let style = if is_chosen { Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD) } else { Style::new() };
+        frame.render_widget(Line::from(title).style(style), above);
+        let chosen = self.row.min(rows.len().saturating_sub(1));
+        let shown = rows.into_iter().map(|row| {
+            let share = row.share;
+            Row::new(row.cells.into_iter().enumerate().map(move |(i, text)| match share {
+                Some(share) if i == 2 => Cell::from(busy(&text, share)),
+                _ => Cell::from(text),
+            }))
+        });
+        let header = Row::new(part.header().iter().copied()).style(Modifier::DIM);
+        let table = Table::new(shown, WIDTHS).header(header).row_highlight_style(Modifier::REVERSED);
+        let mut state = TableState::new().with_selected(is_chosen.then_some(chosen));
+        frame.render_stateful_widget(table, below, &mut state);
+    }
+}
+
+/// ` 42 % ███▍`
+fn busy(text: &str, share: f64) -> Line<'static> {
+    let eighths = (share.clamp(0.0, 1.0) * (8 * BAR) as f64).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    bar.extend(['▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8).wrapping_sub(1)));
+    let color = if share > 0.8 { Color::Red } else { Color::Green };
+    Line::from(vec![Span::from(format!("{text} ")), Span::from(bar).style(color)])
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::rows::Told;
+    use super::*;
+    use crate::device::DeviceKind;
+    use crate::ids::SessionId;
+    use crate::protocol::Peer;
+    use crate::protocol::status::{
+        DeviceStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
+    };
+    use crate::tensor::{DType, PartialShape};
+
+    /// A task whose numbers are made of `n`.
+    fn told(job: &str, n: u64) -> Told {
+        let task = Task::new(job, 0);
+        let device = DeviceStatus {
+            name: task.device(DeviceKind::Cpu, 0),
+            backend: "flex".into(),
+            description: String::new(),
+            memory: Some(MemoryStatus { used: n * 1_000_000, free: Some(5_000_000_000) }),
+            busy_us: 0,
+            busy_share: n as f64 / 10.0,
+            sessions: 1,
+            pieces: n,
+            steps: 0,
+            parked_values: 0,
+            parked_bytes: 0,
+        };
+        let session = SessionStatus {
+            id: SessionId(n),
+            client: Peer::new("12D3KooWAbCdEfGh"),
+            age_ms: 61_000,
+            idle_ms: 0,
+            plans: 1,
+            runs: 1,
+            steps: 1000 / n,
+            steps_per_second: 12.5 * n as f64,
+        };
+        let peer = PeerStatus {
+            peer: Peer::new("12D3KooWXyZ"),
+            task: Some(Task::new("other", n as u32)),
+            address: "/ip4/10.0.0.7/tcp/4001".into(),
+            state: LinkState::Up,
+            up_ms: 0,
+            heard_ms: 0,
+            round_trip_us: Some(1500 / n),
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_per_second: 1e6 * n as f64,
+            received_per_second: 0.0,
+        };
+        let variable = |name: &str, bytes: u64| ResourceStatus {
+            kind: "variable".into(),
+            device: task.device(DeviceKind::Cpu, 0),
+            container: "localhost".into(),
+            name: name.to_owned(),
+            session: SessionId(1),
+            is_isolated: false,
+            dtypes: vec![DType::F32],
+            shape: PartialShape(Some(vec![Some(bytes as usize / 4)])),
+            bytes: Some(bytes),
+            length: None,
+            version: Some(n),
+        };
+        let status = NodeStatus {
+            devices: Listed::all(vec![device]),
+            sessions: Listed::all(vec![session]),
+            peers: Listed::all(vec![peer]),
+            resources: Listed::all(vec![variable("w", 4000 * n), variable("a", 40)]),
+            ..NodeStatus::default()
+        };
+        Told { task, status: Ok(status) }
+    }
+
+    fn whole() -> Whole {
+        let silent = Told { task: Task::new("ps", 9), status: Err("it does not answer".into()) };
+        Whole { told: vec![told("ps", 2), told("worker", 9), silent], troubles: Vec::new() }
+    }
+
+    fn drawn(view: &View, whole: &Whole, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame, whole)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    #[test]
+    fn everything_that_nodes_tell_is_on_the_screen() {
+        let lines = drawn(&View::default(), &whole(), 130, 30);
+        let text = lines.join("\n");
+        let at =
+            |part: &str| lines.iter().position(|line| line.contains(part)).unwrap_or_else(|| panic!("{part}:\n{text}"));
+        assert_eq!(lines[0], "meshtf top  3 tasks, 2 sessions, 138 steps/s, 11.0 MB/s sent");
+        assert_eq!(lines[1], "ps/9: it does not answer");
+        assert_eq!(lines[29], KEYS);
+        let devices = at("Devices (2), by name");
+        let busy = &lines[devices + 3];
+        for part in ["worker/0", "CPU:0 flex", " 90 % ███████▎", "9.00 MB", "5.00 GB"] {
+            assert!(busy.contains(part), "{part} is not in {busy}");
+        }
+        // The fastest first.
+        let sessions = at("Sessions (2), by steps/s");
+        assert!(lines[sessions + 2].starts_with("worker/0") && lines[sessions + 2].contains("112"), "{text}");
+        let links = at("Links (2), by rate");
+        assert!(lines[links + 2].contains("other/9") && lines[links + 2].contains("9.00 MB"), "{text}");
+        let variables = at("Variables (4), by size");
+        assert!(lines[variables + 2].contains("36.0 kB") && lines[variables + 2].contains("float32[9000]"), "{text}");
+    }
+
+    #[test]
+    fn keys_choose_sort_and_look_into_a_task() {
+        let (mut view, whole) = (View::default(), whole());
+        let press = |view: &mut View, code: KeyCode| view.key(KeyEvent::new(code, KeyModifiers::NONE), &whole);
+        let first = |view: &View| {
+            view.part
+                .rows(&whole, view.order(view.part), view.only.as_ref())
+                .first()
+                .map(|row| row.cells.clone())
+                .unwrap()
+        };
+        assert_eq!(first(&view)[0], "ps/0");
+        press(&mut view, KeyCode::Char('s'));
+        assert_eq!(first(&view)[0], "worker/0", "the busiest");
+        (0..3).for_each(|_| assert_eq!(press(&mut view, KeyCode::Tab), Next::On));
+        assert_eq!((view.part, &first(&view)[2][..]), (Part::Variables, "36.0 kB"));
+        press(&mut view, KeyCode::Char('s'));
+        assert_eq!(first(&view)[1], "a", "by name");
+        // The second row is of the other task.
+        press(&mut view, KeyCode::Down);
+        press(&mut view, KeyCode::Enter);
+        assert_eq!(view.only, Some(Task::new("worker", 0)));
+        let lines = drawn(&view, &whole, 100, 24);
+        assert!(lines[0].contains("worker/0 alone") && !lines.join("\n").contains("ps/0"), "{lines:?}");
+        press(&mut view, KeyCode::Esc);
+        assert_eq!(view.only, None);
+        (0..9).for_each(|_| assert_eq!(press(&mut view, KeyCode::Down), Next::On));
+        assert_eq!(view.row, 3, "the last");
+        press(&mut view, KeyCode::BackTab);
+        assert_eq!((view.part, view.row), (Part::Links, 0));
+        assert_eq!(press(&mut view, KeyCode::Char('q')), Next::Quit);
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.key(control_c, &whole), Next::Quit);
+        assert_eq!(press(&mut view, KeyCode::Char('c')), Next::On);
+    }
+
+    #[test]
+    fn no_screen_is_too_small_and_no_mesh_too_empty() {
+        for (width, height) in [(1, 1), (10, 3), (40, 8), (300, 100)] {
+            drawn(&View::default(), &whole(), width, height);
+            drawn(&View::default(), &Whole::default(), width, height);
+        }
+        let mut view = View::default();
+        view.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE), &Whole::default());
+        assert_eq!(view.only, None);
+    }
+}
