@@ -3,10 +3,17 @@
 
 pub mod burn;
 pub mod tensorflow;
+pub mod web;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long sent bytes may stay unacknowledged before the connection is closed.
+const MAX_UNANSWERED: Duration = Duration::from_secs(30);
+/// How long a connection may be silent before the system asks whether the other end is there.
+const ALIVE_AFTER: Duration = Duration::from_secs(20);
 
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -40,4 +47,14 @@ async fn listen(
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     Ok((listener, address))
+}
+
+/// Answers leave at once, and an end that is gone is noticed.
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(ALIVE_AFTER).with_interval(ALIVE_AFTER / 4))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(MAX_UNANSWERED))?;
+    Ok(())
 }

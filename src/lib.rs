@@ -12,7 +12,7 @@
 //! | `cli` | the command line: arguments in, text out |
 //! | `verify` | replays recorded sessions and compares their answers |
 //! | `fuzz` | what takes input from strangers, as functions of bytes |
-//! | [`door`] | the ways in for other systems' clients: TensorFlow's gRPC `MasterService`, burn's remote backend |
+//! | [`door`] | the ways in for other systems' clients: TensorFlow's gRPC `MasterService`, burn's remote backend, a page |
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `runtime` | what a node runs: client, worker and master, and the router between them |

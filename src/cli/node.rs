@@ -14,7 +14,7 @@ use super::reach::{MeshArgs, tried};
 use super::signals::listen_for;
 use super::{Exit, Outcome, Trouble, output};
 use crate::device::Task;
-use crate::door::{DoorError, burn, tensorflow};
+use crate::door::{DoorError, burn, tensorflow, web};
 use crate::exec::BackendChoice;
 use crate::mesh::read_secret;
 use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
@@ -38,6 +38,7 @@ Examples:
   meshtf node --name ps/0 --listen 0.0.0.0:4001 --peer 10.0.0.7:4001
   meshtf node --name local/0 --grpc 127.0.0.1:2222
   meshtf node --name local/0 --burn 127.0.0.1:3000
+  meshtf node --name local/0 --web 127.0.0.1:8080        the mesh in a browser
   meshtf node --name worker/0 --cluster cluster.json
   meshtf node --name worker/0 --listen 0.0.0.0:4001 --print-config > ~/.config/meshtf/config.toml
   meshtf node                        as the file says
@@ -80,6 +81,14 @@ pub struct Args {
     /// (chmod 600)
     #[arg(long, value_name = "FILE", requires = "burn")]
     burn_token_file: Option<PathBuf>,
+    /// Also serve a page that shows the mesh, at http://HOST:PORT, and /metrics for Prometheus; port 0 picks a free one. Anything
+    /// but a loopback address requires --web-token-file
+    #[arg(long, value_name = "HOST:PORT", value_parser = socket_address)]
+    web: Option<SocketAddr>,
+    /// File with the token that readers of --web must show: `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser. It must
+    /// be readable by its owner only (chmod 600)
+    #[arg(long, value_name = "FILE", requires = "web")]
+    web_token_file: Option<PathBuf>,
     /// File with values for flags that are not given, as TOML: every flag by its name [default: config.toml beside the keys,
     /// if it is there]
     #[arg(long, value_name = "FILE", env = "MESHTF_CONFIG")]
@@ -203,6 +212,7 @@ fn tell_reasons(node: &Node, told: &mut BTreeSet<Conclusion>) {
 pub(super) struct Doors {
     pub grpc: Option<tensorflow::Door>,
     pub burn: Option<burn::Door>,
+    pub web: Option<web::Door>,
 }
 
 impl Doors {
@@ -218,14 +228,20 @@ impl Doors {
             let config = burn::DoorConfig { address, token };
             doors.burn = Some(burn::Door::open(Arc::clone(node), config).await.map_err(refused)?);
         }
+        if let Some(address) = args.web {
+            let token = read_token("--web-token-file", args.web_token_file.as_deref())?;
+            let config = web::DoorConfig { address, token };
+            doors.web = Some(web::Door::open(Arc::clone(node), config).await.map_err(refused)?);
+        }
         Ok(doors)
     }
 
-    /// ` grpc=127.0.0.1:2222 burn=127.0.0.1:3000`, of those that are open.
+    /// ` grpc=127.0.0.1:2222 burn=127.0.0.1:3000 web=127.0.0.1:8080`, of those that are open.
     fn shown(&self) -> String {
         let grpc = self.grpc.as_ref().map(|door| format!(" grpc={}", door.address()));
         let burn = self.burn.as_ref().map(|door| format!(" burn={}", door.address()));
-        [grpc, burn].into_iter().flatten().collect()
+        let web = self.web.as_ref().map(|door| format!(" web={}", door.address()));
+        [grpc, burn, web].into_iter().flatten().collect()
     }
 }
 
@@ -255,7 +271,7 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// `local/0 serves peer=12D3… addresses=/ip4/…,… devices=/job:local/task:0/device:CPU:0(flex) memory=6.40GB
-/// grpc=127.0.0.1:2222 burn=127.0.0.1:3000`
+/// grpc=127.0.0.1:2222 burn=127.0.0.1:3000 web=127.0.0.1:8080`
 fn serving_line(task: &Task, node: &Node, doors: &Doors) -> String {
     let devices: Vec<String> =
         node.devices().iter().map(|device| format!("{}({})", device.name, device.backend)).collect();

@@ -29,3 +29,4 @@ mod status;
 mod strangers;
 mod surface;
 mod training;
+mod web;

@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
+use super::super::prepare;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
@@ -26,10 +27,6 @@ use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
 pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
-/// How long sent bytes may stay unacknowledged before the connection is closed.
-const MAX_UNANSWERED: Duration = Duration::from_secs(30);
-/// How long a connection may be silent before the system asks whether the other end is there.
-const ALIVE_AFTER: Duration = Duration::from_secs(20);
 /// How long accepting pauses after an error, such as a lack of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// Most bytes of a request's head.
@@ -58,15 +55,6 @@ pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
             Some(_) = connections.join_next() => {}
         }
     }
-}
-
-fn prepare(stream: &TcpStream) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(stream);
-    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(ALIVE_AFTER).with_interval(ALIVE_AFTER / 4))?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(MAX_UNANSWERED))?;
-    Ok(())
 }
 
 /// A connection whose client has shown nothing yet.

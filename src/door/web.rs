@@ -1,0 +1,103 @@
+//! The server for whoever looks at the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it changes.
+//!
+//! It only reads. What it shows is what every member of the mesh may ask, so it is open to this machine only, and to others only
+//! with a token.
+
+mod http;
+mod metrics;
+mod picture;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{DoorError, listen};
+use crate::node::Node;
+use crate::strangers::Strangers;
+
+/// The flag of the command line that opens it.
+const FLAG: &str = "--web";
+/// How often pages get a new picture, while somebody looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Most pages that follow the mesh at a time.
+const MAX_FOLLOWERS: usize = 32;
+
+/// The address of the server, and who may pass.
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// Port 0 picks a free one.
+    pub address: SocketAddr,
+    /// The token that clients must show; required if the address can be reached from other machines.
+    pub token: Option<String>,
+}
+
+/// An open server. Dropping it closes it.
+#[derive(Debug)]
+pub struct Door {
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+    drawing: JoinHandle<()>,
+}
+
+/// What the connections share.
+struct Serving {
+    node: Arc<Node>,
+    /// The hash of the token.
+    token: Option<blake3::Hash>,
+    strangers: Arc<Strangers>,
+    /// The last picture, as JSON; made while somebody looks.
+    pictures: watch::Sender<Arc<str>>,
+}
+
+impl Door {
+    /// Opens a server on a node. Cancel-safe: nothing stays open if the future is dropped.
+    ///
+    /// # Errors
+    /// If the address is taken, or can be reached from other machines and there is no token.
+    pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
+        let (listener, address) = listen(FLAG, config.address, config.token.is_some()).await?;
+        let token = config.token.map(|token| blake3::hash(token.as_bytes()));
+        let strangers = Strangers::new();
+        node.mesh().ports().add("strangers at the web's door", &strangers);
+        let pictures = watch::Sender::new(Arc::from(""));
+        let serving = Arc::new(Serving { node, token, strangers, pictures });
+        let drawing = tokio::spawn(draw(Arc::clone(&serving)));
+        Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)), drawing })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+        self.drawing.abort();
+    }
+}
+
+impl Serving {
+    /// Whether one who shows this token may pass.
+    fn knows(&self, token: &[u8]) -> bool {
+        // The comparison of hashes takes the same time wherever they differ.
+        self.token.is_none_or(|own| blake3::hash(token) == own)
+    }
+}
+
+/// Makes pictures for as long as somebody looks.
+async fn draw(serving: Arc<Serving>) {
+    let mut tick = tokio::time::interval(EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if serving.pictures.receiver_count() > 0 {
+            let picture = picture::of(&serving.node).await;
+            let _nobody = serving.pictures.send(picture.to_string().into());
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The port of the door: HTTP. `/` is the page, `/events` what it follows, `/mesh` one picture, `/metrics` for Prometheus.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream;
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::prepare;
+use super::{MAX_FOLLOWERS, Serving, metrics, picture};
+use crate::lock::lock;
+use crate::strangers::{Progress, Stranger};
+
+/// How long a request and its answer may take, unless it follows the mesh.
+const MAX_REQUEST: Duration = Duration::from_secs(10);
+/// How long accepting pauses after an error, such as a lack of descriptors.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// Most bytes of a request's head.
+const MAX_HEAD: usize = 16 << 10;
+const PAGE: &str = include_str!("page.html");
+/// The page has its script and style in itself, and speaks to nobody but this port.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The place of a connection among the strangers, until it has shown that it may pass.
+type Place = Arc<Mutex<Option<Stranger>>>;
+
+/// Accepts clients until it is dropped.
+pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
+    // Dropped with this future, and the connections with it.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    if let Some(stranger) = door.strangers.admit(from.ip())
+                        && prepare(&stream).is_ok()
+                    {
+                        connections.spawn(connection(Arc::clone(&door), stream, stranger));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!("cannot accept who wants to look: {error}");
+                    door.strangers.could_not_accept(&error);
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One request and its answer: who follows the mesh has no place among the strangers any more.
+async fn connection(door: Arc<Serving>, stream: TcpStream, stranger: Stranger) {
+    let told_to_go = stranger.told_to_go();
+    let place: Place = Arc::new(Mutex::new(Some(stranger)));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (door, place) = (Arc::clone(&door), Arc::clone(&place));
+        async move { Ok::<_, Infallible>(answer(&door, &request, &place).await) }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(serving);
+    tokio::select! {
+        _ = &mut serving => return,
+        () = told_to_go => return,
+        () = tokio::time::sleep(MAX_REQUEST) => {}
+    }
+    let follows = lock(&place).is_none();
+    if follows {
+        let _ended = serving.await;
+    }
+}
+
+async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place) -> Response<Body> {
+    if let Some(stranger) = &*lock(place) {
+        stranger.is_at(Progress::Spoke);
+    }
+    let headers = request.headers();
+    if let Err(why) = check_origin(headers, door.token.is_some()) {
+        return whole(StatusCode::FORBIDDEN, TEXT, why);
+    }
+    let query = request.uri().query().unwrap_or_default();
+    if !door.knows(shown_token(headers, query).as_bytes()) {
+        let why =
+            "this port requires a token: the header `authorization: Bearer TOKEN`, or ?token=TOKEN in a browser\n";
+        return whole(StatusCode::UNAUTHORIZED, TEXT, why);
+    }
+    if request.method() != Method::GET {
+        return whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: GET\n");
+    }
+    match request.uri().path() {
+        "/" => whole(StatusCode::OK, "text/html; charset=utf-8", PAGE),
+        "/mesh" => whole(StatusCode::OK, "application/json", picture::of(&door.node).await.to_string()),
+        "/metrics" => match door.node.status(None).await {
+            Ok(status) => whole(StatusCode::OK, PROMETHEUS, metrics::text(&status)),
+            Err(failure) => whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{failure}\n")),
+        },
+        "/events" if door.pictures.receiver_count() >= MAX_FOLLOWERS => {
+            let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit\n");
+            whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
+        }
+        "/events" => {
+            if let Some(stranger) = lock(place).take() {
+                stranger.proved();
+            }
+            follow(door)
+        }
+        path => {
+            let why = format!("there are /, /metrics, /mesh and /events; not {path}\n");
+            whole(StatusCode::NOT_FOUND, TEXT, why)
+        }
+    }
+}
+
+/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one.
+fn follow(door: &Serving) -> Response<Body> {
+    let mut pictures = door.pictures.subscribe();
+    pictures.mark_changed();
+    let events = stream::unfold(pictures, async |mut pictures| {
+        loop {
+            pictures.changed().await.ok()?;
+            let picture = Arc::clone(&pictures.borrow_and_update());
+            // None is there before the first.
+            if !picture.is_empty() {
+                let event = Bytes::from(format!("data: {picture}\n\n"));
+                return Some((Ok::<_, Infallible>(Frame::data(event)), pictures));
+            }
+        }
+    });
+    response(StatusCode::OK, "text/event-stream", StreamBody::new(events).boxed_unsync())
+}
+
+/// A page of the web must not read this port by way of the browser on the user's own machine: neither as another origin, nor
+/// under a name of its own that leads to this machine's address, which only a token rules out.
+fn check_origin(headers: &HeaderMap, has_token: bool) -> Result<(), String> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = text(HOST).unwrap_or_default();
+    if text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
+        return Err("another page of the web asks for this, which is refused\n".to_owned());
+    }
+    if !has_token && !is_of_this_machine(host) {
+        return Err(format!(
+            "this port is asked for as {host:?}; without a token it is http://127.0.0.1 or http://localhost\n"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a Host header names this machine's loopback: `localhost:8080`, `127.0.0.1`, `[::1]:8080`.
+fn is_of_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    match bare {
+        Some(name) => name.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
+        None => name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// The token that a request shows.
+fn shown_token<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let in_query = || query.split('&').find_map(|pair| pair.strip_prefix("token="));
+    header.and_then(|shown| shown.strip_prefix("Bearer ")).or_else(in_query).unwrap_or_default()
+}
+
+fn whole(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+    response(status, kind, Full::new(body.into()).boxed_unsync())
+}
+
+fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = [
+        (CONTENT_TYPE, kind),
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // The address may have the token in it.
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    response.headers_mut().extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn a_page_of_the_web_is_refused() {
+        let check = |pairs: &[(HeaderName, &'static str)], has_token: bool, passes: bool| {
+            assert_eq!(check_origin(&headers(pairs), has_token).is_ok(), passes, "{pairs:?} {has_token}");
+        };
+        check(&[(HOST, "127.0.0.1:8080")], false, true);
+        check(&[(HOST, "localhost:8080")], false, true);
+        check(&[(HOST, "[::1]:8080")], false, true);
+        check(&[(HOST, "LOCALHOST")], false, true);
+        check(&[(HOST, "evil.example:8080")], false, false);
+        check(&[(HOST, "10.0.0.7:8080")], false, false);
+        check(&[(HOST, "localhost.evil.example")], false, false);
+        check(&[], false, false);
+        check(&[(HOST, "gpu-box:8080")], true, true);
+        check(&[(HOST, "127.0.0.1:8080"), (ORIGIN, "http://127.0.0.1:8080")], false, true);
+        check(&[(HOST, "127.0.0.1:8080"), (ORIGIN, "http://127.0.0.1:9090")], false, false);
+        check(&[(HOST, "gpu-box:8080"), (ORIGIN, "https://evil.example")], true, false);
+    }
+
+    #[test]
+    fn a_token_is_shown_in_a_header_or_an_address() {
+        let with = headers(&[(AUTHORIZATION, "Bearer abc")]);
+        assert_eq!(shown_token(&with, "token=x"), "abc");
+        assert_eq!(shown_token(&HeaderMap::new(), "a=b&token=xyz"), "xyz");
+        assert_eq!(shown_token(&HeaderMap::new(), "mytoken=xyz"), "");
+        assert_eq!(shown_token(&headers(&[(AUTHORIZATION, "Basic abc")]), ""), "");
+    }
+
+    #[test]
+    fn the_page_has_everything_in_itself() {
+        for foreign in ["http://", "https://", "src=", "@import", "innerHTML", "eval("] {
+            let rest = PAGE.replace("http://www.w3.org/2000/svg", "");
+            assert!(!rest.contains(foreign), "the page has {foreign}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What a node tells of itself in the text format of Prometheus (version 0.0.4).
+
+use std::fmt::Write as _;
+
+use crate::device::Task;
+use crate::protocol::status::{LinkState, NodeStatus};
+
+/// All metrics of a node.
+pub fn text(status: &NodeStatus) -> String {
+    let mut text = Text(String::new());
+    let identity = &status.identity;
+    let task = identity.task.as_ref().map(Task::short).unwrap_or_default();
+    let info = vec![
+        ("version", identity.version.clone()),
+        ("task", task),
+        ("mesh", identity.mesh.clone().unwrap_or_default()),
+    ];
+    text.gauge("meshtf_info", "The node: its version, task and mesh.", [(info, 1.0)]);
+    text.gauge("meshtf_up_seconds", "Seconds since the node started.", one(identity.up_ms as f64 / 1000.0));
+
+    let sessions = &status.sessions;
+    let sum = |of: fn(&crate::protocol::status::SessionStatus) -> f64| sessions.items.iter().map(of).sum::<f64>();
+    text.gauge("meshtf_sessions", "Sessions whose master the node is.", one(sessions.total as f64));
+    text.gauge("meshtf_runs", "Runs of these sessions that are under way.", one(sum(|session| session.runs as f64)));
+    let rate = sum(|session| session.steps_per_second);
+    text.gauge("meshtf_steps_per_second", "Steps of these sessions that are done in a second.", one(rate));
+    text.gauge("meshtf_pieces", "Pieces of graphs that masters registered here.", one(status.pieces.total as f64));
+
+    let devices = || {
+        status.devices.items.iter().map(|device| {
+            let name = format!("{}:{}", device.name.kind.name(), device.name.index);
+            (vec![("device", name), ("backend", device.backend.clone())], device)
+        })
+    };
+    text.counter(
+        "meshtf_device_busy_seconds_total",
+        "Seconds in which the device had something to do.",
+        devices().map(|(labels, device)| (labels, device.busy_us as f64 / 1e6)),
+    );
+    text.gauge(
+        "meshtf_device_memory_used_bytes",
+        "Memory in use: of the process for a CPU; of a GPU what its backend has taken.",
+        devices().filter_map(|(labels, device)| Some((labels, device.memory?.used as f64))),
+    );
+    text.gauge(
+        "meshtf_device_memory_free_bytes",
+        "Memory that is left.",
+        devices().filter_map(|(labels, device)| Some((labels, device.memory?.free? as f64))),
+    );
+    text.gauge(
+        "meshtf_device_steps",
+        "Steps on the device: under way, or waiting to begin.",
+        devices().map(|(labels, device)| (labels, device.steps as f64)),
+    );
+    text.gauge(
+        "meshtf_device_parked_bytes",
+        "Bytes of values that came and that no op has taken yet.",
+        devices().map(|(labels, device)| (labels, device.parked_bytes as f64)),
+    );
+
+    let links = || {
+        let nodes = status.peers.items.iter().filter_map(|peer| Some((peer.task.as_ref()?, peer)));
+        nodes.map(|(task, peer)| (vec![("peer", task.short())], peer))
+    };
+    let clients = status.peers.items.iter().filter(|peer| peer.task.is_none()).count();
+    text.gauge("meshtf_clients", "Clients that are connected.", one(clients as f64));
+    text.gauge(
+        "meshtf_link_up",
+        "1 if the link with a node has a connection, 0 while another is tried.",
+        links().map(|(labels, peer)| (labels, f64::from(u8::from(peer.state == LinkState::Up)))),
+    );
+    text.gauge(
+        "meshtf_link_round_trip_seconds",
+        "How long a message to a node and back takes.",
+        links().filter_map(|(labels, peer)| Some((labels, peer.round_trip_us? as f64 / 1e6))),
+    );
+    text.counter(
+        "meshtf_link_sent_bytes_total",
+        "Bytes sent to a node over its link.",
+        links().map(|(labels, peer)| (labels, peer.sent_bytes as f64)),
+    );
+    text.counter(
+        "meshtf_link_received_bytes_total",
+        "Bytes received from a node over its link.",
+        links().map(|(labels, peer)| (labels, peer.received_bytes as f64)),
+    );
+
+    let resources = &status.resources;
+    text.gauge("meshtf_resources", "Variables, queues and accumulators.", one(resources.total as f64));
+    text.gauge(
+        "meshtf_resource_bytes",
+        "Bytes that one of the largest of them holds.",
+        resources.items.iter().filter(|resource| !resource.is_isolated).filter_map(|resource| {
+            let device = format!("{}:{}", resource.device.kind.name(), resource.device.index);
+            let labels = vec![
+                ("name", resource.name.clone()),
+                ("container", resource.container.clone()),
+                ("kind", resource.kind.clone()),
+                ("device", device),
+            ];
+            Some((labels, resource.bytes? as f64))
+        }),
+    );
+    let limits = || status.limits.iter().map(|limit| (vec![("limit", limit.name.clone())], limit));
+    text.gauge(
+        "meshtf_limit_used",
+        "How much is used of what is limited.",
+        limits().map(|(labels, limit)| (labels, limit.used as f64)),
+    );
+    text.gauge(
+        "meshtf_limit",
+        "The limits.",
+        limits().filter_map(|(labels, limit)| Some((labels, limit.limit? as f64))),
+    );
+    text.0
+}
+
+fn one(value: f64) -> [(Vec<(&'static str, String)>, f64); 1] {
+    [(Vec::new(), value)]
+}
+
+struct Text(String);
+
+impl Text {
+    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>) {
+        self.metric(name, "gauge", help, samples);
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>,
+    ) {
+        self.metric(name, "counter", help, samples);
+    }
+
+    /// Writes a metric; nothing if it has no sample.
+    fn metric(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>,
+    ) {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return;
+        }
+        let _never = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in samples {
+            let labels: Vec<String> =
+                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _never = writeln!(self.0, "{name}{labels} {value}");
+        }
+    }
+}
+
+/// A label's value as the format wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::device::DeviceKind;
+    use crate::ids::SessionId;
+    use crate::protocol::status::{DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, ResourceStatus};
+    use crate::tensor::{DType, PartialShape};
+
+    fn status() -> NodeStatus {
+        let task = Task::new("ps", 0);
+        let device = DeviceStatus {
+            name: task.device(DeviceKind::Cpu, 0),
+            backend: "flex".into(),
+            description: String::new(),
+            memory: Some(MemoryStatus { used: 7_000_000, free: None }),
+            busy_us: 1_500_000,
+            busy_share: 0.5,
+            sessions: 1,
+            pieces: 1,
+            steps: 2,
+            parked_values: 0,
+            parked_bytes: 0,
+        };
+        let variable = ResourceStatus {
+            kind: "variable".into(),
+            device: task.device(DeviceKind::Cpu, 0),
+            container: "localhost".into(),
+            name: "a \"b\"\\c\nd".into(),
+            session: SessionId(1),
+            is_isolated: false,
+            dtypes: vec![DType::F32],
+            shape: PartialShape(None),
+            bytes: Some(40),
+            length: None,
+            version: Some(1),
+        };
+        NodeStatus {
+            identity: Identity {
+                task: Some(task),
+                version: "1.2.3".into(),
+                mesh: Some("lab".into()),
+                up_ms: 2500,
+                ..Identity::default()
+            },
+            devices: Listed::all(vec![device]),
+            resources: Listed::all(vec![variable]),
+            limits: vec![LimitStatus::new("memory", 7, 100), LimitStatus::new("peers", 1, None)],
+            ..NodeStatus::default()
+        }
+    }
+
+    #[test]
+    fn metrics_are_written_as_prometheus_reads_them() {
+        let text = text(&status());
+        for line in [
+            "# HELP meshtf_up_seconds Seconds since the node started.\n# TYPE meshtf_up_seconds gauge\nmeshtf_up_seconds 2.5\n",
+            "meshtf_info{version=\"1.2.3\",task=\"ps/0\",mesh=\"lab\"} 1\n",
+            "# TYPE meshtf_device_busy_seconds_total counter\n\
+             meshtf_device_busy_seconds_total{device=\"CPU:0\",backend=\"flex\"} 1.5\n",
+            "meshtf_device_memory_used_bytes{device=\"CPU:0\",backend=\"flex\"} 7000000\n",
+            "meshtf_resource_bytes{name=\"a \\\"b\\\"\\\\c\\nd\",container=\"localhost\",kind=\"variable\",device=\"CPU:0\"} 40\n",
+            "meshtf_limit{limit=\"memory\"} 100\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        // Without a sample there is no metric.
+        assert!(!text.contains("meshtf_device_memory_free_bytes") && !text.contains("meshtf_limit{limit=\"peers\"}"));
+    }
+
+    #[test]
+    fn every_metric_is_described_once_and_before_its_samples() {
+        let text = text(&status());
+        let mut described = BTreeSet::new();
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, words) = help.split_once(' ').unwrap();
+                assert!(words.ends_with('.') && described.insert(name.to_owned()), "{line}");
+            } else if !line.starts_with('#') {
+                let name = line.split(['{', ' ']).next().unwrap();
+                assert!(described.contains(name), "{line}");
+                assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        assert!(described.len() > 10, "{described:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! The mesh at one moment, as the page takes it: every node with its devices, sessions and variables, and the links between them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::device::Task;
+use crate::node::Node;
+use crate::protocol::Cluster;
+use crate::protocol::status::{LinkState, NodeStatus};
+
+/// How long a node gets to tell how it fares.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Asks every node that is up.
+pub async fn of(node: &Node) -> Value {
+    let cluster = node.cluster();
+    let asked = cluster.tasks().map(async |task| {
+        let answer = tokio::time::timeout(ANSWER_LIMIT, node.status(Some(task))).await;
+        let status = match answer {
+            Ok(Ok(status)) => Ok(status),
+            Ok(Err(failure)) => Err(failure.message),
+            Err(_) => Err("it does not answer".to_owned()),
+        };
+        (task.clone(), status)
+    });
+    let told = futures::future::join_all(asked).await;
+    whole(&cluster, &told)
+}
+
+fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)]) -> Value {
+    let mesh = told.iter().find_map(|(_, status)| status.as_ref().ok()?.identity.mesh.clone());
+    let apart: Vec<_> = cluster.apart().map(|(from, to)| json!([from.short(), to.short()])).collect();
+    let nodes: Vec<Value> = told
+        .iter()
+        .map(|(task, status)| match status {
+            Ok(status) => of_node(task, status),
+            Err(why) => json!({ "task": task.short(), "silent": why }),
+        })
+        .collect();
+    json!({ "mesh": mesh, "nodes": nodes, "apart": apart })
+}
+
+fn of_node(task: &Task, status: &NodeStatus) -> Value {
+    let devices = status.devices.items.iter().map(|device| {
+        json!({
+            "name": format!("{}:{}", device.name.kind.name(), device.name.index),
+            "backend": device.backend,
+            "description": device.description,
+            "busy": device.busy_share,
+            "used": device.memory.map(|memory| memory.used),
+            "free": device.memory.and_then(|memory| memory.free),
+            "pieces": device.pieces,
+        })
+    });
+    let sessions = status.sessions.items.iter().map(|session| {
+        json!({
+            "id": session.id.to_string(),
+            "age_ms": session.age_ms,
+            "runs": session.runs,
+            "steps": session.steps,
+            "rate": session.steps_per_second,
+        })
+    });
+    let links = status.peers.items.iter().filter_map(|peer| {
+        Some(json!({
+            "to": peer.task.as_ref()?.short(),
+            "up": peer.state == LinkState::Up,
+            "round_trip_us": peer.round_trip_us,
+            "sent": peer.sent_per_second,
+            "received": peer.received_per_second,
+        }))
+    });
+    let variables = status.resources.items.iter().map(|resource| {
+        json!({
+            "name": resource.name,
+            "kind": resource.kind,
+            "bytes": resource.bytes,
+            "version": resource.version,
+        })
+    });
+    json!({
+        "task": task.short(),
+        "version": status.identity.version,
+        "up_ms": status.identity.up_ms,
+        "devices": devices.collect::<Vec<_>>(),
+        "sessions": { "total": status.sessions.total, "items": sessions.collect::<Vec<_>>() },
+        "links": links.collect::<Vec<_>>(),
+        "clients": status.peers.items.iter().filter(|peer| peer.task.is_none()).count(),
+        "variables": { "total": status.resources.total, "items": variables.collect::<Vec<_>>() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Peer;
+    use crate::protocol::status::{Listed, PeerStatus};
+
+    #[test]
+    fn nodes_that_tell_and_that_do_not_are_in_the_picture() {
+        let (ps, worker) = (Task::new("ps", 0), Task::new("worker", 1));
+        let peer = |task: Option<Task>| PeerStatus {
+            peer: Peer::new("p"),
+            task,
+            address: String::new(),
+            state: LinkState::Up,
+            up_ms: 0,
+            heard_ms: 0,
+            round_trip_us: Some(70),
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_per_second: 12.0,
+            received_per_second: 0.0,
+        };
+        let status =
+            NodeStatus { peers: Listed::all(vec![peer(Some(worker.clone())), peer(None)]), ..NodeStatus::default() };
+        let cluster = Cluster::default().with_apart([(worker.clone(), ps.clone())]);
+        let picture = whole(&cluster, &[(ps, Ok(status)), (worker, Err("it does not answer".into()))]);
+        assert_eq!(picture["apart"], json!([["worker/1", "ps/0"]]));
+        assert_eq!(picture["nodes"][1], json!({ "task": "worker/1", "silent": "it does not answer" }));
+        let ps = &picture["nodes"][0];
+        assert_eq!((&ps["clients"], ps["links"].as_array().map(Vec::len)), (&json!(1), Some(1)));
+        assert_eq!((&ps["links"][0]["to"], &ps["links"][0]["sent"]), (&json!("worker/1"), &json!(12.0)));
+    }
+}
