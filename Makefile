@@ -39,7 +39,8 @@ dist: ## the binary to give away, small and slow to build, in target/dist (witho
 	$(call say,building meshtf to give away: about half an hour of a 2-core machine the first time)
 	@$(CARGO) rustc --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS_FLAG) \
 		-- -C llvm-args=-inline-threshold=$(DIST_INLINE)
-	$(call say,built $(TARGET_DIR)/dist/meshtf)
+	@$(TARGET_DIR)/dist/meshtf man $(TARGET_DIR)/dist/man/man1
+	$(call say,built $(TARGET_DIR)/dist/meshtf and its manual pages beside it)
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh

@@ -25,6 +25,7 @@ mod init;
 mod inputs;
 mod join;
 mod log;
+mod man;
 mod memory;
 mod node;
 mod output;
@@ -155,6 +156,9 @@ enum Command {
     Verify(verify::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
+    /// Write the manual pages to a folder
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Runs the command line of this process. `has_stdout` is whether it was started with a standard output, which only the
@@ -229,6 +233,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Join(args) => in_runtime(join::join(args)),
         Command::Verify(args) => in_runtime(verify::verify(args)),
         Command::Completions(args) => completions::completions(args),
+        Command::Man(args) => man::man(args),
     }
 }
 
