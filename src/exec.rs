@@ -10,9 +10,11 @@ pub mod adapters;
 #[cfg(feature = "exec")]
 mod burn;
 mod busy;
+mod dataset;
 mod denormals;
 mod device;
 pub mod engine;
+mod function;
 #[cfg(all(feature = "exec", any(test, feature = "fuzzing")))]
 pub(crate) mod fuzz;
 mod held;

@@ -43,6 +43,21 @@ pub fn plan(
     partition::partition(&pruned, placed, &loops, signature.mode)
 }
 
+/// Plans the body of a function for one device, on which all of it runs, whatever its nodes request.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn plan_body(graph: &Graph, device: &DeviceName, signature: &Signature) -> Result<Piece, PlanError> {
+    let mut pruned = prune::prune_body(graph, signature)?;
+    simplify::simplify(&mut pruned);
+    let loops = frame::Loops::find(&pruned)?;
+    let options = PlanOptions { default_device: device.clone(), soft_placement: true };
+    let placed = place::place(&pruned, std::slice::from_ref(device), &options)?;
+    refuse_unfed(&pruned, &placed)?;
+    let plan = partition::partition(&pruned, placed, &loops, signature.mode)?;
+    plan.pieces.into_iter().next().ok_or(PlanError::NothingAsked)
+}
+
 /// Whether the graph has all that a step of this signature needs, whatever the devices.
 ///
 /// # Errors

@@ -53,7 +53,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     {
         code.stages = stages::stages(piece, &code, &acts);
     }
-    Ok(Program { code: Arc::new(code), acts })
+    Ok(Program { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
 }
 
 /// Refuses what would lead out of the piece's own tables.

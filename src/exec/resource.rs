@@ -5,6 +5,7 @@
 //! table: they live as long as a handle to them flows through their step.
 
 mod accumulator;
+mod iterator;
 mod list;
 mod queue;
 mod stack;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(super) use accumulator::Accumulator;
+pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use stack::Stack;
@@ -50,6 +52,9 @@ pub(super) enum Resource {
     Accumulator(Arc<Accumulator>),
     TensorArray(Arc<TensorArray>),
     Stack(Arc<Stack>),
+    Iterator(Arc<Iterator>),
+    /// What a node takes for the sake of its form alone.
+    Dummy,
 }
 
 impl Resource {
@@ -60,6 +65,8 @@ impl Resource {
             Resource::Accumulator(_) => "accumulator",
             Resource::TensorArray(_) => "tensor array",
             Resource::Stack(_) => "stack",
+            Resource::Iterator(_) => "iterator",
+            Resource::Dummy => "dummy",
         }
     }
 
@@ -71,6 +78,8 @@ impl Resource {
             Resource::Accumulator(accumulator) => accumulator.bytes(),
             Resource::TensorArray(array) => array.bytes(),
             Resource::Stack(stack) => stack.bytes(),
+            Resource::Iterator(iterator) => iterator.bytes(),
+            Resource::Dummy => 0,
         }
     }
 
@@ -79,7 +88,11 @@ impl Resource {
         match self {
             Resource::Queue(queue) => queue.give_up(wait),
             Resource::Accumulator(accumulator) => accumulator.give_up(wait),
-            Resource::Variable(_) | Resource::TensorArray(_) | Resource::Stack(_) => {}
+            Resource::Variable(_)
+            | Resource::TensorArray(_)
+            | Resource::Stack(_)
+            | Resource::Iterator(_)
+            | Resource::Dummy => {}
         }
     }
 }
@@ -116,7 +129,7 @@ pub struct Key {
     pub container: String,
     /// Its name: the `shared_name` of its node, or the node's own.
     pub name: String,
-    /// The one session that sees it, if that is isolated.
+    /// The one session that sees it, if there is only one: if that is isolated, or the node names no resource to be shared.
     pub session: Option<SessionId>,
     /// The device that it is on: kind and number.
     pub device: (DeviceKind, u32),
@@ -137,6 +150,8 @@ struct Table {
     /// Each with the session that made it.
     resources: BTreeMap<Key, (Resource, SessionId)>,
     isolated: HashSet<SessionId>,
+    /// Sessions that alone see some of their resources.
+    with_own: HashSet<SessionId>,
 }
 
 impl Resources {
@@ -177,7 +192,7 @@ impl Resources {
     /// Forgets what only the session could see.
     pub(super) fn release(&self, session: SessionId) {
         let mut table = lock(&self.table);
-        if table.isolated.remove(&session) {
+        if table.isolated.remove(&session) | table.with_own.remove(&session) {
             table.resources.retain(|key, _| key.session != Some(session));
             self.generation.fetch_add(1, Ordering::Release);
         }
@@ -190,6 +205,11 @@ impl Resources {
     /// Whether the session sees only resources of its own.
     pub(super) fn is_isolated(&self, session: SessionId) -> bool {
         lock(&self.table).isolated.contains(&session)
+    }
+
+    /// The resource of that name.
+    pub(super) fn find(&self, key: &Key) -> Option<Resource> {
+        lock(&self.table).resources.get(key).map(|(resource, _)| resource.clone())
     }
 
     /// The resource of that name, made for a session if there is none.
@@ -208,6 +228,7 @@ impl Resources {
             return Err(Failure::new(Code::ResourceExhausted, why));
         }
         let resource = make()?;
+        table.with_own.extend(key.session);
         table.resources.insert(key.clone(), (resource.clone(), session));
         Ok(resource)
     }

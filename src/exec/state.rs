@@ -1,10 +1,12 @@
 //! The ops that touch what outlives a step (variables, queues, accumulators, files), or what lives as long as it flows through
-//! one and is no tensor (tensor arrays, stacks, lists, optionals).
+//! one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
 mod checkpoint;
+mod dataset;
+mod iterator;
 mod list;
 mod named;
 mod op;
@@ -53,4 +55,6 @@ const FAMILIES: &[Compile] = &[
     list::compile,
     optional::compile,
     checkpoint::compile,
+    dataset::compile,
+    iterator::compile,
 ];

@@ -31,7 +31,7 @@ use super::resource::Resource;
 use super::sink::{Pushed, Sink};
 use super::state::{self, OpContext, Outcome};
 use super::token::{Token, Tokens};
-use super::turn::Signal;
+use super::turn::{self, Signal};
 use super::waiting::{Answer, WaitId, Wake};
 use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
@@ -110,8 +110,10 @@ pub(super) enum TurnEnd {
 pub(super) struct Step {
     id: StepId,
     /// Each until the node takes it that answers it.
-    feeds: Vec<Option<Tensor>>,
+    feeds: Vec<Option<Token>>,
     fetches: Vec<Option<Token>>,
+    /// What is fetched stays here as it is, for the caller to take.
+    keeps_fetches: bool,
     frames: Frames,
     ready: VecDeque<Instance>,
     /// Receives that wait, by count.
@@ -137,6 +139,7 @@ impl Step {
             id: StepId { session: SessionId(0), number: 0 },
             feeds: Vec::new(),
             fetches: Vec::new(),
+            keeps_fetches: false,
             frames: Frames::new(code),
             ready: VecDeque::new(),
             awaited: 0,
@@ -155,7 +158,7 @@ impl Step {
     pub fn begin(&mut self, code: &PieceCode, id: StepId, feeds: Vec<Tensor>, parked: Parked) {
         self.id = id;
         self.feeds.clear();
-        self.feeds.extend(feeds.into_iter().map(Some));
+        self.feeds.extend(feeds.into_iter().map(|feed| Some(feed.into())));
         self.parked = parked;
         self.fetches.clear();
         self.fetches.resize(code.fetches, None);
@@ -167,6 +170,33 @@ impl Step {
             }
             None => self.frames.begin(code, &mut self.ready),
         }
+    }
+
+    /// Runs the body of a function once, to its end, on this thread; answers what it fetches as it is.
+    ///
+    /// # Errors
+    /// What a node failed with; Unimplemented if one would have to wait.
+    pub fn call(&mut self, program: &mut Program, near: &Surroundings, args: Vec<Token>) -> Result<Vec<Token>> {
+        self.cancel(&program.code, near.parked);
+        self.keeps_fetches = true;
+        let code = Arc::clone(&program.code);
+        self.begin(&code, self.id, Vec::new(), Parked::new());
+        self.feeds.extend(args.into_iter().map(Some));
+        loop {
+            turn::look();
+            match self.run(program, near)? {
+                TurnEnd::Done(_) => break,
+                TurnEnd::Yields => {}
+                TurnEnd::Waits => {
+                    self.cancel(&code, near.parked);
+                    let why = "a function of a dataset may not wait for others, which it does here";
+                    return Err(Failure::new(Code::Unimplemented, why));
+                }
+            }
+        }
+        let fetches = self.fetches.drain(..).map(|token| token.map(Token::held).transpose());
+        let fetches: Option<Vec<Token>> = fetches.collect::<Result<_>>()?;
+        fetches.ok_or_else(|| Failure::new(Code::Internal, "the function ran without answering a result"))
     }
 
     /// Values that came and that no node asks for yet.
@@ -270,7 +300,7 @@ impl Step {
 
     /// Adds up the values it holds.
     pub fn tally(&self, tally: &mut Tally) {
-        tally.tensors(&self.feeds);
+        self.feeds.iter().flatten().for_each(|token| tally.token(token));
         tally.tensors(self.parked.values());
         self.fetches.iter().flatten().for_each(|token| tally.token(token));
         self.frames.tally(tally);
@@ -301,7 +331,7 @@ impl Step {
 
     fn done(&mut self, code: &PieceCode, near: &Surroundings) -> Result<TurnEnd> {
         self.feeds.clear();
-        if code.mode.is_partial() {
+        if code.mode.is_partial() || self.keeps_fetches {
             return Ok(TurnEnd::Done(Vec::new()));
         }
         // Only now: a fetched reference shows what the whole step did to its variable, and a GPU is waited for once.
@@ -326,7 +356,7 @@ impl Step {
 
     /// Runs one node of a piece that counts.
     fn run_node(&mut self, program: &mut Program, near: &Surroundings, at: Instance) -> Result<()> {
-        let Program { code, acts } = &mut *program;
+        let Program { code, acts, .. } = &mut *program;
         let node = &code.nodes[at.node as usize];
         let act = &mut acts[at.node as usize];
         let (wait, inputs) = self.frames.inputs(node, at.iteration);

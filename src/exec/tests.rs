@@ -1,6 +1,7 @@
 //! Graphs run on devices in one process, held against values computed by hand; this file is the small master for it.
 
 mod beside;
+mod datasets;
 mod deep;
 mod denormals;
 mod fair;

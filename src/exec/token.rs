@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::dataset::Dataset;
 use super::engine::Value;
 use super::resource::{Resource, Variable};
 use crate::failure::{Code, Failure, Result};
@@ -89,6 +90,7 @@ const MAX_NESTED: usize = 64;
 pub(super) enum Variant {
     List(Arc<List>),
     Optional(Arc<Optional>),
+    Dataset(Arc<Dataset>),
 }
 
 /// A list of values.
@@ -126,6 +128,7 @@ impl Variant {
         match self {
             Variant::List(list) => list.items.iter().flatten().collect(),
             Variant::Optional(optional) => optional.values.iter().flatten().collect(),
+            Variant::Dataset(dataset) => dataset.held().iter().collect(),
         }
     }
 
@@ -134,6 +137,7 @@ impl Variant {
         match self {
             Variant::List(list) => Arc::as_ptr(list) as usize,
             Variant::Optional(optional) => Arc::as_ptr(optional) as usize,
+            Variant::Dataset(dataset) => Arc::as_ptr(dataset) as usize,
         }
     }
 
@@ -141,6 +145,7 @@ impl Variant {
         match self {
             Variant::List(_) => "list",
             Variant::Optional(_) => "optional",
+            Variant::Dataset(_) => "dataset",
         }
     }
 
@@ -148,6 +153,7 @@ impl Variant {
         match self {
             Variant::List(list) => list.depth,
             Variant::Optional(optional) => optional.depth,
+            Variant::Dataset(dataset) => dataset.depth(),
         }
     }
 }
@@ -164,6 +170,12 @@ impl From<List> for Token {
     }
 }
 
+impl From<Dataset> for Token {
+    fn from(dataset: Dataset) -> Token {
+        Token::Variant(Variant::Dataset(Arc::new(dataset)))
+    }
+}
+
 impl From<Optional> for Token {
     fn from(optional: Optional) -> Token {
         Token::Variant(Variant::Optional(Arc::new(optional)))
@@ -175,13 +187,21 @@ impl From<Optional> for Token {
 /// # Errors
 /// ResourceExhausted if that exceeds the limit, so that dropping one never recurses too deep.
 pub(super) fn depth_over<'a>(tokens: impl Iterator<Item = &'a Token>) -> Result<usize> {
+    depth_within(tokens, MAX_NESTED)
+}
+
+/// As [`depth_over`], with another limit.
+///
+/// # Errors
+/// ResourceExhausted if it is exceeded.
+pub(super) fn depth_within<'a>(tokens: impl Iterator<Item = &'a Token>, limit: usize) -> Result<usize> {
     let depth = |token: &Token| match token {
         Token::Variant(variant) => variant.depth(),
         _ => 0,
     };
     let depth = 1 + tokens.map(depth).max().unwrap_or(0);
-    if depth > MAX_NESTED {
-        let why = format!("variants are within each other more than {MAX_NESTED} deep, which is the limit");
+    if depth > limit {
+        let why = format!("variants are within each other more than {limit} deep, which is the limit");
         return Err(Failure::new(Code::ResourceExhausted, why));
     }
     Ok(depth)

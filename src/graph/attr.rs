@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::function::Function;
 use super::op::AttrKind;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
@@ -41,6 +42,8 @@ pub enum Attr {
     Shapes(Vec<PartialShape>),
     /// An empty list. A GraphDef does not state the kind of its items.
     Empty,
+    /// `func`: a function, which the op calls itself.
+    Func(Function),
 }
 
 /// A tensor whose elements are all equal, as that element and a shape.
@@ -108,6 +111,7 @@ impl Attr {
             Attr::Types(_) => (kind, is_list) == (AttrKind::Type, true),
             Attr::Shapes(_) => (kind, is_list) == (AttrKind::Shape, true),
             Attr::Empty => is_list,
+            Attr::Func(_) => (kind, is_list) == (AttrKind::Func, false),
         }
     }
 }
@@ -193,6 +197,8 @@ impl Attrs {
         bytes: Attr::Str(v) => v, &[u8], "a string";
         /// A dtype.
         dtype: Attr::Type(v) => *v, DType, "a dtype";
+        /// A function.
+        function: Attr::Func(v) => v, &Function, "a function";
         /// A shape.
         shape: Attr::Shape(v) => v, &PartialShape, "a shape";
         /// A tensor; for one that may be [`Attr::Filled`], see [`Attrs::whole_tensor`].

@@ -13,6 +13,7 @@ mod library;
 mod proto;
 mod read_json;
 mod tensor;
+mod value;
 pub(crate) mod weigh;
 
 use std::collections::BTreeMap;
@@ -73,7 +74,9 @@ pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
 pub fn graph_def(nodes: &[NodeDef]) -> GraphDef {
     GraphDef {
         node: nodes.iter().map(write_node).collect(),
-        library: None,
+        library: Some(value::library(nodes))
+            .filter(|functions| !functions.is_empty())
+            .map(|function| proto::FunctionDefLibrary { function }),
         versions: Some(proto::VersionDef { producer: PRODUCER }),
     }
 }
@@ -223,6 +226,7 @@ fn write_attr(attr: &Attr) -> Value {
         Attr::Shapes(v) => {
             list(ListValue { shape: v.iter().map(tensor::shape_proto).collect(), ..ListValue::default() })
         }
+        Attr::Func(v) => Value::Func(proto::NameAttrList { name: v.name.clone(), attr: BTreeMap::new() }),
         Attr::Empty => list(ListValue::default()),
     }
 }

@@ -130,20 +130,32 @@ impl<'a> PrunedGraph<'a> {
 /// A feed replaces one tensor for all that read it as a value. The node that would have computed it still runs if another of
 /// its outputs is read, or if something has a control input from it; only a fed Placeholder never runs.
 pub(super) fn prune<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
+    pruned(graph, signature, false)
+}
+
+/// As [`prune`], for the body of a function, which may take and answer handles.
+pub(super) fn prune_body<'a>(graph: &'a Graph, signature: &Signature) -> Result<PrunedGraph<'a>, PlanError> {
+    pruned(graph, signature, true)
+}
+
+fn pruned<'a>(graph: &'a Graph, signature: &Signature, with_handles: bool) -> Result<PrunedGraph<'a>, PlanError> {
     if signature.fetches.is_empty() && signature.targets.is_empty() {
         return Err(PlanError::NothingAsked);
     }
     let mut fed: HashMap<Output, u32> = HashMap::with_capacity(signature.feeds.len());
     let mut feeds = Vec::with_capacity(signature.feeds.len());
     for (i, name) in signature.feeds.iter().enumerate() {
-        let tensor = find_tensor(graph, Use::Feed, name)?;
+        let tensor = find_tensor(graph, Use::Feed, name, with_handles)?;
         if fed.insert(tensor, i as u32).is_some() {
             return Err(PlanError::FedTwice { tensor: graph.tensor_name(tensor) });
         }
         feeds.push(tensor);
     }
-    let fetches: Vec<Output> =
-        signature.fetches.iter().map(|name| find_tensor(graph, Use::Fetch, name)).collect::<Result<_, _>>()?;
+    let fetches: Vec<Output> = signature
+        .fetches
+        .iter()
+        .map(|name| find_tensor(graph, Use::Fetch, name, with_handles))
+        .collect::<Result<_, _>>()?;
     let targets: Vec<NodeId> =
         signature.targets.iter().map(|name| find_target(graph, name)).collect::<Result<_, _>>()?;
 
@@ -329,7 +341,7 @@ fn sort(graph: &Graph, items: Vec<Item>) -> (Vec<Item>, Vec<usize>) {
     (moved.collect(), new_place)
 }
 
-fn find_tensor(graph: &Graph, usage: Use, tensor: &str) -> Result<Output, PlanError> {
+fn find_tensor(graph: &Graph, usage: Use, tensor: &str, with_handles: bool) -> Result<Output, PlanError> {
     let (name, port) = split_tensor_name(tensor);
     let id = find(graph, usage, name)?;
     let node = graph.node(id);
@@ -345,7 +357,7 @@ fn find_tensor(graph: &Graph, usage: Use, tensor: &str) -> Result<Output, PlanEr
             ports: node.outputs.len(),
         });
     };
-    if ty.dtype.is_handle() {
+    if ty.dtype.is_handle() && !with_handles {
         if let Some(error) = graph.refusal(id) {
             return Err(PlanError::CannotRun(error));
         }

@@ -7,12 +7,15 @@ for each node the shapes of its outputs: a list with null for an unknown size, o
 import itertools
 import json
 import os
+import re
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import op_def_registry
 
 tf1 = tf.compat.v1
 
@@ -39,6 +42,7 @@ graph = tf1.get_default_graph()
 
 N = None
 FILE = "tests/data/shapes/shapes.json"
+TABLE = "src/graph/op/table.txt"
 
 
 made_before = {}
@@ -583,6 +587,33 @@ def lists():
     raw.OptionalGetValue(optional=optional, output_types=["float32", "float32"], output_shapes=[[2], N])
 
 
+def datasets():
+    """Each op of datasets and iterators, with whatever its definition asks for."""
+    attrs = {
+        "output_types": ["float32", "int64"], "Toutput_types": ["float32", "int64"], "output_shapes": [[2, N], N], "shared_name": "",
+        "container": "", "serialized_options": "", "metadata": "",
+    }
+    dataset = raw.RangeDataset(start=c(0, "int64"), stop=c(3, "int64"), step=c(1, "int64"), output_types=["int64"], output_shapes=[[]])
+    iterator = raw.IteratorV2(shared_name="", container="", output_types=["int64"], output_shapes=[[]])
+    given = {types_pb2.DT_VARIANT: dataset, types_pb2.DT_RESOURCE: iterator, types_pb2.DT_STRING: c("", "string"), types_pb2.DT_BOOL: c(True, "bool")}
+    with open(TABLE) as table:
+        names = [line.split("(")[0] for line in table if re.match(r"\w*(Dataset|Iterator|Dummy)", line) and ": func" not in line]
+    for name in names:
+        definition = op_def_registry.get(name)
+        inferred = [arg.type_list_attr for arg in definition.input_arg]
+        arguments = {attr.name: attrs[attr.name] for attr in definition.attr if attr.name in attrs and attr.name not in inferred}
+        for arg in definition.input_arg:
+            if arg.type_list_attr:
+                arguments[arg.name] = [p([5, 2, N]), c(0, "int64") if name.startswith("PaddedBatch") else p([5, 3], "int64")]
+            elif arg.number_attr:
+                arguments[arg.name] = [dataset] * 2 if arg.type == types_pb2.DT_VARIANT else [c([-1], "int64")] * 2
+            else:
+                arguments[arg.name] = given.get(arg.type, c(1, "int64"))
+        if name.startswith("PaddedBatch"):
+            arguments["padding_values"] = [c(0.0, "float32"), c(0, "int64")]
+        getattr(raw, name)(**arguments)
+
+
 def arithmetic():
     """What is computed from shapes, and becomes one."""
     x = p([6, N, 4])
@@ -605,7 +636,7 @@ def arithmetic():
     tf.reduce_mean(p([N, 7])), tf.transpose(p([2, N, 4])), tf.squeeze(p([1, 3]))
 
 
-for group in (elementwise, forwarding, making, reducing, arranging, indexing, images, state, lists, arithmetic):
+for group in (elementwise, forwarding, making, reducing, arranging, indexing, images, state, lists, arithmetic, datasets):
     group()
 
 nodes, lines = graph.as_graph_def().node, []

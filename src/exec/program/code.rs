@@ -16,6 +16,9 @@ pub(in crate::exec) struct Program {
     pub code: Arc<PieceCode>,
     /// What each node does.
     pub acts: Vec<Act>,
+    /// The piece's feeds and fetches: which of the signature's each is.
+    pub feeds: Vec<u32>,
+    pub fetches: Vec<u32>,
 }
 
 impl Program {

@@ -14,7 +14,7 @@ use crate::tensor::{DType, PartialShape};
 pub struct ResourceInfo {
     /// Its name in the table.
     pub key: Key,
-    /// `variable`, `queue` or `accumulator`.
+    /// `variable`, `queue`, `accumulator` or `iterator`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
@@ -114,8 +114,9 @@ impl Resource {
             Resource::Variable(variable) => variable.look(),
             Resource::Queue(queue) => queue.look(),
             Resource::Accumulator(accumulator) => accumulator.look(),
+            Resource::Iterator(iterator) => iterator.look(),
             // Those stand in no table.
-            Resource::TensorArray(_) | Resource::Stack(_) => Look::default(),
+            Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
         }
     }
 }

@@ -17,6 +17,14 @@ pub(in crate::exec) struct Site {
     pub generators: Arc<Generators>,
 }
 
+impl Site {
+    /// The same, with random numbers of its own.
+    pub fn apart(&self) -> Site {
+        let Site { session, device, resources, .. } = self;
+        Site { session: *session, device: *device, resources: Arc::clone(resources), generators: Arc::default() }
+    }
+}
+
 /// Refuses names that TensorFlow refuses, though not for the handle of a variable.
 fn check_names(container: &str, shared: &str) -> Result<()> {
     let is_first = |c: char| c.is_ascii_alphanumeric() || c == '.';
@@ -39,6 +47,19 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// As [`Named::new`]; if the node names no resource to be shared, its session alone sees it.
+    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
+        let mut named = Named::new(node, site)?;
+        if node.attrs.get("shared_name").is_none_or(|_| node.attrs.str("shared_name").is_ok_and(str::is_empty)) {
+            named.key.session = Some(site.session);
+        }
+        Ok(named)
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
     pub fn new(node: &KernelNode, site: &Site) -> Result<Named> {
         let text = |name: &str| node.attrs.get(name).map_or(Ok(""), |_| node.attrs.str(name));
         if node.op != "VarHandleOp" {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::dataset::{Dataset, Run};
 use super::super::engine::{Engine, Value};
-use super::super::resource::{Accumulator, Queue, Resource, Stack, TensorArray, Variable};
+use super::super::resource::{Accumulator, Iterator, Queue, Resource, Stack, TensorArray, Variable};
 use super::super::token::{List, Optional, Token, Tokens, Variant};
 use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
 use crate::failure::{Failure, Result};
@@ -21,6 +22,11 @@ pub(in crate::exec) struct OpContext<'a> {
 }
 
 impl OpContext<'_> {
+    /// What elements of datasets are made with.
+    pub fn run(&self) -> Run<'_> {
+        Run { engine: self.engine, device: self.device }
+    }
+
     /// The op that was called, for a resource that it may have to wait for.
     pub fn waiter(&self) -> Waiter {
         Waiter { device: Arc::clone(self.device), wait: self.wait }
@@ -81,7 +87,7 @@ impl Inputs {
         (first..self.0.len()).map(|index| self.host(index)).collect()
     }
 
-    fn resource(&mut self, index: usize) -> Result<Resource> {
+    pub fn resource(&mut self, index: usize) -> Result<Resource> {
         match self.token(index)? {
             Token::Resource(resource) => Ok(resource),
             Token::Ref(variable) => Ok(Resource::Variable(variable)),
@@ -119,6 +125,7 @@ handles! {
     accumulator: Accumulator, Accumulator, "conditional accumulator";
     tensor_array: TensorArray, TensorArray, "tensor array";
     stack: Stack, Stack, "stack";
+    iterator: Iterator, Iterator, "iterator";
 }
 
 impl Inputs {
@@ -133,6 +140,13 @@ impl Inputs {
         match self.variant(index)? {
             Variant::List(list) => Ok(list),
             other => Err(Failure::invalid(format!("Input handle is not a list. Saw: '{}'", other.kind()))),
+        }
+    }
+
+    pub fn dataset(&mut self, index: usize) -> Result<Arc<Dataset>> {
+        match self.variant(index)? {
+            Variant::Dataset(dataset) => Ok(dataset),
+            other => Err(Failure::invalid(format!("input {index} is no dataset, but a {}", other.kind()))),
         }
     }
 

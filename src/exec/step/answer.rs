@@ -15,7 +15,7 @@ pub(super) fn answer(
     act: &mut Act,
     node: &CompiledNode,
     inputs: &mut [Option<Token>],
-    feeds: &mut [Option<Tensor>],
+    feeds: &mut [Option<Token>],
     fetches: &mut [Option<Token>],
     context: &mut OpContext,
 ) -> Result<Outcome> {
@@ -43,8 +43,10 @@ pub(super) fn answer(
             // In a loop it is needed again.
             let feed = if node.frame == 0 { feed.and_then(Option::take) } else { feed.and_then(|feed| feed.clone()) };
             let missing = || Failure::invalid("the step came without a value for this feed");
-            let tensor = feed.ok_or_else(missing)?;
-            one(if *is_kept { context.engine.keep(tensor)?.into() } else { tensor.into() })
+            one(match feed.ok_or_else(missing)? {
+                Token::Value(Value::Host(tensor)) if *is_kept => context.engine.keep(tensor)?.into(),
+                token => token,
+            })
         }
         Act::Fetch(place) => {
             fetches[*place as usize] = Some(forward(node, inputs, 0)?);

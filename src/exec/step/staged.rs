@@ -78,7 +78,7 @@ impl Step {
     /// InvalidArgument if the piece receives no such transfer, or has it already.
     pub(super) fn arrive_staged(
         &mut self,
-        Program { code, acts }: &Program,
+        Program { code, acts, .. }: &Program,
         near: &Surroundings,
         transfer: u32,
         value: Option<Tensor>,

@@ -106,14 +106,24 @@ pub(super) struct Expander<'a> {
     spent: usize,
     limit: usize,
     bytes: usize,
+    /// How many functions within each other are being made values.
+    pub within: usize,
     /// What the nodes of the whole piece are read with.
     pub reading: Reading,
+}
+
+/// The names and nodes of a graph, while those of a function that is a value are made.
+pub(super) struct AroundIt {
+    names: HashSet<String>,
+    numbers: HashMap<String, u32>,
+    made: Vec<NodeDef>,
 }
 
 impl<'a> Expander<'a> {
     pub fn new(functions: &'a Functions, names: &'a mut HashSet<String>, limit: usize, reading: Reading) -> Self {
         let numbers = HashMap::new();
-        Expander { functions, names, numbers, active: Vec::new(), made: Vec::new(), spent: 0, limit, bytes: 0, reading }
+        let (active, made) = (Vec::new(), Vec::new());
+        Expander { functions, names, numbers, active, made, spent: 0, limit, bytes: 0, within: 0, reading }
     }
 
     /// Refuses a call that would become more nodes than are left; a count of `None` is too many.
@@ -127,6 +137,35 @@ impl<'a> Expander<'a> {
     /// The nodes that were made since the last call.
     pub fn take_made(&mut self) -> Vec<NodeDef> {
         std::mem::take(&mut self.made)
+    }
+
+    /// From now on what is made has names of its own, and stands by itself.
+    pub fn apart(&mut self) -> AroundIt {
+        self.within += 1;
+        AroundIt {
+            names: std::mem::take(self.names),
+            numbers: std::mem::take(&mut self.numbers),
+            made: self.take_made(),
+        }
+    }
+
+    /// Ends that; answers what was made.
+    pub fn together(&mut self, around: AroundIt) -> Vec<NodeDef> {
+        self.within -= 1;
+        *self.names = around.names;
+        self.numbers = around.numbers;
+        std::mem::replace(&mut self.made, around.made)
+    }
+
+    /// Reads a node that stands in the graph as it is, with the functions that are values of its attributes.
+    ///
+    /// # Errors
+    /// Node if one of those cannot be expanded.
+    pub fn read(&mut self, mut node: NodeMessage) -> Result<NodeDef, FormatError> {
+        let values = self.values(&mut node)?;
+        let mut node = read_node(node, &mut self.reading);
+        values.into_iter().for_each(|(key, value)| node.attrs.set(key, value));
+        Ok(node)
     }
 
     /// Expands a call; its node is as it stands in the graph: full names, inputs and device.
@@ -289,7 +328,7 @@ impl<'a> Expander<'a> {
             node.device = own_device(&node, &function.node_def[i].device);
             localise(&mut node, prefix, &body);
             self.bytes += node.encoded_len();
-            let node = read_node(node, &mut self.reading);
+            let node = self.read(node)?;
             self.push(node)?;
         }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
+use super::Reading;
 use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
 use super::function::{Call, Functions};
 use super::proto::{FunctionDef, GraphDef, NodeDef as NodeMessage};
-use super::{Reading, read_node};
 use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 
@@ -114,7 +114,12 @@ impl Library {
             match expanded.remove(&i) {
                 Some(nodes) => all.extend(nodes),
                 None => {
-                    let node = read_node(with_handles(node, &self.handles), &mut expander.reading);
+                    let message = with_handles(node, &self.handles);
+                    let (name, op, input) = (message.name.clone(), message.op.clone(), message.input.clone());
+                    let node = expander.read(message).unwrap_or_else(|error| {
+                        let refused = Some(why(&name, error));
+                        NodeDef { name, op, inputs: input, refused, ..NodeDef::default() }
+                    });
                     all.push(NodeDef { refused: refused.remove(&i).or(node.refused), ..node });
                 }
             }

@@ -12,10 +12,32 @@ use crate::tensor::PartialShape;
 /// of diagonals of unknown length, which is wrong.
 const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"];
 
-/// Ops of which TensorFlow makes no new nodes, and so none are recorded.
+/// Ops of which none are recorded: TensorFlow makes no new nodes of them, or they hold functions.
 const NOT_RECORDED: &[&str] = &[
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",
+    "ExperimentalMapAndBatchDataset",
+    "ExperimentalMapDataset",
+    "ExperimentalParallelInterleaveDataset",
+    "ExperimentalScanDataset",
+    "ExperimentalTakeWhileDataset",
+    "FilterDataset",
+    "FlatMapDataset",
+    "InterleaveDataset",
+    "LegacyParallelInterleaveDatasetV2",
+    "MapAndBatchDataset",
+    "MapDataset",
+    "OneShotIterator",
+    "ParallelFilterDataset",
+    "ParallelInterleaveDataset",
+    "ParallelInterleaveDatasetV2",
+    "ParallelInterleaveDatasetV3",
+    "ParallelInterleaveDatasetV4",
+    "ParallelMapDataset",
+    "ParallelMapDatasetV2",
+    "ReduceDataset",
+    "ScanDataset",
+    "TakeWhileDataset",
     "TensorArray",
     "TensorArrayGrad",
     "TensorArrayGradV2",

@@ -51,6 +51,21 @@ impl Dice {
         Ok(Dice(start(node)?.words()))
     }
 
+    /// As TensorFlow's of these seeds.
+    pub fn seeded(seed: u64, seed2: u64) -> Dice {
+        Dice(Philox::from_seeds(seed, seed2).words())
+    }
+
+    /// Seeds that nobody can tell beforehand.
+    pub fn unpredictable_seeds() -> (u64, u64) {
+        (entropy(), entropy())
+    }
+
+    /// The next 32 bits.
+    pub fn draw(&mut self) -> u32 {
+        self.0.draw()
+    }
+
     /// A number below `sides`, which is not 0.
     pub fn throw(&mut self, sides: usize) -> usize {
         self.0.draw() as usize % sides

@@ -1,0 +1,241 @@
+//! Datasets: what `tf.data` describes, and the elements that it leads to.
+//!
+//! A [`Dataset`] is a description. It flows through a step as a variant, and whoever iterates over it asks for its [`Elements`]. Those
+//! are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
+
+pub(super) mod arrange;
+pub(super) mod batch;
+pub(super) mod interleave;
+pub(super) mod mapped;
+pub(super) mod pad;
+pub(super) mod shuffle;
+pub(super) mod source;
+pub(super) mod window;
+
+use std::sync::Arc;
+
+use super::engine::{Engine, Value};
+use super::token::{Token, depth_within};
+use super::waiting::Wake;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, PartialShape, Tensor};
+
+/// Most datasets within each other: so deep calls for an element nest.
+const MAX_DEPTH: usize = 200;
+
+/// How many elements a dataset has: a count, or one of the two below.
+pub(super) type Cardinality = i64;
+/// It never ends.
+pub(super) const INFINITE: Cardinality = -1;
+/// Only iterating over it tells.
+pub(super) const UNKNOWN: Cardinality = -2;
+
+/// One element: a value for each component.
+pub(super) type Element = Vec<Token>;
+
+/// What elements are made with: that of the op which asks for them.
+pub(super) struct Run<'a> {
+    pub engine: &'a dyn Engine,
+    pub device: &'a Arc<dyn Wake>,
+}
+
+/// The elements of a dataset, one after the other.
+pub(super) trait Elements: Send {
+    /// The next element; `None` after the last, whenever it is asked again. After a failure, the element after the one that
+    /// failed.
+    ///
+    /// # Errors
+    /// What the making of the element failed with.
+    fn next(&mut self, run: &Run) -> Result<Option<Element>>;
+
+    /// Bytes of the elements that it keeps.
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What makes elements.
+pub(super) type Make = Box<dyn Fn(&Run) -> Result<Box<dyn Elements>> + Send + Sync>;
+
+/// How many elements a dataset has, and how to get at them.
+pub(super) struct Parts {
+    pub cardinality: Cardinality,
+    pub make: Make,
+}
+
+impl Parts {
+    pub fn new(
+        cardinality: Cardinality,
+        make: impl Fn(&Run) -> Result<Box<dyn Elements>> + Send + Sync + 'static,
+    ) -> Parts {
+        Parts { cardinality, make: Box::new(make) }
+    }
+}
+
+/// The types and shapes of the components of an element, as a node declares them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Spec {
+    pub types: Vec<DType>,
+    pub shapes: Vec<PartialShape>,
+}
+
+/// A dataset.
+pub(super) struct Dataset {
+    pub spec: Spec,
+    pub cardinality: Cardinality,
+    make: Make,
+    /// What it was made of.
+    held: Vec<Token>,
+    depth: usize,
+}
+
+impl Dataset {
+    /// A dataset that was made of these values.
+    ///
+    /// # Errors
+    /// ResourceExhausted if too many datasets lie within each other.
+    pub fn new(spec: Spec, held: Vec<Token>, parts: Parts) -> Result<Dataset> {
+        let depth = depth_within(held.iter(), MAX_DEPTH)?;
+        Ok(Dataset { spec, cardinality: parts.cardinality, make: parts.make, held, depth })
+    }
+
+    /// Its elements, from the first on.
+    ///
+    /// # Errors
+    /// If one of the functions that it calls cannot run.
+    pub fn elements(&self, run: &Run) -> Result<Box<dyn Elements>> {
+        (self.make)(run)
+    }
+
+    pub fn held(&self) -> &[Token] {
+        &self.held
+    }
+
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Spec {
+    /// Refuses what is declared otherwise elsewhere, in TensorFlow's words.
+    ///
+    /// # Errors
+    /// InvalidArgument.
+    pub fn check_against(&self, wanted: &Spec) -> Result<()> {
+        if self.types.len() != wanted.types.len() {
+            return Err(Failure::invalid(format!(
+                "Number of components does not match: expected {} types but got {}.",
+                wanted.types.len(),
+                self.types.len()
+            )));
+        }
+        for (i, (got, want)) in self.types.iter().zip(&wanted.types).enumerate() {
+            if got != want {
+                let why = format!("Data type mismatch at component {i}: expected {want} but got {got}.");
+                return Err(Failure::invalid(why));
+            }
+        }
+        for (i, (got, want)) in self.shapes.iter().zip(&wanted.shapes).enumerate() {
+            if !may_be_same(got, want) {
+                let why = format!("Incompatible shapes at component {i}: expected {want} but got {got}.");
+                return Err(Failure::invalid(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an element that is not as this declares it.
+    ///
+    /// # Errors
+    /// InvalidArgument.
+    pub fn check(&self, element: &[Token]) -> Result<()> {
+        if element.len() != self.types.len() {
+            let why = format!("the element has {} components, not {}", element.len(), self.types.len());
+            return Err(Failure::invalid(why));
+        }
+        for (i, (token, &dtype)) in element.iter().zip(&self.types).enumerate() {
+            let got = dtype_of(token);
+            if got != dtype {
+                return Err(Failure::invalid(format!("component {i} of the element is {got}, not {dtype}")));
+            }
+            if let (Token::Value(value), Some(shape)) = (token, self.shapes.get(i))
+                && !shape.admits(value.shape())
+            {
+                let why = format!("component {i} of the element has shape {}, not {shape}", value.shape());
+                return Err(Failure::invalid(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The dtype of what flows.
+pub(super) fn dtype_of(token: &Token) -> DType {
+    match token {
+        Token::Value(value) => value.dtype(),
+        Token::Ref(variable) => variable.dtype,
+        Token::Resource(_) => DType::Resource,
+        Token::Variant(_) => DType::Variant,
+    }
+}
+
+/// Whether some tensor could have both shapes.
+fn may_be_same(a: &PartialShape, b: &PartialShape) -> bool {
+    let (Some(a), Some(b)) = (&a.0, &b.0) else { return true };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
+}
+
+/// Elements that a function makes of those of an input.
+struct Pulled<F> {
+    input: Box<dyn Elements>,
+    next: F,
+}
+
+impl<F: FnMut(&mut dyn Elements, &Run) -> Result<Option<Element>> + Send> Elements for Pulled<F> {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        (self.next)(&mut *self.input, run)
+    }
+
+    fn bytes(&self) -> usize {
+        self.input.bytes()
+    }
+}
+
+/// Elements that a function makes of those of an input; it keeps none between two calls.
+pub(super) fn pulled(
+    input: Box<dyn Elements>,
+    next: impl FnMut(&mut dyn Elements, &Run) -> Result<Option<Element>> + Send + 'static,
+) -> Result<Box<dyn Elements>> {
+    Ok(Box::new(Pulled { input, next }))
+}
+
+/// Elements that a function makes of nothing.
+struct Given<F>(F);
+
+impl<F: FnMut(&Run) -> Result<Option<Element>> + Send> Elements for Given<F> {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        (self.0)(run)
+    }
+}
+
+/// Elements that a function makes of nothing but what it was made with.
+pub(super) fn given(next: impl FnMut(&Run) -> Result<Option<Element>> + Send + 'static) -> Result<Box<dyn Elements>> {
+    Ok(Box::new(Given(next)))
+}
+
+/// The tensors of an element.
+///
+/// # Errors
+/// InvalidArgument if a component is none.
+pub(super) fn tensors(element: Element) -> Result<Vec<Tensor>> {
+    element.into_iter().map(Token::host).collect()
+}
+
+/// Bytes of some elements.
+pub(super) fn bytes_of<'a>(elements: impl IntoIterator<Item = &'a Element>) -> usize {
+    let one = |token: &Token| match token {
+        Token::Value(value) => Value::heap_bytes(value),
+        _ => 0,
+    };
+    elements.into_iter().map(|element| size_of::<Element>() + element.iter().map(one).sum::<usize>()).sum()
+}

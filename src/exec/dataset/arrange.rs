@@ -1,0 +1,285 @@
+//! Datasets that give the elements of others: fewer of them, again, one after the other, beside each other.
+
+use std::sync::{Arc, Mutex};
+
+use super::{Cardinality, Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, bytes_of, pulled};
+use crate::exec::turn;
+use crate::failure::{Failure, Result};
+use crate::lock::lock;
+use crate::memory;
+
+/// The first `count` elements, or all if that is negative.
+pub(in crate::exec) fn take(input: Arc<Dataset>, count: i64) -> Parts {
+    let cardinality = match (input.cardinality, u64::try_from(count)) {
+        (all, Err(_)) => all,
+        (INFINITE, Ok(_)) => count,
+        (UNKNOWN, Ok(0)) => 0,
+        (UNKNOWN, Ok(_)) => UNKNOWN,
+        (all, Ok(_)) => all.min(count),
+    };
+    Parts::new(cardinality, move |run| {
+        let mut left = u64::try_from(count).unwrap_or(u64::MAX);
+        pulled(input.elements(run)?, move |input, run| {
+            if left == 0 {
+                return Ok(None);
+            }
+            left -= 1;
+            input.next(run)
+        })
+    })
+}
+
+/// All but the first `count` elements; none if that is negative.
+pub(in crate::exec) fn skip(input: Arc<Dataset>, count: i64) -> Parts {
+    let cardinality = match (input.cardinality, u64::try_from(count)) {
+        (_, Err(_)) => 0,
+        (all @ (INFINITE | UNKNOWN), Ok(_)) => all,
+        (all, Ok(_)) => (all - count).max(0),
+    };
+    Parts::new(cardinality, move |run| {
+        let mut left = u64::try_from(count).ok();
+        pulled(input.elements(run)?, move |input, run| {
+            let Some(left) = &mut left else { return Ok(None) };
+            while *left > 0 {
+                turn::look();
+                *left -= 1;
+                if input.next(run)?.is_none() {
+                    *left = 0;
+                    return Ok(None);
+                }
+            }
+            input.next(run)
+        })
+    })
+}
+
+/// The elements again and again, `count` times, or without end if that is negative.
+pub(in crate::exec) fn repeat(input: Arc<Dataset>, count: i64) -> Parts {
+    let cardinality = match (input.cardinality, count) {
+        (_, 0) | (0, _) => 0,
+        (INFINITE, _) => INFINITE,
+        (UNKNOWN, ..0) => INFINITE,
+        (UNKNOWN, _) => UNKNOWN,
+        (_, ..0) => INFINITE,
+        (all, _) => all.saturating_mul(count),
+    };
+    Parts::new(cardinality, move |run| {
+        let from = if count == 0 { None } else { Some(input.elements(run)?) };
+        Ok(Box::new(Repeat { dataset: Arc::clone(&input), from, left: u64::try_from(count).ok(), is_fresh: true }))
+    })
+}
+
+struct Repeat {
+    dataset: Arc<Dataset>,
+    from: Option<Box<dyn Elements>>,
+    /// Rounds, this one included; `None` without end.
+    left: Option<u64>,
+    /// The round has given nothing yet.
+    is_fresh: bool,
+}
+
+impl Elements for Repeat {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        while let Some(from) = &mut self.from {
+            turn::look();
+            if let Some(element) = from.next(run)? {
+                self.is_fresh = false;
+                return Ok(Some(element));
+            }
+            let goes_on = match &mut self.left {
+                // What gives nothing would give nothing without end.
+                None => !self.is_fresh,
+                Some(left) => {
+                    *left -= 1;
+                    *left > 0
+                }
+            };
+            self.is_fresh = true;
+            self.from = if goes_on { Some(self.dataset.elements(run)?) } else { None };
+        }
+        Ok(None)
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.as_ref().map_or(0, |from| from.bytes())
+    }
+}
+
+/// The elements of one dataset, then those of the other.
+///
+/// # Errors
+/// InvalidArgument if those are of other types.
+pub(in crate::exec) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Parts> {
+    if first.spec.types != second.spec.types {
+        let types =
+            [&first, &second].map(|it| it.spec.types.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", "));
+        let why = "input dataset and dataset to concatenate have different output_types";
+        return Err(Failure::invalid(format!("{why} {} and {}", types[0], types[1])));
+    }
+    let cardinality = match (first.cardinality, second.cardinality) {
+        (INFINITE, _) | (_, INFINITE) => INFINITE,
+        (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
+        (a, b) => a.saturating_add(b),
+    };
+    Ok(Parts::new(cardinality, move |run| {
+        Ok(Box::new(Chain { from: first.elements(run)?, next: Some(Arc::clone(&second)) }))
+    }))
+}
+
+struct Chain {
+    from: Box<dyn Elements>,
+    next: Option<Arc<Dataset>>,
+}
+
+impl Elements for Chain {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        loop {
+            if let Some(element) = self.from.next(run)? {
+                return Ok(Some(element));
+            }
+            match self.next.take() {
+                Some(next) => self.from = next.elements(run)?,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.bytes()
+    }
+}
+
+/// The elements of several datasets side by side, as far as all of them go.
+pub(in crate::exec) fn zip(inputs: Vec<Arc<Dataset>>) -> Parts {
+    let least = |a: Cardinality, b: Cardinality| match (a, b) {
+        (INFINITE, other) | (other, INFINITE) => other,
+        (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
+        (a, b) => a.min(b),
+    };
+    let cardinality = inputs.iter().map(|input| input.cardinality).reduce(least).unwrap_or(0);
+    Parts::new(cardinality, move |run| {
+        let from = inputs.iter().map(|input| input.elements(run)).collect::<Result<Vec<_>>>()?;
+        Ok(Box::new(Zip { from }))
+    })
+}
+
+struct Zip {
+    /// Empty after the end.
+    from: Vec<Box<dyn Elements>>,
+}
+
+impl Elements for Zip {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        if self.from.is_empty() {
+            return Ok(None);
+        }
+        let mut all = Element::new();
+        for from in &mut self.from {
+            match from.next(run)? {
+                Some(element) => all.extend(element),
+                None => {
+                    self.from.clear();
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(all))
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.iter().map(|from| from.bytes()).sum()
+    }
+}
+
+/// Every `shards`-th element, from the one at `index` on.
+///
+/// # Errors
+/// InvalidArgument if there is no such shard.
+pub(in crate::exec) fn shard(input: Arc<Dataset>, shards: i64, index: i64, non_empty: bool) -> Result<Parts> {
+    if shards <= 0 {
+        return Err(Failure::invalid(format!(
+            "Number of shards must be greater than zero (currently num_shards = {shards})."
+        )));
+    }
+    if !(0..shards).contains(&index) {
+        let why = format!("Index must be between 0 and {} (currently index = {index}).", shards - 1);
+        return Err(Failure::invalid(why));
+    }
+    let cardinality = match input.cardinality {
+        all @ (INFINITE | UNKNOWN) => all,
+        all => all / shards + i64::from(index < all % shards),
+    };
+    Ok(Parts::new(cardinality, move |run| {
+        let mut skipped = 0;
+        pulled(input.elements(run)?, move |input, run| {
+            let before = if skipped == 0 { index } else { shards - 1 };
+            for i in 0..before {
+                turn::look();
+                if input.next(run)?.is_none() {
+                    if non_empty && skipped == 0 {
+                        return Err(Failure::invalid(format!(
+                            "Could not apply FILE based sharding: the dataset only has {i} file(s), which is not enough for \
+                             the required {shards} shards/workers."
+                        )));
+                    }
+                    return Ok(None);
+                }
+            }
+            skipped = 1;
+            input.next(run)
+        })
+    }))
+}
+
+/// The elements, which are kept when all were asked for once, and then given from memory.
+pub(in crate::exec) fn cache(input: Arc<Dataset>) -> Parts {
+    let kept: Arc<Mutex<Option<Arc<Vec<Element>>>>> = Arc::default();
+    Parts::new(input.cardinality, move |run| {
+        let from = match &*lock(&kept) {
+            Some(all) => From::Memory { all: Arc::clone(all), at: 0 },
+            None => From::Input { from: input.elements(run)?, seen: Vec::new() },
+        };
+        Ok(Box::new(Cache { kept: Arc::clone(&kept), from }))
+    })
+}
+
+struct Cache {
+    kept: Arc<Mutex<Option<Arc<Vec<Element>>>>>,
+    from: From,
+}
+
+enum From {
+    Memory { all: Arc<Vec<Element>>, at: usize },
+    Input { from: Box<dyn Elements>, seen: Vec<Element> },
+}
+
+impl Elements for Cache {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        match &mut self.from {
+            From::Memory { all, at } => {
+                let element = all.get(*at).cloned();
+                *at += usize::from(element.is_some());
+                Ok(element)
+            }
+            From::Input { from, seen } => {
+                memory::grow()?;
+                if let Some(element) = from.next(run)? {
+                    seen.push(element.clone());
+                    return Ok(Some(element));
+                }
+                let all = Arc::new(std::mem::take(seen));
+                *lock(&self.kept) = Some(Arc::clone(&all));
+                let at = all.len();
+                self.from = From::Memory { all, at };
+                Ok(None)
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.from {
+            From::Memory { all, .. } => bytes_of(&**all),
+            From::Input { from, seen } => from.bytes() + bytes_of(seen),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Datasets whose elements are those of another, several in one, or each of them taken apart.
+
+use std::sync::Arc;
+
+use super::source::rows;
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, pulled, tensors};
+use crate::exec::rows::{row, stack};
+use crate::exec::token::Token;
+use crate::exec::turn;
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::tensor::Tensor;
+
+/// So many elements at a time, stacked; the last ones are left out if they are fewer and `drops`.
+///
+/// # Errors
+/// InvalidArgument if the size is not positive.
+pub(in crate::exec) fn batch(input: Arc<Dataset>, size: i64, drops: bool) -> Result<Parts> {
+    let size = batch_size(size)?;
+    let cardinality = batches(input.cardinality, size, drops);
+    Ok(Parts::new(cardinality, move |run| {
+        pulled(input.elements(run)?, move |input, run| {
+            let Some(elements) = gather(input, run, size, drops)? else { return Ok(None) };
+            stacked(elements).map(Some)
+        })
+    }))
+}
+
+pub(super) fn batch_size(size: i64) -> Result<usize> {
+    usize::try_from(size)
+        .ok()
+        .filter(|&size| size > 0)
+        .ok_or_else(|| Failure::invalid("Batch size must be greater than zero."))
+}
+
+pub(super) fn batches(elements: i64, size: usize, drops: bool) -> i64 {
+    let size = i64::try_from(size).unwrap_or(i64::MAX);
+    match elements {
+        INFINITE | UNKNOWN => elements,
+        elements => elements / size + i64::from(!drops && elements % size != 0),
+    }
+}
+
+/// The next elements, so many or as many as are left; `None` if there are none, or too few and `drops`.
+pub(super) fn gather(
+    input: &mut dyn Elements,
+    run: &Run,
+    size: usize,
+    drops: bool,
+) -> Result<Option<Vec<Vec<Tensor>>>> {
+    let mut elements = Vec::new();
+    while elements.len() < size {
+        turn::look();
+        match input.next(run)? {
+            Some(element) => elements.push(tensors(element)?),
+            None => break,
+        }
+        memory::grow()?;
+    }
+    let is_enough = elements.len() == size || !drops && !elements.is_empty();
+    Ok(is_enough.then_some(elements))
+}
+
+/// Elements of one shape as one: its components are theirs, one above the other.
+fn stacked(elements: Vec<Vec<Tensor>>) -> Result<Element> {
+    let Some(first) = elements.first() else { return Err(Failure::invalid("there is no element to stack")) };
+    let component = |i: usize| {
+        let (dtype, shape) = (first[i].dtype(), first[i].shape());
+        let mut parts = Vec::with_capacity(elements.len());
+        for (at, element) in elements.iter().enumerate() {
+            let part = element.get(i).filter(|part| part.dtype() == dtype);
+            let part = part.ok_or_else(|| Failure::invalid(format!("element {at} has no component {i} of {dtype}")))?;
+            if part.shape() != shape {
+                return Err(Failure::invalid(format!(
+                    "Cannot batch tensors with different shapes in component {i}. First element had shape {shape} and \
+                     element {at} had shape {}.",
+                    part.shape()
+                )));
+            }
+            parts.push(part);
+        }
+        stack(dtype, shape, &parts).map(Token::from)
+    };
+    (0..first.len()).map(component).collect()
+}
+
+/// Each row of each element.
+pub(in crate::exec) fn unbatch(input: Arc<Dataset>) -> Parts {
+    let first = input.spec.shapes.first().and_then(|shape| *shape.0.as_ref()?.first()?);
+    let cardinality = match (input.cardinality, first) {
+        (as_it_is @ (INFINITE | UNKNOWN | 0), _) => as_it_is,
+        (_, None) => UNKNOWN,
+        (elements, Some(rows)) => elements.saturating_mul(i64::try_from(rows).unwrap_or(i64::MAX)),
+    };
+    Parts::new(cardinality, move |run| {
+        // The element that is taken apart, which of its rows is next, and how many it has.
+        let (mut element, mut at, mut count) = (Vec::new(), 0, 0);
+        pulled(input.elements(run)?, move |input, run| {
+            while at == count {
+                turn::look();
+                let Some(next) = input.next(run)? else { return Ok(None) };
+                (element, at, count) = (Vec::new(), 0, 0);
+                let next = tensors(next)?;
+                count = rows(&next)?;
+                element = next;
+            }
+            at += 1;
+            element.iter().map(|tensor| row(tensor, at - 1).map(Token::from)).collect::<Result<_>>().map(Some)
+        })
+    })
+}

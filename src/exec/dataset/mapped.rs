@@ -1,0 +1,180 @@
+//! Datasets whose elements a function makes, or chooses.
+
+use std::sync::Arc;
+
+use super::{Cardinality, Dataset, Element, INFINITE, Parts, Run, Spec, UNKNOWN, pulled};
+use crate::exec::function::{Callee, Instance};
+use crate::exec::token::Token;
+use crate::exec::turn;
+use crate::failure::{Code, Failure, Result};
+
+/// A function that an op holds, and what it captured where the op stands.
+#[derive(Clone)]
+pub(in crate::exec) struct Captured {
+    pub callee: Arc<Callee>,
+    pub values: Vec<Token>,
+}
+
+impl Captured {
+    pub fn instance(&self, run: &Run) -> Result<Instance> {
+        self.callee.instance(self.values.clone(), run)
+    }
+}
+
+/// What the function makes of each element. If it says that something is out of range, that is a failure if as many elements are
+/// to come out as go in, and the end if not.
+pub(in crate::exec) fn map(input: Arc<Dataset>, function: Captured, keeps_count: bool) -> Parts {
+    Parts::new(input.cardinality, move |run| {
+        let mut function = function.instance(run)?;
+        pulled(input.elements(run)?, move |input, run| match input.next(run)? {
+            None => Ok(None),
+            Some(element) => mapped(&mut function, element, keeps_count, run),
+        })
+    })
+}
+
+fn mapped(function: &mut Instance, element: Element, keeps_count: bool, run: &Run) -> Result<Option<Element>> {
+    match function.call(element, run) {
+        Err(failure) if failure.code == Code::OutOfRange && keeps_count => {
+            let message = format!("Function invocation produced OutOfRangeError: {}", failure.message);
+            Err(Failure { code: Code::InvalidArgument, message, ..failure })
+        }
+        Err(failure) if failure.code == Code::OutOfRange => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// The elements of which the function says so.
+pub(in crate::exec) fn filter(input: Arc<Dataset>, function: Captured) -> Parts {
+    Parts::new(fewer(input.cardinality), move |run| {
+        let mut function = function.instance(run)?;
+        pulled(input.elements(run)?, move |input, run| {
+            loop {
+                turn::look();
+                let Some(element) = input.next(run)? else { return Ok(None) };
+                if truth(function.call(element.clone(), run)?)? {
+                    return Ok(Some(element));
+                }
+            }
+        })
+    })
+}
+
+/// The elements whose last component says so, without that.
+pub(in crate::exec) fn filter_by_last(input: Arc<Dataset>) -> Parts {
+    Parts::new(fewer(input.cardinality), move |run| {
+        pulled(input.elements(run)?, move |input, run| {
+            loop {
+                turn::look();
+                let Some(mut element) = input.next(run)? else { return Ok(None) };
+                if truth(element.pop().into_iter().collect())? {
+                    return Ok(Some(element));
+                }
+            }
+        })
+    })
+}
+
+/// The elements before the first of which the function does not say so.
+pub(in crate::exec) fn take_while(input: Arc<Dataset>, function: Captured) -> Parts {
+    Parts::new(fewer(input.cardinality), move |run| {
+        let (mut function, mut has_ended) = (function.instance(run)?, false);
+        pulled(input.elements(run)?, move |input, run| {
+            if has_ended {
+                return Ok(None);
+            }
+            let Some(element) = input.next(run)? else { return Ok(None) };
+            has_ended = !truth(function.call(element.clone(), run)?)?;
+            Ok((!has_ended).then_some(element))
+        })
+    })
+}
+
+fn fewer(cardinality: Cardinality) -> Cardinality {
+    if cardinality == 0 { 0 } else { UNKNOWN }
+}
+
+/// What a predicate answered.
+fn truth(answer: Element) -> Result<bool> {
+    match <[Token; 1]>::try_from(answer) {
+        Ok([token]) => {
+            let tensor = token.host()?;
+            let message = "Filter predicate `f` must return a scalar bool.";
+            if tensor.rank() == 0 { tensor.item() } else { Err(Failure::invalid(message)) }
+        }
+        Err(_) => Err(Failure::invalid("Filter predicate `f` must return a scalar bool.")),
+    }
+}
+
+/// What the function makes of a state and each element; it answers the next state, and an element.
+pub(in crate::exec) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: Captured, keeps_count: bool) -> Parts {
+    Parts::new(input.cardinality, move |run| {
+        let (mut function, mut state) = (function.instance(run)?, initial.clone());
+        pulled(input.elements(run)?, move |input, run| {
+            let Some(element) = input.next(run)? else { return Ok(None) };
+            let args = state.iter().cloned().chain(element).collect();
+            let Some(mut answer) = mapped(&mut function, args, keeps_count, run)? else { return Ok(None) };
+            if answer.len() < state.len() {
+                return Err(Failure::invalid("the function of a scan answers less than its state"));
+            }
+            let made = answer.split_off(state.len());
+            state = answer;
+            Ok(Some(made))
+        })
+    })
+}
+
+/// What is left of a state when the function has made another of it with each element.
+///
+/// # Errors
+/// What an element or a call failed with.
+pub(in crate::exec) fn reduce(
+    input: &Dataset,
+    initial: Vec<Token>,
+    function: &Captured,
+    run: &Run,
+) -> Result<Vec<Token>> {
+    let mut function = function.instance(run)?;
+    let mut elements = input.elements(run)?;
+    let mut state = initial;
+    while let Some(element) = elements.next(run)? {
+        turn::look();
+        state = function.call(state.into_iter().chain(element).collect(), run)?;
+    }
+    Ok(state)
+}
+
+/// The elements without those whose making failed.
+pub(in crate::exec) fn ignore_errors(input: Arc<Dataset>) -> Parts {
+    let cardinality = match input.cardinality {
+        INFINITE => INFINITE,
+        other => fewer(other),
+    };
+    Parts::new(cardinality, move |run| {
+        pulled(input.elements(run)?, move |input, run| {
+            loop {
+                turn::look();
+                match input.next(run) {
+                    Err(failure) if matches!(failure.code, Code::Cancelled | Code::ResourceExhausted) => {
+                        return Err(failure);
+                    }
+                    Err(_) => {}
+                    next => return next,
+                }
+            }
+        })
+    })
+}
+
+/// The dataset that a function answered.
+pub(in crate::exec) fn dataset_of(answer: Element) -> Result<Arc<Dataset>> {
+    let [Token::Variant(crate::exec::token::Variant::Dataset(dataset))] = &answer[..] else {
+        return Err(Failure::invalid("the function must answer one dataset"));
+    };
+    Ok(Arc::clone(dataset))
+}
+
+/// Refuses a dataset whose elements are not as the node declares.
+pub(super) fn checked(dataset: Arc<Dataset>, spec: &Spec) -> Result<Arc<Dataset>> {
+    dataset.spec.check_against(spec).map(|()| dataset)
+}

@@ -1,0 +1,75 @@
+//! Datasets that begin something: of tensors at hand, and of numbers.
+
+use super::{INFINITE, Parts, given};
+use crate::exec::kernel::cast;
+use crate::exec::rows::row;
+use crate::exec::token::Token;
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Tensor};
+
+/// One element: these components.
+pub(in crate::exec) fn whole(components: Vec<Token>) -> Parts {
+    Parts::new(1, move |_| {
+        let mut left = Some(components.clone());
+        given(move |_| Ok(left.take()))
+    })
+}
+
+/// An element for each row of some tensors.
+///
+/// # Errors
+/// InvalidArgument if they have different numbers of rows, or one is a scalar.
+pub(in crate::exec) fn slices(components: Vec<Tensor>) -> Result<Parts> {
+    let count = rows(&components)?;
+    Ok(Parts::new(count as i64, move |_| {
+        let (components, mut at) = (components.clone(), 0);
+        given(move |_| {
+            if at == count {
+                return Ok(None);
+            }
+            at += 1;
+            components.iter().map(|tensor| row(tensor, at - 1).map(Token::from)).collect::<Result<_>>().map(Some)
+        })
+    }))
+}
+
+/// How many rows each of some tensors has.
+pub(super) fn rows(components: &[Tensor]) -> Result<usize> {
+    let mut count = None;
+    for tensor in components {
+        let Some(&rows) = tensor.dims().first() else {
+            return Err(Failure::invalid("All components must be at least 1-dimensional"));
+        };
+        if *count.get_or_insert(rows) != rows {
+            return Err(Failure::invalid("All components must have the same size in the 0th dimension"));
+        }
+    }
+    count.ok_or_else(|| Failure::invalid("there is no component"))
+}
+
+/// The whole numbers from `start` on, below `stop` (above it, if `step` is negative), as `dtype`.
+///
+/// # Errors
+/// InvalidArgument if the step is 0.
+pub(in crate::exec) fn range(start: i64, stop: i64, step: i64, dtype: DType) -> Result<Parts> {
+    if step == 0 {
+        return Err(Failure::invalid("step must be a non-zero integer."));
+    }
+    let span = if step > 0 { i128::from(stop) - i128::from(start) } else { i128::from(start) - i128::from(stop) };
+    let size = i128::from(step).abs();
+    let count = ((span + size - 1) / size).max(0);
+    Ok(Parts::new(i64::try_from(count).unwrap_or(INFINITE), move |_| {
+        let mut at: i128 = 0;
+        given(move |_| {
+            if at == count {
+                return Ok(None);
+            }
+            let number = i128::from(start) + at * i128::from(step);
+            at += 1;
+            // It lies between two numbers of 64 bits.
+            let number = Tensor::scalar(number as i64);
+            let number = if dtype == DType::I64 { number } else { cast(number, dtype)? };
+            Ok(Some(vec![number.into()]))
+        })
+    }))
+}

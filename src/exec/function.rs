@@ -1,0 +1,168 @@
+//! Functions that ops call by themselves: those of datasets, for each element.
+//!
+//! A function is compiled as a piece of one device is, and run in the same way, to its end, on the thread of the op that calls it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+
+use super::dataset::{Element, Run, dtype_of};
+use super::engine::Engine;
+use super::program;
+use super::sink::{Pushed, Sink};
+use super::state::Site;
+use super::step::{Beside, Body, Surroundings};
+use super::token::Token;
+use super::turn::Signal;
+use crate::device::{DeviceName, Task};
+use crate::failure::{Code, Failure, Result};
+use crate::graph::op;
+use crate::graph::{Function, Graph};
+use crate::ids::{PieceId, SessionId, StepId};
+use crate::lock::lock;
+use crate::plan::{PieceOp, Signature, plan_body};
+use crate::tensor::Tensor;
+
+/// Most bodies that are kept for later calls.
+const MAX_SPARE: usize = 16;
+
+/// A function that an op holds, and may call.
+pub(super) struct Callee {
+    function: Function,
+    site: Site,
+    /// Compiled before, and not in use.
+    spare: Mutex<Vec<Box<Body>>>,
+}
+
+/// A function with a state of its own (its random numbers begin anew), and with what it captured.
+pub(super) struct Instance {
+    callee: Arc<Callee>,
+    body: Option<Box<Body>>,
+    captured: Vec<Token>,
+    /// Its nodes hold nothing from call to call.
+    is_pure: bool,
+}
+
+impl Callee {
+    pub fn new(function: &Function, site: &Site) -> Arc<Callee> {
+        Arc::new(Callee { function: function.clone(), site: site.apart(), spare: Mutex::default() })
+    }
+
+    /// The function, ready to be called. What it captured comes after the arguments of each call.
+    ///
+    /// # Errors
+    /// If the function is wrong, or has a node that cannot run here.
+    pub fn instance(self: &Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Instance> {
+        let spare = lock(&self.spare).pop();
+        let body = match spare {
+            Some(body) => body,
+            None => self.compile(run.engine)?,
+        };
+        let is_pure = body.program.code.nodes.iter().all(|node| op::lookup(&node.op).is_none_or(|op| !op.has_effect()));
+        Ok(Instance { callee: Arc::clone(self), body: Some(body), captured, is_pure })
+    }
+
+    fn compile(&self, engine: &dyn Engine) -> Result<Box<Body>> {
+        let named = |failure: Failure| Failure {
+            message: format!("function {}: {}", self.function.name, failure.message),
+            ..failure
+        };
+        let mut nodes = self.function.nodes.clone();
+        // All of it runs where it is called.
+        nodes.iter_mut().for_each(|node| node.device.clear());
+        let graph = Graph::new(nodes).map_err(|error| named(Failure::invalid(error.to_string())))?;
+        let signature = Signature {
+            feeds: self.function.args.iter().map(|(name, _)| name.clone()).collect(),
+            fetches: self.function.results.iter().map(|(tensor, _)| tensor.clone()).collect(),
+            targets: self.function.effects.clone(),
+            ..Signature::default()
+        };
+        let piece = plan_body(&graph, &here(), &signature).map_err(|error| named(Failure::from(error)))?;
+        let waits = piece.nodes.iter().find(|node| match &node.op {
+            PieceOp::Op(name) => op::lookup(name).is_some_and(|op| op.waits),
+            _ => false,
+        });
+        if let Some(node) = waits {
+            let why =
+                format!("node {} may have to wait for another step, which a function of a dataset cannot", node.name);
+            return Err(named(Failure::new(Code::Unimplemented, why)));
+        }
+        // Random numbers are those of this body alone.
+        program::compile(&piece, &self.site.apart(), engine).map(Body::new).map(Box::new).map_err(named)
+    }
+}
+
+impl Instance {
+    /// Calls the function.
+    ///
+    /// # Errors
+    /// InvalidArgument if it takes other arguments; what one of its nodes failed with.
+    pub fn call(&mut self, mut args: Element, run: &Run) -> Result<Element> {
+        args.extend(self.captured.iter().cloned());
+        let formal = &self.callee.function.args;
+        let is_right = |(arg, (_, dtype)): (&Token, &(String, _))| dtype_of(arg) == *dtype;
+        if args.len() != formal.len() || !args.iter().zip(formal).all(is_right) {
+            let names = |dtypes: Vec<&str>| dtypes.join(", ");
+            return Err(Failure::invalid(format!(
+                "function {} takes ({}), got ({})",
+                self.callee.function.name,
+                names(formal.iter().map(|(_, dtype)| dtype.name()).collect()),
+                names(args.iter().map(|arg| dtype_of(arg).name()).collect())
+            )));
+        }
+        let Some(body) = &mut self.body else { return Err(Failure::new(Code::Internal, "the function has no body")) };
+        let Body { program, step } = &mut **body;
+        // Feeds stand in the order of the piece.
+        let mut given: Vec<Option<Token>> = args.into_iter().map(Some).collect();
+        let args = program.feeds.iter().map(|&place| given.get_mut(place as usize).and_then(Option::take));
+        let args: Option<Vec<Token>> = args.collect();
+        let args = args.ok_or_else(|| Failure::new(Code::Internal, "the function lacks an argument"))?;
+        let (has_message, parked, signal) = (AtomicBool::new(false), AtomicUsize::new(0), Signal::default());
+        let near = Surroundings {
+            device: &here(),
+            piece: PieceId { session: SessionId(0), number: 0 },
+            engine: run.engine,
+            sink: &Nowhere,
+            has_message: &has_message,
+            wake: run.device,
+            signal: &signal,
+            parked: &parked,
+            beside: Beside::Never,
+        };
+        let fetched = step.call(program, &near, args)?;
+        let results = &self.callee.function.results;
+        let mut answers = vec![None; results.len()];
+        for (&place, token) in program.fetches.iter().zip(fetched) {
+            if let Some(answer) = answers.get_mut(place as usize) {
+                *answer = Some(token);
+            }
+        }
+        let answers: Option<Element> = answers.into_iter().collect();
+        answers.ok_or_else(|| Failure::new(Code::Internal, "the function lacks a result"))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let Some(mut body) = self.body.take().filter(|_| self.is_pure) else { return };
+        body.step.cancel(&body.program.code, &AtomicUsize::new(0));
+        let mut spare = lock(&self.callee.spare);
+        if spare.len() < MAX_SPARE {
+            spare.push(body);
+        }
+    }
+}
+
+/// The device that a function's plan names: it is the only one.
+fn here() -> DeviceName {
+    DeviceName { task: Task::new("local".to_owned(), 0), kind: crate::device::DeviceKind::Cpu, index: 0 }
+}
+
+/// Nothing leaves a function on its way.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn push(&self, _: StepId, _: &DeviceName, _: Vec<Pushed>) {}
+    fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
+    fn done(&self, _: PieceId, _: StepId, _: Vec<Tensor>) {}
+    fn failed(&self, _: StepId, _: Failure) {}
+}

@@ -1,0 +1,256 @@
+//! The ops that make datasets, most of them of other datasets; and those that ask one for what it has without an iterator.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::dataset::mapped::{self, Captured};
+use super::super::dataset::{Dataset, Parts, Spec, arrange, batch, interleave, pad, shuffle, source, window};
+use super::super::engine::Engine;
+use super::super::function::Callee;
+use super::super::kernel::KernelNode;
+use super::super::resource::Resource;
+use super::super::token::Token;
+use super::super::turn;
+use super::named::Site;
+use super::op::{Inputs, OpContext, StateOp, one, simple};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{DType, PartialShape, Tensor};
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    if let Some(op) = of_function(node, site)? {
+        return Ok(Some(op));
+    }
+    match node.op {
+        "TensorDataset" => described(node, |inputs| Ok(source::whole(inputs.held(0..inputs.0.len())?))),
+        "TensorSliceDataset" => described(node, |inputs| source::slices(inputs.rest(0)?)),
+        "RangeDataset" => {
+            let dtype = spec(node)?.types.first().copied().unwrap_or(DType::I64);
+            described(node, move |inputs| source::range(inputs.number(0)?, inputs.number(1)?, inputs.number(2)?, dtype))
+        }
+        "TakeDataset" => described(node, |inputs| Ok(arrange::take(inputs.dataset(0)?, inputs.number(1)?))),
+        "SkipDataset" => described(node, |inputs| Ok(arrange::skip(inputs.dataset(0)?, inputs.number(1)?))),
+        "RepeatDataset" => described(node, |inputs| Ok(arrange::repeat(inputs.dataset(0)?, inputs.number(1)?))),
+        "ConcatenateDataset" => described(node, |inputs| arrange::concatenate(inputs.dataset(0)?, inputs.dataset(1)?)),
+        "ZipDataset" => described(node, |inputs| {
+            Ok(arrange::zip((0..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?))
+        }),
+        "ShardDataset" => {
+            let non_empty = node.attrs.bool("require_non_empty")?;
+            described(node, move |inputs| {
+                arrange::shard(inputs.dataset(0)?, inputs.number(1)?, inputs.number(2)?, non_empty)
+            })
+        }
+        "CacheDataset" | "CacheDatasetV2" => described(node, |inputs| {
+            if !inputs.host(1)?.item::<Vec<u8>>()?.is_empty() {
+                let why = "a dataset is cached in memory alone, not in a file: leave out the name of one";
+                return Err(Failure::new(Code::Unimplemented, why));
+            }
+            Ok(arrange::cache(inputs.dataset(0)?))
+        }),
+        "BatchDataset" => described(node, |inputs| batch::batch(inputs.dataset(0)?, inputs.number(1)?, false)),
+        "BatchDatasetV2" => described(node, |inputs| {
+            let drops = inputs.truth(2)?;
+            batch::batch(inputs.dataset(0)?, inputs.number(1)?, drops)
+        }),
+        "ParallelBatchDataset" => described(node, |inputs| {
+            let drops = inputs.truth(3)?;
+            batch::batch(inputs.dataset(0)?, inputs.number(1)?, drops)
+        }),
+        "FilterByLastComponentDataset" => described(node, |inputs| Ok(mapped::filter_by_last(inputs.dataset(0)?))),
+        "IgnoreErrorsDataset" => described(node, |inputs| Ok(mapped::ignore_errors(inputs.dataset(0)?))),
+        "UnbatchDataset" => described(node, |inputs| Ok(batch::unbatch(inputs.dataset(0)?))),
+        "PaddedBatchDataset" | "PaddedBatchDatasetV2" => {
+            let components = spec(node)?.types.len();
+            let states_drops = node.op == "PaddedBatchDatasetV2";
+            described(node, move |inputs| {
+                let drops = states_drops && inputs.truth(2 + 2 * components)?;
+                let size = inputs.number(1)?;
+                let shapes = (2..2 + components).map(|i| inputs.host(i)).collect::<Result<Vec<_>>>()?;
+                let fills = (2 + components..2 + 2 * components).map(|i| inputs.host(i)).collect::<Result<Vec<_>>>()?;
+                pad::padded_batch(inputs.dataset(0)?, size, &shapes, fills, drops)
+            })
+        }
+        "ShuffleDataset" | "ShuffleDatasetV3" | "ShuffleAndRepeatDataset" | "ShuffleAndRepeatDatasetV2" => {
+            let is_drawn_anew = node.attrs.bool("reshuffle_each_iteration")?;
+            let repeats = node.op.starts_with("ShuffleAndRepeat");
+            described(node, move |inputs| {
+                let seeds = shuffle::Seeds::new(inputs.number(2)?, inputs.number(3)?, is_drawn_anew);
+                let count = if repeats { inputs.number(4)? } else { 1 };
+                shuffle::shuffle(inputs.dataset(0)?, inputs.number(1)?, seeds, count)
+            })
+        }
+        "WindowDataset" => described(node, |inputs| {
+            let (size, shift, stride) = (inputs.number(1)?, inputs.number(2)?, inputs.number(3)?);
+            let drops = inputs.truth(4)?;
+            window::window(inputs.dataset(0)?, window::Window { size, shift, stride, drops })
+        }),
+        // How elements are made is none of their business.
+        "PrefetchDataset" => simple(|mut inputs, _| {
+            if inputs.number(1)? < -1 {
+                return Err(Failure::invalid("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning"));
+            }
+            Ok(one(inputs.dataset(0)?))
+        }),
+        "OptionsDataset"
+        | "ModelDataset"
+        | "OptimizeDataset"
+        | "OptimizeDatasetV2"
+        | "MaxIntraOpParallelismDataset"
+        | "PrivateThreadPoolDataset" => simple(|mut inputs, _| Ok(one(inputs.dataset(0)?))),
+        "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Resource::Dummy)))),
+        "DatasetCardinality" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.dataset(0)?.cardinality)))),
+        "DatasetToSingleElement" => {
+            let spec = spec(node)?;
+            simple(move |mut inputs, context| {
+                let element = turn::in_part(|| single(&*inputs.dataset(0)?, context))?;
+                spec.check(&element)?;
+                Ok(element.into_iter().map(Some).collect())
+            })
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The ops that call a function for each element.
+fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
+    let keeps_count = node.attrs.get("preserve_cardinality").is_some() && node.attrs.bool("preserve_cardinality")?;
+    match node.op {
+        "MapDataset" | "ParallelMapDataset" | "ParallelMapDatasetV2" => {
+            calling(node, site, "f", move |inputs, function| Ok(mapped::map(inputs.dataset(0)?, function, keeps_count)))
+        }
+        "MapAndBatchDataset" => {
+            let spec = spec(node)?;
+            calling(node, site, "f", move |inputs, function| {
+                let end = inputs.0.len();
+                let (size, drops) = (inputs.number(end - 3)?, inputs.truth(end - 1)?);
+                let parts = mapped::map(inputs.dataset(0)?, function, keeps_count);
+                let each = Spec { types: spec.types.clone(), shapes: vec![PartialShape::UNKNOWN; spec.types.len()] };
+                batch::batch(Arc::new(Dataset::new(each, Vec::new(), parts)?), size, drops)
+            })
+        }
+        "FilterDataset" | "ParallelFilterDataset" => {
+            calling(node, site, "predicate", |inputs, function| Ok(mapped::filter(inputs.dataset(0)?, function)))
+        }
+        "TakeWhileDataset" => {
+            calling(node, site, "predicate", |inputs, function| Ok(mapped::take_while(inputs.dataset(0)?, function)))
+        }
+        "FlatMapDataset" => {
+            let spec = spec(node)?;
+            calling(node, site, "f", move |inputs, function| {
+                Ok(interleave::flat_map(inputs.dataset(0)?, function, spec.clone()))
+            })
+        }
+        "InterleaveDataset"
+        | "ParallelInterleaveDataset"
+        | "LegacyParallelInterleaveDatasetV2"
+        | "ParallelInterleaveDatasetV2"
+        | "ParallelInterleaveDatasetV3"
+        | "ParallelInterleaveDatasetV4" => {
+            let spec = spec(node)?;
+            let captured = node.attrs.dtypes("Targuments")?.len();
+            calling(node, site, "f", move |inputs, function| {
+                let (cycle, block) = (inputs.number(1 + captured)?, inputs.number(2 + captured)?);
+                // -1 leaves it to the machine.
+                let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64);
+                let cycle = if cycle == -1 { cores() } else { cycle };
+                interleave::interleave(inputs.dataset(0)?, function, spec.clone(), cycle, block)
+            })
+        }
+        "ScanDataset" => {
+            let states = node.attrs.dtypes("Tstate")?.len();
+            calling(node, site, "f", move |inputs, function| {
+                let initial = inputs.held(1..1 + states)?;
+                Ok(mapped::scan(inputs.dataset(0)?, initial, function, keeps_count))
+            })
+        }
+        "ReduceDataset" => {
+            let (states, others) = (node.attrs.dtypes("Tstate")?.len(), node.attrs.dtypes("Targuments")?.len());
+            let (spec, callee) = (spec(node)?, Callee::new(node.attrs.function("f")?, site));
+            simple(move |mut inputs, context| {
+                let dataset = inputs.dataset(0)?;
+                let initial = inputs.held(1..1 + states)?;
+                let values = inputs.held(1 + states..1 + states + others)?;
+                let function = Captured { callee: Arc::clone(&callee), values };
+                let run = context.run();
+                let state = turn::in_part(|| mapped::reduce(&dataset, initial, &function, &run))?;
+                spec.check(&state)?;
+                Ok(state.into_iter().map(Some).collect())
+            })
+        }
+        _ => Ok(None),
+    }
+}
+
+/// An op that makes a dataset with a function, which takes what it captured as the last of its arguments.
+fn calling(
+    node: &KernelNode,
+    site: &Site,
+    attr: &str,
+    mut parts: impl FnMut(&mut Inputs, Captured) -> Result<Parts> + Send + 'static,
+) -> Result<Option<StateOp>> {
+    let callee = Callee::new(node.attrs.function(attr)?, site);
+    let captured = node.attrs.dtypes("Targuments")?.len();
+    // Before it come the dataset, and what a state begins with.
+    let first = 1 + node.attrs.get("Tstate").map_or(Ok(0), |_| node.attrs.dtypes("Tstate").map(<[DType]>::len))?;
+    described(node, move |inputs| {
+        let values = inputs.held(first..first + captured)?;
+        parts(inputs, Captured { callee: Arc::clone(&callee), values })
+    })
+}
+
+/// The types and shapes of the elements of a node's dataset.
+pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
+    let types = ["output_types", "Toutput_types"].iter().find(|name| node.attrs.get(name).is_some());
+    let types = node.attrs.dtypes(types.unwrap_or(&"output_types"))?.to_vec();
+    let shapes = node.attrs.shapes("output_shapes")?.to_vec();
+    if types.len() != shapes.len() {
+        let why = format!("`output_shapes` has {} shapes, and there are {} types", shapes.len(), types.len());
+        return Err(Failure::invalid(why));
+    }
+    Ok(Spec { types, shapes })
+}
+
+/// An op that makes a dataset.
+fn described(
+    node: &KernelNode,
+    mut parts: impl FnMut(&mut Inputs) -> Result<Parts> + Send + 'static,
+) -> Result<Option<StateOp>> {
+    let spec = spec(node)?;
+    simple(move |mut inputs, _| {
+        let held = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
+        let parts = parts(&mut inputs)?;
+        Ok(one(Dataset::new(spec.clone(), held, parts)?))
+    })
+}
+
+/// The only element of a dataset.
+fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
+    let run = context.run();
+    let mut elements = dataset.elements(&run)?;
+    let Some(element) = elements.next(&run)? else { return Err(Failure::invalid("Dataset was empty.")) };
+    match elements.next(&run)? {
+        None => Ok(element),
+        Some(_) => Err(Failure::invalid("Dataset had more than one element.")),
+    }
+}
+
+impl Inputs {
+    fn number(&mut self, index: usize) -> Result<i64> {
+        self.host(index)?.to_i64()
+    }
+
+    fn truth(&mut self, index: usize) -> Result<bool> {
+        self.host(index)?.item()
+    }
+
+    /// Some inputs, as a variant holds them.
+    fn held(&mut self, range: Range<usize>) -> Result<Vec<Token>> {
+        range.map(|index| self.token(index)?.held()).collect()
+    }
+}
+
+impl From<Arc<Dataset>> for Token {
+    fn from(dataset: Arc<Dataset>) -> Token {
+        Token::Variant(super::super::token::Variant::Dataset(dataset))
+    }
+}

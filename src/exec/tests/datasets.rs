@@ -1,0 +1,78 @@
+//! Datasets that ask for more than there is: of time, of memory, of depth. What they give is recorded in `tests/cases`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::super::turn::{self, Signal};
+use super::ops::Ops;
+use super::*;
+
+/// Endless numbers, and what is asked of them.
+fn ops(of: &str) -> Ops {
+    let text = format!(
+        "
+        zero = Const is=(0l)
+        one = Const is=(1l)
+        most = Const is=(4611686018427387904l)
+        endless = Const is=(-1l)
+        some = RangeDataset zero most one output_types=<int64> output_shapes={{[]}}
+        numbers = RepeatDataset some endless output_types=<int64> output_shapes={{[]}}
+        {of}
+        iterator = IteratorV2 output_types=<int64> output_shapes={{[]}} shared_name=\"i\" container=\"\"
+        begin = MakeIterator dataset iterator
+        next = IteratorGetNext iterator output_types=<int64> output_shapes={{[]}}"
+    );
+    Ops::new(&text, Box::new(HostEngine))
+}
+
+#[test]
+fn what_asks_for_elements_without_end_is_given_up_with_its_step() {
+    let check = |of: &str| {
+        let mut ops = ops(of);
+        ops.answers("begin", &[]);
+        let signal = Arc::new(Signal::default());
+        signal.stop();
+        let next = || turn::within(&signal, || turn::whole(|| drop(ops.call("next", &[]))));
+        let ended = catch_unwind(AssertUnwindSafe(next));
+        assert!(ended.is_err_and(|panic| turn::is_stop(&*panic)), "{of}");
+    };
+    check("dataset = SkipDataset numbers most output_types=<int64> output_shapes={[]}");
+    check("dataset = ShardDataset numbers most one output_types=<int64> output_shapes={[]}");
+    check(
+        "none = RangeDataset zero zero one output_types=<int64> output_shapes={[]}
+        dataset = RepeatDataset none most output_types=<int64> output_shapes={[]}",
+    );
+}
+
+#[test]
+fn elements_that_are_kept_are_bounded_by_the_memory_budget() {
+    let check = |of: &str| {
+        let mut ops = ops(of);
+        ops.answers("begin", &[]);
+        ops.is_refused("next", &[]);
+    };
+    check("dataset = ShuffleDataset numbers most one one output_types=<int64> output_shapes={[]}");
+    check("dataset = BatchDataset numbers most output_types=<int64> output_shapes={[]}");
+}
+
+#[test]
+fn datasets_are_within_each_other_only_so_deep() {
+    let chain = |length: usize| {
+        let line = |i: usize, from: &str| {
+            format!("d{i} = SkipDataset {from} zero output_types=<int64> output_shapes={{[]}}\n")
+        };
+        let lines: String =
+            (0..length).map(|i| line(i, &if i == 0 { "some".to_owned() } else { format!("d{}", i - 1) })).collect();
+        format!(
+            "zero = Const is=(0l)
+            one = Const is=(1l)
+            some = RangeDataset zero one one output_types=<int64> output_shapes={{[]}}
+            {lines}only = DatasetToSingleElement d{} output_types=<int64> output_shapes={{[]}}",
+            length - 1
+        )
+    };
+    let mut cluster = Cluster::new(1);
+    cluster.check(&graph(&chain(190)), &[], &[("only", "0l")]);
+    let failure = cluster.run(&graph(&chain(260)), &[], &["only"]).unwrap_err();
+    assert_eq!(failure.code, Code::ResourceExhausted, "{failure}");
+}
