@@ -5,6 +5,8 @@
 
 pub(super) mod arrange;
 pub(super) mod batch;
+pub(super) mod choose;
+pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;
 pub(super) mod pad;

@@ -50,7 +50,7 @@ impl Elements for FlatMap {
 }
 
 /// The elements of the dataset that the function makes of an element.
-fn opened(function: &mut Instance, element: Element, spec: &Spec, run: &Run) -> Result<Box<dyn Elements>> {
+pub(super) fn opened(function: &mut Instance, element: Element, spec: &Spec, run: &Run) -> Result<Box<dyn Elements>> {
     checked(dataset_of(function.call(element, run)?)?, spec)?.elements(run)
 }
 

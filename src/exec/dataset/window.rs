@@ -110,7 +110,8 @@ impl Elements for Windows {
             };
             let values: Option<Vec<Token>> = taken.iter().map(|element| element.get(i).cloned()).collect();
             let values = values.ok_or_else(|| Failure::invalid(format!("an element has no component {i}")))?;
-            Dataset::new(spec, values.clone(), listed(values)).map(Token::from)
+            let elements = values.iter().map(|value| vec![value.clone()]).collect();
+            Dataset::new(spec, values, whole(elements)).map(Token::from)
         };
         (0..self.spec.types.len()).map(component).collect::<Result<_>>().map(Some)
     }
@@ -121,14 +122,14 @@ impl Elements for Windows {
     }
 }
 
-/// Elements of one component each.
-fn listed(values: Vec<Token>) -> Parts {
-    let values: Arc<[Token]> = values.into();
-    Parts::new(values.len() as i64, move |_| {
-        let (values, mut at) = (Arc::clone(&values), 0);
+/// These elements.
+pub(super) fn whole(elements: Vec<Element>) -> Parts {
+    let elements: Arc<[Element]> = elements.into();
+    Parts::new(elements.len() as i64, move |_| {
+        let (elements, mut at) = (Arc::clone(&elements), 0);
         given(move |_| {
             at += 1;
-            Ok(values.get(at - 1).map(|value| vec![value.clone()]))
+            Ok(elements.get(at - 1).cloned())
         })
     })
 }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::dataset::mapped::{self, Captured};
-use super::super::dataset::{Dataset, Parts, Spec, arrange, batch, interleave, pad, shuffle, source, window};
+use super::super::dataset::{
+    Dataset, Parts, Spec, arrange, batch, choose, group, interleave, pad, shuffle, source, window,
+};
 use super::super::engine::Engine;
 use super::super::function::Callee;
 use super::super::kernel::KernelNode;
@@ -58,6 +60,19 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }),
         "FilterByLastComponentDataset" => described(node, |inputs| Ok(mapped::filter_by_last(inputs.dataset(0)?))),
         "IgnoreErrorsDataset" => described(node, |inputs| Ok(mapped::ignore_errors(inputs.dataset(0)?))),
+        "UniqueDataset" => described(node, |inputs| choose::unique(inputs.dataset(0)?)),
+        "DirectedInterleaveDataset" => {
+            let stops =
+                node.attrs.get("stop_on_empty_dataset").is_some() && node.attrs.bool("stop_on_empty_dataset")?;
+            described(node, move |inputs| {
+                let from = (1..inputs.0.len()).map(|i| inputs.dataset(i)).collect::<Result<_>>()?;
+                Ok(choose::directed(inputs.dataset(0)?, from, stops))
+            })
+        }
+        "RandomDataset" => described(node, |inputs| Ok(choose::random(inputs.number(0)?, inputs.number(1)?))),
+        "SparseTensorSliceDataset" => {
+            described(node, |inputs| choose::sparse_slices(&inputs.host(0)?, inputs.host(1)?, &inputs.host(2)?))
+        }
         "UnbatchDataset" => described(node, |inputs| Ok(batch::unbatch(inputs.dataset(0)?))),
         "PaddedBatchDataset" | "PaddedBatchDatasetV2" => {
             let components = spec(node)?.types.len();
@@ -163,6 +178,23 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
                 Ok(mapped::scan(inputs.dataset(0)?, initial, function, keeps_count))
             })
         }
+        "GroupByWindowDataset" => {
+            let spec = spec(node)?;
+            let functions = Functions::of(node, site, &["key_func", "reduce_func", "window_size_func"])?;
+            described(node, move |inputs| {
+                let dataset = inputs.dataset(0)?;
+                let [key, reduce, size] = functions.captured(inputs)?;
+                Ok(group::by_window(dataset, group::Windowing { key, reduce, size }, spec.clone()))
+            })
+        }
+        "GroupByReducerDataset" => {
+            let functions = Functions::of(node, site, &["key_func", "init_func", "reduce_func", "finalize_func"])?;
+            described(node, move |inputs| {
+                let dataset = inputs.dataset(0)?;
+                let [key, init, reduce, finish] = functions.captured(inputs)?;
+                Ok(group::by_reducer(dataset, group::Reducing { key, init, reduce, finish }))
+            })
+        }
         "ReduceDataset" => {
             let (states, others) = (node.attrs.dtypes("Tstate")?.len(), node.attrs.dtypes("Targuments")?.len());
             let (spec, callee) = (spec(node)?, Callee::new(node.attrs.function("f")?, site));
@@ -178,6 +210,30 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
             })
         }
         _ => Ok(None),
+    }
+}
+
+/// Several functions of one op: for each, how many of its inputs the function captured, in their order after the dataset.
+struct Functions(Vec<(Arc<Callee>, usize)>);
+
+impl Functions {
+    fn of(node: &KernelNode, site: &Site, attrs: &[&str]) -> Result<Functions> {
+        let one = |attr: &&str| {
+            let captured = node.attrs.dtypes(&format!("T{attr}_other_arguments"))?.len();
+            Ok((Callee::new(node.attrs.function(attr)?, site), captured))
+        };
+        attrs.iter().map(one).collect::<Result<_>>().map(Functions)
+    }
+
+    fn captured<const N: usize>(&self, inputs: &mut Inputs) -> Result<[Captured; N]> {
+        let mut first = 1;
+        let all = self.0.iter().map(|(callee, count)| {
+            let values = inputs.held(first..first + count)?;
+            first += count;
+            Ok(Captured { callee: Arc::clone(callee), values })
+        });
+        let all = all.collect::<Result<Vec<_>>>()?;
+        all.try_into().map_err(|_| Failure::new(Code::Internal, "the op has another number of functions"))
     }
 }
 
@@ -200,6 +256,10 @@ fn calling(
 
 /// The types and shapes of the elements of a node's dataset.
 pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
+    if node.op == "SparseTensorSliceDataset" {
+        let types = vec![DType::I64, node.attrs.dtype("Tvalues")?, DType::I64];
+        return Ok(Spec { types, shapes: vec![PartialShape::UNKNOWN; 3] });
+    }
     let types = ["output_types", "Toutput_types"].iter().find(|name| node.attrs.get(name).is_some());
     let types = node.attrs.dtypes(types.unwrap_or(&"output_types"))?.to_vec();
     let shapes = node.attrs.shapes("output_shapes")?.to_vec();

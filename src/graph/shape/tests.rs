@@ -16,6 +16,8 @@ const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"
 const NOT_RECORDED: &[&str] = &[
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",
+    "ExperimentalGroupByReducerDataset",
+    "ExperimentalGroupByWindowDataset",
     "ExperimentalMapAndBatchDataset",
     "ExperimentalMapDataset",
     "ExperimentalParallelInterleaveDataset",
@@ -23,6 +25,8 @@ const NOT_RECORDED: &[&str] = &[
     "ExperimentalTakeWhileDataset",
     "FilterDataset",
     "FlatMapDataset",
+    "GroupByReducerDataset",
+    "GroupByWindowDataset",
     "InterleaveDataset",
     "LegacyParallelInterleaveDatasetV2",
     "MapAndBatchDataset",

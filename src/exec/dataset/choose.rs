@@ -1,0 +1,173 @@
+//! Datasets that choose: each element once, from the dataset that another names, at random.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, given, pulled, tensors};
+use crate::exec::kernel::Dice;
+use crate::exec::rows::row;
+use crate::exec::token::Token;
+use crate::exec::turn;
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::tensor::{DType, Data, Shape, Tensor};
+
+/// The elements, which have one component each, without those that came before.
+pub(in crate::exec) fn unique(input: Arc<Dataset>) -> Result<Parts> {
+    let types = &input.spec.types;
+    if types.len() != 1 {
+        return Err(Failure::invalid("UniqueDataset only supports inputs with a single component."));
+    }
+    if !matches!(types[0], DType::I32 | DType::I64 | DType::String) {
+        let why = "UniqueDataset only supports inputs with a single `tf.int32`, `tf.int64`, or `tf.string` component.";
+        return Err(Failure::invalid(why));
+    }
+    let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
+    Ok(Parts::new(cardinality, move |run| {
+        Ok(Box::new(Unique { from: input.elements(run)?, seen: HashSet::new(), bytes: 0 }))
+    }))
+}
+
+struct Unique {
+    from: Box<dyn Elements>,
+    seen: HashSet<(Shape, Vec<Vec<u8>>)>,
+    bytes: usize,
+}
+
+impl Elements for Unique {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        loop {
+            turn::look();
+            let Some(element) = self.from.next(run)? else { return Ok(None) };
+            let [tensor] = &tensors(element)?[..] else {
+                return Err(Failure::invalid("UniqueDataset only supports inputs with a single component."));
+            };
+            let text = match tensor.data() {
+                Data::String(strings) => strings.clone(),
+                data => vec![data.bytes().unwrap_or_default().to_vec()],
+            };
+            memory::grow()?;
+            if self.seen.insert((tensor.shape().clone(), text)) {
+                self.bytes += tensor.heap_bytes();
+                return Ok(Some(vec![tensor.clone().into()]));
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.bytes() + self.bytes
+    }
+}
+
+/// The next element of the dataset whose number the next element of the selector is. One that has ended is passed over, or ends it
+/// all.
+pub(in crate::exec) fn directed(selector: Arc<Dataset>, inputs: Vec<Arc<Dataset>>, stops: bool) -> Parts {
+    Parts::new(UNKNOWN, move |run| {
+        let from = inputs.iter().map(|input| input.elements(run).map(Some)).collect::<Result<_>>()?;
+        Ok(Box::new(Directed { selector: Some(selector.elements(run)?), from, stops }))
+    })
+}
+
+struct Directed {
+    /// `None` after the end.
+    selector: Option<Box<dyn Elements>>,
+    from: Vec<Option<Box<dyn Elements>>>,
+    stops: bool,
+}
+
+impl Elements for Directed {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        while let Some(selector) = &mut self.selector {
+            turn::look();
+            let Some(chosen) = selector.next(run)? else { break };
+            let chosen = match &tensors(chosen)?[..] {
+                [number] => number.to_i64()?,
+                _ => return Err(Failure::invalid("the selector must answer one number")),
+            };
+            let count = self.from.len();
+            let place = usize::try_from(chosen).ok().and_then(|chosen| self.from.get_mut(chosen));
+            let Some(place) = place else {
+                return Err(Failure::invalid(format!("Selector index out of range: {chosen} >= {count}")));
+            };
+            if let Some(from) = place {
+                if let Some(element) = from.next(run)? {
+                    return Ok(Some(element));
+                }
+                *place = None;
+                if self.stops {
+                    break;
+                }
+            }
+            if self.from.iter().all(Option::is_none) {
+                break;
+            }
+        }
+        self.selector = None;
+        Ok(None)
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.iter().flatten().map(|from| from.bytes()).sum()
+    }
+}
+
+/// Random numbers of 32 bits without end, as int64.
+pub(in crate::exec) fn random(seed: i64, seed2: i64) -> Parts {
+    let (seed, seed2) = match (seed as u64, seed2 as u64) {
+        (0, 0) => Dice::unpredictable_seeds(),
+        stated => stated,
+    };
+    Parts::new(INFINITE, move |_| {
+        let mut dice = Dice::seeded(seed, seed2);
+        given(move |_| Ok(Some(vec![Tensor::scalar(i64::from(dice.draw())).into()])))
+    })
+}
+
+/// For each row of a sparse tensor its indices, values and shape.
+///
+/// # Errors
+/// InvalidArgument if the indices are not in the order of the rows, or the parts do not fit together.
+pub(in crate::exec) fn sparse_slices(indices: &Tensor, values: Tensor, shape: &Tensor) -> Result<Parts> {
+    let sizes = shape.to_i64s()?;
+    let (Some(&count), [entries, rank]) = (sizes.first(), indices.dims()) else {
+        return Err(Failure::invalid(
+            "Input indices must be a matrix, and the dense shape a vector of one size at least",
+        ));
+    };
+    let (entries, rank) = (*entries, *rank);
+    if rank != sizes.len() || values.dims() != [entries] {
+        return Err(Failure::invalid(format!(
+            "Number of values must match first dimension of indices. Got {} values, indices shape: {}",
+            values.len(),
+            indices.shape()
+        )));
+    }
+    let indices = indices.to_i64s()?;
+    let rows: Vec<i64> = indices.chunks_exact(rank).map(|index| index[0]).collect();
+    if !rows.is_sorted() || rows.iter().any(|row| !(0..count).contains(row)) {
+        let why = "the SparseTensor must be ordered in the batch dimension; handling arbitrarily ordered input is not currently \
+                   supported.";
+        return Err(Failure::invalid(why));
+    }
+    let (rows, indices) = (Arc::new(rows), Arc::new(indices));
+    Ok(Parts::new(count.max(0), move |_| {
+        let (rows, indices, values) = (Arc::clone(&rows), Arc::clone(&indices), values.clone());
+        let shape = Tensor::vector(sizes[1..].to_vec());
+        let (mut at, mut next) = (0, 0);
+        given(move |_| {
+            if at >= count {
+                return Ok(None);
+            }
+            let first = next;
+            while rows.get(next) == Some(&at) {
+                next += 1;
+            }
+            at += 1;
+            let own: Vec<i64> = (first..next).flat_map(|i| &indices[i * rank + 1..(i + 1) * rank]).copied().collect();
+            let own = Tensor::new([next - first, rank - 1], Data::I64(own))?;
+            let parts = (first..next).map(|i| row(&values, i)).collect::<Result<Vec<_>>>()?;
+            let parts = crate::exec::rows::stack(values.dtype(), &Shape::scalar(), &parts.iter().collect::<Vec<_>>())?;
+            Ok(Some([own, parts, shape.clone()].map(Token::from).to_vec()))
+        })
+    }))
+}

@@ -1,0 +1,183 @@
+//! Datasets that bring together the elements of one key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::interleave::opened;
+use super::mapped::Captured;
+use super::window::whole;
+use super::{Dataset, Element, Elements, Parts, Run, Spec, UNKNOWN, bytes_of};
+use crate::exec::function::Instance;
+use crate::exec::token::Token;
+use crate::exec::turn;
+use crate::failure::{Failure, Result};
+use crate::memory;
+use crate::tensor::Tensor;
+
+/// The functions of a dataset that groups elements into windows.
+pub(in crate::exec) struct Windowing {
+    /// The key of an element.
+    pub key: Captured,
+    /// A dataset of a key and the dataset of a window.
+    pub reduce: Captured,
+    /// How many elements a window of a key has.
+    pub size: Captured,
+}
+
+/// What the elements of each key come to, as soon as there are enough of them; the last ones when there are no more.
+pub(in crate::exec) fn by_window(input: Arc<Dataset>, functions: Windowing, spec: Spec) -> Parts {
+    Parts::new(UNKNOWN, move |run| {
+        Ok(Box::new(ByWindow {
+            from: Some(input.elements(run)?),
+            within: input.spec.clone(),
+            spec: spec.clone(),
+            key: functions.key.instance(run)?,
+            reduce: functions.reduce.instance(run)?,
+            size: functions.size.instance(run)?,
+            groups: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            of: None,
+        }))
+    })
+}
+
+struct ByWindow {
+    from: Option<Box<dyn Elements>>,
+    /// Those of the elements that come, and that go.
+    within: Spec,
+    spec: Spec,
+    key: Instance,
+    reduce: Instance,
+    size: Instance,
+    groups: BTreeMap<i64, Vec<Element>>,
+    sizes: BTreeMap<i64, usize>,
+    of: Option<Box<dyn Elements>>,
+}
+
+impl ByWindow {
+    fn open(&mut self, key: i64, group: Vec<Element>, run: &Run) -> Result<()> {
+        let held = group.iter().flatten().cloned().collect();
+        let group = Dataset::new(self.within.clone(), held, whole(group))?;
+        self.of = Some(opened(&mut self.reduce, vec![Tensor::scalar(key).into(), group.into()], &self.spec, run)?);
+        Ok(())
+    }
+
+    fn size_of(&mut self, key: i64, run: &Run) -> Result<usize> {
+        if let Some(&size) = self.sizes.get(&key) {
+            return Ok(size);
+        }
+        let size = number(self.size.call(vec![Tensor::scalar(key).into()], run)?, "`window_size_func`")?;
+        let size = usize::try_from(size)
+            .ok()
+            .filter(|&size| size > 0)
+            .ok_or_else(|| Failure::invalid(format!("Window size must be greater than zero, but got {size}.")))?;
+        self.sizes.insert(key, size);
+        Ok(size)
+    }
+}
+
+impl Elements for ByWindow {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        loop {
+            turn::look();
+            if let Some(of) = &mut self.of {
+                if let Some(element) = of.next(run)? {
+                    return Ok(Some(element));
+                }
+                self.of = None;
+            }
+            let Some(from) = &mut self.from else {
+                let Some((key, group)) = self.groups.pop_first() else { return Ok(None) };
+                self.open(key, group, run)?;
+                continue;
+            };
+            let Some(element) = from.next(run)? else {
+                self.from = None;
+                continue;
+            };
+            memory::grow()?;
+            let key = number(self.key.call(element.clone(), run)?, "`key_func`")?;
+            let size = self.size_of(key, run)?;
+            let group = self.groups.entry(key).or_default();
+            group.push(element);
+            if group.len() >= size {
+                let group = std::mem::take(group);
+                self.groups.remove(&key);
+                self.open(key, group, run)?;
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let inner = |of: &Option<Box<dyn Elements>>| of.as_ref().map_or(0, |of| of.bytes());
+        inner(&self.from) + inner(&self.of) + bytes_of(self.groups.values().flatten())
+    }
+}
+
+/// The functions of a dataset that reduces the elements of each key.
+pub(in crate::exec) struct Reducing {
+    pub key: Captured,
+    /// What the state of a key begins with.
+    pub init: Captured,
+    /// The next state, of a state and an element.
+    pub reduce: Captured,
+    /// An element, of the last state.
+    pub finish: Captured,
+}
+
+/// What the elements of each key come to, in the order of the keys.
+pub(in crate::exec) fn by_reducer(input: Arc<Dataset>, functions: Reducing) -> Parts {
+    Parts::new(UNKNOWN, move |run| {
+        Ok(Box::new(ByReducer {
+            from: Some(input.elements(run)?),
+            key: functions.key.instance(run)?,
+            init: functions.init.instance(run)?,
+            reduce: functions.reduce.instance(run)?,
+            finish: functions.finish.instance(run)?,
+            states: BTreeMap::new(),
+        }))
+    })
+}
+
+struct ByReducer {
+    from: Option<Box<dyn Elements>>,
+    key: Instance,
+    init: Instance,
+    reduce: Instance,
+    finish: Instance,
+    states: BTreeMap<i64, Vec<Token>>,
+}
+
+impl Elements for ByReducer {
+    fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+        while let Some(from) = &mut self.from {
+            turn::look();
+            let Some(element) = from.next(run)? else {
+                self.from = None;
+                break;
+            };
+            memory::grow()?;
+            let key = number(self.key.call(element.clone(), run)?, "`key_func`")?;
+            let state = match self.states.remove(&key) {
+                Some(state) => state,
+                None => self.init.call(vec![Tensor::scalar(key).into()], run)?,
+            };
+            self.states.insert(key, self.reduce.call(state.into_iter().chain(element).collect(), run)?);
+        }
+        match self.states.pop_first() {
+            Some((_, state)) => self.finish.call(state, run).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.from.as_ref().map_or(0, |from| from.bytes()) + bytes_of(self.states.values())
+    }
+}
+
+/// The one int64 that a function answered.
+fn number(answer: Element, what: &str) -> Result<i64> {
+    let wrong = || Failure::invalid(format!("{what} must return a scalar int64."));
+    let [token] = <[Token; 1]>::try_from(answer).map_err(|_| wrong())?;
+    token.host()?.item::<i64>().map_err(|_| wrong())
+}
