@@ -16,7 +16,7 @@ use crate::graph::graphdef::{GraphDef, Library};
 use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef, op};
 use crate::lock::lock;
 use crate::plan::{Mode, Signature};
-use crate::session::{PartialRun, Session};
+use crate::session::{PartialRun, Session, Steps};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
 
 /// Most callables of one session.
@@ -214,7 +214,19 @@ impl DoorSession {
     /// Runs targets many times, each time to its end before the next begins, until one fails: what took place until then stays.
     async fn steps(&self, targets: Vec<String>, options: &RunOptions) -> Result<()> {
         let signature = Signature { feeds: Vec::new(), fetches: Vec::new(), targets, mode: Mode::Whole };
-        for _ in 0..options.steps {
+        let first = self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
+        let rest = options.steps - 1;
+        if first.summary.devices.len() == 1 && self.limit(options).is_none() {
+            // One device runs them one after the other by itself. Several would run ahead of each other: when one failed, what
+            // another had taken out of a queue for a later step would be lost.
+            let targets: Vec<&str> = signature.targets.iter().map(String::as_str).collect();
+            return self
+                .session
+                .run_steps(&[], &[], &targets, Steps { count: rest, every: 0 }, |_, _| {})
+                .await
+                .map(drop);
+        }
+        for _ in 0..rest {
             self.within(options, self.session.step(signature.clone(), Vec::new())).await?;
         }
         Ok(())
@@ -236,10 +248,14 @@ impl DoorSession {
         Ok(StepAnswer { fetched, metadata: is_traced.then(|| metadata(ran.traces, options)) })
     }
 
+    /// How long a step may take.
+    fn limit(&self, options: &RunOptions) -> Option<Duration> {
+        milliseconds(options.timeout_in_ms).into_iter().chain(self.timeout).min()
+    }
+
     /// `work`, cancelled when its time is over.
     async fn within<T>(&self, options: &RunOptions, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = milliseconds(options.timeout_in_ms).into_iter().chain(self.timeout).min();
-        let Some(limit) = limit else { return work.await };
+        let Some(limit) = self.limit(options) else { return work.await };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             let why = format!("the step was cancelled at its limit of {} ms", limit.as_millis());
             Err(Failure::new(Code::DeadlineExceeded, why))

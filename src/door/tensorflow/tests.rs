@@ -18,7 +18,7 @@ use crate::failure::Code;
 use crate::graph::GraphBuilder;
 use crate::graph::graphdef::{graph_def, tensor_to_proto};
 use crate::node::NodeConfig;
-use crate::tensor::Tensor;
+use crate::tensor::{Shape, Tensor};
 
 const LIMIT: usize = 64 << 10;
 
@@ -128,6 +128,51 @@ async fn a_session_runs_and_ends() {
     let close = CloseSessionRequest { session_handle: handle }.encode_to_vec();
     door.ask::<Empty>("CloseSession", &close).await.unwrap();
     assert_eq!(door.run(&step, &feeds).await.unwrap_err().0, Code::Aborted);
+}
+
+#[tokio::test]
+async fn many_steps_are_taken_until_one_fails() {
+    let door = TestDoor::new(None).await;
+    let mut graph = GraphBuilder::new();
+    let int = || crate::graph::Attr::Type(crate::tensor::DType::I32);
+    let ints = || crate::graph::Attr::Types(vec![crate::tensor::DType::I32]);
+    let one = graph.constant("one", 1i32).unwrap();
+    let none = graph.constant("none", 0i32).unwrap();
+    let queue = graph.op("FIFOQueueV2").name("queue").attr("component_types", ints()).build().unwrap();
+    graph.op("QueueEnqueueV2").name("put").inputs([queue, one]).attr("Tcomponents", ints()).build().unwrap();
+    graph.op("QueueCloseV2").name("close").input(queue).build().unwrap();
+    let taken = graph.op("QueueDequeueV2").name("take").input(queue).attr("component_types", ints()).build().unwrap();
+    let sum = graph.op("VarHandleOp").name("sum").attr("dtype", int()).attr("shape", Shape::scalar()).build().unwrap();
+    graph.op("AssignVariableOp").name("init").inputs([sum, none]).attr("dtype", int()).build().unwrap();
+    graph.op("AssignAddVariableOp").name("add").inputs([sum, taken]).attr("dtype", int()).build().unwrap();
+    graph.op("ReadVariableOp").name("read").input(sum).attr("dtype", int()).build().unwrap();
+    let graph_def = graph_def(&graph.finish().unwrap().to_defs());
+
+    // With a time limit, each step has it.
+    for timeout_in_ms in [0, 60_000] {
+        let config = ConfigProto { isolate_session_state: true, ..ConfigProto::default() };
+        let request = CreateSessionRequest { graph_def: Some(graph_def.clone()), config: Some(config) };
+        let created = door.ask::<CreateSessionResponse>("CreateSession", &request.encode_to_vec()).await.unwrap();
+        let run = async |target: &[&str], fetch: &[&str], steps: u64| {
+            let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let options = Some(RunOptions { steps, timeout_in_ms, ..RunOptions::default() });
+            let session_handle = created.session_handle.clone();
+            let (target, fetch) = (names(target), names(fetch));
+            door.run(&RunStepRequest { session_handle, target, fetch, options, ..RunStepRequest::default() }, &[]).await
+        };
+        run(&["init"], &[], 1).await.unwrap();
+        run(&["put"], &[], 40).await.unwrap();
+        run(&["close"], &[], 0).await.unwrap();
+        run(&["add"], &[], 30).await.unwrap();
+        let over = run(&["add"], &[], 1000).await.unwrap_err();
+        assert_eq!(over.0, Code::OutOfRange, "{}", over.1);
+        let fetched = run(&[], &["read:0"], 1).await.unwrap();
+        let read = crate::graph::graphdef::tensor_from_proto(fetched.tensor[0].tensor.clone().unwrap()).unwrap();
+        assert_eq!(read, Tensor::scalar(40i32));
+        let refused = run(&[], &["read:0"], 2).await.unwrap_err();
+        assert_eq!(refused.0, Code::InvalidArgument);
+        assert!(refused.1.contains("a run of many steps has no feeds, no fetches and no trace"), "{}", refused.1);
+    }
 }
 
 #[tokio::test]

@@ -30,12 +30,13 @@ ENVIRONMENT.update(MESHTF_HOME=HOME, PYTHONUNBUFFERED="1", TF_CPP_MIN_LOG_LEVEL=
 class Program:
     """One of the guides' programs as a process, with other ports. Its output is in a file."""
 
-    def __init__(self, name, *arguments, mesh="guide", ports=None, folder=None):
-        with open(os.path.join(HERE, "documents", name + ".py")) as file:
-            text = file.read()
+    def __init__(self, name, *arguments, mesh="guide", ports=None, text=None):
+        if text is None:
+            with open(os.path.join(HERE, "documents", name + ".py")) as file:
+                text = file.read()
         for port, own in (ports or {}).items():
             text = text.replace(port, own)
-        self.folder = folder or tempfile.mkdtemp()
+        self.folder = tempfile.mkdtemp()
         path = os.path.join(self.folder, f"{name}-{'-'.join(arguments)[:20]}.py")
         with open(path, "w") as file:
             file.write(text)
@@ -75,11 +76,25 @@ def is_left(address):
     return not serves(address)
 
 
+# A server at an address that only other machines know.
+NAMED = """
+import tensorflow as tf
+
+server = tf.train.Server({"worker": ["worker7.invalid:2222"]})
+for target in ("grpc://worker7.invalid:2222", "grpc://localhost:2222", server.target):
+    with tf.Session(target) as session:
+        print(target, session.run(tf.constant(5) + 2))
+"""
+
 # A server by itself, and a program without any.
 greeting = Program("greeting")
 first = Program("first")
+own_port = sandbox.free_addresses({"worker": 1})["worker/0"].split(":")[1]
+named = Program("named", mesh="named", ports={"2222": own_port}, text=NAMED)
 check("Hello, distributed TensorFlow!" in greeting.ends(), greeting.output())
 check("238" in first.ends().split(), first.output())
+for target in (f"grpc://worker7.invalid:{own_port}", f"grpc://localhost:{own_port}"):
+    check(f"{target} 7" in named.ends().splitlines(), named.output())
 
 # Two servers in terminals of their own; programs connect to the first.
 addresses = sandbox.free_addresses({"local": 2})

@@ -19,22 +19,23 @@ def after(tensorflow):
     """Called once TensorFlow is loaded, before the program has it."""
     from meshtf_tf import names, servers, sessions
 
-    if is_second(tensorflow):
+    if major(tensorflow) >= 2:
         names.restore_first_api(tensorflow)
-    names.add_older_names(tensorflow)
+    if major(tensorflow) >= 1:
+        names.add_older_names(tensorflow)
     servers.install()
     sessions.install()
 
 
-def is_second(tensorflow):
-    """Whether this is TensorFlow 2."""
-    return int(tensorflow.__version__.split(".")[0]) >= 2
+def major(tensorflow):
+    """TensorFlow's major version."""
+    return int(tensorflow.__version__.split(".")[0])
 
 
 def check_contrib():
     """Says why `import tensorflow.contrib` fails, where it does."""
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and hasattr(tensorflow, "__version__") and is_second(tensorflow):
+    if tensorflow is not None and hasattr(tensorflow, "__version__") and major(tensorflow) >= 2:
         raise ImportError(NO_CONTRIB)
 
 

@@ -1,5 +1,6 @@
 """`tf.train.Server` as a node of its task: `meshtf server` as a process that ends with the program."""
 
+import functools
 import json
 import os
 import subprocess
@@ -7,12 +8,18 @@ import threading
 
 # Every node of the program, by its server. They serve until it ends, as TensorFlow's do, whatever becomes of the object.
 NODES = []
+# The targets of sessions that the cluster has for them, and those where they are: another machine's name for this one does not lead
+# to a server that this machine alone may reach.
+TARGETS = {}
 
 
 def install():
     """Gives TensorFlow's class its methods here: whoever has the class, Estimator among them, has them."""
+    from tensorflow.python.client import session
     from tensorflow.python.framework import errors
     from tensorflow.python.training import server_lib
+
+    session.BaseSession.__init__ = to_own_server(session.BaseSession.__init__)
 
     def __init__(self, server_or_cluster_def, job_name=None, task_index=None, protocol=None, config=None, start=True):
         self._server_def = server_lib._make_server_def(server_or_cluster_def, job_name, task_index, protocol, config)
@@ -36,18 +43,29 @@ def install():
     server.target = property(lambda self: self._node.target(), doc="The target of sessions on this server.")
 
 
+def to_own_server(init):
+    """Has a session on a server of this program go where that is."""
+
+    @functools.wraps(init)
+    def __init__(self, target="", *arguments, **more):
+        init(self, TARGETS.get(target, target), *arguments, **more)
+
+    return __init__
+
+
 class Node:
     """The node of one task, once it is started."""
 
     def __init__(self, server_def, errors):
         self.errors = errors
-        self.process, self.port, self.says = None, None, Says()
+        self.process, self.address, self.says = None, None, Says()
         tasks = {job.name: dict(job.tasks) for job in server_def.cluster.job}
         own = tasks.get(server_def.job_name, {})
         self.name = "/job:%s/task:%d" % (server_def.job_name, server_def.task_index)
         if server_def.task_index not in own:
             raise errors.InvalidArgumentError(None, None, "Task %s is not in the cluster: %s" % (self.name, tasks))
         address = own[server_def.task_index]
+        self.stated = "grpc://" + address
         # A task by itself at a port that nobody knows beforehand: nobody else can be meant to join it.
         is_alone = sum(map(len, tasks.values())) == 1 and address.endswith(":0")
         self.flags = ["--cluster_spec", json.dumps({job: {str(i): at for i, at in all.items()} for job, all in tasks.items()})]
@@ -68,12 +86,13 @@ class Node:
         line = self.process.stdout.readline().decode()
         for word in line.split():
             if word.startswith("grpc="):
-                self.port = int(word.rsplit(":", 1)[1])
-        if self.port is None:
+                self.address = word[len("grpc=") :]
+        if self.address is None:
             self.process.wait()
             self.says.ended.wait(1)
             why = "Could not start the server of %s: %s" % (self.name, self.says.last() or line or "it says nothing")
             raise self.errors.UnknownError(None, None, why)
+        TARGETS[self.stated] = self.target()
 
     def join(self):
         """Returns never: fails if the node ends before the program."""
@@ -88,7 +107,8 @@ class Node:
         """What a session connects to."""
         # The port may be known by the node alone.
         self.start()
-        return "grpc://localhost:%d" % self.port
+        host, port = self.address.rsplit(":", 1)
+        return "grpc://%s:%s" % ("localhost" if host in ("127.0.0.1", "0.0.0.0") else host, port)
 
 
 class Says:
