@@ -4,6 +4,84 @@
 #[path = "../../examples/classifier.rs"]
 mod classifier;
 
+#[allow(dead_code)]
+#[path = "../../examples/language.rs"]
+mod language;
+
+use crate::sandbox::{Sandbox, project};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_of_a_text_learn_it() {
+    for (what, right) in [
+        ("a GRU", language::characters(language::reads).await.unwrap()),
+        ("a transformer", language::characters(language::attends).await.unwrap()),
+        ("embeddings", language::words().await.unwrap()),
+    ] {
+        assert!(right > 0.9, "{what}: {right}");
+    }
+}
+
+/// Trains an example with some of its text replaced, in this process; the last line that begins with this.
+fn trained(sandbox: &Sandbox, name: &str, find: &str, replace: &str, line: &str) -> String {
+    for file in ["exp.csv", "digits.npy", "digits_labels.npy"] {
+        sandbox.file(file, std::fs::read(project(&format!("examples/train/{file}"))).unwrap());
+    }
+    let text = std::fs::read_to_string(project(&format!("examples/train/{name}"))).unwrap();
+    assert!(text.contains(find), "{name} has no {find}");
+    let file = sandbox.file(name, text.replace(find, replace));
+    let ended = sandbox.run(&["train", &file, "--local"]).expect(0);
+    let last = ended.stdout.lines().rfind(|one| one.contains(line)).map(str::to_owned);
+    last.unwrap_or_else(|| panic!("{name}, {replace}: no line with {line}: {}", ended.stdout))
+}
+
+/// The number that follows a word.
+fn number(line: &str, word: &str) -> f64 {
+    let mut words = line.split_whitespace().skip_while(|other| *other != word);
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no number after {word}: {line}"))
+}
+
+/// One line of 25 says where it runs, and the result is the same.
+#[test]
+fn e_to_the_x_is_learned_on_one_task_or_two() {
+    let sandbox = Sandbox::new();
+    let text = std::fs::read_to_string(project("examples/train/exp.json")).unwrap();
+    assert!(text.lines().count() <= 25);
+    let layer = r#""hw": { "op": "MatMul", "inputs": ["hidden", "w2"]"#;
+    let elsewhere = format!(r#"{layer}, "device": "/job:worker/task:1""#);
+    let mut losses = Vec::new();
+    for (find, replace) in [
+        (layer, layer),
+        (layer, elsewhere.as_str()),
+        (r#""workers": 1"#, r#""workers": 2"#),
+        (r#""workers": 1"#, r#""workers": 2, "mode": "mirrored""#),
+    ] {
+        losses.push(number(&trained(&sandbox, "exp.json", find, replace, "step 1500/1500"), "loss"));
+    }
+    assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 1e-3 && *loss < 5e-3), "{losses:?}");
+}
+
+#[test]
+fn digits_are_told_apart_whatever_the_workers_do() {
+    let sandbox = Sandbox::new();
+    for (workers, least) in [
+        (r#""workers": 2, "ps": 1"#, 0.97),
+        (r#""workers": 2, "ps": 1, "mode": "async""#, 0.97),
+        (r#""workers": 2, "mode": "mirrored""#, 0.97),
+        // Which examples count depends on who is first.
+        (r#""workers": 3, "ps": 1, "backup": 1"#, 0.96),
+    ] {
+        let replace = format!(r#""rate": 0.004, {workers}"#);
+        let line = trained(&sandbox, "digits.json", r#""rate": 0.004"#, &replace, "held out:");
+        assert!(number(&line, "accuracy") >= least, "{workers}: {line}");
+    }
+}
+
+#[test]
+fn a_network_of_convolutions_tells_digits_apart() {
+    let line = trained(&Sandbox::new(), "cnn.json", "{", "{", "held out:");
+    assert!(number(&line, "accuracy") >= 0.97, "{line}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_classifier_learns_on_two_tasks() {
     let accuracy = classifier::accuracy().await.unwrap();
