@@ -6,7 +6,7 @@
 //! atomic: everything is written to temporary files, and renaming the index makes it the checkpoint.
 
 mod bundle;
-mod crc32c;
+pub(crate) mod crc32c;
 mod files;
 mod folder;
 #[cfg(any(test, feature = "fuzzing"))]

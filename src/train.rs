@@ -22,6 +22,7 @@ mod dense;
 pub mod file;
 pub mod job;
 mod minimize;
+pub mod numerics;
 mod optimizer;
 pub(crate) mod ring;
 mod schedule;

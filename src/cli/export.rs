@@ -20,10 +20,10 @@ Examples:
                                                tf.train.load_checkpoint(\"tf/model\")")]
 pub struct ExportArgs {
     /// Folder of --checkpoint, or a file: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
-    from: PathBuf,
+    pub from: PathBuf,
     /// File to write: .safetensors, .npz, or else the prefix of a TensorFlow checkpoint
     #[arg(long, value_name = "FILE")]
-    to: PathBuf,
+    pub to: PathBuf,
 }
 
 /// Make a file with the weights of a model a state that training goes on from
@@ -38,10 +38,10 @@ Examples:
   meshtf train digits.json --checkpoint run2 --resume")]
 pub struct ImportArgs {
     /// File to read: .safetensors, .npz, or the prefix of a TensorFlow checkpoint
-    from: PathBuf,
+    pub from: PathBuf,
     /// Folder for --checkpoint; it must not have a state yet
     #[arg(long, value_name = "DIR")]
-    to: PathBuf,
+    pub to: PathBuf,
 }
 
 pub(super) fn export(args: ExportArgs) -> Outcome {

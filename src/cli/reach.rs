@@ -13,6 +13,7 @@ use crate::mesh::{Attempt, KeyError, MeshError, MeshKey, home};
 use crate::node::{DEFAULT_MESH, Node, NodeConfig, NodeError};
 use crate::plan::{Plan, Signature};
 use crate::protocol::SessionOptions;
+use crate::protocol::status::NodeStatus;
 use crate::{LocalCluster, Session};
 
 /// How long a command waits for the first node to be found, and for nodes that are up to meet.
@@ -114,6 +115,14 @@ impl Reached {
         match self {
             Reached::Mesh { node, .. } => trouble.with_reasons(|| concluded(node)),
             Reached::Local { .. } => trouble,
+        }
+    }
+
+    /// How the node of a task fares, or of the master.
+    pub async fn status(&self, task: Option<&Task>) -> Result<NodeStatus, Failure> {
+        match self {
+            Reached::Mesh { node, master } => node.status(task.or(master.as_ref())).await,
+            Reached::Local { cluster, master } => cluster.status(task.unwrap_or(master)).await,
         }
     }
 

@@ -1,15 +1,27 @@
 //! `meshtf train`: trains a graph with data from files.
 
 mod checkpoint;
+mod curves;
+mod evaluation;
 mod folder;
+mod log;
+mod numerics;
+mod plot;
 mod progress;
 mod source;
+mod state;
+mod summary;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use self::checkpoint::Folder;
-use self::progress::Progress;
+use self::curves::{Curve, Curves};
+use self::evaluation::{Verdict, Watch};
+use self::log::Log;
+use self::progress::{Plan, Progress};
+use self::summary::Summary;
 use super::inputs::read_graph;
 use super::memory::MemoryArgs;
 use super::reach::{Deadline, MeshArgs, Reached};
@@ -19,11 +31,11 @@ use super::{Exit, Outcome, Trouble};
 use crate::data::{Examples, Order};
 use crate::device::Task;
 use crate::exec::BackendChoice;
-use crate::failure::{Failure, Stage};
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
 use crate::train::file::{self, EvaluateSection, Mode, Sections};
-use crate::train::job::{CHECK, Drain, Job, StepNodes, job};
+use crate::train::job::{Drain, Job, StepNodes, job};
+use crate::train::numerics::{Numerics, add_checks};
 use crate::{Session, Steps};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -32,10 +44,8 @@ const BLOCK_BYTES: usize = 4 << 20;
 const MAX_BLOCK: usize = 64;
 /// How long steps run before it is looked whether somebody wants them to end.
 const SEGMENT: Duration = Duration::from_millis(500);
-/// Bytes of variables that are fetched or set in one step, unless one is larger.
-const STATE_BYTES: usize = 256 << 20;
-/// Examples that are evaluated at a time.
-const EVALUATED: usize = 1024;
+/// Most points of a curve between two lines that are printed.
+const BETWEEN: u64 = 20;
 
 /// Train a graph with data from files
 ///
@@ -49,6 +59,7 @@ Examples:
   meshtf train digits.json --checkpoint run1 --every 500
   meshtf train digits.json --checkpoint run1 --resume
   meshtf train digits.json --weights model.npz
+  meshtf train digits.json --log runs/1 --plot curves.svg      tensorboard --logdir runs
   meshtf train model.pb --with train.json")]
 pub struct Args {
     /// Graph file: graph.json, or a TensorFlow GraphDef (JSON or binary)
@@ -78,6 +89,15 @@ pub struct Args {
     /// Print the loss after every N steps [default: a twentieth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     report: Option<u64>,
+    /// Write a log into this folder: for TensorBoard (the loss, the metrics, histograms of the weights, the graph), and log.jsonl
+    #[arg(long, value_name = "DIR")]
+    log: Option<PathBuf>,
+    /// Draw the curves of the loss and the metrics into this file, at the end and when it is interrupted
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// If the loss becomes NaN or infinite, say which node made it
+    #[arg(long)]
+    check_numerics: bool,
     /// Print an object of JSON a line
     #[arg(long)]
     json: bool,
@@ -105,7 +125,7 @@ pub(super) async fn train(args: Args) -> Outcome {
     };
     let outcome = async {
         let session = reached.session(trainer.job.graph.clone(), SessionOptions::default()).await?;
-        let outcome = trainer.run(&session).await;
+        let outcome = trainer.run(&session, &reached).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         outcome
@@ -127,18 +147,23 @@ struct Trainer {
     /// Batches that are sent at a time.
     block: usize,
     steps: u64,
+    /// After how many steps the loss is fetched, and after how many it is printed.
+    record: u64,
     report: u64,
     every: Option<u64>,
     folder: Option<Folder>,
     resume: bool,
     /// In place of first values.
     weights: Option<Weights>,
+    numerics: Option<Numerics>,
+    log: Option<PathBuf>,
+    plot: Option<PathBuf>,
     json: bool,
 }
 
 /// How the steps ended.
 enum Ended {
-    Done,
+    Done(u64),
     Interrupted(Trouble, u64),
 }
 
@@ -150,7 +175,7 @@ impl Trainer {
         let (program, graph) = read_graph(&args.graph)?;
         let text = std::fs::read(from).map_err(|error| at(&error))?;
         let text = String::from_utf8(text).map_err(|_| at(&"it says nothing of training; use --with FILE"))?;
-        let sections = file::read(&text).map_err(|why| at(&why))?;
+        let mut sections = file::read(&text).map_err(|why| at(&why))?;
         let folder = from.parent().unwrap_or_else(|| std::path::Path::new(""));
         let (examples, parts) = source::load(&sections.data, &graph, folder)?;
         let (examples, held_out) = match (&sections.evaluate, sections.data.hold_out) {
@@ -160,12 +185,23 @@ impl Trainer {
             (_, 0.0) => (examples, None),
             (_, share) => {
                 let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
-                (kept, Some(held).filter(|held| !held.is_empty()))
+                if held.is_empty() {
+                    let count = examples.len();
+                    return Err(at(&format!("$.data.hold_out: {share} of {count} examples is none")));
+                }
+                (kept, Some(held))
             }
         };
         let drawn = sections.train.drawn(sections.data.batch).map_err(|failure| at(&failure.message))?;
         let order = Order::new(examples.len(), drawn, sections.data.shuffle);
         let order = order.map_err(|failure| at(&format!("$.data: {}", failure.message)))?;
+        if let Some(evaluate) = &mut sections.evaluate {
+            let epochs = evaluate.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
+            evaluate.every = epochs.unwrap_or(evaluate.every);
+            for name in evaluate.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]) {
+                graph.output(name).map_err(|error| at(&format!("$.evaluate.confusion: {name}: {error}")))?;
+            }
+        }
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
         let example: usize = examples.parts().iter().map(|(_, tensor)| tensor.byte_len() / examples.len().max(1)).sum();
@@ -174,7 +210,8 @@ impl Trainer {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
-        let job = job(graph, &sections, &parts, 2 * block).map_err(|failure| at(&failure.message))?;
+        let mut job = job(graph, &sections, &parts, 2 * block).map_err(|failure| at(&failure.message))?;
+        let numerics = args.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let tasks = job.graph.tasks();
         let folder = args.checkpoint.as_ref();
         let folder = folder.map(|path| Folder::new(path, args.keep as usize, &sections, examples.len())).transpose()?;
@@ -182,6 +219,8 @@ impl Trainer {
             folder.begin_anew()?;
         }
         let report = args.report.unwrap_or((steps / 20).max(1));
+        let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
+        let record = if args.log.is_some() || args.plot.is_some() { report / between } else { report };
         let trainer = Trainer {
             job,
             init: if program.init.is_empty() { sections.init.clone() } else { program.init },
@@ -191,42 +230,59 @@ impl Trainer {
             order,
             block,
             steps,
+            record,
             report,
             every: args.every,
             folder,
             resume: args.resume,
             weights,
+            numerics,
+            log: args.log.clone(),
+            plot: args.plot.clone(),
             json: args.json,
         };
         Ok((trainer, tasks))
     }
 
-    async fn run(&self, session: &Session) -> Outcome {
+    async fn run(&self, session: &Session, reached: &Reached) -> Outcome {
         self.drain(session).await?;
         let start = self.begin(session).await?;
         if let Some(begin) = &self.job.begin {
             session.run(&[], &[], &[begin]).await?;
         }
-        let mut progress = Progress::new(self.steps, start, self.order.steps_per_epoch(), self.names(), self.json);
         if start >= self.steps {
             eprintln!("{start} steps are done already, of {}", self.steps);
             return Ok(Exit::Ok);
         }
-        let feeding = self.feed(session, start);
-        let stepping = self.step(session, start, &mut progress);
-        tokio::pin!(feeding, stepping);
-        let mut is_fed = false;
-        let ended = loop {
-            tokio::select! {
-                fed = &mut feeding, if !is_fed => {
-                    fed?;
-                    is_fed = true;
+        let per_epoch = self.order.steps_per_epoch();
+        let plan = Plan { steps: self.steps, start, per_epoch, every: self.report, json: self.json };
+        let metrics = self.sections.evaluate.iter().flat_map(|section| section.metrics.iter().cloned());
+        let held_out = Curve::new(std::iter::once("loss".to_owned()).chain(metrics).collect());
+        let curves = Curves { trained: Curve::new(self.names()), held_out };
+        let log = self.log.as_ref().map(|folder| Log::begin(folder, &self.job.graph)).transpose()?;
+        let mut progress = Progress::new(plan, curves, log);
+        let summary = Summary::begin(self, reached).await;
+        let ended = {
+            let feeding = self.feed(session, start);
+            let stepping = self.step(session, start, &mut progress);
+            tokio::pin!(feeding, stepping);
+            let mut is_fed = false;
+            loop {
+                tokio::select! {
+                    fed = &mut feeding, if !is_fed => {
+                        fed?;
+                        is_fed = true;
+                    }
+                    ended = &mut stepping => break ended?,
                 }
-                ended = &mut stepping => break ended?,
             }
         };
+        self.draw(&progress.curves)?;
         match ended {
-            Ended::Done => Ok(Exit::Ok),
+            Ended::Done(step) => {
+                summary.print(self, reached, step - start).await?;
+                Ok(Exit::Ok)
+            }
             Ended::Interrupted(trouble, step) => {
                 let how = match &self.folder {
                     Some(_) => "it goes on with --resume".to_owned(),
@@ -237,6 +293,22 @@ impl Trainer {
                 Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", self.steps)))
             }
         }
+    }
+
+    /// Draws the curves: into --plot, and for whoever looks at a terminal.
+    fn draw(&self, curves: &Curves) -> Result<(), Trouble> {
+        if let Some(path) = &self.plot {
+            let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
+            let text = plot::svg(curves).map_err(|why| at(&why))?;
+            std::fs::write(path, text).map_err(|error| at(&error))?;
+        }
+        if !self.json
+            && std::io::stderr().is_terminal()
+            && let Some(dots) = plot::dots(curves)
+        {
+            eprintln!("{dots}");
+        }
+        Ok(())
     }
 
     /// What is printed: the loss and the metrics.
@@ -252,52 +324,6 @@ impl Trainer {
             }
         }
         Ok(())
-    }
-
-    /// Gives all variables their values; answers how many steps they have behind them.
-    async fn begin(&self, session: &Session) -> Result<u64, Trouble> {
-        if self.resume {
-            let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
-            let Some(saved) = saved else {
-                return Err(Trouble::input("--resume: there is no saved state in the folder of --checkpoint yet"));
-            };
-            let values = saved.values(&self.job.variables)?;
-            for group in self.groups() {
-                let feeds: Vec<(&str, Tensor)> =
-                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
-                let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
-                session.run(&feeds, &[], &targets).await?;
-            }
-            eprintln!("goes on after step {} from {}", saved.step, saved.file.display());
-            return Ok(saved.step);
-        }
-        let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
-        if !init.is_empty() {
-            session.run(&[], &[], &init).await?;
-        }
-        // What the optimizer keeps may begin with the values of variables.
-        if let Some(weights) = &self.weights {
-            weights.set(session).await?;
-        }
-        session.run(&[], &[], &[&self.job.init]).await?;
-        Ok(0)
-    }
-
-    /// The variables in groups that fit a message.
-    fn groups(&self) -> Vec<Vec<usize>> {
-        let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
-        let mut bytes = 0;
-        for (i, variable) in self.job.variables.iter().enumerate() {
-            let own = variable.shape.elements().unwrap_or(0).saturating_mul(variable.dtype.size().unwrap_or(1));
-            if bytes > 0 && bytes + own > STATE_BYTES {
-                groups.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += own;
-            groups.last_mut().expect("there is one").push(i);
-        }
-        groups.retain(|group| !group.is_empty());
-        groups
     }
 
     /// Sends the batches of all steps ahead, as far as the workers have room.
@@ -337,6 +363,8 @@ impl Trainer {
         let interrupt = interrupted();
         tokio::pin!(interrupt);
         let (mut step, mut pace) = (start, 1);
+        let best = self.folder.as_ref().filter(|_| self.resume).and_then(Folder::best);
+        let mut watch = self.sections.evaluate.as_ref().map(|section| Watch::new(section, best, start));
         loop {
             let count = self.next_stop(step, pace) - step;
             let began = Instant::now();
@@ -364,6 +392,7 @@ impl Trainer {
             pace = ((count as f64 / took * SEGMENT.as_secs_f64()) as u64).clamp(1, 1 << 20);
             let is_over = step >= self.steps;
             let saves = is_over || stop.is_some() || self.every.is_some_and(|every| step.is_multiple_of(every));
+            let mut is_enough = false;
             {
                 let is_stopped = stop.is_some();
                 let between = async {
@@ -371,10 +400,19 @@ impl Trainer {
                         self.save(session, step).await?;
                     }
                     let due = |one: &&EvaluateSection| !is_stopped && (step.is_multiple_of(one.every) || is_over);
-                    if let Some(evaluate) = self.sections.evaluate.as_ref().filter(due) {
-                        let means = self.evaluate(session).await?;
-                        let names = std::iter::once("loss").chain(evaluate.metrics.iter().map(String::as_str));
-                        progress.evaluated(step, &names.zip(means).collect::<Vec<_>>())?;
+                    if self.sections.evaluate.as_ref().filter(due).is_some() {
+                        let evaluated = self.evaluate(session).await?;
+                        progress.evaluated(step, &evaluated)?;
+                        if let Some(watch) = &mut watch {
+                            is_enough = self.judge(session, step, watch, &evaluated.means).await?;
+                        }
+                        if is_over || is_enough {
+                            progress.confused(&evaluated)?;
+                        }
+                    }
+                    let draws = step.is_multiple_of(self.histograms()) || is_over || is_enough;
+                    if let Some(log) = progress.log.as_mut().filter(|_| draws) {
+                        log.weights(step, &self.values(session, |one| one.trainable && one.dtype.is_float()).await?)?;
                     }
                     Ok::<(), Trouble>(())
                 };
@@ -398,8 +436,15 @@ impl Trainer {
                 }
                 return Ok(Ended::Interrupted(trouble, step));
             }
+            if let Some(watch) = watch.as_ref().filter(|_| is_enough && !is_over) {
+                if !saves {
+                    self.save(session, step).await?;
+                }
+                progress.stopped(step, watch)?;
+                return Ok(Ended::Done(step));
+            }
             if is_over {
-                return Ok(Ended::Done);
+                return Ok(Ended::Done(step));
             }
         }
     }
@@ -407,12 +452,13 @@ impl Trainer {
     /// The step up to which is run without coming back: what is due, or a while on. Reports are whole steps apart.
     fn next_stop(&self, step: u64, pace: u64) -> u64 {
         let after = |every: u64| (step / every + 1).saturating_mul(every);
-        let due = [self.every, self.sections.evaluate.as_ref().map(|one| one.every)];
+        let histograms = self.log.is_some().then(|| self.histograms());
+        let due = [self.every, self.sections.evaluate.as_ref().map(|one| one.every), histograms];
         let due = due.into_iter().flatten().map(after).fold(self.steps, u64::min);
-        let soon = match step % self.report {
-            0 if pace >= self.report && self.job.steps.len() == 1 => step + pace / self.report * self.report,
-            0 => step + pace.min(self.report),
-            _ => (step + pace).min(after(self.report)),
+        let soon = match step % self.record {
+            0 if pace >= self.record && self.job.steps.len() == 1 => step + pace / self.record * self.record,
+            0 => step + pace.min(self.record),
+            _ => (step + pace).min(after(self.record)),
         };
         soon.min(due)
     }
@@ -425,7 +471,7 @@ impl Trainer {
         let StepNodes { run, loss, metrics } = &self.job.steps[0];
         let fetches: Vec<&str> = std::iter::once(loss).chain(metrics).map(String::as_str).collect();
         let feeds = self.training();
-        let every = if step.is_multiple_of(self.report) && count > self.report { self.report } else { 0 };
+        let every = if step.is_multiple_of(self.record) && count > self.record { self.record } else { 0 };
         let mut trouble = None;
         let on_fetch = |at: u64, values: Vec<Tensor>| {
             if trouble.is_none() {
@@ -434,7 +480,10 @@ impl Trainer {
         };
         let updates = async {
             let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
-            ran.map_err(|failure| self.explained(failure, |own| step + own))
+            match ran {
+                Ok(ran) => Ok(ran),
+                Err(failure) => Err(self.explained(session, failure, 0, |own| step + own).await),
+            }
         };
         let workers = self.job.beside.iter().map(async |run| {
             let ran = session.run_steps(&feeds, &[], &[run], Steps { count, every: 0 }, |_, _| {}).await;
@@ -445,7 +494,7 @@ impl Trainer {
             return Err(trouble);
         }
         let last = step + count;
-        if last.is_multiple_of(self.report) || last >= self.steps {
+        if last.is_multiple_of(self.record) || last >= self.steps {
             progress.report(last, &ran.fetches)?;
         }
         Ok(())
@@ -467,14 +516,20 @@ impl Trainer {
             let steps = Steps { count: (step + count - first).div_ceil(workers), every: 0 };
             let fetches: Vec<&str> = std::iter::once(&nodes.loss).chain(&nodes.metrics).map(String::as_str).collect();
             let ran = session.run_steps(&feeds, &fetches, &[&nodes.run], steps, |_, _| {}).await;
-            let ran = ran.map_err(|failure| self.explained(failure, |own| first + (own - 1) * workers + 1))?;
+            let ran = match ran {
+                Ok(ran) => ran,
+                Err(failure) => {
+                    let number = |own: u64| first + own.saturating_sub(1) * workers + 1;
+                    return Err(self.explained(session, failure, i as usize, number).await);
+                }
+            };
             ran.fetches.iter().map(progress::number).collect::<Result<_, _>>().map(Some)
         };
         let runs = (0..).zip(&self.job.steps).map(|(i, nodes)| of_worker(i, nodes));
         let ran = futures::future::try_join_all(runs).await?;
         let ran: Vec<Vec<f64>> = ran.into_iter().flatten().collect();
         let last = step + count;
-        if last.is_multiple_of(self.report) || last >= self.steps {
+        if last.is_multiple_of(self.record) || last >= self.steps {
             let mean = |k: usize| ran.iter().map(|values| values[k]).sum::<f64>() / ran.len() as f64;
             let means: Vec<Tensor> = (0..self.names().len()).map(|k| Tensor::scalar(mean(k))).collect();
             progress.report(last, &means)?;
@@ -487,58 +542,20 @@ impl Trainer {
         self.job.training.as_deref().map(|name| (name, Tensor::scalar(true))).into_iter().collect()
     }
 
-    /// What a failed step means to whoever trains.
-    fn explained(&self, failure: Failure, number: impl Fn(u64) -> u64) -> Trouble {
-        let Stage::InStep(step) = failure.stage else { return failure.into() };
-        if !failure.node.as_ref().is_some_and(|node| node.starts_with(CHECK)) {
-            return failure.into();
-        }
-        let saved = match &self.folder {
-            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
-            _ => "",
-        };
-        Trouble::new(
-            Exit::GraphFailed,
-            format!(
-                "the loss is NaN or infinite in step {}, which changed nothing{saved}. A lower rate, clip_norm or other first \
-                 values may help",
-                number(step)
-            ),
-        )
-    }
-
-    async fn save(&self, session: &Session, step: u64) -> Result<(), Trouble> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let mut tensors = Vec::with_capacity(self.job.variables.len());
-        for group in self.groups() {
-            let variables: Vec<_> = group.iter().map(|&i| &self.job.variables[i]).collect();
-            let names: Vec<String> =
-                variables.iter().map(|variable| self.job.graph.tensor_name(variable.value)).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let values = session.run(&[], &names, &[]).await?;
-            tensors.extend(variables.iter().map(|variable| variable.name.clone()).zip(values));
-        }
-        folder.save(step, tensors)?;
-        Ok(())
-    }
-
-    /// The means of the loss and the metrics over the examples that are held out.
-    async fn evaluate(&self, session: &Session) -> Result<Vec<f64>, Trouble> {
-        let Some(held_out) = &self.held_out else { return Ok(Vec::new()) };
-        let fetches: Vec<&str> = self.job.evaluated.iter().map(String::as_str).collect();
-        let mut sums = vec![0.0; fetches.len()];
-        let mut at = 0;
-        while at < held_out.len() {
-            let count = EVALUATED.min(held_out.len() - at);
-            let places: Vec<usize> = (at..at + count).collect();
-            let tensors = held_out.take(&places, &[count])?;
-            let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
-            for (sum, value) in sums.iter_mut().zip(session.run(&feeds, &fetches, &[]).await?) {
-                *sum += progress::number(&value)? * count as f64;
+    /// What follows from an evaluation: better weights are saved. Answers whether the training ends.
+    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Trouble> {
+        match (watch.look(step, means), &self.folder, watch.best) {
+            (Verdict::Better, Some(folder), Some((value, _))) => {
+                folder.save_best(step, value, self.values(session, |_| true).await?)?;
+                Ok(false)
             }
-            at += count;
+            (verdict, ..) => Ok(verdict == Verdict::Enough),
         }
-        Ok(sums.into_iter().map(|sum| sum / held_out.len() as f64).collect())
+    }
+
+    /// After how many steps the histograms of weights are logged: those of evaluations, or a tenth of all.
+    fn histograms(&self) -> u64 {
+        self.sections.evaluate.as_ref().map_or((self.steps / 10).max(1), |section| section.every)
     }
 }
 

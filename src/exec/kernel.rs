@@ -27,6 +27,8 @@ pub mod update;
 pub use math::cast;
 pub use random::{Dice, Generators};
 use smallvec::SmallVec;
+#[cfg(feature = "node")]
+pub(crate) use text::{Histogram, Summary, Value as SummaryValue};
 
 use crate::failure::Result;
 use crate::graph::{Attrs, OutputType};

@@ -1,5 +1,9 @@
 //! What a graph.json says of training: its sections `data`, `train` and `evaluate`. `docs/graph.md` is their specification.
 
+mod evaluate;
+
+pub use evaluate::{Best, Confusion, EvaluateSection};
+
 use super::clip::Clip;
 use super::minimize::Training;
 use super::optimizer::Optimizer;
@@ -141,15 +145,6 @@ impl TrainSection {
     }
 }
 
-/// The section `evaluate`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct EvaluateSection {
-    /// After how many steps each time.
-    pub every: u64,
-    /// The tensors whose means are printed beside the loss's.
-    pub metrics: Vec<String>,
-}
-
 type Read<T> = Result<T, Fault>;
 
 /// Reads the sections of a graph.json, or of a file that has them alone.
@@ -171,7 +166,7 @@ fn sections(value: &Value) -> Read<Sections> {
     let missing = |key: &str| Fault::content(value, root, format!("\"{key}\" is missing, which says how to train"));
     let data = data(value.get("data").ok_or_else(|| missing("data"))?, root.key("data"))?;
     let train = train(value.get("train").ok_or_else(|| missing("train"))?, root.key("train"))?;
-    let evaluate = value.get("evaluate").map(|value| evaluate(value, root.key("evaluate"))).transpose()?;
+    let evaluate = value.get("evaluate").map(|value| evaluate::evaluate(value, root.key("evaluate"))).transpose()?;
     let init = value.get("init").map_or(Ok(Vec::new()), |value| names(value, root.key("init")))?;
     Ok(Sections { data, train, evaluate, init })
 }
@@ -364,22 +359,6 @@ const KEYS: &[&str] = &[
     "mode",
     "backup",
 ];
-
-fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
-    let mut section = EvaluateSection::default();
-    for Member { key, at, value } in value.object(path, "evaluate is an object")? {
-        let path = path.key(key);
-        match &**key {
-            "every" => section.every = count(value, path)?,
-            "metrics" => section.metrics = names(value, path)?,
-            _ => return Err(unknown(key, *at, path, &["every", "metrics"])),
-        }
-    }
-    if section.every == 0 {
-        return Err(Fault::content(value, path, "\"every\" is missing: after how many steps"));
-    }
-    Ok(section)
-}
 
 fn optimizer(value: &Value, path: Path) -> Read<Optimizer> {
     let name = match &value.kind {

@@ -14,6 +14,9 @@ use crate::train::file::Sections;
 const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
+const BEST: &str = "meshtf.best";
+/// The file of the best weights.
+const BEST_FILE: &str = "best.safetensors";
 
 /// A folder of states.
 #[derive(Clone, Debug)]
@@ -54,6 +57,21 @@ impl Folder {
             let _ = fs::remove_file(old);
         }
         Ok(path)
+    }
+
+    /// Saves the state with the best weights so far: those with this value of what is watched.
+    pub fn save_best(&self, step: u64, value: f64, tensors: Vec<(String, Tensor)>) -> Result<(), Trouble> {
+        let mut metadata = self.order.clone();
+        metadata.insert(STEP.to_owned(), step.to_string());
+        metadata.insert(BEST.to_owned(), value.to_string());
+        stored::write(&self.path.join(BEST_FILE), &Contents { tensors, metadata })
+    }
+
+    /// The best value that was saved, and after which step it was.
+    pub fn best(&self) -> Option<(f64, u64)> {
+        let (_, contents) = stored::read(&self.path.join(BEST_FILE)).ok()?;
+        let number = |key: &str| contents.metadata.get(key);
+        Some((number(BEST)?.parse().ok()?, number(STEP)?.parse().ok()?))
     }
 
     /// Whether it has a state.

@@ -1,6 +1,7 @@
 //! Trainings in this process, with files in a folder of their own.
 
 mod data;
+mod watched;
 
 use clap::Parser;
 use temp_dir::TempDir;

@@ -14,6 +14,10 @@ mod print;
 mod split;
 mod summary;
 
+#[cfg(feature = "node")]
+pub(crate) use self::histogram::Histogram;
+#[cfg(feature = "node")]
+pub(crate) use self::summary::{Summary, Value};
 use super::call::kernel as call;
 use super::math::map_to;
 use super::{HostKernel, KernelNode};

@@ -30,7 +30,8 @@ fn what_is_said_is_read() {
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
     assert!(train.mode == Mode::Async && init == ["start"]);
-    assert_eq!(evaluate.unwrap(), EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()] });
+    let wanted = EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() };
+    assert_eq!(evaluate.unwrap(), wanted);
 }
 
 #[test]
@@ -126,5 +127,27 @@ fn every_fault_says_where_and_what_would_be_right() {
     ] {
         check(format!("{{{data}, \"train\": {section}}}"), path, part);
     }
-    check(format!("{{{data}, {good}, \"evaluate\": {{}}}}"), "$.evaluate", "\"every\" is missing");
+    for (section, path, part) in [
+        ("{}", "$.evaluate", "\"every\", in steps, or by \"epochs\""),
+        (r#"{"every": 1, "epochs": 2}"#, "$.evaluate", "\"every\", in steps, or by \"epochs\""),
+        (r#"{"every": 1, "best": {"greatest": "a"}}"#, "$.evaluate.best", "a is no metric of this section"),
+        (r#"{"every": 1, "best": {"greatest": "a", "least": "a"}}"#, "$.evaluate.best.least", "not both"),
+        (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),
+        (r#"{"every": 1, "confusion": {"labels": "y"}}"#, "$.evaluate.confusion", "\"predictions\""),
+        (r#"{"every": 1, "patience": 0}"#, "$.evaluate.patience", "from 1"),
+    ] {
+        check(format!("{{{data}, {good}, \"evaluate\": {section}}}"), path, part);
+    }
+    let text = r#"{"epochs": 2, "metrics": ["a"], "best": {"greatest": "a"}, "patience": 3,
+        "confusion": {"labels": "y", "predictions": "p"}}"#;
+    let evaluate = read(&format!("{{{data}, {good}, \"evaluate\": {text}}}")).unwrap().evaluate.unwrap();
+    let wanted = EvaluateSection {
+        every: 0,
+        epochs: Some(2),
+        metrics: vec!["a".to_owned()],
+        confusion: Some(Confusion { labels: "y".to_owned(), predictions: "p".to_owned() }),
+        best: Best { of: Some("a".to_owned()), is_greatest: true },
+        patience: Some(3),
+    };
+    assert_eq!(evaluate, wanted);
 }

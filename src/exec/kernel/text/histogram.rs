@@ -6,7 +6,7 @@ use prost::Message;
 
 /// `tensorflow.HistogramProto`. Bucket `i` counts the values from limit `i - 1` up to, but not including, limit `i`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     #[prost(double, tag = "1")]
     min: f64,
     #[prost(double, tag = "2")]

@@ -12,20 +12,20 @@ use crate::tensor::{DType, Tensor};
 
 /// `tensorflow.Summary`, the fields used here.
 #[derive(Clone, PartialEq, Message)]
-struct Summary {
+pub(crate) struct Summary {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Value>,
+    pub value: Vec<Value>,
 }
 
 /// `tensorflow.Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
-struct Value {
+pub(crate) struct Value {
     #[prost(string, tag = "1")]
-    tag: String,
+    pub tag: String,
     #[prost(float, optional, tag = "2")]
-    simple_value: Option<f32>,
+    pub simple_value: Option<f32>,
     #[prost(message, optional, tag = "5")]
-    histo: Option<Histogram>,
+    pub histo: Option<Histogram>,
 }
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {

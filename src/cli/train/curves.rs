@@ -1,0 +1,87 @@
+//! The loss and the metrics of a training over its steps.
+
+/// Most points that a curve keeps. A longer one has every second of them, then every fourth, ….
+const MAX_POINTS: usize = 4096;
+
+/// Values by step.
+#[derive(Debug)]
+pub(super) struct Curve {
+    pub names: Vec<String>,
+    pub points: Vec<(u64, Vec<f64>)>,
+    /// Of so many points, one is kept.
+    stride: u64,
+    seen: u64,
+}
+
+impl Curve {
+    pub fn new(names: Vec<String>) -> Curve {
+        Curve { names, points: Vec::new(), stride: 1, seen: 0 }
+    }
+
+    pub fn add(&mut self, step: u64, values: &[f64]) {
+        if self.seen.is_multiple_of(self.stride) {
+            self.points.push((step, values.to_vec()));
+        }
+        self.seen += 1;
+        if self.points.len() >= MAX_POINTS {
+            let mut place = 0;
+            self.points.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.stride *= 2;
+        }
+    }
+
+    /// The finite values of one name, by step.
+    pub fn of(&self, place: usize) -> Vec<(f64, f64)> {
+        let values = self.points.iter().map(|(step, values)| (*step as f64, values[place]));
+        values.filter(|(_, value)| value.is_finite()).collect()
+    }
+}
+
+/// What a training printed: over the batches, and over the examples that are held out.
+#[derive(Debug)]
+pub(super) struct Curves {
+    pub trained: Curve,
+    pub held_out: Curve,
+}
+
+/// A line of a diagram.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Curves {
+    /// The lines of two diagrams: of the loss, and of the metrics. The loss is the first of each curve.
+    pub fn diagrams(&self) -> [Vec<Line>; 2] {
+        let [mut losses, mut metrics] = [Vec::new(), Vec::new()];
+        for (curve, what) in [(&self.trained, ""), (&self.held_out, " (held out)")] {
+            for (place, name) in curve.names.iter().enumerate() {
+                let line = Line { name: format!("{name}{what}"), points: curve.of(place) };
+                let diagram = if place == 0 { &mut losses } else { &mut metrics };
+                if !line.points.is_empty() {
+                    diagram.push(line);
+                }
+            }
+        }
+        [losses, metrics]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_keeps_points_that_are_evenly_apart() {
+        let mut curve = Curve::new(vec!["loss".to_owned()]);
+        (0..20_000).for_each(|step| curve.add(step, &[step as f64]));
+        assert!(curve.points.len() < MAX_POINTS && curve.points.len() > MAX_POINTS / 4, "{}", curve.points.len());
+        assert!(curve.points.windows(2).all(|pair| pair[1].0 - pair[0].0 == 8), "{:?}", &curve.points[..9]);
+        curve.points = vec![(1, vec![f64::NAN]), (2, vec![0.5])];
+        assert_eq!(curve.of(0), [(2.0, 0.5)]);
+    }
+}

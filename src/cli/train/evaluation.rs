@@ -1,0 +1,215 @@
+//! Looking at examples that are held out: means, the classes that are taken for others, and whether it gets better.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Trainer, progress};
+use crate::Session;
+use crate::cli::Trouble;
+use crate::tensor::Tensor;
+use crate::train::file::EvaluateSection;
+
+/// Examples that are evaluated at a time.
+const EVALUATED: usize = 1024;
+/// Most classes that are counted against each other.
+const MAX_CLASSES: i64 = 1000;
+
+/// What an evaluation found.
+pub(super) struct Evaluated {
+    /// The means of the loss and the metrics.
+    pub means: Vec<f64>,
+    pub confusion: Option<Confusion>,
+}
+
+/// How often examples of each class are taken for each.
+#[derive(Debug, Default)]
+pub(super) struct Confusion(BTreeMap<(i64, i64), u64>);
+
+impl Confusion {
+    fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Trouble> {
+        let classes = |what: &str, tensor: &Tensor| {
+            let classes =
+                tensor.to_i64s().ok().filter(|classes| classes.iter().all(|class| (0..MAX_CLASSES).contains(class)));
+            classes.ok_or_else(|| {
+                let (dtype, shape) = (tensor.dtype(), tensor.shape());
+                Trouble::input(format!(
+                    "confusion: the {what} are {dtype}{shape}; expected whole numbers from 0 to {}, one for each example",
+                    MAX_CLASSES - 1
+                ))
+            })
+        };
+        let (labels, predictions) = (classes("labels", labels)?, classes("predictions", predictions)?);
+        if labels.len() != predictions.len() {
+            let (labels, predictions) = (labels.len(), predictions.len());
+            return Err(Trouble::input(format!("confusion: there are {labels} labels and {predictions} predictions")));
+        }
+        labels.into_iter().zip(predictions).for_each(|pair| *self.0.entry(pair).or_default() += 1);
+        Ok(())
+    }
+
+    /// A row for each class that examples have, a column for each that they are taken for.
+    fn rows(&self) -> Vec<Vec<u64>> {
+        let classes = self.0.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
+        let of = |label, prediction| self.0.get(&(label, prediction)).copied().unwrap_or(0);
+        (0..classes).map(|label| (0..classes).map(|prediction| of(label, prediction)).collect()).collect()
+    }
+
+    pub fn to_json(&self) -> Value {
+        json!(self.rows())
+    }
+
+    pub fn to_text(&self) -> String {
+        let rows = self.rows();
+        let longest = |row: &Vec<u64>| row.iter().map(|count| count.to_string().len()).max().unwrap_or(0);
+        let width = rows.iter().map(longest).max().unwrap_or(0).max(rows.len().to_string().len()) + 2;
+        let mut text = format!("{:>7}", "is");
+        (0..rows.len()).for_each(|class| text += &format!("{class:>width$}"));
+        text += "  taken for";
+        for (class, row) in rows.iter().enumerate() {
+            text += &format!("\n{class:>7}");
+            row.iter().for_each(|count| text += &format!("{count:>width$}"));
+        }
+        text
+    }
+}
+
+/// Whether evaluations get better.
+pub(super) struct Watch {
+    place: usize,
+    pub name: String,
+    is_greatest: bool,
+    patience: Option<u64>,
+    /// The best value, and after which step it was.
+    pub best: Option<(f64, u64)>,
+    worse: u64,
+}
+
+/// What follows from an evaluation.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Better,
+    Worse,
+    /// It has not become better for so long that the training ends.
+    Enough,
+}
+
+impl Watch {
+    /// From a step on, before which the best value was this.
+    pub fn new(section: &EvaluateSection, best: Option<(f64, u64)>, start: u64) -> Watch {
+        let best = best.filter(|(_, step)| *step <= start);
+        let worse = best.map_or(0, |(_, step)| start / section.every.max(1) - step / section.every.max(1));
+        let of = section.best.of.as_ref();
+        let place =
+            of.and_then(|of| section.metrics.iter().position(|metric| metric == of)).map_or(0, |place| place + 1);
+        let name = of.map_or_else(|| "loss".to_owned(), Clone::clone);
+        let (is_greatest, patience) = (section.best.is_greatest, section.patience);
+        Watch { place, name, is_greatest, patience, best, worse }
+    }
+
+    /// Looks at the means after a step.
+    pub fn look(&mut self, step: u64, means: &[f64]) -> Verdict {
+        let value = means[self.place];
+        let is_better = match self.best {
+            None => !value.is_nan(),
+            Some((best, _)) if self.is_greatest => value > best,
+            Some((best, _)) => value < best,
+        };
+        if is_better {
+            (self.best, self.worse) = (Some((value, step)), 0);
+            return Verdict::Better;
+        }
+        self.worse += 1;
+        match self.patience.is_some_and(|patience| self.worse >= patience) {
+            true => Verdict::Enough,
+            false => Verdict::Worse,
+        }
+    }
+}
+
+impl Trainer {
+    /// The means of the loss and the metrics over the examples that are held out, and their confusion.
+    pub(super) async fn evaluate(&self, session: &Session) -> Result<Evaluated, Trouble> {
+        let section = self.sections.evaluate.as_ref();
+        let mut confusion = section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::default());
+        let Some(held_out) = &self.held_out else { return Ok(Evaluated { means: Vec::new(), confusion: None }) };
+        let classes = section.and_then(|section| section.confusion.as_ref());
+        let classes = classes.map(|classes| [&classes.labels, &classes.predictions]);
+        let fetches: Vec<&str> =
+            self.job.evaluated.iter().chain(classes.into_iter().flatten()).map(String::as_str).collect();
+        let mut sums = vec![0.0; self.job.evaluated.len()];
+        let mut at = 0;
+        while at < held_out.len() {
+            let count = EVALUATED.min(held_out.len() - at);
+            let places: Vec<usize> = (at..at + count).collect();
+            let tensors = held_out.take(&places, &[count])?;
+            let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
+            let values = session.run(&feeds, &fetches, &[]).await?;
+            for (sum, value) in sums.iter_mut().zip(&values) {
+                *sum += progress::number(value)? * count as f64;
+            }
+            if let (Some(confusion), [labels, predictions]) = (&mut confusion, &values[sums.len()..]) {
+                confusion.add(labels, predictions)?;
+            }
+            at += count;
+        }
+        let means = sums.into_iter().map(|sum| sum / held_out.len() as f64).collect();
+        Ok(Evaluated { means, confusion })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::file::Best;
+
+    #[test]
+    fn classes_are_counted_against_each_other() {
+        let mut confusion = Confusion::default();
+        confusion.add(&Tensor::vector(vec![0i32, 1, 1, 2]), &Tensor::vector(vec![0i64, 1, 0, 2])).unwrap();
+        confusion.add(&Tensor::vector(vec![1i32]), &Tensor::vector(vec![0i64])).unwrap();
+        assert_eq!(confusion.to_json(), json!([[1, 0, 0], [2, 1, 0], [0, 0, 1]]));
+        let lines = ["     is  0  1  2  taken for", "      0  1  0  0", "      1  2  1  0", "      2  0  0  1"];
+        assert_eq!(confusion.to_text().lines().collect::<Vec<_>>(), lines);
+        let mut wrong = |labels: Tensor, predictions: Tensor, why: &str| {
+            let trouble = confusion.add(&labels, &predictions).unwrap_err().to_string();
+            assert!(trouble.contains(why), "{trouble}");
+        };
+        wrong(
+            Tensor::vector(vec![0.5f32]),
+            Tensor::vector(vec![0i32]),
+            "the labels are float32[1]; expected whole numbers",
+        );
+        wrong(Tensor::vector(vec![0i32]), Tensor::vector(vec![-1i32]), "from 0 to 999");
+        wrong(Tensor::vector(vec![0i32, 1]), Tensor::vector(vec![0i32]), "2 labels and 1 predictions");
+    }
+
+    #[test]
+    fn patience_ends() {
+        let section = |best: Best| EvaluateSection {
+            every: 10,
+            metrics: vec!["a".to_owned()],
+            best,
+            patience: Some(2),
+            ..EvaluateSection::default()
+        };
+        let verdicts = |watch: &mut Watch, start: u64, values: &[f64]| -> Vec<Verdict> {
+            (1..).zip(values).map(|(i, &value)| watch.look(start + i * 10, &[value, -value])).collect()
+        };
+        use Verdict::{Better, Enough, Worse};
+        let mut least = Watch::new(&section(Best::default()), None, 0);
+        assert_eq!(
+            verdicts(&mut least, 0, &[3.0, 2.0, 2.0, 1.0, f64::NAN, 1.5]),
+            [Better, Better, Worse, Better, Worse, Enough]
+        );
+        assert_eq!((least.best, &*least.name), (Some((1.0, 40)), "loss"));
+        let of = Best { of: Some("a".to_owned()), is_greatest: true };
+        let mut greatest = Watch::new(&section(of), None, 0);
+        assert_eq!(verdicts(&mut greatest, 0, &[3.0, 2.0]), [Better, Better]);
+        // What goes on after a break counts on from there.
+        let mut later = Watch::new(&section(Best::default()), Some((1.0, 40)), 50);
+        assert_eq!(verdicts(&mut later, 50, &[1.5]), [Enough]);
+        let mut anew = Watch::new(&section(Best::default()), Some((1.0, 40)), 30);
+        assert_eq!(verdicts(&mut anew, 30, &[1.5]), [Better]);
+    }
+}

@@ -1,0 +1,172 @@
+//! `--log DIR`: what TensorBoard shows (scalars, histograms of weights, the graph), and an object of JSON a line.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+use serde_json::Value;
+
+use crate::checkpoint::crc32c;
+use crate::cli::Trouble;
+use crate::exec::kernel::{Histogram, Summary, SummaryValue, cast};
+use crate::graph::{Graph, graphdef};
+use crate::tensor::{DType, Tensor};
+
+/// What a file of events begins with.
+const VERSION: &str = "brain.Event:2";
+/// The largest graph that is written: a browser is to draw it.
+const MAX_GRAPH_BYTES: usize = 32 << 20;
+
+/// `tensorflow.Event`, the fields used here.
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    graph_def: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+/// The files of a training's log.
+pub(super) struct Log {
+    folder: PathBuf,
+    events: BufWriter<File>,
+    lines: BufWriter<File>,
+}
+
+impl Log {
+    /// Begins a file of events in a folder, with the graph, and goes on with `log.jsonl` there.
+    pub fn begin(folder: &Path, graph: &Graph) -> Result<Log, Trouble> {
+        let open = || -> io::Result<Log> {
+            fs::create_dir_all(folder)?;
+            // TensorBoard takes the files of a folder in the order of their names.
+            let name = format!("events.out.tfevents.{:010}.{}.meshtf", now() as u64, std::process::id());
+            let events = OpenOptions::new().create(true).append(true).open(folder.join(name))?;
+            let lines = OpenOptions::new().create(true).append(true).open(folder.join("log.jsonl"))?;
+            let (events, lines) = (BufWriter::new(events), BufWriter::new(lines));
+            let mut log = Log { folder: folder.to_owned(), events, lines };
+            log.event(Event { file_version: Some(VERSION.to_owned()), ..Event::default() })?;
+            let graph = graphdef::to_binary(&graph.to_defs());
+            if graph.len() <= MAX_GRAPH_BYTES {
+                log.event(Event { graph_def: Some(graph), ..Event::default() })?;
+            }
+            log.flush()?;
+            Ok(log)
+        };
+        open().map_err(|error| failed(folder, &error))
+    }
+
+    /// Numbers after a step, and the same as a line of JSON. `what` begins their names: `held_out/`, say.
+    pub fn numbers(&mut self, step: u64, what: &str, numbers: &[(&str, f64)], line: &Value) -> Result<(), Trouble> {
+        let value = |(name, number): &(&str, f64)| SummaryValue {
+            tag: format!("{what}{name}"),
+            simple_value: Some(*number as f32),
+            histo: None,
+        };
+        self.summary(step, numbers.iter().map(value).collect())?;
+        let mut line = line.clone();
+        line["time"] = now().into();
+        let write = writeln!(self.lines, "{line}").and_then(|()| self.flush());
+        write.map_err(|error| failed(&self.folder, &error))
+    }
+
+    /// The histograms of weights after a step: of their finite elements.
+    pub fn weights(&mut self, step: u64, weights: &[(String, Tensor)]) -> Result<(), Trouble> {
+        let mut values = Vec::with_capacity(weights.len());
+        for (name, tensor) in weights {
+            let numbers = cast(tensor.clone(), DType::F64)?;
+            let finite: Vec<f64> =
+                numbers.slice::<f64>()?.iter().copied().filter(|number| number.is_finite()).collect();
+            if !finite.is_empty() {
+                let histo = Some(Histogram::of(&finite));
+                values.push(SummaryValue { tag: format!("weights/{name}"), simple_value: None, histo });
+            }
+        }
+        self.summary(step, values)
+    }
+
+    fn summary(&mut self, step: u64, value: Vec<SummaryValue>) -> Result<(), Trouble> {
+        let step = i64::try_from(step).unwrap_or(i64::MAX);
+        let event = Event { step, summary: Some(Summary { value }), ..Event::default() };
+        self.event(event).map_err(|error| failed(&self.folder, &error))
+    }
+
+    /// Writes one event as a TFRecord.
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        self.events.write_all(&record(&Event { wall_time: now(), ..event }.encode_to_vec()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.events.flush()?;
+        self.lines.flush()
+    }
+}
+
+fn failed(folder: &Path, error: &io::Error) -> Trouble {
+    Trouble::input(format!("--log {}: {error}", folder.display()))
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// A TFRecord: the length, its checksum, the bytes, their checksum.
+fn record(bytes: &[u8]) -> Vec<u8> {
+    let sum = |bytes: &[u8]| crc32c::mask(crc32c::extend(0, bytes)).to_le_bytes();
+    let length = (bytes.len() as u64).to_le_bytes();
+    [&length[..], &sum(&length), bytes, &sum(bytes)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What TensorFlow 2.21's `tf.io.TFRecordWriter` writes of `b"meshtf"`.
+    #[test]
+    fn a_record_is_tensorflows() {
+        let wanted = [6, 0, 0, 0, 0, 0, 0, 0, 115, 105, 213, 55, 109, 101, 115, 104, 116, 102, 67, 128, 21, 188];
+        assert_eq!(record(b"meshtf"), wanted);
+    }
+
+    #[test]
+    fn a_log_has_events_and_lines() {
+        let folder = temp_dir::TempDir::new().unwrap();
+        let nodes = crate::graph::read(br#"{"version": 1, "nodes": {"y": 2.5}}"#).unwrap().nodes;
+        let mut log = Log::begin(&folder.child("log"), &Graph::new(nodes).unwrap()).unwrap();
+        log.numbers(7, "held_out/", &[("loss", 0.5)], &serde_json::json!({ "step": 7 })).unwrap();
+        let w = Tensor::vector(vec![half::bf16::ONE, half::bf16::NAN, half::bf16::NEG_ONE]);
+        log.weights(7, &[("w".to_owned(), w), ("nan".to_owned(), Tensor::scalar(f32::NAN))]).unwrap();
+        log.flush().unwrap();
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(folder.child("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(files[0].file_name().unwrap().to_str().unwrap().starts_with("events.out.tfevents."), "{files:?}");
+        let line: Value = serde_json::from_str(fs::read_to_string(&files[1]).unwrap().trim()).unwrap();
+        assert!(line["step"] == 7 && line["time"].as_f64().unwrap() > 1.7e9, "{line}");
+        let bytes = fs::read(&files[0]).unwrap();
+        let (mut rest, mut events) = (&bytes[..], Vec::new());
+        while let Some((length, _)) = rest.split_first_chunk::<8>() {
+            let length = u64::from_le_bytes(*length) as usize;
+            assert_eq!(rest[..length + 16], record(&rest[12..length + 12]));
+            events.push(Event::decode(&rest[12..length + 12]).unwrap());
+            rest = &rest[length + 16..];
+        }
+        let [version, graph, numbers, weights] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(version.file_version.as_deref(), Some("brain.Event:2"));
+        assert!(graph.graph_def.as_ref().is_some_and(|graph| crate::graph::read(graph).unwrap().nodes.len() == 1));
+        let values = |event: &Event| event.summary.clone().unwrap().value;
+        assert_eq!((numbers.step, weights.step), (7, 7));
+        let number = SummaryValue { tag: "held_out/loss".to_owned(), simple_value: Some(0.5), histo: None };
+        assert_eq!(values(numbers), [number]);
+        let histo = Some(Histogram::of(&[1.0, -1.0]));
+        assert_eq!(values(weights), [SummaryValue { tag: "weights/w".to_owned(), simple_value: None, histo }]);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a step whose loss is NaN or infinite says: and which node was the first with such a value, if it was asked for.
+
+use super::Trainer;
+use crate::Session;
+use crate::cli::{Exit, Trouble};
+use crate::failure::{Failure, Stage};
+use crate::tensor::{Data, Tensor};
+use crate::train::job::CHECK;
+use crate::train::numerics::Check;
+
+impl Trainer {
+    /// What a failed run of steps means to whoever trains: of the worker's kind of step, its first `number` done.
+    pub(super) async fn explained(
+        &self,
+        session: &Session,
+        failure: Failure,
+        worker: usize,
+        number: impl Fn(u64) -> u64,
+    ) -> Trouble {
+        let Stage::InStep(step) = failure.stage else { return failure.into() };
+        if !failure.node.as_ref().is_some_and(|node| node.starts_with(CHECK)) {
+            return failure.into();
+        }
+        let step = number(step);
+        let saved = match &self.folder {
+            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
+            _ => "",
+        };
+        let found = match &self.numerics {
+            None => "--check-numerics says which node made it".to_owned(),
+            Some(_) => match self.first_wrong(session, step, worker).await {
+                Ok(found) => found,
+                Err(trouble) => format!("which node made it could not be found: {trouble}"),
+            },
+        };
+        Trouble::new(
+            Exit::GraphFailed,
+            format!(
+                "the loss is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
+                 other first values may help"
+            ),
+        )
+    }
+
+    /// The first value of a step that is not finite: the step is computed again with its batch. The variables are as it had them.
+    async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Trouble> {
+        let Some(numerics) = &self.numerics else { return Ok(String::new()) };
+        let batch = self.order.clone().of_step(step.saturating_sub(1));
+        let shares = if self.job.steps.len() > 1 { 1 } else { numerics.taken.len().max(1) };
+        let rows = batch.len() / shares;
+        let mut feeds = self.training();
+        for (i, names) in numerics.taken.iter().enumerate() {
+            let own = match shares {
+                1 if numerics.taken.len() > 1 && i != worker => continue,
+                1 => &batch[..],
+                _ => &batch[i * rows..][..rows],
+            };
+            let tensors = self.examples.take(own, &[own.len()])?;
+            for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
+                if let Some(row) = odd_row(&tensor) {
+                    return Ok(format!("the data for {part} has such a value, in example {} of all", own[row] + 1));
+                }
+                feeds.push((name.as_str(), tensor));
+            }
+        }
+        let checks = &numerics.steps[worker];
+        let fetches: Vec<&str> = checks.iter().map(|check| check.is_finite.as_str()).collect();
+        let flags = session.run(&feeds, &fetches, &[]).await?;
+        let mut first = None;
+        for (check, flag) in checks.iter().zip(flags) {
+            if !flag.item::<bool>()? {
+                first = Some(check);
+                break;
+            }
+        }
+        Ok(first.map_or_else(
+            || {
+                "computed again, it has no such value: it came from random numbers, or within a loop or a branch"
+                    .to_owned()
+            },
+            |check| self.described(check),
+        ))
+    }
+
+    fn described(&self, check: &Check) -> String {
+        let graph = &self.job.graph;
+        let node = graph.node(check.node);
+        let device = if node.device.is_empty() { String::new() } else { format!(" on {}", node.device) };
+        if self.job.variables.iter().any(|variable| variable.value.node == check.node) {
+            return format!("variable {}{device} has had such a value since an earlier step", node.name);
+        }
+        let inputs: Vec<String> = node.inputs.iter().map(|&input| graph.tensor_name(input)).collect();
+        let inputs = if inputs.is_empty() { String::new() } else { format!(", of {}", inputs.join(" and ")) };
+        format!("the first node with such a value is {}, a {}{device}{inputs}", check.tensor, node.op.name)
+    }
+}
+
+/// The first row of a tensor of floats that has an element which is not finite.
+fn odd_row(tensor: &Tensor) -> Option<usize> {
+    let place = match tensor.data() {
+        Data::F32(values) => values.iter().position(|value| !value.is_finite()),
+        Data::F64(values) => values.iter().position(|value| !value.is_finite()),
+        Data::F16(values) => values.iter().position(|value| !value.is_finite()),
+        Data::BF16(values) => values.iter().position(|value| !value.is_finite()),
+        _ => None,
+    };
+    let row = tensor.len() / tensor.dims().first().copied().unwrap_or(1).max(1);
+    place.map(|place| place / row.max(1))
+}

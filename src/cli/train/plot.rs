@@ -1,0 +1,127 @@
+//! Curves as pictures: an SVG file, and a few lines of a terminal.
+
+use plotters::prelude::{
+    BLACK, ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, SVGBackend, SeriesLabelPosition,
+    WHITE,
+};
+use textplots::{Chart, Plot, Shape};
+
+use super::curves::{Curves, Line};
+
+/// The width of a picture, and the height of each of its diagrams.
+const SIZE: (u32, u32) = (800, 360);
+/// Colours that people with any sight tell apart (Okabe and Ito, 2008).
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+];
+/// Dots of a terminal's diagram: two to a column, four to a line.
+const DOTS: (u32, u32) = (120, 40);
+
+/// A picture of the loss, and below it of the metrics, if there are any.
+pub(super) fn svg(curves: &Curves) -> Result<String, String> {
+    let diagrams: Vec<Vec<Line>> = curves.diagrams().into_iter().filter(|lines| !lines.is_empty()).collect();
+    if diagrams.is_empty() {
+        return Err("there is no value to draw".to_owned());
+    }
+    let mut text = String::new();
+    {
+        let size = (SIZE.0, SIZE.1 * diagrams.len() as u32);
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        root.fill(&WHITE).map_err(|error| error.to_string())?;
+        for (area, lines) in root.split_evenly((diagrams.len(), 1)).iter().zip(&diagrams) {
+            let ((x0, x1), (y0, y1)) = ranges(lines);
+            let mut builder = ChartBuilder::on(area);
+            builder.margin(12).x_label_area_size(36).y_label_area_size(60);
+            let mut chart = builder.build_cartesian_2d(x0..x1, y0..y1).map_err(|error| error.to_string())?;
+            let mut mesh = chart.configure_mesh();
+            mesh.x_desc("step").light_line_style(WHITE).x_label_formatter(&|step| format!("{step}"));
+            mesh.draw().map_err(|error| error.to_string())?;
+            for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+                let style = colour.stroke_width(2);
+                let series = LineSeries::new(line.points.iter().copied(), style);
+                let drawn = chart.draw_series(series).map_err(|error| error.to_string())?;
+                drawn.label(&line.name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+            }
+            let mut labels = chart.configure_series_labels();
+            labels
+                .position(SeriesLabelPosition::UpperRight)
+                .background_style(WHITE.mix(0.8))
+                .border_style(BLACK.mix(0.3));
+            labels.draw().map_err(|error| error.to_string())?;
+        }
+        root.present().map_err(|error| error.to_string())?;
+    }
+    Ok(text)
+}
+
+/// The curve of the loss in dots, for a terminal; `None` if it has fewer than two points.
+pub(super) fn dots(curves: &Curves) -> Option<String> {
+    let [losses, _] = curves.diagrams();
+    let line = losses.first().filter(|line| line.points.len() > 1)?;
+    let ((x0, x1), (y0, y1)) = ranges(std::slice::from_ref(line));
+    let points: Vec<(f32, f32)> = line.points.iter().map(|&(x, y)| (x as f32, y as f32)).collect();
+    let shape = Shape::Lines(&points);
+    let mut chart = Chart::new_with_y_range(DOTS.0, DOTS.1, x0 as f32, x1 as f32, y0 as f32, y1 as f32);
+    let chart = chart.lineplot(&shape);
+    chart.figures();
+    Some(
+        format!("{}\n{}", line.name, chart.frame().trim_end_matches('\n'))
+            + &format!("\n{y0:.4} to {y1:.4}, step {x0} to {x1}"),
+    )
+}
+
+/// From where to where the lines go; never a range of nothing.
+fn ranges(lines: &[Line]) -> ((f64, f64), (f64, f64)) {
+    let all = || lines.iter().flat_map(|line| &line.points);
+    let range = |of: fn(&(f64, f64)) -> f64| {
+        let (least, most) = all().map(of).fold((f64::MAX, f64::MIN), |(least, most), at| (least.min(at), most.max(at)));
+        match most > least {
+            true => (least, most),
+            false => (least - 0.5, most + 0.5),
+        }
+    };
+    (range(|point| point.0), range(|point| point.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::curves::Curve;
+    use super::*;
+
+    fn curves() -> Curves {
+        let mut trained = Curve::new(vec!["loss".to_owned(), "a<b".to_owned()]);
+        (1..=10).for_each(|step| trained.add(step * 10, &[1.0 / step as f64, 0.5]));
+        let mut held_out = Curve::new(vec!["loss".to_owned()]);
+        held_out.add(100, &[0.3]);
+        Curves { trained, held_out }
+    }
+
+    #[test]
+    fn a_picture_has_a_line_for_each_name() {
+        let text = svg(&curves()).unwrap();
+        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{text}");
+        // Two diagrams: a line each for the loss and the metric, and their names, in which markup is text.
+        assert!(text.contains("height=\"720\"") && text.matches("<polyline ").count() >= 3, "{text}");
+        for name in ["loss", "a&lt;b", "loss (held out)"] {
+            assert!(text.contains(&format!("{name}\n")), "{name}: {text}");
+        }
+        let none = Curves { trained: Curve::new(vec!["loss".to_owned()]), held_out: Curve::new(Vec::new()) };
+        assert!(svg(&none).is_err() && dots(&none).is_none());
+    }
+
+    #[test]
+    fn a_terminal_shows_the_loss_falling() {
+        let text = dots(&curves()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0] == "loss" && lines.last() == Some(&"0.1000 to 1.0000, step 10 to 100"), "{text}");
+        // Its first point is in the first column of the first line, its last at the end of the last.
+        let is_dot = |letter: char| letter != ' ' && letter != '\u{2800}';
+        assert!(lines[1].chars().next().is_some_and(is_dot), "{text}");
+        assert!(lines[lines.len() - 2].trim_end().chars().count() >= 59, "{text}");
+    }
+}

@@ -1,0 +1,85 @@
+//! The values of a training's variables: the first ones, those that were saved, those that are saved.
+
+use super::Trainer;
+use super::checkpoint::Folder;
+use crate::Session;
+use crate::cli::Trouble;
+use crate::tensor::Tensor;
+use crate::train::Variable;
+
+/// Bytes of variables that are fetched or set in one step, unless one is larger.
+const STATE_BYTES: usize = 256 << 20;
+
+impl Trainer {
+    /// Gives all variables their values; answers how many steps they have behind them.
+    pub(super) async fn begin(&self, session: &Session) -> Result<u64, Trouble> {
+        if self.resume {
+            let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
+            let Some(saved) = saved else {
+                return Err(Trouble::input("--resume: there is no saved state in the folder of --checkpoint yet"));
+            };
+            let values = saved.values(&self.job.variables)?;
+            for group in self.groups() {
+                let feeds: Vec<(&str, Tensor)> =
+                    group.iter().map(|&i| (self.job.restores[i].0.as_str(), values[i].clone())).collect();
+                let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
+                session.run(&feeds, &[], &targets).await?;
+            }
+            eprintln!("goes on after step {} from {}", saved.step, saved.file.display());
+            return Ok(saved.step);
+        }
+        let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
+        if !init.is_empty() {
+            session.run(&[], &[], &init).await?;
+        }
+        // What the optimizer keeps may begin with the values of variables.
+        if let Some(weights) = &self.weights {
+            weights.set(session).await?;
+        }
+        session.run(&[], &[], &[&self.job.init]).await?;
+        Ok(0)
+    }
+
+    /// The variables in groups that fit a message.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
+        let mut bytes = 0;
+        for (i, variable) in self.job.variables.iter().enumerate() {
+            let own = variable.shape.elements().unwrap_or(0).saturating_mul(variable.dtype.size().unwrap_or(1));
+            if bytes > 0 && bytes + own > STATE_BYTES {
+                groups.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += own;
+            groups.last_mut().expect("there is one").push(i);
+        }
+        groups.retain(|group| !group.is_empty());
+        groups
+    }
+
+    /// Saves the state after a step, if states are saved.
+    pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Trouble> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        folder.save(step, self.values(session, |_| true).await?)?;
+        Ok(())
+    }
+
+    /// The values of variables, by name.
+    pub(super) async fn values(
+        &self,
+        session: &Session,
+        wanted: impl Fn(&Variable) -> bool,
+    ) -> Result<Vec<(String, Tensor)>, Trouble> {
+        let mut tensors = Vec::with_capacity(self.job.variables.len());
+        for group in self.groups() {
+            let variables: Vec<_> =
+                group.iter().map(|&i| &self.job.variables[i]).filter(|variable| wanted(variable)).collect();
+            let names: Vec<String> =
+                variables.iter().map(|variable| self.job.graph.tensor_name(variable.value)).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let values = if names.is_empty() { Vec::new() } else { session.run(&[], &names, &[]).await? };
+            tensors.extend(variables.iter().map(|variable| variable.name.clone()).zip(values));
+        }
+        Ok(tensors)
+    }
+}

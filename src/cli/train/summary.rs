@@ -1,0 +1,64 @@
+//! What a training took: time, rates, and what each device did.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Trainer;
+use crate::cli::reach::Reached;
+use crate::cli::{Trouble, output};
+
+/// The busy time of each device, in microseconds, and the steps that it has taken part in.
+type Devices = BTreeMap<String, (u64, u64)>;
+
+/// How things stood when the steps began.
+pub(super) struct Summary {
+    began: Instant,
+    devices: Devices,
+}
+
+impl Summary {
+    pub async fn begin(trainer: &Trainer, reached: &Reached) -> Summary {
+        let devices = devices(trainer, reached).await;
+        Summary { began: Instant::now(), devices }
+    }
+
+    /// Prints what `steps` steps took.
+    pub async fn print(self, trainer: &Trainer, reached: &Reached, steps: u64) -> Result<(), Trouble> {
+        let took = self.began.elapsed();
+        let rate = steps as f64 / took.as_secs_f64().max(1e-9);
+        let examples = rate * trainer.sections.data.batch as f64;
+        let now = devices(trainer, reached).await;
+        let shares: Vec<(String, f64, u64)> = now
+            .into_iter()
+            .map(|(name, (busy, steps))| {
+                let (before, done) = self.devices.get(&name).copied().unwrap_or_default();
+                let busy = Duration::from_micros(busy.saturating_sub(before));
+                (name, busy.as_secs_f64() / took.as_secs_f64().max(1e-9), steps.saturating_sub(done))
+            })
+            .filter(|(_, _, steps)| *steps > 0)
+            .collect();
+        if trainer.json {
+            let each = shares.iter().map(|(name, busy, steps)| json!({ "device": name, "busy": busy, "steps": steps }));
+            let devices: Vec<_> = each.collect();
+            let summary = json!({ "steps": steps, "seconds": took.as_secs_f64(), "steps_per_s": rate, "examples_per_s": examples,
+                "devices": devices });
+            return output::line(&json!({ "summary": summary }).to_string());
+        }
+        eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
+        for (name, busy, _) in shares {
+            eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy);
+        }
+        Ok(())
+    }
+}
+
+/// What the devices have done so far; without those of tasks that do not answer.
+async fn devices(trainer: &Trainer, reached: &Reached) -> Devices {
+    let tasks = trainer.job.graph.tasks();
+    let asked: Vec<_> = if tasks.is_empty() { vec![None] } else { tasks.iter().map(Some).collect() };
+    let statuses = futures::future::join_all(asked.into_iter().map(|task| reached.status(task))).await;
+    let devices = statuses.into_iter().flatten().flat_map(|status| status.devices.items);
+    devices.map(|device| (device.name.to_string(), (device.busy_us, device.steps))).collect()
+}

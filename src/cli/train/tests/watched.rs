@@ -1,0 +1,138 @@
+//! What is kept of a training and said of it: the best weights, logs, pictures, the node that made a NaN.
+
+use super::*;
+use crate::cli::export::{ExportArgs, ImportArgs, export, import};
+use crate::cli::stored;
+
+/// Replaces parts of the graph's file.
+fn change(folder: &TempDir, changes: &[(&str, &str)]) {
+    let mut graph = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+    for (find, replace) in changes {
+        assert!(graph.contains(find), "{find}");
+        graph = graph.replace(find, replace);
+    }
+    std::fs::write(folder.child("graph.json"), graph).unwrap();
+}
+
+const EVALUATE: &str = r#""evaluate": {"every": 50, "metrics": ["accuracy"]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() {
+    let folder = files(r#", "steps": 2000"#, "");
+    let more = r#""evaluate": {"every": 50, "metrics": ["accuracy"], "patience": 2, "best": {"greatest": "accuracy"},
+        "confusion": {"labels": "y", "predictions": "best"}}"#;
+    // Nothing is learned: the first evaluation is the best, and two more are not better.
+    change(&folder, &[(EVALUATE, more), (r#""rate": 0.02"#, r#""rate": 0.0"#)]);
+    let dir = folder.child("run").display().to_string();
+    assert_eq!(run(&folder, &["--checkpoint", &dir]).await.unwrap(), Exit::Ok);
+    let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
+    assert_eq!(best.metadata["meshtf.step"], "50");
+    let counted = saved(&folder, "run", 150);
+    assert_eq!(counted.iter().find(|(name, _)| name == "global_step").unwrap().1, Tensor::scalar(150i64));
+    // Patience has run out there, too, for what goes on.
+    change(&folder, &[(r#""rate": 0.0"#, r#""rate": 0.001"#)]);
+    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "160"]).await.unwrap();
+    for (find, replace, why) in [
+        (r#""labels": "y""#, r#""labels": "x""#, "confusion: the labels are float32"),
+        (r#""labels": "x""#, r#""labels": "z""#, "$.evaluate.confusion: z: "),
+    ] {
+        change(&folder, &[(find, replace)]);
+        let trouble = run(&folder, &["--steps", "50"]).await.unwrap_err();
+        assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains(why), "{trouble}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_and_pictures_are_written() {
+    let folder = files(r#", "steps": 100"#, "");
+    let (log, plot) = (folder.child("log").display().to_string(), folder.child("curves.svg").display().to_string());
+    run(&folder, &["--log", &log, "--plot", &plot, "--report", "50"]).await.unwrap();
+    let picture = std::fs::read_to_string(&plot).unwrap();
+    for name in ["loss", "accuracy", "loss (held out)", "accuracy (held out)", "step"] {
+        assert!(picture.contains(&format!("{name}\n")), "{name}: {picture}");
+    }
+    let lines = std::fs::read_to_string(folder.child("log").join("log.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // 50 steps between two lines are ten points; and two evaluations.
+    let losses: Vec<u64> = lines
+        .iter()
+        .filter(|line| line["values"]["loss"].is_f64())
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(losses, (1..=20).map(|i| i * 5).collect::<Vec<u64>>());
+    let evaluated: Vec<u64> = lines
+        .iter()
+        .filter(|line| line["evaluated"]["accuracy"].is_f64())
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(evaluated, [50, 100]);
+    let trouble = run(&folder, &["--plot", &folder.path().display().to_string()]).await.unwrap_err();
+    assert!(trouble.to_string().contains("--plot "), "{trouble}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_that_made_a_nan_is_named() {
+    for workers in ["", r#", "workers": 2, "ps": 1"#, r#", "workers": 2, "mode": "async""#] {
+        let folder = files(&format!(r#", "steps": 40{workers}"#), "");
+        // The logarithm of a negative number, which the first layer makes of any batch.
+        change(
+            &folder,
+            &[(
+                r#""h": {"op": "Tanh", "inputs": ["a"]}"#,
+                r#""less": {"op": "Sub", "inputs": ["a", 1000.0]}, "h": {"op": "Log", "inputs": ["less"]}"#,
+            )],
+        );
+        let trouble = run(&folder, &[]).await.unwrap_err().to_string();
+        assert!(trouble.contains("--check-numerics says which node made it"), "{trouble}");
+        let trouble = run(&folder, &["--check-numerics"]).await.unwrap_err();
+        assert_eq!(trouble.exit, Exit::GraphFailed);
+        let trouble = trouble.to_string();
+        assert!(trouble.contains("the loss is NaN or infinite in step "), "{trouble}");
+        assert!(trouble.contains("the first node with such a value is ") && trouble.contains("h, a Log"), "{trouble}");
+    }
+    let folder = files(r#", "steps": 40"#, "");
+    let mut rows = vec![0.5f32; 400];
+    rows[3] = f32::NAN;
+    std::fs::write(folder.child("x.npy"), npy::write(&Tensor::from_vec([200, 2], rows)).unwrap()).unwrap();
+    change(
+        &folder,
+        &[
+            (r#"{"file": "points.csv", "columns": ["a", "b"]}"#, r#""x.npy""#),
+            (&format!(",\n        {EVALUATE}"), ""),
+            (r#""hold_out": 0.1"#, r#""hold_out": 0"#),
+        ],
+    );
+    let trouble = run(&folder, &["--check-numerics"]).await.unwrap_err().to_string();
+    assert!(trouble.contains("the data for x has such a value, in example 2 of all"), "{trouble}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_go_to_other_programs_and_back() {
+    let folder = files(r#", "steps": 60"#, "");
+    let dir = folder.child("run").display().to_string();
+    run(&folder, &["--checkpoint", &dir]).await.unwrap();
+    let end = saved(&folder, "run", 60);
+    for (i, name) in ["m.safetensors", "m.npz", "tf/m"].into_iter().enumerate() {
+        let model = folder.child(name);
+        assert_eq!(export(ExportArgs { from: folder.child("run"), to: model.clone() }).unwrap(), Exit::Ok);
+        let back = format!("back{i}");
+        import(ImportArgs { from: model.clone(), to: folder.child(&back) }).unwrap();
+        assert_eq!(saved(&folder, &back, 60), end, "{name}");
+        let twice = import(ImportArgs { from: model, to: folder.child(&back) }).unwrap_err();
+        assert!(twice.to_string().contains("it has the states of a training"), "{twice}");
+        // It goes on as what was not taken away.
+        let back = folder.child(&back).display().to_string();
+        run(&folder, &["--checkpoint", &back, "--resume", "--steps", "70"]).await.unwrap();
+    }
+    assert_eq!(saved(&folder, "back0", 70), saved(&folder, "back2", 70));
+    // Weights in place of first values: of a training that learns nothing, they are what it ends with.
+    change(&folder, &[(r#""rate": 0.02"#, r#""rate": 0.0"#)]);
+    let (model, dir) = (folder.child("m.npz").display().to_string(), folder.child("anew").display().to_string());
+    run(&folder, &["--weights", &model, "--checkpoint", &dir, "--steps", "10"]).await.unwrap();
+    let of = |tensors: &[(String, Tensor)], name: &str| tensors.iter().find(|(own, _)| own == name).unwrap().1.clone();
+    let anew = saved(&folder, "anew", 10);
+    assert_eq!(of(&anew, "w1"), of(&end, "w1"));
+    assert_eq!(of(&anew, "global_step"), Tensor::scalar(10i64));
+    let trouble = run(&folder, &["--weights", &folder.child("none").display().to_string()]).await.unwrap_err();
+    assert!(trouble.to_string().contains("--weights ") && trouble.to_string().contains("no such model"), "{trouble}");
+}

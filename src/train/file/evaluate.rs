@@ -1,0 +1,113 @@
+//! The section `evaluate`: what is looked at on examples that are held out, and what follows from it.
+
+use super::{Read, count, names, unknown};
+use crate::json::{Fault, Member, Path, Value};
+
+/// The section `evaluate`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EvaluateSection {
+    /// After how many steps each time; else `epochs`.
+    pub every: u64,
+    /// After how many epochs each time; else `every`.
+    pub epochs: Option<u64>,
+    /// The tensors whose means are printed beside the loss's.
+    pub metrics: Vec<String>,
+    /// The classes that are counted against each other.
+    pub confusion: Option<Confusion>,
+    /// Which weights are the best.
+    pub best: Best,
+    /// After how many evaluations without better ones the training ends.
+    pub patience: Option<u64>,
+}
+
+/// Two tensors with a class for each example.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Confusion {
+    /// The classes that the examples have.
+    pub labels: String,
+    /// The classes that the model takes them for.
+    pub predictions: String,
+}
+
+/// Which evaluation is the best.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Best {
+    /// A metric; `None`: the loss.
+    pub of: Option<String>,
+    /// Whether more is better.
+    pub is_greatest: bool,
+}
+
+pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
+    let mut section = EvaluateSection::default();
+    let (mut best_at, known) = (None, ["every", "epochs", "metrics", "confusion", "best", "patience"]);
+    for Member { key, at, value } in value.object(path, "evaluate is an object")? {
+        let path = path.key(key);
+        match &**key {
+            "every" => section.every = count(value, path)?,
+            "epochs" => section.epochs = Some(count(value, path)?),
+            "metrics" => section.metrics = names(value, path)?,
+            "confusion" => section.confusion = Some(confusion(value, path)?),
+            "best" => {
+                section.best = best(value, path)?;
+                best_at = Some(value);
+            }
+            "patience" => section.patience = Some(count(value, path)?),
+            _ => return Err(unknown(key, *at, path, &known)),
+        }
+    }
+    if (section.every == 0) == section.epochs.is_none() {
+        return Err(Fault::content(value, path, "how often is said by \"every\", in steps, or by \"epochs\""));
+    }
+    let metric = section.best.of.as_ref().zip(best_at);
+    if let Some((of, value)) = metric.filter(|(of, _)| !section.metrics.contains(of)) {
+        let why = format!("{of} is no metric of this section: name it in \"metrics\", too");
+        return Err(Fault::content(value, path.key("best"), why));
+    }
+    Ok(section)
+}
+
+fn confusion(value: &Value, path: Path) -> Read<Confusion> {
+    let mut confusion = Confusion::default();
+    for Member { key, at, value } in
+        value.object(path, "confusion is an object: {\"labels\": …, \"predictions\": …}")?
+    {
+        let path = path.key(key);
+        match &**key {
+            "labels" => confusion.labels = value.text(path)?.to_owned(),
+            "predictions" => confusion.predictions = value.text(path)?.to_owned(),
+            _ => return Err(unknown(key, *at, path, &["labels", "predictions"])),
+        }
+    }
+    match confusion.labels.is_empty() || confusion.predictions.is_empty() {
+        true => Err(Fault::content(
+            value,
+            path,
+            "it needs \"labels\" and \"predictions\", tensors with a class for each example",
+        )),
+        false => Ok(confusion),
+    }
+}
+
+fn best(value: &Value, path: Path) -> Read<Best> {
+    let (mut best, mut stated) = (Best::default(), false);
+    for Member { key, at, value } in
+        value.object(path, "best is an object: {\"greatest\": METRIC} or {\"least\": METRIC}")?
+    {
+        let path = path.key(key);
+        match &**key {
+            "greatest" | "least" if stated => {
+                return Err(Fault::content(value, path, "\"greatest\" or \"least\"; not both"));
+            }
+            "greatest" | "least" => {
+                best = Best { of: Some(value.text(path)?.to_owned()), is_greatest: &**key == "greatest" };
+                stated = true;
+            }
+            _ => return Err(unknown(key, *at, path, &["greatest", "least"])),
+        }
+    }
+    match stated {
+        true => Ok(best),
+        false => Err(Fault::content(value, path, "it needs \"greatest\" or \"least\", with the name of a metric")),
+    }
+}

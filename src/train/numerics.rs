@@ -1,0 +1,129 @@
+//! Which node of a model is the first whose value is not finite: nodes that say it of each, which no step runs unless it is asked.
+
+use std::collections::HashSet;
+
+use super::job::Job;
+use crate::failure::Result;
+use crate::graph::variable::ops::on;
+use crate::graph::{Graph, GraphBuilder, NodeId, Output};
+
+/// What finds the first value that is not finite.
+#[derive(Clone, Debug, Default)]
+pub struct Numerics {
+    /// For each kind of step, the values that its loss depends on, each behind those that it depends on itself.
+    pub steps: Vec<Vec<Check>>,
+    /// For each replica, what takes its part of a batch; feeding that leaves the queues alone.
+    pub taken: Vec<Vec<String>>,
+}
+
+/// A value, and what says of it whether it is finite.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The tensor.
+    pub tensor: String,
+    /// The node that computes it.
+    pub node: NodeId,
+    /// A bool: whether all its elements are finite.
+    pub is_finite: String,
+}
+
+/// Adds what finds values that are not finite to a training. Within a loop or a branch of a conditional it looks at nothing: such
+/// nodes cannot be fetched.
+///
+/// # Errors
+/// Those of adding nodes.
+pub fn add_checks(job: &mut Job) -> Result<Numerics> {
+    let graph = job.graph.clone();
+    let taken: Vec<Vec<NodeId>> = job.queues.iter().map(|queue| takers(&graph, &queue.enqueue)).collect();
+    let ends: HashSet<NodeId> = taken.iter().flatten().copied().collect();
+    let inside = within_flow(&graph);
+    let mut g = GraphBuilder::from(graph.clone());
+    let mut steps = Vec::with_capacity(job.steps.len());
+    for step in &job.steps {
+        let mut checks = Vec::new();
+        for node in before(&graph, graph.output(&step.loss)?.node, &ends) {
+            for (port, output) in (0..).zip(&graph.node(node).outputs) {
+                if !output.dtype.is_float() || inside[node.index()] {
+                    continue;
+                }
+                let value = Output { node, port };
+                let device = g.device_of(value);
+                let flag = on(&mut g, &device, |g| {
+                    let each = g.op("IsFinite").name("train/is_finite").input(value).build()?;
+                    let flat = g.op("Reshape").input(each).input([-1i32]).build()?;
+                    g.op("All").input(flat).input([0i32]).build()
+                })?;
+                checks.push(Check { tensor: graph.tensor_name(value), node, is_finite: g.tensor_name(flag) });
+            }
+        }
+        steps.push(checks);
+    }
+    job.graph = g.finish()?;
+    let name = |id: &NodeId| graph.node(*id).name.clone();
+    Ok(Numerics { steps, taken: taken.iter().map(|nodes| nodes.iter().map(name).collect()).collect() })
+}
+
+/// The nodes that take what a queue is filled with, part after part.
+fn takers(graph: &Graph, enqueue: &str) -> Vec<NodeId> {
+    let Some(queue) = graph.find(enqueue).map(|id| graph.node(id).inputs[0].node) else { return Vec::new() };
+    let takes = |id: NodeId| graph.node(id).inputs.first().copied();
+    let is_next =
+        |id: NodeId| graph.node(id).op.name == "QueueDequeueV2" && takes(id).is_some_and(|from| from.node == queue);
+    let mut takers: Vec<(u32, NodeId)> = Vec::new();
+    for (id, node) in graph.nodes() {
+        if let Some(from) = takes(id).filter(|from| node.op.name == "Identity" && is_next(from.node)) {
+            takers.push((from.port, id));
+        }
+    }
+    takers.sort_unstable();
+    takers.into_iter().map(|(_, id)| id).collect()
+}
+
+/// The nodes that a node depends on by values, and itself last: each behind those that it depends on. Of `ends`, nothing before them.
+fn before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>) -> Vec<NodeId> {
+    let mut seen = vec![false; graph.len()];
+    let (mut open, mut order) = (vec![(last, 0)], Vec::new());
+    seen[last.index()] = true;
+    while let Some((id, next)) = open.pop() {
+        let inputs = if ends.contains(&id) { &[][..] } else { &graph.node(id).inputs[..] };
+        match inputs.get(next) {
+            None => order.push(id),
+            Some(input) => {
+                open.push((id, next + 1));
+                if !std::mem::replace(&mut seen[input.node.index()], true) {
+                    open.push((input.node, 0));
+                }
+            }
+        }
+    }
+    order
+}
+
+/// Which nodes are within a loop or a branch.
+fn within_flow(graph: &Graph) -> Vec<bool> {
+    let begins = |name: &str| matches!(name, "Enter" | "RefEnter" | "Switch" | "RefSwitch" | "SwitchN" | "_SwitchN");
+    let ends = |name: &str| matches!(name, "Exit" | "RefExit" | "Merge" | "RefMerge");
+    let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
+    for (id, node) in graph.nodes() {
+        for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
+            users[from.index()].push(id);
+        }
+    }
+    let mut within = vec![false; graph.len()];
+    let mut open: Vec<NodeId> = graph.nodes().filter(|(_, node)| begins(node.op.name)).map(|(id, _)| id).collect();
+    while let Some(id) = open.pop() {
+        // The value of a loop's Merge is one of its iterations', and that of an Exit is outside.
+        let name = graph.node(id).op.name;
+        if !ends(name) && !std::mem::replace(&mut within[id.index()], true) {
+            open.extend(&users[id.index()]);
+        }
+    }
+    // A Merge that a NextIteration leads to is a loop's.
+    for (id, node) in graph.nodes() {
+        let is_loops = |input: &Output| matches!(graph.node(input.node).op.name, "NextIteration" | "RefNextIteration");
+        if ends(node.op.name) && node.inputs.iter().any(is_loops) {
+            within[id.index()] = true;
+        }
+    }
+    within
+}
