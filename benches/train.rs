@@ -1,12 +1,16 @@
 //! The cost of a training step: the documents' y = e^x program, whole, cut into layers, and data-parallel.
 //!
-//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `memory`) to run only what has it in its
+//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `mirrored`, `memory`) to run only what has it in its
 //! name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the
 //! master's.
 
+#[path = "train/exchange.rs"]
+mod exchange;
 #[path = "mesh/measure.rs"]
 #[allow(dead_code)] // Shared with the bench `mesh`, which uses more of it.
 mod measure;
+#[path = "train/mirrored.rs"]
+mod mirrored;
 #[path = "mesh/peer.rs"]
 #[allow(dead_code)] // As above.
 mod peer;
@@ -25,6 +29,13 @@ use report::Report;
 static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // A copy of this program that serves as the other end of a baseline.
+    if let [role, path] = arguments.as_slice()
+        && exchange::serve(role, path.as_ref())
+    {
+        return;
+    }
     let words: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let wanted = words.join(" ");
     let mut report = Report::new("TensorFlow, from the record");
@@ -47,6 +58,9 @@ fn main() {
             if program.title.contains(&wanted) {
                 runs::speed(&mut report, &program, single_loss, recorded, aim).await;
             }
+        }
+        if "mirrored".contains(&wanted) {
+            mirrored::speed(&mut report).await;
         }
         if "memory".contains(&wanted) {
             runs::memory(&mut report, &Program::data(2)).await;

@@ -13,6 +13,7 @@ mod state;
 mod summary;
 
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -263,7 +264,9 @@ impl Trainer {
         let mut progress = Progress::new(plan, curves, log);
         let summary = Summary::begin(self, reached).await;
         let ended = {
-            let feeding = self.feed(session, start);
+            let feeding = async {
+                futures::future::try_join(self.feed(session, start), self.beside(session, start)).await
+            };
             let stepping = self.step(session, start, &mut progress);
             tokio::pin!(feeding, stepping);
             let mut is_fed = false;
@@ -326,8 +329,30 @@ impl Trainer {
         Ok(())
     }
 
+    /// Runs the workers for which updates do not wait. At the end of the steps, or before, their runs are dropped with this.
+    async fn beside(&self, session: &Session, start: u64) -> Result<(), Trouble> {
+        let (feeds, steps) = (self.training(), Steps { count: self.steps - start, every: 0 });
+        let workers = self.job.beside.iter().map(async |run| {
+            let ran = session.run_steps(&feeds, &[], &[run], steps, |_, _| {}).await;
+            ran.map_err(Trouble::from)
+        });
+        futures::future::try_join_all(workers).await?;
+        Ok(())
+    }
+
     /// Sends the batches of all steps ahead, as far as the workers have room.
     async fn feed(&self, session: &Session, start: u64) -> Result<(), Trouble> {
+        let all = 0..self.job.queues.len();
+        if self.job.beside.is_empty() {
+            return self.feed_some(session, start, all).await;
+        }
+        // A worker that is late has no room, and no other waits for that.
+        futures::future::try_join_all(all.map(|i| self.feed_some(session, start, i..i + 1))).await?;
+        Ok(())
+    }
+
+    /// As [`feed`](Trainer::feed), for some of the workers.
+    async fn feed_some(&self, session: &Session, start: u64, some: Range<usize>) -> Result<(), Trouble> {
         let mut order = self.order.clone();
         // Either all queues share each batch, or each takes one in turn.
         let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == Mode::Async);
@@ -337,7 +362,7 @@ impl Trainer {
             let count = (self.steps - step).min(self.block as u64);
             let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
             let (mut feeds, mut targets) = (Vec::new(), Vec::new());
-            for (i, queue) in (0..).zip(&self.job.queues) {
+            for (i, queue) in (0..).zip(&self.job.queues).skip(some.start).take(some.len()) {
                 let own: Vec<usize> = match is_async {
                     true => {
                         let turns = (step..step + count).zip(&batches).filter(|(step, _)| step % replicas == i);
@@ -478,18 +503,11 @@ impl Trainer {
                 trouble = progress.report(step + at, &values).err();
             }
         };
-        let updates = async {
-            let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
-            match ran {
-                Ok(ran) => Ok(ran),
-                Err(failure) => Err(self.explained(session, failure, 0, |own| step + own).await),
-            }
+        let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(failure) => return Err(self.explained(session, failure, 0, |own| step + own).await),
         };
-        let workers = self.job.beside.iter().map(async |run| {
-            let ran = session.run_steps(&feeds, &[], &[run], Steps { count, every: 0 }, |_, _| {}).await;
-            ran.map(|_| ()).map_err(Trouble::from)
-        });
-        let (ran, _) = futures::future::try_join(updates, futures::future::try_join_all(workers)).await?;
         if let Some(trouble) = trouble {
             return Err(trouble);
         }

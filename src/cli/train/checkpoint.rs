@@ -40,7 +40,8 @@ impl Folder {
     pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Trouble> {
         fs::create_dir_all(path).map_err(|error| Trouble::input(format!("{}: {error}", path.display())))?;
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
-        let order = [(BATCH, sections.data.batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
+        let batch = sections.train.drawn(sections.data.batch)?;
+        let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
         let order = order.map(|(key, value)| (key.to_owned(), value)).into();
         Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
     }

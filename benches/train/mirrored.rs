@@ -1,0 +1,89 @@
+//! Mirrored training of two workers: how many bytes of gradients they move both ways, beside a bare pair of sockets.
+
+use std::time::{Duration, Instant};
+
+use meshtf::device::Task;
+use meshtf::graph::GraphBuilder;
+use meshtf::protocol::SessionOptions;
+use meshtf::tensor::{DType, Tensor};
+use meshtf::train::file;
+use meshtf::train::job::{Job, Part, job};
+use meshtf::train::{self, Initializer, VariableSpec};
+use meshtf::{Session, Steps};
+
+use crate::exchange::Pair;
+use crate::peer::cluster;
+use crate::report::Report;
+
+/// The variables, and the elements of each: 64 MB in all.
+const VARIABLES: usize = 16;
+const ELEMENTS: usize = 1 << 20;
+/// Bytes of gradients that each worker sends in a step, and takes.
+pub const BYTES: usize = VARIABLES * ELEMENTS * 4;
+/// Each figure is the best of this many rounds of so many steps: other load on the machine can only slow it down.
+const ROUNDS: usize = 4;
+const STEPS: usize = 8;
+
+pub async fn speed(report: &mut Report) {
+    let job = model();
+    let (peers, node) = cluster("mirrored", Task::new("worker", 0), &[Task::new("worker", 1)]).await;
+    let session = node.session(job.graph.clone(), None, SessionOptions::default()).await.expect("a session");
+    let begin: Vec<String> = (0..VARIABLES).map(|i| format!("w{i}/assign")).collect();
+    let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
+    session.run(&[], &[], &begin).await.expect("first values");
+    session.run(&[], &[], &[&job.init]).await.expect("what the optimizer keeps");
+    let mut pair = Pair::start();
+    let (mut mirrored, mut bare) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        mirrored = mirrored.min(steps(&session, &job).await / STEPS as u32);
+        let start = Instant::now();
+        (0..STEPS).for_each(|_| pair.exchange());
+        bare = bare.min(start.elapsed() / STEPS as u32);
+    }
+    let rate = |time: Duration| 2.0 * BYTES as f64 / time.as_secs_f64() / 1e9;
+    let (own, other) = (rate(mirrored), rate(bare));
+    let (figure, baseline) = (format!("{own:.2} GB/s"), format!("{other:.2} GB/s, a bare pair of sockets"));
+    report.row(
+        "mirrored, 2 workers, 64 MB of gradients, both ways",
+        figure,
+        baseline,
+        Some(own / other),
+        "at least 0.8",
+    );
+    drop((session, peers));
+    node.close().await;
+}
+
+/// A model of which a step computes little else than gradients: the sum of all elements, times the mean of the batch.
+fn model() -> Job {
+    let mut g = GraphBuilder::new();
+    let x = g.placeholder("x", DType::F32, [None]).expect("a placeholder");
+    let share = g.op("Mean").input(x).input(0).build().expect("a mean");
+    let mut sums = Vec::new();
+    for i in 0..VARIABLES {
+        let spec = VariableSpec::new(&format!("w{i}"), [ELEMENTS], Initializer::Zeros);
+        let w = train::add_variable(&mut g, &spec).expect("a variable");
+        sums.push(g.op("Sum").input(w.value).input(0).build().expect("a sum"));
+    }
+    let sum = g.op("AddN").inputs(sums).build().expect("their sum");
+    g.op("Mul").name("loss").input(sum).input(share).build().expect("a loss");
+    let sections = format!(
+        r#"{{"data": {{"feed": {{"x": "x.npy"}}, "batch": 2}},
+            "train": {{"loss": "loss", "optimizer": "sgd", "rate": 1e-6, "steps": {STEPS}, "workers": 2, "mode": "mirrored"}}}}"#
+    );
+    let sections = file::read(&sections).expect("sections");
+    let parts = [Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] }];
+    job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
+}
+
+/// How long so many steps take, whose batches are there.
+async fn steps(session: &Session, job: &Job) -> Duration {
+    for queue in &job.queues {
+        let batches = Tensor::from_vec([STEPS, 1], vec![1f32; STEPS]);
+        session.run(&[(&queue.feeds[0], batches)], &[], &[&queue.enqueue]).await.expect("batches");
+    }
+    let start = Instant::now();
+    let count = Steps { count: STEPS as u64, every: 0 };
+    session.run_steps(&[], &[], &[&job.steps[0].run], count, |_, _| {}).await.expect("steps");
+    start.elapsed()
+}
