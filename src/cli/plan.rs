@@ -257,7 +257,7 @@ mod tests {
     fn a_device_is_told_by_its_totals() {
         let text = r#"{"version": 1, "nodes": {
             "w": {"op": "VarHandleOp", "attrs": {"dtype": "float32", "shape": [10, 3]}, "device": "/job:t/task:0"},
-            "v": {"op": "VarHandleOp", "attrs": {"dtype": "float64", "shape": [-1]}, "device": "/job:t/task:0"},
+            "v": {"op": "VarHandleOp", "attrs": {"dtype": "float64", "shape": [null]}, "device": "/job:t/task:0"},
             "read": {"op": "ReadVariableOp", "inputs": ["w"], "attrs": {"dtype": "float32"}, "device": "/job:t/task:0"},
             "rest": {"op": "ReadVariableOp", "inputs": ["v"], "attrs": {"dtype": "float64"}, "device": "/job:t/task:0"},
             "y": {"op": "Neg", "inputs": ["read"], "device": "/job:t/task:1"},
