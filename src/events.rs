@@ -22,6 +22,9 @@ pub(crate) const STEPS_FOR: Duration = Duration::from_secs(5);
 /// Most events that wait for one follower; beyond, it misses the oldest.
 const MAX_WAITING: usize = 1024;
 
+/// Most events of a second that are logged where a person reads: whatever clients do, the log stays readable and small.
+const MOST_LINES: u64 = 50;
+
 /// The events of one node.
 pub(crate) struct Events {
     ring: Mutex<Ring>,
@@ -32,6 +35,7 @@ pub(crate) struct Events {
 struct Ring {
     /// Number of the last event.
     last: u64,
+    pace: Pace,
     /// None of steps.
     kept: VecDeque<Noted>,
     /// Those of steps, and until when they are kept.
@@ -50,7 +54,7 @@ pub struct Follower {
 
 impl Events {
     pub fn new() -> Arc<Self> {
-        let ring = Ring { last: 0, kept: VecDeque::new(), steps: None, sender: None };
+        let ring = Ring { last: 0, pace: Pace::default(), kept: VecDeque::new(), steps: None, sender: None };
         // A log that takes steps is one who follows.
         let logs_steps = usize::from(tracing::enabled!(target: STEPS, tracing::Level::DEBUG));
         Arc::new(Events { ring: Mutex::new(ring), followers: Arc::new(AtomicUsize::new(logs_steps)) })
@@ -64,7 +68,14 @@ impl Events {
 
     /// Notes that something happened, in the log too.
     pub fn note(&self, event: Event) {
-        log(&event);
+        let (is_paced, left_out) = match event.subject() {
+            Subject::Steps => (true, 0),
+            _ => lock(&self.ring).pace.admit(Instant::now()),
+        };
+        if left_out > 0 {
+            tracing::warn!("{left_out} events were not logged, since more than {MOST_LINES} came in a second");
+        }
+        log(&event, is_paced);
         let mut ring = lock(&self.ring);
         ring.last += 1;
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
@@ -124,14 +135,35 @@ impl Events {
     }
 }
 
+/// How many events were logged in the second that runs, and left out in all of it.
+#[derive(Default)]
+struct Pace {
+    began: Option<Instant>,
+    lines: u64,
+}
+
+impl Pace {
+    /// Whether one more is to be logged, and how many of the second before were not.
+    fn admit(&mut self, now: Instant) -> (bool, u64) {
+        let mut left_out = 0;
+        if self.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
+            left_out = self.lines.saturating_sub(MOST_LINES);
+            *self = Pace { began: Some(now), lines: 0 };
+        }
+        self.lines += 1;
+        (self.lines <= MOST_LINES, left_out)
+    }
+}
+
 /// The target of the log's lines on steps.
 const STEPS: &str = "meshtf::steps";
 
 /// What a person who runs a node wants to know is logged as information or a warning; clients come and go all the time, and steps
-/// more often still.
-fn log(event: &Event) {
+/// more often still. So is what comes too fast to be read.
+fn log(event: &Event, is_paced: bool) {
     let name = event.name();
     match (event.subject(), event) {
+        _ if !is_paced => tracing::debug!(event = name, "{event}"),
         (_, Event::RunFailed { .. }) | (Subject::Limits, _) => tracing::warn!(event = name, "{event}"),
         (_, Event::TaskMet { task: None, .. } | Event::TaskLost { task: None, .. }) => {
             tracing::debug!(event = name, "{event}");
@@ -180,6 +212,18 @@ mod tests {
 
     fn limit(n: usize) -> Event {
         Event::LimitReached { what: n.to_string() }
+    }
+
+    #[test]
+    fn a_second_has_so_many_lines_and_tells_what_was_left_out() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let at = |pace: &mut Pace, ms: u64| pace.admit(start + Duration::from_millis(ms));
+        let admitted = (0..MOST_LINES + 30).filter(|n| at(&mut pace, *n) == (true, 0)).count() as u64;
+        assert_eq!(admitted, MOST_LINES);
+        assert_eq!(at(&mut pace, 999), (false, 0));
+        assert_eq!(at(&mut pace, 1000), (true, 31));
+        assert_eq!(at(&mut pace, 1001), (true, 0));
+        assert_eq!(at(&mut pace, 60_000), (true, 0));
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ fn a_machine_in_order_has_no_problem() {
     // Somebody shows the key.
     sandbox.run(&["ps"]).expect(0);
     let text = sandbox.run(&["doctor", "--no-mdns", "--quick", "--expect", "local/0"]).expect(0).stdout;
-    for part in ["ok       key", "ok       registry", "local/0 is up since", "ok       data"] {
+    for part in ["ok       key", "ok       registry", "local/0 has been up for", "ok       data"] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     let report = sandbox.run(&["doctor", "--quick", "--expect", "local/7", "--json"]).expect(1).json();

@@ -126,7 +126,7 @@ fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
         }
     };
     let up = duration(up_ms / 1000);
-    let mut findings = vec![Finding::ok("peers", format!("{name} is up since {up}, meshtf {version}"))];
+    let mut findings = vec![Finding::ok("peers", format!("{name} has been up for {up}, meshtf {version}"))];
     let own = env!("CARGO_PKG_VERSION");
     if version != own {
         let what = format!("{name} runs meshtf {version}, this is {own}; they understand each other");
@@ -188,7 +188,7 @@ mod tests {
         use Level::{Note, Ok as Fine, Problem, Warning};
         let fine = || vec![told(&own, 1_060_000)];
         check(vec![], vec![], &[], &[(Warning, "no node of mesh \"lab\" was found")]);
-        check(vec![], fine(), std::slice::from_ref(&task), &[(Fine, "ps/0 is up since 1 min 0 s")]);
+        check(vec![], fine(), std::slice::from_ref(&task), &[(Fine, "ps/0 has been up for 1 min 0 s")]);
         check(vec![], fine(), &[Task::new("ps", 1)], &[(Fine, ""), (Problem, "ps/1 is not up")]);
         check(vec![], vec![told("9.9.9", 1_060_000)], &[], &[(Fine, ""), (Note, "ps/0 runs meshtf 9.9.9")]);
         let ahead = "the clock of ps/0 is 1 min 0 s ahead of";

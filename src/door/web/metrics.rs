@@ -169,7 +169,10 @@ mod tests {
     use super::*;
     use crate::device::DeviceKind;
     use crate::ids::SessionId;
-    use crate::protocol::status::{DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, ResourceStatus};
+    use crate::protocol::Peer;
+    use crate::protocol::status::{
+        DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus,
+    };
     use crate::tensor::{DType, PartialShape};
 
     fn status() -> NodeStatus {
@@ -200,7 +203,21 @@ mod tests {
             length: None,
             version: Some(1),
         };
+        let peer = |task: Option<Task>| PeerStatus {
+            peer: Peer::new("p"),
+            task,
+            address: String::new(),
+            state: LinkState::Up,
+            up_ms: 0,
+            heard_ms: 0,
+            round_trip_us: Some(250),
+            sent_bytes: 12,
+            received_bytes: 0,
+            sent_per_second: 0.0,
+            received_per_second: 0.0,
+        };
         NodeStatus {
+            peers: Listed::all(vec![peer(Some(Task::new("worker", 1))), peer(None)]),
             identity: Identity {
                 task: Some(task),
                 version: "1.2.3".into(),
@@ -226,6 +243,10 @@ mod tests {
             "meshtf_device_memory_used_bytes{device=\"CPU:0\",backend=\"flex\"} 7000000\n",
             "meshtf_resource_bytes{name=\"a \\\"b\\\"\\\\c\\nd\",container=\"localhost\",kind=\"variable\",device=\"CPU:0\"} 40\n",
             "meshtf_limit{limit=\"memory\"} 100\n",
+            "meshtf_clients 1\n",
+            "meshtf_link_up{peer=\"worker/1\"} 1\n",
+            "meshtf_link_round_trip_seconds{peer=\"worker/1\"} 0.00025\n",
+            "meshtf_link_sent_bytes_total{peer=\"worker/1\"} 12\n",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
@@ -248,5 +269,22 @@ mod tests {
             }
         }
         assert!(described.len() > 10, "{described:?}");
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_there_are() {
+        let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
+        let text = text(&status());
+        let targets =
+            dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+        let mut asked = 0;
+        for target in targets {
+            let words = target["expr"].as_str().unwrap().split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for name in words.filter(|word| word.starts_with("meshtf_")) {
+                assert!(text.contains(&format!("# HELP {name} ")), "there is no {name}");
+                asked += 1;
+            }
+        }
+        assert!(asked >= 10, "{asked}");
     }
 }
