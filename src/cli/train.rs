@@ -264,9 +264,8 @@ impl Trainer {
         let mut progress = Progress::new(plan, curves, log);
         let summary = Summary::begin(self, reached).await;
         let ended = {
-            let feeding = async {
-                futures::future::try_join(self.feed(session, start), self.beside(session, start)).await
-            };
+            let feeding =
+                async { futures::future::try_join(self.feed(session, start), self.beside(session, start)).await };
             let stepping = self.step(session, start, &mut progress);
             tokio::pin!(feeding, stepping);
             let mut is_fed = false;

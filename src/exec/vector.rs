@@ -20,7 +20,7 @@ pub use conv::Convolution;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
 pub use pool::{Axis, Pool};
-pub use softmax::{log_softmax, softmax, sparse_cross_entropy};
+pub use softmax::{cross_entropy, log_softmax, softmax, sparse_cross_entropy};
 pub use target::{Work, widest};
 pub use walk::{sum_over, sums};
 

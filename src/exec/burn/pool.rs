@@ -6,7 +6,7 @@ use super::conv::{Padding, Sides, Window, answered, inner, sizes};
 use super::dense;
 use super::elementwise::arrays;
 use super::memory::Backing;
-use crate::exec::engine::{EngineOutcome, Value, Values};
+use crate::exec::engine::{EngineOutcome, Values};
 use crate::exec::vector::{Axis, Pool};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
@@ -30,17 +30,14 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
     padding.iter().all(|side| side.0 == side.1).then(|| padding.map(|side| side.0))
 }
 
-/// The pool as it is computed on float32 that lies here in order, channels last; and those numbers.
-fn in_place<'a, B: Backing>(
-    window: &Window,
-    padding: Sides,
-    image: &'a Value,
-    answer: &Shape,
-) -> Option<(Pool, &'a [f32])> {
-    let pixels = dense::floats(image).filter(|_| B::IN_PLACE && !window.channels_first)?;
-    let (&[batch, height, width, channels], &[_, rows, columns, _]) = (image.shape().dims(), answer.dims()) else {
+/// The pool as it is computed on float32 that lies here in order, channels last.
+fn in_place<B: Backing>(window: &Window, padding: Sides, image: &Shape, answer: &Shape) -> Option<Pool> {
+    let (&[batch, height, width, channels], &[_, rows, columns, _]) = (image.dims(), answer.dims()) else {
         return None;
     };
+    if !B::IN_PLACE || window.channels_first {
+        return None;
+    }
     let axis = |i: usize, input, output| Axis {
         input,
         output,
@@ -49,14 +46,16 @@ fn in_place<'a, B: Backing>(
         before: padding[i].0,
     };
     let pool = Pool { batch, height: axis(0, height, rows), width: axis(1, width, columns), channels };
-    pool.is_paced().then_some((pool, pixels))
+    pool.is_paced().then_some(pool)
 }
 
 pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
-    if let Some((pool, pixels)) = in_place::<B>(window, padding, &inputs[0], &answer) {
+    if let Some(pool) = in_place::<B>(window, padding, inputs[0].shape(), &answer)
+        && let Some(pixels) = dense::floats(&inputs[0])
+    {
         answer.checked_elements(DType::F32)?;
         return dense::done(&answer, pool.max(pixels));
     }
@@ -121,8 +120,8 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
     if *inputs[1].shape() != answer || *inputs[2].shape() != answer {
         return Ok(EngineOutcome::Declined(inputs));
     }
-    if let Some((pool, pixels)) = in_place::<B>(window, padding, &inputs[0], &answer)
-        && let Some(gradient) = dense::floats(&inputs[2])
+    if let Some(pool) = in_place::<B>(window, padding, inputs[0].shape(), &answer)
+        && let (Some(pixels), Some(gradient)) = (dense::floats(&inputs[0]), dense::floats(&inputs[2]))
     {
         let shape = inputs[0].shape();
         shape.checked_elements(DType::F32)?;
@@ -155,9 +154,16 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
 }
 
 pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
-    let fit = pooled(window, inputs[0].dtype(), inputs[0].shape())
-        .and_then(|(padding, answer)| Some((even(padding)?, answer)));
-    let Some((padding, answer)) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
+    let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    if let Some(pool) = in_place::<B>(window, padding, inputs[0].shape(), &answer)
+        && let Some(pixels) = dense::floats(&inputs[0])
+    {
+        answer.checked_elements(DType::F32)?;
+        return dense::done(&answer, pool.mean(pixels));
+    }
+    let Some(padding) = even(padding) else { return Ok(EngineOutcome::Declined(inputs)) };
     let [image] = arrays(site, inputs)?;
     let dtype = image.dtype;
     let image = window.enter(image);
@@ -172,10 +178,19 @@ pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inp
     let image = sizes(&inputs[0], inputs[1].shape());
     let fit = image.and_then(|image| {
         let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;
-        let (batch, space, channels) = window.image(&image)?;
-        (answer == *inputs[1].shape()).then_some((even(padding)?, Shape::from([batch, channels, space[0], space[1]])))
+        (answer == *inputs[1].shape()).then_some((padding, image))
     });
     let Some((padding, image)) = fit else { return Ok(EngineOutcome::Declined(inputs)) };
+    if let Some(pool) = in_place::<B>(window, padding, &image, inputs[1].shape())
+        && let Some(gradient) = dense::floats(&inputs[1])
+    {
+        image.checked_elements(DType::F32)?;
+        return dense::done(&image, pool.mean_gradient(gradient));
+    }
+    let (Some(padding), Some((batch, space, channels))) = (even(padding), window.image(&image)) else {
+        return Ok(EngineOutcome::Declined(inputs));
+    };
+    let image = Shape::from([batch, channels, space[0], space[1]]);
     inputs.remove(0);
     let [gradient] = arrays(site, inputs)?;
     let dtype = gradient.dtype;

@@ -1,6 +1,6 @@
-//! The largest number under each window of images, channels last, and the gradient of that.
+//! The largest number or the mean under each window of images, channels last, and the gradients of those.
 //!
-//! NaN is never the largest, as in the host kernels; under a window of nothing else, the answer is minus infinity.
+//! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window of nothing else, the answer is minus infinity.
 
 use super::target::{Work, widest};
 use crate::exec::lots::{in_lots, lot};
@@ -119,6 +119,47 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// The mean of the numbers under each window.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as the pool says.
+    pub fn mean(&self, pixels: &[f32]) -> Vec<f32> {
+        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
+        let mut answer = vec![0f32; self.windows()];
+        let row = self.width.output * self.channels;
+        if answer.is_empty() || pixels.is_empty() {
+            return answer;
+        }
+        let rows = lot(self.row_of_windows());
+        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
+            widest(Mean { pool: *self, pixels, answer, first: i * rows });
+        });
+        answer
+    }
+
+    /// The gradient of [`Pool::mean`]: that of a window goes to all numbers under it in equal parts.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as the pool says.
+    pub fn mean_gradient(&self, gradient: &[f32]) -> Vec<f32> {
+        assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
+        let mut back = vec![0f32; self.pixels()];
+        let row = self.width.input * self.channels;
+        if back.is_empty() {
+            return back;
+        }
+        let rows = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
+        let images = back.chunks_mut(self.height.input * row).enumerate();
+        let lots = images
+            .flat_map(|(image, back)| back.chunks_mut(rows * row).enumerate().map(move |(i, back)| (image, i, back)));
+        in_lots(lots, |(image, i, back)| {
+            widest(MeanGradient { pool: *self, gradient, back, image, first: i * rows });
+        });
+        back
+    }
+}
+
 /// Some rows of the answer.
 struct Max<'a> {
     pool: Pool,
@@ -164,6 +205,86 @@ fn largest<'a>(answer: &mut [f32], mut rows: impl Iterator<Item = &'a [f32]>) {
 #[inline(always)]
 fn larger(largest: f32, x: f32) -> f32 {
     if x > largest { x } else { largest }
+}
+
+/// Some rows of the answer.
+struct Mean<'a> {
+    pool: Pool,
+    pixels: &'a [f32],
+    answer: &'a mut [f32],
+    /// The first of the rows, counted through all images.
+    first: usize,
+}
+
+impl Work for Mean<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Pool { height, width, channels, .. } = self.pool;
+        let row = width.input * channels;
+        // First down the columns, over whole rows, then along what is left.
+        let mut down = vec![0f32; row];
+        for (i, answer) in self.answer.chunks_exact_mut(width.output * channels).enumerate() {
+            let (image, y) = ((self.first + i) / height.output, (self.first + i) % height.output);
+            let image = &self.pixels[image * height.input * row..][..height.input * row];
+            let rows = height.under(y);
+            down.fill(0.0);
+            for under in rows.clone() {
+                add(&mut down, &image[under * row..][..row]);
+            }
+            for (x, answer) in answer.chunks_exact_mut(channels).enumerate() {
+                let columns = width.under(x);
+                let count = (rows.len() * columns.len()) as f32;
+                for under in columns {
+                    add(answer, &down[under * channels..][..channels]);
+                }
+                answer.iter_mut().for_each(|sum| *sum /= count);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn add(sums: &mut [f32], xs: &[f32]) {
+    for (sum, &x) in sums.iter_mut().zip(xs) {
+        *sum += x;
+    }
+}
+
+/// Some rows of an image's gradient.
+struct MeanGradient<'a> {
+    pool: Pool,
+    gradient: &'a [f32],
+    back: &'a mut [f32],
+    image: usize,
+    first: usize,
+}
+
+impl Work for MeanGradient<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Pool { height, width, channels, .. } = self.pool;
+        let row = width.input * channels;
+        let end = self.first + self.back.len() / row;
+        // What each pixel of a row gets of one row of windows, and a window's part for a pixel.
+        let (mut across, mut part) = (vec![0f32; row], vec![0f32; channels]);
+        for y in height.over(self.first, end) {
+            let rows = height.under(y);
+            let windows = (self.image * height.output + y) * width.output;
+            across.fill(0.0);
+            for x in 0..width.output {
+                let columns = width.under(x);
+                let count = (rows.len() * columns.len()) as f32;
+                let gradient = &self.gradient[(windows + x) * channels..][..channels];
+                part.iter_mut().zip(gradient).for_each(|(part, g)| *part = g / count);
+                for column in columns {
+                    add(&mut across[column * channels..][..channels], &part);
+                }
+            }
+            for at in rows.start.max(self.first)..rows.end.min(end) {
+                add(&mut self.back[(at - self.first) * row..][..row], &across);
+            }
+        }
+    }
 }
 
 /// Some rows of an image's gradient.
@@ -250,20 +371,23 @@ mod tests {
         Axis { input, output: (input + stride - window) / stride, window, stride, before: 0 }
     }
 
-    /// Pixel by pixel: the answers, and the gradients.
-    fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    /// Pixel by pixel: the answers, and the gradients; of the largest, and of the means.
+    fn naive(pool: &Pool, pixels: &[f32], gradient: &[f32]) -> [(Vec<f32>, Vec<f32>); 2] {
         let (mut answer, mut back) = (Vec::new(), vec![0f32; pixels.len()]);
+        let (mut means, mut mean_back) = (Vec::new(), vec![0f32; pixels.len()]);
         let Pool { height: h, width: w, channels, .. } = *pool;
         for window in 0..pool.batch * h.output * w.output {
             let (image, y, x) = (window / (h.output * w.output), window / w.output % h.output, window % w.output);
             for channel in 0..channels {
                 let mut best: Option<usize> = None;
+                let mut under = Vec::new();
                 for (dy, dx) in (0..h.window).flat_map(|dy| (0..w.window).map(move |dx| (dy, dx))) {
                     let (row, column) = (y * h.stride + dy, x * w.stride + dx);
                     let inside = |at: usize, axis: &Axis| at >= axis.before && at < axis.before + axis.input;
                     if inside(row, &h) && inside(column, &w) {
                         let at =
                             ((image * h.input + row - h.before) * w.input + column - w.before) * channels + channel;
+                        under.push(at);
                         if best.is_none_or(|best| pixels[at] > pixels[best]) {
                             best = Some(at);
                         }
@@ -272,18 +396,27 @@ mod tests {
                 let best = best.expect("no window lies in the padding alone");
                 answer.push(pixels[best]);
                 back[best] += gradient[window * channels + channel];
+                let count = under.len() as f32;
+                means.push(under.iter().map(|&at| pixels[at]).sum::<f32>() / count);
+                under.iter().for_each(|&at| mean_back[at] += gradient[window * channels + channel] / count);
             }
         }
-        (answer, back)
+        [(answer, back), (means, mean_back)]
     }
 
     fn check(pool: Pool) {
         // Few different numbers, so that the largest is often there more than once.
         let pixels: Vec<f32> = (0..pool.pixels()).map(|i| (i * 7919 % 23) as f32 - 17.0).collect();
         let gradient: Vec<f32> = (0..pool.windows()).map(|i| (i % 13) as f32 - 4.0).collect();
-        let (answer, back) = naive(&pool, &pixels, &gradient);
+        let [(answer, back), (means, mean_back)] = naive(&pool, &pixels, &gradient);
         assert!(pool.max(&pixels) == answer, "{pool:?}");
         assert!(pool.max_gradient(&pixels, &gradient) == back, "{pool:?}");
+        let near = |got: &[f32], want: &[f32]| {
+            got.len() == want.len()
+                && got.iter().zip(want).all(|(got, want)| (got - want).abs() <= 1e-5 * want.abs().max(1.0))
+        };
+        assert!(near(&pool.mean(&pixels), &means), "{pool:?}");
+        assert!(near(&pool.mean_gradient(&gradient), &mean_back), "{pool:?}");
     }
 
     #[test]

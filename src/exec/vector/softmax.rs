@@ -37,6 +37,14 @@ pub fn sparse_cross_entropy(all: &mut [f32], classes: usize, labels: &[i64], los
     in_lots(lots, |((rows, labels), losses)| widest(SparseLoss { rows, classes, labels, losses }));
 }
 
+/// Overwrites each row of `classes` numbers with the gradient of its cross entropy with the row of labels, and writes that to
+/// `losses`.
+pub fn cross_entropy(all: &mut [f32], classes: usize, labels: &[f32], losses: &mut [f32]) {
+    let rows = rows_of_lot(classes);
+    let lots = all.chunks_mut(rows * classes).zip(labels.chunks(rows * classes)).zip(losses.chunks_mut(rows));
+    in_lots(lots, |((rows, labels), losses)| widest(Loss { rows, classes, labels, losses }));
+}
+
 struct Softmax<'a> {
     rows: &'a mut [f32],
     classes: usize,
@@ -90,6 +98,44 @@ impl Work for SparseLoss<'_> {
             row[label] -= 1.0;
         }
     }
+}
+
+struct Loss<'a> {
+    rows: &'a mut [f32],
+    classes: usize,
+    labels: &'a [f32],
+    losses: &'a mut [f32],
+}
+
+impl Work for Loss<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let rows =
+            self.rows.chunks_exact_mut(self.classes).zip(self.labels.chunks_exact(self.classes)).zip(self.losses);
+        for ((row, labels), loss) in rows {
+            let largest = largest(row);
+            row.iter_mut().for_each(|x| *x -= largest);
+            let own = sum_of_pairs(row, labels);
+            row.iter_mut().for_each(|x| *x = exp(*x));
+            let total = sum_of(row, |x| x);
+            *loss = ln(total) * sum_of(labels, |label| label) - own;
+            row.iter_mut().zip(labels).for_each(|(x, label)| *x = *x / total - label);
+        }
+    }
+}
+
+/// The sum of the products with labels. A class with label 0 adds nothing, even if its logit is minus infinity.
+#[inline(always)]
+fn sum_of_pairs(row: &[f32], labels: &[f32]) -> f32 {
+    let product = |x: f32, label: f32| if label == 0.0 { 0.0 } else { label * x };
+    let mut lanes = [0f32; LANES];
+    let ((parts, rest), (label_parts, label_rest)) = (row.as_chunks::<LANES>(), labels.as_chunks::<LANES>());
+    for (part, labels) in parts.iter().zip(label_parts) {
+        for ((lane, &x), &label) in lanes.iter_mut().zip(part).zip(labels) {
+            *lane += product(x, label);
+        }
+    }
+    lanes.iter().sum::<f32>() + rest.iter().zip(label_rest).map(|(&x, &label)| product(x, label)).sum::<f32>()
 }
 
 /// The largest number that is one; minus infinity if there is none.
@@ -149,6 +195,10 @@ mod tests {
             softmax(&mut soft, classes);
             log_softmax(&mut log, classes);
             sparse_cross_entropy(&mut gradient, classes, &labels, &mut losses);
+            let mut one_hot = vec![0f32; logits.len()];
+            labels.iter().enumerate().for_each(|(i, &label)| one_hot[i * classes + label as usize] = 1.0);
+            let (mut dense, mut dense_losses) = (logits.clone(), vec![0f32; rows]);
+            cross_entropy(&mut dense, classes, &one_hot, &mut dense_losses);
             // Sixteen sums of a part each: their errors grow with the part.
             let bound = 4e-7 * (1.0 + classes as f64 / 4096.0);
             for (i, row) in logits.chunks(classes).enumerate() {
@@ -159,11 +209,25 @@ mod tests {
                     let is_label = if labels[i] == j as i64 { 1.0 } else { 0.0 };
                     assert!((f64::from(soft[at]) - share).abs() <= 4.0 * bound * share, "{rows}x{classes} {at}");
                     assert!(near(gradient[at], share - is_label), "{rows}x{classes} {at}");
+                    assert!(near(dense[at], share - is_label), "{rows}x{classes} {at}");
                     assert!(near(log[at], share.ln()), "{rows}x{classes} {at}: {} {}", log[at], share.ln());
                 }
-                assert!(near(losses[i], -(all[labels[i] as usize] / total).ln()), "{rows}x{classes} {i}");
+                let loss = -(all[labels[i] as usize] / total).ln();
+                assert!(near(losses[i], loss) && near(dense_losses[i], loss), "{rows}x{classes} {i}");
             }
         }
+    }
+
+    #[test]
+    fn labels_are_shares_and_those_of_zero_count_for_nothing() {
+        // By hand: the softmax of equal numbers is a half each, and its logarithm -ln 2.
+        let (mut row, mut losses) = ([5.0, 5.0, f32::NEG_INFINITY], [0f32; 1]);
+        cross_entropy(&mut row, 3, &[0.25, 0.5, 0.0], &mut losses);
+        assert_eq!(row, [0.25, 0.0, 0.0]);
+        assert!((losses[0] - 0.75 * 2f32.ln()).abs() < 1e-6, "{losses:?}");
+        let (mut row, mut losses) = ([1.0, f32::NEG_INFINITY], [0f32; 1]);
+        cross_entropy(&mut row, 2, &[0.0, 1.0], &mut losses);
+        assert_eq!((row, losses), ([1.0, -1.0], [f32::INFINITY]));
     }
 
     #[test]

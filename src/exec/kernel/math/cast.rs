@@ -84,6 +84,7 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
     }
     let found = match (from, to) {
         (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),
+        (DType::Bool, DType::F32) => Some(map_to(&x, |&x: &bool| f32::from(x))),
         (DType::Bool, _) => return cast(cast(x, DType::I32)?, to),
         (DType::F16, DType::F32) => Some(map_to(&x, |x: &half::f16| x.to_f32())),
         (DType::BF16, DType::F32) => Some(map_to(&x, |x: &half::bf16| x.to_f32())),
@@ -110,12 +111,14 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
 }
 
 fn from_integer<S: Integer>(x: &Tensor, to: DType) -> Result<Tensor> {
-    // Rounded once: through float64 a 64-bit integer would be rounded twice.
-    let exact = |x: S| if S::DTYPE == DType::U64 { i128::from(x.to_i64() as u64) } else { i128::from(x.to_i64()) };
+    let unsigned = S::DTYPE == DType::U64;
     match to {
         DType::Bool => map_to(x, |&x: &S| x != S::ZERO),
-        DType::F32 => map_to(x, |&x: &S| exact(x) as f32),
-        DType::F64 => map_to(x, |&x: &S| exact(x) as f64),
+        // Rounded once: through float64 a 64-bit integer would be rounded twice.
+        DType::F32 if unsigned => map_to(x, |x: &S| x.to_i64() as u64 as f32),
+        DType::F32 => map_to(x, |x: &S| x.to_i64() as f32),
+        DType::F64 if unsigned => map_to(x, |x: &S| x.to_i64() as u64 as f64),
+        DType::F64 => map_to(x, |x: &S| x.to_i64() as f64),
         DType::I32 => map_to(x, |x: &S| x.to_i64() as i32),
         DType::I64 => map_to(x, |x: &S| x.to_i64()),
         DType::U64 => map_to(x, |x: &S| x.to_i64() as u64),

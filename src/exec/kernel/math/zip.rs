@@ -82,10 +82,11 @@ pub fn zip_to<T: Element, R: Element>(x: &Tensor, y: &Tensor, f: impl Fn(&T, &T)
             }
             let count = ELEMENTS.min(row - first);
             let (a, b) = (a + first * steps[0], b + first * steps[1]);
-            if steps == [1, 1] {
-                out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y)));
-            } else {
-                out.extend((0..count).map(|i| f(&xs[a + i * steps[0]], &ys[b + i * steps[1]])));
+            match steps {
+                [1, 1] => out.extend(xs[a..a + count].iter().zip(&ys[b..b + count]).map(|(x, y)| f(x, y))),
+                [1, 0] => out.extend(xs[a..a + count].iter().map(|x| f(x, &ys[b]))),
+                [0, 1] => out.extend(ys[b..b + count].iter().map(|y| f(&xs[a], y))),
+                _ => out.extend((0..count).map(|i| f(&xs[a + i * steps[0]], &ys[b + i * steps[1]]))),
             }
         }
     }

@@ -20,8 +20,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "Softmax" => with_real!(dtype?, T => rows(each(softmax::<T>))).map(|kernel| widened(node, kernel)),
         "LogSoftmax" if dtype.as_ref() == Ok(&DType::F32) => Some(rows(vector::log_softmax)),
         "LogSoftmax" => with_float!(dtype?, T => rows(each(log_softmax::<T>))),
+        "SoftmaxCrossEntropyWithLogits" if dtype.as_ref() == Ok(&DType::F32) => {
+            let kernel: HostKernel = Box::new(|inputs| cross_entropy(take(inputs)?, vector::cross_entropy));
+            Some(kernel)
+        }
         "SoftmaxCrossEntropyWithLogits" => with_float!(dtype?, T => {
-            Box::new(|inputs| take(inputs).and_then(cross_entropy::<T>)) as HostKernel
+            Box::new(|inputs| cross_entropy(take(inputs)?, losses::<T>)) as HostKernel
         }),
         "SparseSoftmaxCrossEntropyWithLogits" if dtype.as_ref() == Ok(&DType::F32) => {
             let kernel: HostKernel =
@@ -77,7 +81,11 @@ fn log_softmax<T: Float>(row: &mut [T]) {
     row.iter_mut().for_each(|x| *x = *x - log_sum);
 }
 
-fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
+/// `losses` is given the rows, the length of one, as many labels, and a place for the loss of each row; it leaves the gradient.
+fn cross_entropy<T: Float>(
+    [logits, labels]: [Tensor; 2],
+    losses: fn(&mut [T], usize, &[T], &mut [T]),
+) -> Result<Outputs> {
     let shape = logits.shape().broadcast(labels.shape()).map_err(|_| {
         Failure::invalid(format!(
             "logits and labels must be broadcastable: logits_size={} labels_size={}",
@@ -96,19 +104,23 @@ fn cross_entropy<T: Float>([logits, labels]: [Tensor; 2]) -> Result<Outputs> {
     let labels = rows_of::<T>(&labels, &shape)?;
     let mut loss = vec![T::ZERO; batch];
     if classes > 0 {
-        let rows = backprop.chunks_exact_mut(classes).zip(labels.chunks_exact(classes)).zip(&mut loss);
-        for ((row, labels), loss) in paced(rows, 16 * classes) {
-            shift(row);
-            let total = sum(row.iter().map(|&x| exp(x)));
-            let log_total = ln(total);
-            *loss = sum(row.iter().zip(labels).map(|(&x, &label)| {
-                // A class with label 0 adds nothing, even if its logit is minus infinity.
-                if label == T::ZERO { T::ZERO } else { label * (log_total - x) }
-            }));
-            row.iter_mut().zip(labels).for_each(|(x, &label)| *x = exp(*x) / total - label);
-        }
+        losses(&mut backprop, classes, &labels, &mut loss);
     }
     Ok(smallvec![Tensor::from_vec([batch], loss), Tensor::from_vec(shape, backprop)])
+}
+
+fn losses<T: Float>(all: &mut [T], classes: usize, labels: &[T], losses: &mut [T]) {
+    let rows = all.chunks_exact_mut(classes).zip(labels.chunks_exact(classes)).zip(losses);
+    for ((row, labels), loss) in paced(rows, 16 * classes) {
+        shift(row);
+        let total = sum(row.iter().map(|&x| exp(x)));
+        let log_total = ln(total);
+        *loss = sum(row.iter().zip(labels).map(|(&x, &label)| {
+            // A class with label 0 adds nothing, even if its logit is minus infinity.
+            if label == T::ZERO { T::ZERO } else { label * (log_total - x) }
+        }));
+        row.iter_mut().zip(labels).for_each(|(x, &label)| *x = exp(*x) / total - label);
+    }
 }
 
 /// The elements of a tensor broadcast to a matrix.
