@@ -4,7 +4,7 @@
 //!
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
 //! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the ops that work on
-//! that, `vector` is the loops that are to be fast, `lots` spreads them over the cores.
+//! that, `files` opens and reads what graphs name, `vector` is the loops that are to be fast, `lots` spreads them over the cores.
 
 pub mod adapters;
 #[cfg(feature = "exec")]
@@ -14,6 +14,7 @@ mod dataset;
 mod denormals;
 mod device;
 pub mod engine;
+mod files;
 mod function;
 #[cfg(all(feature = "exec", any(test, feature = "fuzzing")))]
 pub(crate) mod fuzz;

@@ -111,10 +111,14 @@ fn move_files(case: &mut Case) {
     }
 }
 
-/// The tensors that are used as names of checkpoints.
+/// The tensors that are used as names of files.
 fn file_names(graph: &Graph) -> BTreeSet<Output> {
-    let savers = graph.nodes().filter(|(_, node)| node.op.uses_files);
-    let mut open: Vec<Output> = savers.filter_map(|(_, node)| node.inputs.first().copied()).collect();
+    let is_name = |&&input: &&Output| {
+        let ty = graph.output_type(input);
+        ty.dtype == DType::String && !ty.is_ref
+    };
+    let users = graph.nodes().filter(|(_, node)| node.op.uses_files);
+    let mut open: Vec<Output> = users.filter_map(|(_, node)| node.inputs.iter().find(is_name).copied()).collect();
     let mut names = BTreeSet::new();
     while let Some(output) = open.pop() {
         let node = graph.node(output.node);

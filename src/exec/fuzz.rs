@@ -311,7 +311,7 @@ impl<'a> Case<'a> {
         let name = self.op.name;
         let form = match dtype {
             DType::Resource => 2,
-            DType::String if arg.name == "handle" => usize::from(!arg.is_ref),
+            DType::String if arg.name.ends_with("handle") => usize::from(!arg.is_ref),
             _ => return None,
         };
         let queues = ["FIFOQueue", "RandomShuffleQueue", "PaddingFIFOQueue", "PriorityQueue"];
@@ -323,6 +323,12 @@ impl<'a> Case<'a> {
             "TensorArray"
         } else if name.starts_with("Accumulator") || name.starts_with("ResourceAccumulator") {
             "ConditionalAccumulator"
+        } else if name.starts_with("Reader") {
+            if arg.name == "queue_handle" { "FIFOQueue" } else { "IdentityReader" }
+        } else if name.starts_with("InitializeTable") {
+            "HashTable"
+        } else if name.starts_with("LookupTable") {
+            "MutableHashTable"
         } else {
             return None;
         };

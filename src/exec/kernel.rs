@@ -8,6 +8,8 @@ mod array;
 mod broadcast;
 pub(in crate::exec) mod call;
 pub mod checkpoint;
+mod example;
+mod image;
 mod linalg;
 mod math;
 mod matmul;
@@ -106,6 +108,8 @@ const FAMILIES: &[Compile] = &[
     linalg::kernel,
     sparse::kernel,
     text::kernel,
+    example::kernel,
+    image::kernel,
     checkpoint::kernel,
     older::kernel,
 ];

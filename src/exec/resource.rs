@@ -8,7 +8,9 @@ mod accumulator;
 mod iterator;
 mod list;
 mod queue;
+mod reader;
 mod stack;
+mod table;
 mod tensor_array;
 mod variable;
 
@@ -21,7 +23,9 @@ pub(super) use accumulator::Accumulator;
 pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
+pub(super) use reader::{Reader, Wanted};
 pub(super) use stack::Stack;
+pub(super) use table::{LookupTable, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use variable::{Content, Variable};
 
@@ -55,6 +59,8 @@ pub(super) enum Resource {
     Iterator(Arc<Iterator>),
     /// What a node takes for the sake of its form alone.
     Dummy,
+    Table(Arc<LookupTable>),
+    Reader(Arc<Reader>),
 }
 
 impl Resource {
@@ -67,6 +73,8 @@ impl Resource {
             Resource::Stack(_) => "stack",
             Resource::Iterator(_) => "iterator",
             Resource::Dummy => "dummy",
+            Resource::Table(_) => "lookup table",
+            Resource::Reader(_) => "reader",
         }
     }
 
@@ -80,6 +88,8 @@ impl Resource {
             Resource::Stack(stack) => stack.bytes(),
             Resource::Iterator(iterator) => iterator.bytes(),
             Resource::Dummy => 0,
+            Resource::Table(table) => table.bytes(),
+            Resource::Reader(_) => 0,
         }
     }
 
@@ -88,10 +98,12 @@ impl Resource {
         match self {
             Resource::Queue(queue) => queue.give_up(wait),
             Resource::Accumulator(accumulator) => accumulator.give_up(wait),
+            Resource::Reader(reader) => reader.give_up(wait),
             Resource::Variable(_)
             | Resource::TensorArray(_)
             | Resource::Stack(_)
             | Resource::Iterator(_)
+            | Resource::Table(_)
             | Resource::Dummy => {}
         }
     }

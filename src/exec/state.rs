@@ -1,18 +1,21 @@
-//! The ops that touch what outlives a step (variables, queues, accumulators, files), or what lives as long as it flows through
-//! one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
+//! The ops that touch what outlives a step (variables, queues, accumulators, iterators, tables, readers, files), or what lives
+//! as long as it flows through one and is no tensor (tensor arrays, stacks, lists, optionals, datasets).
 //!
 //! Each is compiled for its node once, and then finds its resources through the handles that flow in.
 
 mod accumulator;
 mod checkpoint;
 mod dataset;
+mod files;
 mod iterator;
 mod list;
 mod named;
 mod op;
 mod optional;
 mod queue;
+mod reader;
 mod stack;
+mod table;
 mod tensor_array;
 mod variable;
 
@@ -57,4 +60,7 @@ const FAMILIES: &[Compile] = &[
     checkpoint::compile,
     dataset::compile,
     iterator::compile,
+    table::compile,
+    reader::compile,
+    files::compile,
 ];

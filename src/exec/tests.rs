@@ -17,6 +17,7 @@ mod replicas;
 mod scattered;
 mod state;
 mod steps;
+mod tables;
 mod together;
 mod train;
 mod variants;

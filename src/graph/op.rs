@@ -35,7 +35,7 @@ pub struct OpDef {
     pub uses_only_shape: bool,
     /// Exists to be fed; its attribute `shape` states what with.
     pub is_fed: bool,
-    /// Reads or writes files that its first input names.
+    /// Reads or writes files that its first string input names.
     pub uses_files: bool,
     /// Makes a variable.
     pub makes_variable: bool,

@@ -561,6 +561,100 @@ def state():
     raw.TensorArraySplitV2(handle=array, value=p([3, 4]), lengths=p([2], "int64"), flow_in=flow)
 
 
+def strings():
+    texts = f([], [2, N], N, dtype="string")
+    for op in "DecodeBase64 EncodeBase64 StringStrip".split():
+        every(op, ("input", texts))
+    every("DecodeRaw", ("bytes", texts), out_type="int32"), every("DecodeCompressed", ("bytes", texts))
+    every("DecodePaddedRaw", ("input_bytes", texts), ("fixed_length", [lambda: c(8)]), out_type="int32")
+    every("RegexReplace", ("input", texts), ("pattern", [lambda: c("a", "string")]), ("rewrite", [lambda: c("b", "string")]))
+    every("StaticRegexReplace", ("input", texts), pattern="a", rewrite="b")
+    every("StringToHashBucket", ("string_tensor", texts), num_buckets=3)
+    every("StringToHashBucketStrong", ("input", texts), num_buckets=3, key=[1, 2])
+    every("ParseTensor", ("serialized", texts), out_type="int32")
+    every("SerializeTensor", ("tensor", f([2, N], N)))
+    every("Fingerprint", ("data", f([2, N], [N, 3], N)), ("method", [lambda: p([], "string")]))
+    every("UnsortedSegmentJoin", ("inputs", f([4], [N, 2], N, dtype="string")), ("segment_ids", f([4], [N], N, dtype="int32")),
+          ("num_segments", [lambda: c(3), lambda: p([], "int32")]))
+    every("DecodeCSV", ("records", texts), ("record_defaults", [lambda: [c([1]), p(N, "float32")]]))
+    for batch in f([4], [N], N, dtype="string"):
+        columns = dict(sparse_keys=["a", "b"], sparse_types=["int64", "string"], dense_keys=["c", "d"], dense_defaults=[p([2]), p([])], dense_shapes=[[2], [N, 3]])
+        raw.ParseExample(serialized=batch(), names=c([], "string"), **columns)
+        sequence = dict(context_sparse_keys=["a"], context_sparse_types=["int64"], context_dense_keys=["b"], context_dense_defaults=[p([2])],
+                        context_dense_shapes=[[2]], feature_list_sparse_keys=["c"], feature_list_sparse_types=["string"], feature_list_dense_keys=["d"],
+                        feature_list_dense_types=["int64"], feature_list_dense_shapes=[[3]])
+        raw.ParseSequenceExample(serialized=batch(), debug_name=c([], "string"), feature_list_dense_missing_assumed_empty=[], Ncontext_sparse=1, Ncontext_dense=1, Nfeature_list_sparse=1, Nfeature_list_dense=1, **sequence)
+    for batch in f([], [4], [N], N, dtype="string"):
+        names = dict(names=c([], "string"), sparse_keys=c(["a", "b"], "string"), dense_keys=c(["c", "d"], "string"), ragged_keys=c(["e"], "string"))
+        raw.ParseExampleV2(serialized=batch(), dense_defaults=[p([2]), p([])], num_sparse=2, sparse_types=["int64", "string"], dense_shapes=[[2], [N, 3]],
+                           ragged_value_types=["int64"], ragged_split_types=["int32"], **names)
+    raw.ParseSingleExample(serialized=p([], "string"), num_sparse=2, **columns)
+    raw.ParseSingleSequenceExample(serialized=p([], "string"), feature_list_dense_missing_assumed_empty=c([], "string"), debug_name=c("n", "string"), **sequence)
+
+
+def pictures():
+    shapes = f([2, 8, 9, 3], [N, N, 9, N], N)
+    every("RGBToHSV", ("images", shapes)), every("HSVToRGB", ("images", shapes))
+    every("AdjustContrastv2", ("images", shapes), ("contrast_factor", f([])))
+    every("AdjustHue", ("images", shapes), ("delta", f([]))), every("AdjustSaturation", ("images", shapes), ("scale", f([])))
+    every("DrawBoundingBoxes", ("images", shapes), ("boxes", f([2, N, 4])))
+    every("DrawBoundingBoxesV2", ("images", shapes), ("boxes", f([2, N, 4])), ("colors", f([N, 3])))
+    size = [lambda: c([4, 5]), lambda: p([2], "int32"), lambda: some([N, 3]), lambda: p(N, "int32")]
+    every("ResizeArea", ("images", shapes), ("size", size)), every("ResizeBicubic", ("images", shapes), ("size", size))
+    every("ResizeBicubicGrad", ("grads", f([2, 4, 4, 3])), ("original_image", shapes))
+    every("CropAndResize", ("image", shapes), ("boxes", f([5, 4], [N, 4], N)), ("box_ind", [lambda: p([N], "int32")]), ("crop_size", size))
+    every("CropAndResizeGradImage", ("grads", shapes), ("boxes", f([5, 4])), ("box_ind", [lambda: p([5], "int32")]),
+          ("image_size", [lambda: c([2, 3, 4, 5]), lambda: some([N, 3, 4, N]), lambda: p(N, "int32")]), T="float32")
+    every("CropAndResizeGradBoxes", ("grads", shapes), ("image", shapes), ("boxes", f([5, 4], [N, 4], N)), ("box_ind", [lambda: p([N], "int32")]))
+    scored = (("boxes", f([N, 4])), ("scores", f([N])), ("max_output_size", [lambda: c(3), lambda: p([], "int32")]))
+    number = lambda *names: tuple((name, f([])) for name in names)
+    every("NonMaxSuppression", *scored), every("NonMaxSuppressionV2", *scored, *number("iou_threshold"))
+    every("NonMaxSuppressionV3", *scored, *number("iou_threshold", "score_threshold"))
+    every("NonMaxSuppressionWithOverlaps", ("overlaps", f([N, N])), *scored[1:], *number("overlap_threshold", "score_threshold"))
+    for pads in (False, True):
+        every("NonMaxSuppressionV4", *scored, *number("iou_threshold", "score_threshold"), pad_to_max_output_size=pads)
+        every("NonMaxSuppressionV5", *scored, *number("iou_threshold", "score_threshold", "soft_nms_sigma"), pad_to_max_output_size=pads)
+    file = p([], "string")
+    for op in ("DecodeJpeg", "DecodePng", "DecodeBmp"):
+        getattr(raw, op)(contents=file), getattr(raw, op)(contents=file, channels=3)
+    raw.DecodeAndCropJpeg(contents=file, crop_window=c([1, 2, 3, 4])), raw.DecodeAndCropJpeg(contents=file, crop_window=p([4], "int32"), channels=1)
+    raw.DecodeGif(contents=file), raw.DecodeImage(contents=file), raw.ExtractJpegShape(contents=file), raw.EncodeJpeg(image=p([N, N, 3], "uint8"))
+    every("EncodePng", ("image", f([3, 4, 3], [5, N, N, N], N, dtype="uint8")))
+
+
+def files():
+    raw.ReadFile(filename=p([], "string")), raw.MatchingFiles(pattern=p([], "string")), raw.MatchingFiles(pattern=p([3], "string"))
+    old_queue, queue = raw.FIFOQueue(component_types=["string"]), raw.FIFOQueueV2(component_types=["string"])
+    raw.WholeFileReaderV2(), raw.IdentityReaderV2(), raw.TFRecordReaderV2()
+    raw.FixedLengthRecordReaderV2(record_bytes=3)
+    old, reader = raw.WholeFileReader(), raw.TextLineReaderV2()
+    raw.ReaderRead(reader_handle=old, queue_handle=old_queue), raw.ReaderReadV2(reader_handle=reader, queue_handle=queue)
+    raw.ReaderReadUpTo(reader_handle=old, queue_handle=old_queue, num_records=p([], "int64"))
+    raw.ReaderReadUpToV2(reader_handle=reader, queue_handle=queue, num_records=p([], "int64"))
+    raw.ReaderNumRecordsProduced(reader_handle=old), raw.ReaderNumRecordsProducedV2(reader_handle=reader)
+    raw.ReaderNumWorkUnitsCompleted(reader_handle=old), raw.ReaderNumWorkUnitsCompletedV2(reader_handle=reader)
+    raw.ReaderSerializeState(reader_handle=old), raw.ReaderSerializeStateV2(reader_handle=reader)
+
+
+def tables():
+    keys = lambda *shapes: [lambda shape=shape: p(shape, "int64") for shape in shapes]
+    held = dict(key_dtype="int64", value_dtype="float32")
+    empty = lambda value: dict(empty_key=value(0), deleted_key=value(1), value_dtype="float32")
+    made = [
+        (raw.HashTableV2(**held), []), (raw.MutableHashTableV2(**held), []), (raw.MutableHashTableOfTensorsV2(value_shape=[N], **held), [2]),
+        (raw.MutableDenseHashTableV2(**empty(lambda key: c(key, "int64"))), []),
+        (raw.MutableDenseHashTableV2(value_shape=[3], **empty(lambda key: c([key, key], "int64"))), [3]),
+        (raw.MutableDenseHashTableV2(value_shape=[3], **empty(lambda key: p(N, "int64"))), [3]),
+    ]
+    for table, shape in made:
+        every("LookupTableFindV2", ("table_handle", [lambda: table]), ("keys", keys([4, 2], [N, 2], N)), ("default_value", f(shape)))
+        raw.LookupTableExportV2(table_handle=table, Tkeys="int64", Tvalues="float32"), raw.LookupTableSizeV2(table_handle=table)
+    old = raw.HashTable(**held)
+    raw.MutableHashTable(**held), raw.MutableHashTableOfTensors(**held), raw.MutableDenseHashTable(empty_key=c(0, "int64"), value_dtype="float32")
+    raw.LookupTableFind(table_handle=old, keys=p([2], "int64"), default_value=p([]))
+    raw.LookupTableExport(table_handle=old, Tkeys="int64", Tvalues="float32"), raw.LookupTableSize(table_handle=old)
+
+
 def lists():
     shapes = [lambda: c([2, 3]), lambda: c(-1), lambda: p([2], "int32"), lambda: some([N, 3])]
     for shape in shapes:
@@ -636,7 +730,10 @@ def arithmetic():
     tf.reduce_mean(p([N, 7])), tf.transpose(p([2, N, 4])), tf.squeeze(p([1, 3]))
 
 
-for group in (elementwise, forwarding, making, reducing, arranging, indexing, images, state, lists, arithmetic, datasets):
+groups = (
+    elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, files, tables, lists, arithmetic, datasets
+)  # fmt: skip
+for group in groups:
     group()
 
 nodes, lines = graph.as_graph_def().node, []

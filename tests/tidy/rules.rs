@@ -224,7 +224,7 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
         &[
             &["turn", "denormals", "busy"],
             &["lots"],
-            &["vector"],
+            &["vector", "files"],
             &["kernel"],
             &["engine, burn"],
             &["host", "rows", "sums", "waiting", "sink"],

@@ -55,6 +55,11 @@ impl Fitting {
                 let dims = numbers(value).into_iter().map(|size| Some(size as usize));
                 Attr::Shapes(vec![PartialShape(Some(dims.collect()))])
             }
+            (AttrKind::Shape, false) => {
+                let dims = numbers(value).into_iter().map(|size| Some(size as usize));
+                Attr::Shape(PartialShape(Some(dims.collect())))
+            }
+            (AttrKind::Type, false) => Attr::Type(DType::from_name(value).expect("a dtype")),
             (AttrKind::Str, false) => Attr::Str(value.as_bytes().to_vec()),
             (kind, _) => panic!("fitting.txt has no attributes of kind {kind:?} yet"),
         })

@@ -2,15 +2,14 @@
 //!
 //! All but the last access the disk and are compiled with the one folder that graphs may access.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::call::{one, output_dtype, take};
 use super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::checkpoint::{Checkpoint, DataDir, Saved, Slice, merge, save, v1};
+use crate::exec::files::Folder;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
-use crate::graph::FROM_WORKING_FOLDER;
 use crate::tensor::{Shape, Tensor};
 
 /// The kernel of a node whose op computes file names without accessing files.
@@ -86,22 +85,8 @@ pub fn on_disk(node: &KernelNode, dir: Option<Arc<DataDir>>) -> Result<Option<Ho
         }
         _ => return Ok(None),
     };
-    let op = node.op.to_owned();
-    let dir = match node.attrs.get(FROM_WORKING_FOLDER) {
-        None => dir,
-        Some(_) => {
-            // If the working folder was deleted, no folder is its parent.
-            let base = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-            dir.map(|dir| Arc::new(DataDir::clone(&dir).from_base(base)))
-        }
-    };
-    Ok(Some(Box::new(move |inputs| {
-        let dir = dir.as_deref().ok_or_else(|| {
-            let message = format!("{op} needs a data folder, but this node was started without one");
-            Failure::new(Code::PermissionDenied, message)
-        })?;
-        run(dir, inputs)
-    })))
+    let folder = Folder::of(node.op, node.attrs, dir);
+    Ok(Some(Box::new(move |inputs| run(folder.get()?, inputs))))
 }
 
 fn save_v2(dir: &DataDir, inputs: Inputs) -> Result<Outputs> {

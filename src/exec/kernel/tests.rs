@@ -149,6 +149,8 @@ pub(in crate::exec) fn attr(op: &str, name: &str, value: &Value) -> Attr {
         (AttrKind::Type, false) => Attr::Type(dtype(value)),
         (AttrKind::Type, true) => Attr::Types(list(value).iter().map(dtype).collect()),
         (AttrKind::Shape, false) => Attr::Shape(shape(value)),
+        (AttrKind::Shape, true) => Attr::Shapes(list(value).iter().map(shape).collect()),
+        (AttrKind::Str, true) => Attr::Strs(list(value).iter().map(|v| v.as_str().unwrap().into()).collect()),
         (kind, is_list) => panic!("no case has needed {kind:?}, list: {is_list}"),
     }
 }

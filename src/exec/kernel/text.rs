@@ -1,16 +1,19 @@
-//! Strings: joined, split, cut, measured, hashed, converted from and to numbers; and summaries, which are strings too.
+//! Strings: joined, split, cut, measured, hashed, converted from and to numbers and bytes; and summaries, which are strings too.
 //!
 //! A string is bytes. Only ops that ask for UTF-8 by name work on characters.
 
 mod assert;
+mod csv;
 mod cut;
 mod fingerprint;
 mod format;
+mod hash;
 mod histogram;
 mod join;
 mod number;
 mod pattern;
 mod print;
+mod raw;
 mod split;
 mod summary;
 
@@ -31,17 +34,25 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
         "Assert" => assert::kernel(node)?,
         "AsString" => format::kernel(node)?,
-        "StringJoin" | "ReduceJoin" => join::kernel(node)?,
+        "StringJoin" | "ReduceJoin" | "UnsortedSegmentJoin" => join::kernel(node)?,
         "StringLength" | "Substr" => cut::kernel(node)?,
         "Print" => print::kernel(node)?,
         "StringToNumber" => number::kernel(node)?,
-        "RegexFullMatch" | "StaticRegexFullMatch" => pattern::kernel(node)?,
+        "RegexFullMatch" | "StaticRegexFullMatch" | "RegexReplace" | "StaticRegexReplace" => pattern::kernel(node)?,
         "StringSplit" | "StringSplitV2" => split::kernel(node)?,
         "ScalarSummary" | "HistogramSummary" | "MergeSummary" => summary::kernel(node)?,
-        "StringToHashBucketFast" => {
-            let buckets = node.attrs.int("num_buckets")?.max(1) as u64;
-            call(move |[x]| map_to(&x, |text: &Vec<u8>| (fingerprint::fingerprint64(text) % buckets) as i64))
+        "DecodeCSV" => csv::kernel(node)?,
+        "Fingerprint" | "StringToHashBucket" | "StringToHashBucketFast" | "StringToHashBucketStrong" => {
+            hash::kernel(node)?
         }
+        "StringStrip" => call(|[x]| {
+            let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+            map_to(&x, move |text: &Vec<u8>| {
+                let begin = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
+                let end = text.iter().rposition(|byte| !is_space(byte)).map_or(begin, |last| last + 1);
+                text[begin..end].to_vec()
+            })
+        }),
         "StringLower" => {
             let characters = node.attrs.str("encoding")?.eq_ignore_ascii_case("utf-8");
             call(move |[x]| {
@@ -60,6 +71,6 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 })
             })
         }
-        _ => return Ok(None),
+        _ => return raw::kernel(node),
     }))
 }

@@ -14,17 +14,17 @@ use crate::tensor::{DType, PartialShape};
 pub struct ResourceInfo {
     /// Its name in the table.
     pub key: Key,
-    /// `variable`, `queue`, `accumulator` or `iterator`.
+    /// `variable`, `queue`, `accumulator`, `iterator`, `lookup table` or `reader`.
     pub kind: &'static str,
     /// The session that made it.
     pub session: SessionId,
-    /// Of a variable's value, of a queue's components.
+    /// Of a variable's value, of a queue's components, of a table's keys and values.
     pub dtypes: Vec<DType>,
-    /// Of a variable's value, or of what the graph says if it has none; of what an accumulator takes.
+    /// Of a variable's value, or of what the graph says if it has none; of what an accumulator takes, of a table's values.
     pub shape: PartialShape,
     /// Bytes of the elements that it holds, wherever they lie; `None` while an op changes it.
     pub bytes: Option<usize>,
-    /// Elements of a queue, gradients of an accumulator; `None` while an op changes it.
+    /// Elements of a queue, gradients of an accumulator, entries of a table; `None` while an op changes it.
     pub length: Option<usize>,
     /// How often a variable was changed; `None` while an op changes it.
     pub version: Option<u64>,
@@ -115,6 +115,8 @@ impl Resource {
             Resource::Queue(queue) => queue.look(),
             Resource::Accumulator(accumulator) => accumulator.look(),
             Resource::Iterator(iterator) => iterator.look(),
+            Resource::Table(table) => table.look(),
+            Resource::Reader(reader) => reader.look(),
             // Those stand in no table.
             Resource::TensorArray(_) | Resource::Stack(_) | Resource::Dummy => Look::default(),
         }

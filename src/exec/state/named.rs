@@ -47,15 +47,6 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// As [`Named::new`]; if the node names no resource to be shared, its session alone sees it.
-    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
-        let mut named = Named::new(node, site)?;
-        if node.attrs.get("shared_name").is_none_or(|_| node.attrs.str("shared_name").is_ok_and(str::is_empty)) {
-            named.key.session = Some(site.session);
-        }
-        Ok(named)
-    }
-
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -74,6 +65,18 @@ impl Named {
             name: name.to_owned(),
         };
         Ok(Named { key, session: site.session, resources: site.resources.clone(), found: None })
+    }
+
+    /// As [`Named::new`]; if the node names no resource to be shared, its session alone sees it.
+    pub fn new_own(node: &KernelNode, site: &Site) -> Result<Named> {
+        let mut named = Named::new(node, site)?;
+        let says = |name: &str| node.attrs.get(name).is_some();
+        let is_named = says("shared_name") && !node.attrs.str("shared_name")?.is_empty();
+        let by_node = says("use_node_name_sharing") && node.attrs.bool("use_node_name_sharing")?;
+        if !is_named && !by_node {
+            named.key.session = Some(site.session);
+        }
+        Ok(named)
     }
 
     pub fn find(&mut self, make: impl FnOnce(&str) -> Result<Resource>) -> Result<Resource> {

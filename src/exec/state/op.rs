@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::super::dataset::{Dataset, Run};
 use super::super::engine::{Engine, Value};
-use super::super::resource::{Accumulator, Iterator, Queue, Resource, Stack, TensorArray, Variable};
+use super::super::resource::{
+    Accumulator, Iterator, LookupTable, Queue, Reader, Resource, Stack, TensorArray, Variable,
+};
 use super::super::token::{List, Optional, Token, Tokens, Variant};
 use super::super::waiting::{Answer, Finished, WaitId, Waiter, Wake};
 use crate::failure::{Failure, Result};
@@ -126,6 +128,8 @@ handles! {
     tensor_array: TensorArray, TensorArray, "tensor array";
     stack: Stack, Stack, "stack";
     iterator: Iterator, Iterator, "iterator";
+    table: Table, LookupTable, "lookup table";
+    reader: Reader, Reader, "reader";
 }
 
 impl Inputs {

@@ -5,10 +5,12 @@
 
 mod arrange;
 mod elementwise;
+mod example;
 mod image;
 mod index;
 mod lists;
 mod make;
+mod picture;
 mod reduce;
 mod sparse;
 mod state;
@@ -72,6 +74,16 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "rank" => make::rank,
         "one_hot" => make::one_hot,
         "string_split" => make::string_split,
+        "vectors" => make::vectors,
+        "decode_raw" => make::decode_raw,
+        "decode_padded" => make::decode_padded,
+        "csv" => make::csv,
+        "fingerprint" => make::fingerprint,
+        "parse_example" => example::parse,
+        "parse_example_v2" => example::parse_v2,
+        "parse_single_example" => example::parse_single,
+        "parse_single_sequence" => example::parse_single_sequence,
+        "parse_sequence" => example::parse_sequence,
         "broadcast_args" => make::broadcast_args,
         "broadcast_gradient_args" => make::broadcast_gradient_args,
         "concat_offset" => make::concat_offset,
@@ -161,6 +173,18 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "space_to_depth" => image::space_to_depth,
         "depth_to_space" => image::depth_to_space,
 
+        "colors" => picture::colors,
+        "at_least_3" => picture::at_least_3,
+        "crop_and_resize" => picture::crop_and_resize,
+        "sized_fourth" => picture::sized_fourth,
+        "box_gradient" => picture::box_gradient,
+        "suppression" => picture::suppression,
+        "decoded" => picture::decoded,
+        "decoded_part" => picture::decoded_part,
+        "decoded_frames" => picture::decoded_frames,
+        "three" => picture::three,
+        "encoded" => picture::encoded,
+
         "variable" => state::variable,
         "old_variable" => state::old_variable,
         "handle" => state::handle,
@@ -180,6 +204,8 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "array_gather" => state::array_gather,
         "array_concat" => state::array_concat,
         "array_pack" => state::array_pack,
+        "table_find" => state::table_find,
+        "table_keys" => state::table_keys,
 
         "list_item" => lists::item,
         "list_pop" => lists::pop,

@@ -24,9 +24,11 @@ const NOT_RECORDED: &[&str] = &[
     "ExperimentalScanDataset",
     "ExperimentalTakeWhileDataset",
     "FilterDataset",
+    "FixedLengthRecordReader",
     "FlatMapDataset",
     "GroupByReducerDataset",
     "GroupByWindowDataset",
+    "IdentityReader",
     "InterleaveDataset",
     "LegacyParallelInterleaveDatasetV2",
     "MapAndBatchDataset",
@@ -41,6 +43,7 @@ const NOT_RECORDED: &[&str] = &[
     "ParallelMapDatasetV2",
     "ReduceDataset",
     "ScanDataset",
+    "TFRecordReader",
     "TakeWhileDataset",
     "TensorArray",
     "TensorArrayGrad",
@@ -48,6 +51,7 @@ const NOT_RECORDED: &[&str] = &[
     "TensorArrayPack",
     "TensorArrayUnpack",
     "TensorArrayV2",
+    "TextLineReader",
     "TopK",
 ];
 

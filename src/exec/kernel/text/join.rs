@@ -1,16 +1,19 @@
-//! StringJoin and ReduceJoin.
+//! StringJoin, ReduceJoin and UnsortedSegmentJoin.
 
 use super::super::array::View;
 use super::super::call::{self, check_text_bytes, kernel as call, one, vector};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use crate::exec::turn::paced;
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     let separator = node.attrs.bytes("separator")?.to_vec();
     if node.op == "StringJoin" {
         return Ok(Box::new(move |inputs| join(&inputs, &separator)));
+    }
+    if node.op == "UnsortedSegmentJoin" {
+        return Ok(call(move |[inputs, ids, count]| segment_join(&inputs, &ids, &count, &separator)));
     }
     let keep_dims = node.attrs.bool("keep_dims")?;
     Ok(call(move |[inputs, axes]| reduce_join(&inputs, &axes, keep_dims, &separator)))
@@ -73,4 +76,36 @@ fn reduce_join(inputs: &Tensor, axes: &Tensor, keep_dims: bool, separator: &[u8]
     let row = strings.len().checked_div(n).unwrap_or(0);
     let joined = paced(0..n, STRING * row).map(|i| strings[i * row..(i + 1) * row].join(separator)).collect();
     Ok(Tensor::from_vec(shape, joined))
+}
+
+/// The strings of each segment, joined in their order.
+fn segment_join(inputs: &Tensor, ids: &Tensor, count: &Tensor, separator: &[u8]) -> Result<Tensor> {
+    let count = call::size(count, "num_segments")?;
+    let Some(rest) = inputs.dims().strip_prefix(ids.dims()) else {
+        let (ids, inputs) = (ids.shape(), inputs.shape());
+        return Err(Failure::invalid(format!("segment_ids of shape {ids} do not fit inputs of shape {inputs}")));
+    };
+    let shape: Shape = std::iter::once(count).chain(rest.iter().copied()).collect();
+    let total = shape.checked_elements(DType::String)?;
+    let row: usize = rest.iter().product();
+    check_text_bytes(inputs.byte_len().saturating_add(separator.len().saturating_mul(inputs.len())))?;
+    let mut joined: Vec<Option<Vec<u8>>> = vec![None; total];
+    let strings = inputs.slice::<Vec<u8>>()?;
+    for (i, id) in paced(ids.to_i64s()?.into_iter().enumerate(), STRING * row.max(1)) {
+        let Some(segment) = usize::try_from(id).ok().filter(|&segment| segment < count) else {
+            let at = call::place(i, ids.dims());
+            let why = "segment_ids are not allowed to exceed num_segments or to have negative values";
+            return Err(Failure::invalid(format!("{why}: segment_ids{at} = {id}, num_segments = {count}")));
+        };
+        for (into, text) in joined[segment * row..].iter_mut().zip(&strings[i * row..(i + 1) * row]) {
+            match into {
+                None => *into = Some(text.clone()),
+                Some(before) => {
+                    before.extend_from_slice(separator);
+                    before.extend_from_slice(text);
+                }
+            }
+        }
+    }
+    Ok(Tensor::from_vec(shape, joined.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()))
 }

@@ -1,8 +1,9 @@
 //! Images in other sizes, and the patches of images.
 
 use super::Rule;
-use crate::graph::Input;
-use crate::graph::gradient::call::{Call, Grads, one};
+use crate::graph::gradient::call::{Call, Grads, one, some};
+use crate::graph::{Attr, Input};
+use crate::tensor::DType;
 
 const RESIZE: &[&str] = &["align_corners", "half_pixel_centers"];
 
@@ -18,9 +19,30 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let size = c.part(shape, 1, Some(3))?;
             one(c.with_attrs("ResizeNearestNeighborGrad", &[dy, size], RESIZE)?)
         },
+        "ResizeBicubic" => |c| {
+            let (x, dy) = (c.x(0), c.dy()?);
+            one(c.with_attrs("ResizeBicubicGrad", &[dy, x], RESIZE)?)
+        },
+        "CropAndResize" => crop,
         "ExtractImagePatches" => patches,
         _ => return None,
     })
+}
+
+/// By the images, if they are floats, and by the boxes, for which mixed pixels stand whatever the method.
+fn crop(c: &mut Call) -> Grads {
+    let (image, boxes, indices, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
+    let dtype = c.dtype(image);
+    let by_image = if matches!(dtype, DType::F16 | DType::F32 | DType::F64) {
+        let shape = c.shape(image)?;
+        let method = c.node.attrs.bytes("method").unwrap_or(b"bilinear").to_vec();
+        let made = c.op("CropAndResizeGradImage").input(dy).input(boxes).input(indices).input(shape);
+        Some(made.attr("T", dtype).attr("method", Attr::Str(method)).build()?)
+    } else {
+        None
+    };
+    let by_boxes = c.op("CropAndResizeGradBoxes").input(dy).input(image).input(boxes).input(indices).build()?;
+    some([by_image, Some(by_boxes)])
 }
 
 /// The numbers of the pixels, from 1, are cut into the same patches, which says where each element belongs: those of 0 lie

@@ -230,11 +230,7 @@ pub(super) fn batch_norm_gradient(call: &Call) -> Option<Vec<Fact>> {
 /// Images of the height and width that the second input says.
 pub(super) fn resize(call: &Call) -> Option<Vec<Fact>> {
     let image = call.of_rank(0, 4)?;
-    let size = match call.sizes(1) {
-        Some(size) if size.len() == 2 => size,
-        Some(_) => return None,
-        None => call.unknown(2),
-    };
+    let size = super::picture::stated_size(call, 1)?;
     one(vec![image[0], size[0], size[1], image[3]])
 }
 

@@ -190,3 +190,36 @@ pub(super) fn broadcast_gradient_args(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn concat_offset(call: &Call) -> Option<Vec<Fact>> {
     (1..call.len()).map(|input| Some(call.of_rank(input, 1)?.into())).collect()
 }
+
+/// Vectors of unknown lengths.
+pub(super) fn vectors(call: &Call) -> Option<Vec<Fact>> {
+    Some(call.node.outputs.iter().map(|_| call.unknown(1).into()).collect())
+}
+
+/// The elements in each string.
+pub(super) fn decode_raw(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    dims.push(call.size(None));
+    one(dims)
+}
+
+/// As many elements of each string as the second input has bytes for.
+pub(super) fn decode_padded(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    let size = call.node.outputs.first()?.dtype.size()?;
+    let width = call.value(1).and_then(|width| usize::try_from(width).ok());
+    dims.push(call.size(width.map(|width| width / size)));
+    one(dims)
+}
+
+/// A field of each record for each output.
+pub(super) fn csv(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    Some(call.node.outputs.iter().map(|_| dims.clone().into()).collect())
+}
+
+/// The bytes of each row's fingerprint.
+pub(super) fn fingerprint(call: &Call) -> Option<Vec<Fact>> {
+    let rows = call.dims(0).and_then(|dims| dims.first().copied());
+    one(vec![rows.unwrap_or_else(|| call.size(None)), call.size(None)])
+}

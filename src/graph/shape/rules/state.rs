@@ -135,3 +135,31 @@ pub(super) fn array_concat(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn array_pack(call: &Call) -> Option<Vec<Fact>> {
     one([&[call.size(None)], &call.stated_in("element_shape")?[..]].concat())
 }
+
+/// The shapes of one key and one value of the mutable table that made the handle.
+fn entry(call: &Call) -> Option<(Dims, Dims)> {
+    let table = call.maker(0)?;
+    let key = match table.inputs.first() {
+        // A dense table's keys are as its empty key.
+        Some(&empty) => call.known.fact(empty)?.dims.clone()?,
+        None => Dims::new(),
+    };
+    let value = match table.attrs.shape("value_shape") {
+        Ok(shape) => call.stated(shape)?,
+        Err(_) => Dims::new(),
+    };
+    (table.op.name != "HashTableV2").then_some((key, value))
+}
+
+/// The values of the keys that are looked for.
+pub(super) fn table_find(call: &Call) -> Option<Vec<Fact>> {
+    let (key, value) = entry(call)?;
+    let keys = call.dims(1)?;
+    let prefix = keys.len().checked_sub(key.len())?;
+    one([&keys[..prefix], &value[..]].concat())
+}
+
+/// All keys, and values of which nothing is known.
+pub(super) fn table_keys(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![call.unknown(1).into(), Fact::default()])
+}

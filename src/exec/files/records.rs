@@ -1,0 +1,209 @@
+//! The records of a file, one after another: lines, TFRecords, records of one length, or the whole file.
+
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read};
+
+use super::{Compression, Folder, Lines, failed};
+use crate::checkpoint::crc32c;
+use crate::exec::turn::Pace;
+use crate::failure::{Code, Failure, Result};
+use crate::memory;
+use crate::tensor::MAX_TENSOR_BYTES;
+
+/// How a file is read as records.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::exec) enum Format {
+    /// The file's name, and nothing of the file.
+    Name,
+    Whole,
+    Lines {
+        /// How many lines at the beginning are no records.
+        header: usize,
+    },
+    TfRecord(Compression),
+    Fixed {
+        header: usize,
+        record: usize,
+        footer: usize,
+        /// From the beginning of one record to that of the next.
+        hop: usize,
+        compression: Compression,
+    },
+}
+
+/// A record: the name of its file with its place, and what it holds.
+pub(in crate::exec) type Record = (Vec<u8>, Vec<u8>);
+
+/// A file that is being read.
+pub(in crate::exec) struct Records {
+    name: Vec<u8>,
+    source: Source,
+    /// How many records were read, or lines.
+    count: u64,
+    /// Bytes of TFRecords that were read.
+    offset: u64,
+    pace: Pace,
+}
+
+type Bytes = Box<dyn Read + Send>;
+
+enum Source {
+    /// Gives its one record once.
+    Name,
+    Whole(Option<File>),
+    Lines(Lines<BufReader<File>>),
+    TfRecord(Bytes),
+    Fixed {
+        bytes: Bytes,
+        record: usize,
+        footer: usize,
+        hop: usize,
+        ahead: Vec<u8>,
+    },
+}
+
+impl Records {
+    /// Opens a file below the folder.
+    ///
+    /// # Errors
+    /// As [`Folder::open`]; DataLoss if it is shorter than its header.
+    pub fn open(format: &Format, folder: &Folder, name: Vec<u8>) -> Result<Records> {
+        let mut count = 0;
+        let plain = |compression: Compression| -> Result<Bytes> {
+            Ok(compression.reader(BufReader::with_capacity(256 << 10, folder.open(&name)?)))
+        };
+        let source = match *format {
+            Format::Name => Source::Name,
+            Format::Whole => Source::Whole(Some(folder.open(&name)?)),
+            Format::Lines { header } => {
+                let mut lines = Lines::new(BufReader::with_capacity(256 << 10, folder.open(&name)?));
+                while count < header as u64 && lines.next(|error| failed(&name, error))?.is_some() {
+                    count += 1;
+                }
+                Source::Lines(lines)
+            }
+            Format::TfRecord(compression) => Source::TfRecord(plain(compression)?),
+            Format::Fixed { header, record, footer, hop, compression } => {
+                let mut bytes = plain(compression)?;
+                skip(&mut bytes, header).map_err(|error| failed(&name, &error))?;
+                Source::Fixed { bytes, record, footer, hop, ahead: Vec::new() }
+            }
+        };
+        Ok(Records { name, source, count, offset: 0, pace: Pace::new() })
+    }
+
+    /// The next record; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// DataLoss if the file is corrupt; ResourceExhausted if the record is too large; the system's.
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        let Records { name, source, count, offset, pace } = self;
+        let failing = |error: &io::Error| failed(name, error);
+        let at = |place: u64| [name, b":".as_slice(), place.to_string().as_bytes()].concat();
+        let record = match source {
+            Source::Name if *count == 0 => Some((name.clone(), name.clone())),
+            Source::Name => None,
+            Source::Whole(file) => match file.take() {
+                None => None,
+                Some(mut file) => {
+                    let length = file.metadata().map_err(|error| failing(&error))?.len();
+                    let length = sized(length, name)?;
+                    let whole = read_up_to(&mut file, length, pace).map_err(|error| failing(&error))?;
+                    Some((name.clone(), whole))
+                }
+            },
+            Source::Lines(lines) => lines.next(failing)?.map(|mut line| {
+                line.retain(|&byte| byte != b'\r');
+                (at(*count + 1), line)
+            }),
+            Source::TfRecord(bytes) => tf_record(bytes, name, offset, pace)?.map(|(place, record)| (at(place), record)),
+            Source::Fixed { bytes, record, footer, hop, ahead } => {
+                if *count > 0 {
+                    let from_ahead = (*hop).min(ahead.len());
+                    ahead.drain(..from_ahead);
+                    match skip(bytes, *hop - from_ahead) {
+                        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+                        skipped => skipped.map_err(|error| failing(&error))?,
+                    }
+                }
+                let missing = sized((*record + *footer) as u64, name)? - ahead.len();
+                let more = read_up_to(bytes, missing, pace).map_err(|error| failing(&error))?;
+                let is_whole = more.len() == missing;
+                ahead.extend(more);
+                is_whole.then(|| (at(*count), ahead[..*record].to_vec()))
+            }
+        };
+        *count += u64::from(record.is_some());
+        Ok(record)
+    }
+}
+
+/// The TFRecord that begins at `offset`, and where that is.
+fn tf_record(bytes: &mut Bytes, name: &[u8], offset: &mut u64, pace: &mut Pace) -> Result<Option<(u64, Vec<u8>)>> {
+    let place = *offset;
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    let lost = |what: &str| Failure::new(Code::DataLoss, format!("{what} record at {place} of {}", shown()));
+    let mut read = |count: usize| -> Result<Vec<u8>> {
+        let part = read_up_to(bytes, count, pace).map_err(|error| match error.kind() {
+            // Compressed data that is cut off, or none.
+            ErrorKind::UnexpectedEof => lost("truncated"),
+            ErrorKind::InvalidData | ErrorKind::InvalidInput => lost("corrupted"),
+            _ => failed(name, &error),
+        })?;
+        Ok(part)
+    };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+    let is_right = |data: &[u8], sum: &[u8]| u64::from(crc32c::mask(crc32c::extend(0, data))) == number(sum);
+    let head = read(12)?;
+    // As in TensorFlow, a file may end within a record's length.
+    if head.len() < 12 {
+        return Ok(None);
+    }
+    if !is_right(&head[..8], &head[8..]) {
+        return Err(lost("corrupted"));
+    }
+    let length = sized(number(&head[..8]), name)?;
+    let data = read(length)?;
+    let sum = read(4)?;
+    if data.len() < length || sum.len() < 4 {
+        return Err(lost("truncated"));
+    }
+    if !is_right(&data, &sum) {
+        return Err(lost("corrupted"));
+    }
+    *offset += 16 + length as u64;
+    Ok(Some((place, data)))
+}
+
+/// A length that a tensor and the memory budget have room for.
+fn sized(length: u64, name: &[u8]) -> Result<usize> {
+    let fits = usize::try_from(length).ok().filter(|&length| length <= MAX_TENSOR_BYTES);
+    let length = fits.ok_or_else(|| {
+        let shown = String::from_utf8_lossy(name);
+        let why = format!("{length} bytes of {shown} exceed the limit of {MAX_TENSOR_BYTES} bytes per tensor");
+        Failure::new(Code::ResourceExhausted, why)
+    })?;
+    memory::admit(length)?;
+    Ok(length)
+}
+
+/// As many bytes as there are, `most` of them. Memory is taken as they come.
+fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result<Vec<u8>> {
+    const PART: usize = 1 << 20;
+    let mut whole = Vec::with_capacity(most.min(PART));
+    while whole.len() < most {
+        let part = (most - whole.len()).min(PART);
+        pace.go(100 + part);
+        let got = bytes.by_ref().take(part as u64).read_to_end(&mut whole)?;
+        if got < part {
+            break;
+        }
+    }
+    Ok(whole)
+}
+
+/// Reads past so many bytes.
+fn skip(bytes: &mut impl Read, count: usize) -> io::Result<()> {
+    let skipped = io::copy(&mut bytes.by_ref().take(count as u64), &mut io::sink())?;
+    if skipped < count as u64 { Err(io::Error::from(ErrorKind::UnexpectedEof)) } else { Ok(()) }
+}

@@ -1,0 +1,210 @@
+//! ReadFile, WriteFile and MatchingFiles, below the folder that the task was given.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::super::engine::Engine;
+use super::super::files::{Folder, Format, Records, failed};
+use super::super::kernel::KernelNode;
+use super::super::kernel::call::check_text_bytes;
+use super::super::turn::{self, Pace};
+use super::named::Site;
+use super::op::{StateOp, nothing, one, simple};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::Tensor;
+
+/// Most entries of folders that one pattern is held against.
+const MAX_ENTRIES: usize = 1 << 22;
+
+pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
+    let folder = Folder::of(node.op, node.attrs, site.resources.data());
+    match node.op {
+        "ReadFile" => simple(move |mut inputs, _| {
+            let name = scalar(&inputs.host(0)?, "Input filename tensor")?;
+            let record = turn::in_part(|| Records::open(&Format::Whole, &folder, name)?.next())?;
+            Ok(one(Tensor::scalar(record.unwrap_or_default().1)))
+        }),
+        "WriteFile" => simple(move |mut inputs, _| {
+            let name = scalar(&inputs.host(0)?, "Input filename tensor")?;
+            let contents = inputs.host(1)?;
+            scalar(&contents, "Contents tensor").and_then(|bytes| write(&folder, &name, &bytes))?;
+            Ok(nothing())
+        }),
+        "MatchingFiles" => simple(move |mut inputs, _| {
+            let patterns = inputs.host(0)?;
+            if patterns.rank() > 1 {
+                let why =
+                    format!("Input patterns tensor must be scalar or vector, but had shape: {}", patterns.shape());
+                return Err(Failure::invalid(why));
+            }
+            let mut names = Vec::new();
+            for pattern in patterns.slice::<Vec<u8>>()? {
+                turn::in_part(|| matching(&folder, pattern, &mut names))?;
+            }
+            names.sort();
+            check_text_bytes(names.iter().map(|name| name.len() + size_of::<Vec<u8>>()).sum())?;
+            Ok(one(Tensor::vector(names)))
+        }),
+        _ => Ok(None),
+    }
+}
+
+fn scalar(tensor: &Tensor, what: &str) -> Result<Vec<u8>> {
+    if tensor.rank() != 0 {
+        return Err(Failure::invalid(format!("{what} must be scalar, but had shape: {}", tensor.shape())));
+    }
+    check_text_bytes(tensor.byte_len())?;
+    tensor.item::<Vec<u8>>()
+}
+
+/// Writes a file as a whole, with the folders that it lies in: it has its old content until then.
+fn write(folder: &Folder, name: &[u8], contents: &[u8]) -> Result<()> {
+    let path = folder.get()?.resolve(name)?;
+    let failing = |error: std::io::Error| failed(name, &error);
+    let parent = path.parent().unwrap_or(&path);
+    fs::create_dir_all(parent).map_err(failing)?;
+    let mut own = path.file_name().unwrap_or_default().to_owned();
+    own.push(format!(".tempstate{}", std::process::id()));
+    let temporary = parent.join(own);
+    let written = fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(contents))
+        .and_then(|()| fs::rename(&temporary, &path));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        failing(error)
+    })
+}
+
+/// Adds the names of the files that a pattern matches, as the pattern writes them.
+fn matching(folder: &Folder, pattern: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
+    let text = std::str::from_utf8(pattern).map_err(|_| Failure::invalid("a file name is not UTF-8"))?;
+    let is_plain = |part: &&str| !part.contains(['*', '?', '[', '\\']);
+    let parts: Vec<&str> = text.split('/').collect();
+    let plain = parts.iter().take_while(|part| is_plain(part)).count();
+    if plain == parts.len() {
+        if folder.get()?.resolve(pattern)?.exists() {
+            names.push(pattern.to_vec());
+        }
+        return Ok(());
+    }
+    let prefix = if plain == 0 { String::new() } else { format!("{}/", parts[..plain].join("/")) };
+    let begin = if prefix.is_empty() { "." } else { &prefix };
+    let mut found = vec![(folder.get()?.resolve(begin.as_bytes())?, prefix)];
+    let mut entries = 0;
+    for (i, part) in parts.iter().enumerate().skip(plain) {
+        let is_last = i + 1 == parts.len();
+        found = expanded(&found, part, is_last, &mut entries)?;
+    }
+    names.extend(found.into_iter().map(|(_, name)| name.into_bytes()));
+    Ok(())
+}
+
+/// The entries of folders whose names a part of a pattern matches: folders alone, unless it is the last part.
+fn expanded(
+    folders: &[(PathBuf, String)],
+    part: &str,
+    is_last: bool,
+    entries: &mut usize,
+) -> Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    let mut pace = Pace::new();
+    for (path, name) in folders {
+        let Ok(listed) = fs::read_dir(path) else { continue };
+        for entry in listed.flatten() {
+            pace.go(5000);
+            *entries += 1;
+            if *entries > MAX_ENTRIES {
+                let why = format!("a pattern is held against more than {MAX_ENTRIES} files, which is the limit");
+                return Err(Failure::new(Code::ResourceExhausted, why));
+            }
+            let own = entry.file_name();
+            // A link may lead out of the folder: what it leads to is not looked at.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if let Some(own) = own.to_str()
+                && (is_last || is_folder)
+                && (!own.starts_with('.') || part.starts_with('.'))
+                && is_match(part, own)
+            {
+                let slash = if is_last { "" } else { "/" };
+                found.push((Path::join(path, own), format!("{name}{own}{slash}")));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a name is one that a pattern stands for: `*` is any text, `?` any character, `[a-z]` one of a set, and `\` takes the
+/// character after it as it is. Takes time in proportion to the product of their lengths.
+fn is_match(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last star stands, and how far it reaches.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&'*') {
+            star = Some((p, n));
+            p += 1;
+        } else if let Some(next) = one_matches(&pattern, p, name[n]) {
+            (p, n) = (next, n + 1);
+        } else if let Some((at, reach)) = star {
+            star = Some((at, reach + 1));
+            (p, n) = (at + 1, reach + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+/// Where the pattern goes on after its part at `p`, if that matches the character.
+fn one_matches(pattern: &[char], p: usize, c: char) -> Option<usize> {
+    match pattern.get(p)? {
+        '?' => Some(p + 1),
+        '\\' => (*pattern.get(p + 1)? == c).then_some(p + 2),
+        '[' => {
+            let negated = matches!(pattern.get(p + 1), Some('!' | '^'));
+            let first = p + 1 + usize::from(negated);
+            let end = first + 1 + pattern.get(first + 1..)?.iter().position(|&c| c == ']')?;
+            let set = &pattern[first..end];
+            let mut at = 0;
+            let mut holds = false;
+            while at < set.len() {
+                if at + 2 < set.len() && set[at + 1] == '-' {
+                    holds |= (set[at]..=set[at + 2]).contains(&c);
+                    at += 3;
+                } else {
+                    holds |= set[at] == c;
+                    at += 1;
+                }
+            }
+            (holds != negated).then_some(end + 1)
+        }
+        &plain => (plain == c).then_some(p + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_a_shell() {
+        let check =
+            |pattern: &str, name: &str, want: bool| assert_eq!(is_match(pattern, name), want, "{pattern} {name}");
+        check("a*c", "abbc", true);
+        check("a*c", "abcd", false);
+        check("*.txt*", "x.txt", true);
+        check("?b", "ab", true);
+        check("?b", "b", false);
+        check("[a-c]1", "b1", true);
+        check("[!a-c]1", "b1", false);
+        check("[ab", "a", false);
+        check("\\*", "*", true);
+        check("\\*", "a", false);
+        check("**a**", "bab", true);
+        check("", "", true);
+        check(&"*a".repeat(40), &"a".repeat(300), true);
+        check(&format!("{}b", "*a".repeat(40)), &"a".repeat(300), false);
+    }
+}

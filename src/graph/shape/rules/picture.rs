@@ -1,0 +1,80 @@
+//! Pictures: their colours, parts and boxes, and the files that they come in.
+
+use super::super::call::known;
+use super::super::{Dims, Fact, Size};
+use super::{Call, one};
+
+/// Pixels of three channels.
+pub(super) fn colors(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.dims(0)?;
+    *dims.last_mut()? = Size::Known(3);
+    one(dims)
+}
+
+pub(super) fn at_least_3(call: &Call) -> Option<Vec<Fact>> {
+    one(call.dims(0).filter(|dims| dims.len() >= 3)?)
+}
+
+/// A height and a width, if both are known.
+pub(super) fn stated_size(call: &Call, input: usize) -> Option<Dims> {
+    if call.sizes(input).is_some_and(|size| size.len() != 2) {
+        return None;
+    }
+    Some(call.counts(input).map_or_else(|| call.unknown(2), |size| known(&size)))
+}
+
+/// A part of an image for each box, of the size that the last input says.
+pub(super) fn crop_and_resize(call: &Call) -> Option<Vec<Fact>> {
+    let (image, boxes) = (call.of_rank(0, 4)?, call.of_rank(1, 2)?);
+    let size = stated_size(call, 3)?;
+    one(vec![boxes[0], size[0], size[1], image[3]])
+}
+
+/// Images of the shape that the last input says.
+pub(super) fn sized_fourth(call: &Call) -> Option<Vec<Fact>> {
+    one(call.sizes(3).filter(|dims| dims.len() == 4).unwrap_or_else(|| call.unknown(4)))
+}
+
+pub(super) fn box_gradient(call: &Call) -> Option<Vec<Fact>> {
+    one(call.dims(2).filter(|dims| dims.len() == 2)?)
+}
+
+/// As many boxes as are chosen, or as were asked for; how many are chosen is a scalar.
+pub(super) fn suppression(call: &Call) -> Option<Vec<Fact>> {
+    let count = if call.bool("pad_to_max_output_size").unwrap_or(false) { call.size_in(2)? } else { call.size(None) };
+    let outputs = call.node.outputs.len();
+    let dims = |port: usize| -> Dims { if port > 0 && port + 1 == outputs { Dims::new() } else { vec![count] } };
+    Some((0..outputs).map(|port| dims(port).into()).collect())
+}
+
+fn channels(call: &Call) -> Option<Size> {
+    Some(match call.int("channels")? {
+        0 => call.size(None),
+        channels => Size::Known(usize::try_from(channels).ok()?),
+    })
+}
+
+pub(super) fn decoded(call: &Call) -> Option<Vec<Fact>> {
+    one(vec![call.size(None), call.size(None), channels(call)?])
+}
+
+/// The part of an image that the second input says.
+pub(super) fn decoded_part(call: &Call) -> Option<Vec<Fact>> {
+    let window = call.sizes(1).filter(|window| window.len() == 4);
+    let side = |i: usize| window.as_ref().map_or_else(|| call.size(None), |window| window[i]);
+    one(vec![side(2), side(3), channels(call)?])
+}
+
+pub(super) fn decoded_frames(call: &Call) -> Option<Vec<Fact>> {
+    one(vec![call.size(None), call.size(None), call.size(None), Size::Known(3)])
+}
+
+pub(super) fn three(_: &Call) -> Option<Vec<Fact>> {
+    one(known(&[3]))
+}
+
+/// A file for each image.
+pub(super) fn encoded(call: &Call) -> Option<Vec<Fact>> {
+    let dims = call.dims(0)?;
+    one(dims[..dims.len().checked_sub(3)?].to_vec())
+}
