@@ -21,6 +21,7 @@ mod pool;
 mod reduce;
 mod scan;
 mod segment;
+mod sparse;
 mod unary;
 
 use half::{bf16, f16};
@@ -67,7 +68,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 19] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 20] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -87,6 +88,7 @@ fn named(name: &str) -> Option<Rule> {
         scan::named,
         segment::named,
         flow::named,
+        sparse::named,
     ];
     FAMILIES.iter().find_map(|family| family(name))
 }

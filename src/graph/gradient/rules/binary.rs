@@ -39,6 +39,22 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             c.reduced_pair(Some(dy), Some(by_y))
         },
         "Pow" => power,
+        "Betainc" => |c| {
+            // By x alone. The exponent is of logarithms, since its parts may be large.
+            let (a, b, x, dy) = (c.x(0), c.x(1), c.x(2), c.dy()?);
+            let both = c.add(a, b)?;
+            let (of_a, of_b, of_both) = (c.un("Lgamma", a)?, c.un("Lgamma", b)?, c.un("Lgamma", both)?);
+            let beta = c.add(of_a, of_b)?;
+            let beta = c.sub(beta, of_both)?;
+            let (less_a, less_b, negative) = (c.sub(a, c.num(1.0))?, c.sub(b, c.num(1.0))?, c.neg(x)?);
+            let (of_rest, of_x) = (c.bin("Xlog1py", less_b, negative)?, c.bin("Xlogy", less_a, x)?);
+            let exponent = c.add(of_rest, of_x)?;
+            let exponent = c.sub(exponent, beta)?;
+            let slope = c.un("Exp", exponent)?;
+            let by_x = c.mul(dy, slope)?;
+            let by_x = c.reduced(by_x, x, a)?;
+            Ok(vec![None, None, Some(Gradient::Dense(by_x))])
+        },
         "Polygamma" => |c| {
             let (n, x, dy) = (c.x(0), c.x(1), c.dy()?);
             let next = c.add(n, c.num(1.0))?;

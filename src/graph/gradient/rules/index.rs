@@ -97,6 +97,17 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         "TensorScatterMax" | "TensorScatterMin" => scatter_extreme,
         "TopK" | "TopKV2" => top_k,
+        "NthElement" => |c| {
+            // The gradient is shared by those that are equal to it.
+            let (x, y, dy, dtype) = (c.x(0), c.y(0), c.dy()?, c.t());
+            let y = c.op("ExpandDims").input(y).input(-1).build()?;
+            let is_it = c.bin("Equal", y, x)?;
+            let is_it = c.cast(is_it, dtype)?;
+            let count = c.sum(is_it, [-1], true)?;
+            let share = c.div(is_it, count)?;
+            let dy = c.op("ExpandDims").input(dy).input(-1).build()?;
+            one(c.mul(share, dy)?)
+        },
         _ => return None,
     })
 }

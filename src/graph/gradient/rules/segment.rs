@@ -34,6 +34,22 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let shares = rows(c, share, ids)?;
             one(c.select(is_it, shares, c.num(0.0))?)
         },
+        "SegmentProd" => |c| {
+            // The product of the others, which is that of all without zeros where there is one zero.
+            let (x, ids, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+            let is_zero = c.bin("Equal", x, c.num(0.0))?;
+            let zeros = c.cast(is_zero, crate::tensor::DType::I32)?;
+            let zeros = c.bin("SegmentSum", zeros, ids)?;
+            let many = c.bin("Greater", zeros, 1)?;
+            let dy = c.select(many, c.num(0.0), dy)?;
+            let others = c.select(is_zero, c.num(1.0), x)?;
+            let products = c.bin("SegmentProd", others, ids)?;
+            let (products, all) = (rows(c, products, ids)?, rows(c, y, ids)?);
+            let quotient = c.div(all, others)?;
+            let partial = c.select(is_zero, products, quotient)?;
+            let dy = rows(c, dy, ids)?;
+            one(c.mul(dy, partial)?)
+        },
         "SparseSegmentSum" | "SparseSegmentSumWithNumSegments" => |c| of_table(c, "SparseSegmentSumGrad"),
         "SparseSegmentMean" | "SparseSegmentMeanWithNumSegments" => |c| of_table(c, "SparseSegmentMeanGrad"),
         "SparseSegmentSqrtN" | "SparseSegmentSqrtNWithNumSegments" => |c| of_table(c, "SparseSegmentSqrtNGrad"),
