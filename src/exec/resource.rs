@@ -24,7 +24,7 @@ pub(super) use iterator::Iterator;
 pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
-pub(super) use stack::Stack;
+pub(super) use stack::{Kept, Stack};
 pub(super) use table::{LookupTable, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use variable::{Content, Variable};

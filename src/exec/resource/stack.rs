@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::super::engine::Value;
+use super::Resource;
 use crate::failure::{Failure, Result};
 use crate::lock::lock;
 use crate::memory;
@@ -13,7 +14,14 @@ const MAX_STACK: usize = 1 << 24;
 pub(in crate::exec) struct Stack {
     name: String,
     limit: usize,
-    values: Mutex<Vec<Value>>,
+    values: Mutex<Vec<Kept>>,
+}
+
+/// What lies on a stack.
+#[derive(Clone)]
+pub(in crate::exec) enum Kept {
+    Value(Value),
+    Handle(Resource),
 }
 
 impl Stack {
@@ -22,18 +30,22 @@ impl Stack {
         Stack { name, limit: limit.min(MAX_STACK), values: Mutex::default() }
     }
 
-    pub fn push(&self, value: Value) -> Result<()> {
+    /// Puts a value on it, or a handle to something else than a stack: stacks that held each other would never be freed.
+    pub fn push(&self, kept: Kept) -> Result<()> {
+        if matches!(kept, Kept::Handle(Resource::Stack(_))) {
+            return Err(Failure::invalid(format!("Stack[{}] takes no handle to a stack", self.name)));
+        }
         let mut values = lock(&self.values);
         if values.len() >= self.limit {
             let why = format!("Stack[{}] overflowed its max_size ({})", self.name, self.limit);
             return Err(Failure::invalid(why));
         }
         memory::grow()?;
-        values.push(value);
+        values.push(kept);
         Ok(())
     }
 
-    pub fn pop(&self) -> Result<Value> {
+    pub fn pop(&self) -> Result<Kept> {
         let value = lock(&self.values).pop();
         value.ok_or_else(|| Failure::invalid(format!("Stack[{}] is empty when calling Pop().", self.name)))
     }
@@ -48,6 +60,7 @@ impl Stack {
 
     /// Bytes of its values; 0 if somebody is just changing it.
     pub fn bytes(&self) -> usize {
-        self.values.try_lock().map_or(0, |values| values.iter().map(Value::heap_bytes).sum())
+        let bytes = |kept: &Kept| if let Kept::Value(value) = kept { value.heap_bytes() } else { 0 };
+        self.values.try_lock().map_or(0, |values| values.iter().map(bytes).sum())
     }
 }

@@ -247,7 +247,8 @@ impl TensorArray {
             name: format!("{}@{source}", self.name),
             dtype: self.dtype,
             is_dynamic: false,
-            clears_after_read: true,
+            // Each write that was added up reads the gradient of the sum.
+            clears_after_read: !self.adds_up,
             is_uniform: self.is_uniform,
             adds_up: true,
             state: Mutex::new(state),

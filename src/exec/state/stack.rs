@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
-use super::super::resource::{Resource, Stack};
+use super::super::resource::{Kept, Resource, Stack};
 use super::super::token::Token;
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Failure, Result};
+use crate::tensor::DType;
 
 pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let name = node.name.to_owned();
@@ -22,9 +23,12 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
         }),
         "StackPushV2" => simple(|mut inputs, _| {
             let stack = inputs.stack(0)?;
-            let value = inputs.value(1)?;
-            stack.push(value.clone())?;
-            Ok(one(value))
+            let kept = match inputs.token(1)? {
+                Token::Resource(handle) => Kept::Handle(handle),
+                other => Kept::Value(other.value()?),
+            };
+            stack.push(kept.clone())?;
+            Ok(one(back(kept)))
         }),
         "StackCloseV2" => simple(|mut inputs, _| {
             inputs.stack(0)?.clear();
@@ -34,18 +38,23 @@ pub(super) fn compile(node: &KernelNode, _site: &Site, _engine: &dyn Engine) -> 
             let wanted = node.outputs.first().map(|output| output.dtype);
             simple(move |mut inputs, _| {
                 let stack = inputs.stack(0)?;
-                let value = stack.pop()?;
-                if wanted.is_some_and(|dtype| dtype != value.dtype()) {
-                    return Err(Failure::invalid(format!(
-                        "Stack[{}] holds {}, not {:?}",
-                        stack.name(),
-                        value.dtype(),
-                        wanted
-                    )));
+                let kept = stack.pop()?;
+                let dtype = if let Kept::Value(value) = &kept { value.dtype() } else { DType::Resource };
+                match wanted {
+                    Some(wanted) if wanted != dtype => {
+                        Err(Failure::invalid(format!("Stack[{}] holds {dtype}, not {wanted}", stack.name())))
+                    }
+                    _ => Ok(one(back(kept))),
                 }
-                Ok(one(value))
             })
         }
         _ => Ok(None),
+    }
+}
+
+fn back(kept: Kept) -> Token {
+    match kept {
+        Kept::Value(value) => Token::Value(value),
+        Kept::Handle(handle) => Token::Resource(handle),
     }
 }

@@ -47,6 +47,34 @@ impl GraphBuilder {
         format!("{wanted}{}", free.unwrap_or_default())
     }
 
+    /// Makes a node that was added since the last [`settle`](GraphBuilder::settle) wait for another.
+    ///
+    /// # Errors
+    /// InvalidArgument if one of them is of another graph, or the first was there before.
+    pub(in crate::graph) fn add_control(&mut self, node: Output, before: Output) -> Result<()> {
+        let name = format!("^{}", self.input_name(Output { node: before.node, port: 0 })?);
+        let added = node.node.index().checked_sub(self.base.len()).and_then(|added| self.nodes.get_mut(added));
+        added.ok_or_else(super::foreign)?.inputs.push(name);
+        Ok(())
+    }
+
+    /// Gives the `index`th of the nodes that were added since the last [`settle`](GraphBuilder::settle) another tensor as its
+    /// `input`th input.
+    ///
+    /// # Errors
+    /// InvalidArgument if there is no such node or input, or the tensor is of another graph.
+    pub(in crate::graph) fn replace_input(&mut self, index: usize, input: usize, with: Output) -> Result<()> {
+        let name = self.input_name(with)?;
+        let old = self.nodes.get_mut(index).and_then(|def| def.inputs.get_mut(input));
+        *old.ok_or_else(super::foreign)? = name;
+        Ok(())
+    }
+
+    /// The `index`th of the nodes that were added since the last [`settle`](GraphBuilder::settle).
+    pub(in crate::graph) fn nth_added(&self, index: usize) -> Output {
+        Output { node: crate::graph::NodeId((self.base.len() + index) as u32), port: 0 }
+    }
+
     /// The name that a node of this name has in the scope around.
     pub(crate) fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.scope)

@@ -5,7 +5,7 @@ use super::rules::{self, Stop};
 use super::{Gradient, Rows};
 use crate::failure::Failure;
 use crate::graph::op::Role;
-use crate::graph::{Attr, GraphBuilder, Input, Node, NodeId, OpBuilder, Output};
+use crate::graph::{Attr, Graph, GraphBuilder, Input, Node, NodeId, OpBuilder, Output};
 use crate::tensor::{DType, Tensor};
 
 /// The gradients of a node's inputs, in their order; what is left out has none.
@@ -17,7 +17,9 @@ pub(super) type Added = Result<Output, Stop>;
 /// One node to differentiate.
 pub(super) struct Call<'a> {
     pub g: &'a mut GraphBuilder,
-    contexts: &'a mut Option<Contexts>,
+    contexts: &'a mut Contexts,
+    /// What tells these gradients from others of the same graph.
+    pub source: &'a str,
     pub node: &'a Node,
     pub id: NodeId,
     grads: Vec<Option<Gradient>>,
@@ -46,12 +48,13 @@ pub(super) fn none() -> Grads {
 impl<'a> Call<'a> {
     pub fn new(
         g: &'a mut GraphBuilder,
-        contexts: &'a mut Option<Contexts>,
+        contexts: &'a mut Contexts,
+        source: &'a str,
         node: &'a Node,
         id: NodeId,
         grads: Vec<Option<Gradient>>,
     ) -> Self {
-        Call { g, contexts, node, id, grads }
+        Call { g, contexts, source, node, id, grads }
     }
 
     /// An input of the node.
@@ -108,8 +111,7 @@ impl<'a> Call<'a> {
 
     /// What decides whether a tensor that the node takes arrives; `None` if no conditional does.
     pub fn arrival(&mut self, input: Output) -> Option<Arrival> {
-        let graph = self.g.settled();
-        self.contexts.get_or_insert_with(|| Contexts::of(graph)).arrival(graph, input)
+        self.contexts.arrival(self.g.settled(), input)
     }
 
     /// A number, of the dtype that the node computes with.
@@ -294,15 +296,23 @@ pub(super) fn zeros_like(g: &mut GraphBuilder, x: Output) -> crate::failure::Res
     if graph.output_type(x).dtype != DType::Resource {
         return g.op("ZerosLike").input(x).build();
     }
+    let zero = rules::number(value_dtype(graph, x), 0.0).unwrap_or_else(|| Tensor::scalar(0.0f32));
+    let shape = g.op("VariableShape").input(x).build()?;
+    g.op("Fill").input(shape).input(zero).build()
+}
+
+/// The dtype of a tensor, or of the value of the variable that it is a handle of.
+pub(super) fn value_dtype(graph: &Graph, x: Output) -> DType {
+    let dtype = graph.output_type(x).dtype;
+    if dtype != DType::Resource {
+        return dtype;
+    }
     // A handle is passed on from what makes the variable, by one input at each node.
     let (mut at, mut left) = (x.node, graph.len());
     while let (false, Some(input), true) = (graph.node(at).op.makes_variable, graph.node(at).inputs.first(), left > 0) {
         (at, left) = (input.node, left - 1);
     }
-    let of_value = graph.node(at).attrs.dtype("dtype").ok().and_then(|dtype| rules::number(dtype, 0.0));
-    let zero = of_value.unwrap_or_else(|| Tensor::scalar(0.0f32));
-    let shape = g.op("VariableShape").input(x).build()?;
-    g.op("Fill").input(shape).input(zero).build()
+    graph.node(at).attrs.dtype("dtype").unwrap_or(DType::F32)
 }
 
 impl From<Failure> for Stop {

@@ -12,7 +12,10 @@ const PATH_SHOWN: usize = 12;
 pub(super) enum GradientError {
     #[error("node {node}: {op} has no gradient; the path to it is {path}")]
     NoRule { node: String, op: String, path: Path },
-    #[error("node {node}: {op} is part of a loop, and gradients of loops are not supported; the path to it is {path}")]
+    #[error(
+        "node {node}: {op} is part of a loop that is not made as TensorFlow's are, of Enter, Merge, LoopCond, Switch, \
+         NextIteration and Exit; the path to it is {path}"
+    )]
     Loop { node: String, op: String, path: Path },
     #[error("node {node}: its gradient is disabled ({why}); the path to it is {path}")]
     Prevented { node: String, why: String, path: Path },
@@ -26,6 +29,12 @@ pub(super) enum GradientError {
     StartType { start: String, given: &'static str, y: String, wanted: &'static str },
     #[error("{0} is a tensor of another graph")]
     Foreign(String),
+    #[error(
+        "{0} is inside of a loop, where it has a value for each iteration; differentiate what leaves the loop, by what enters it"
+    )]
+    InLoop(String),
+    #[error("{0}")]
+    Failed(Failure),
 }
 
 /// The nodes from what is differentiated to where it failed.
@@ -46,13 +55,15 @@ impl fmt::Display for Path {
 impl From<GradientError> for Failure {
     fn from(error: GradientError) -> Failure {
         let code = match error {
+            GradientError::Failed(failure) => return failure,
             GradientError::NoRule { .. }
             | GradientError::Loop { .. }
             | GradientError::Prevented { .. }
             | GradientError::Unsupported { .. } => Code::Unimplemented,
-            GradientError::Starts { .. } | GradientError::StartType { .. } | GradientError::Foreign(_) => {
-                Code::InvalidArgument
-            }
+            GradientError::Starts { .. }
+            | GradientError::StartType { .. }
+            | GradientError::Foreign(_)
+            | GradientError::InLoop(_) => Code::InvalidArgument,
         };
         Failure::new(code, error.to_string())
     }

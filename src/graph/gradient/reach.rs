@@ -1,7 +1,8 @@
 //! Which nodes gradients pass through: those that lie between what is differentiated and what it is differentiated by.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use super::context::leads_back;
 use super::rules;
 use crate::graph::op::Role;
 use crate::graph::{Graph, NodeId, Output};
@@ -20,11 +21,14 @@ pub(super) struct Between {
     pub stops: HashSet<NodeId>,
     /// Whether there are conditionals between.
     pub has_branches: bool,
+    /// What a node takes from a stack was put there as this.
+    pub pushed: HashMap<NodeId, Output>,
 }
 
 impl Between {
     pub fn new(graph: &Graph, ys: &[Output], xs: &[Output], stops: &[Output]) -> Between {
-        let is_reached = reached(graph, xs);
+        let pushed = through_stacks(graph);
+        let is_reached = reached(graph, xs, &pushed);
         let mut waits: Vec<Option<u32>> = vec![None; graph.len()];
         let mut open: Vec<NodeId> = Vec::new();
         for y in ys.iter().filter(|y| is_reached[y.node.index()]) {
@@ -36,7 +40,7 @@ impl Between {
         let mut between = Vec::new();
         while let Some(id) = open.pop() {
             between.push(id);
-            for input in &graph.node(id).inputs {
+            for input in graph.node(id).inputs.iter().chain(pushed.get(&id)) {
                 let waiting = &mut waits[input.node.index()];
                 if is_reached[input.node.index()] && waiting.is_none() {
                     *waiting = Some(0);
@@ -46,7 +50,10 @@ impl Between {
         }
         let has_branches = between.iter().any(|&id| matches!(graph.node(id).op.role, Role::Switch | Role::Merge));
         for id in between {
-            for input in &graph.node(id).inputs {
+            // What goes around a loop is waited for by nobody: its gradient begins with that of what leaves the loop.
+            let node = graph.node(id);
+            let inputs = node.inputs.iter().filter(|input| !leads_back(graph, input.node, node));
+            for input in inputs.chain(pushed.get(&id)) {
                 if let Some(count) = &mut waits[input.node.index()] {
                     *count += 1;
                 }
@@ -57,18 +64,23 @@ impl Between {
             inputs.iter().all(|input| waits[input.node.index()].is_none())
         };
         let stops = xs.iter().filter(is_first).chain(stops).map(|output| output.node).collect();
-        Between { waits, stops, has_branches }
+        Between { waits, stops, has_branches, pushed }
     }
 }
 
 /// The nodes that depend on one of `xs` by tensors that have gradients.
-fn reached(graph: &Graph, xs: &[Output]) -> Vec<bool> {
+fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Vec<bool> {
     let mut consumers: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for input in &node.inputs {
             if is_differentiable(graph.output_type(*input).dtype) {
                 consumers[input.node.index()].push(id.0);
             }
+        }
+    }
+    for (popped, pushed) in pushed {
+        if is_differentiable(graph.output_type(*pushed).dtype) {
+            consumers[pushed.node.index()].push(popped.0);
         }
     }
     let mut is_reached = vec![false; graph.len()];
@@ -82,4 +94,31 @@ fn reached(graph: &Graph, xs: &[Output]) -> Vec<bool> {
         }
     }
     is_reached
+}
+
+/// The nodes that take values from stacks, with what is put there. A stack that several nodes use is left out, as TensorFlow's own
+/// gradients leave out all.
+fn through_stacks(graph: &Graph) -> HashMap<NodeId, Output> {
+    let mut stacks: HashMap<NodeId, (Vec<NodeId>, Vec<Output>)> = HashMap::new();
+    for (id, node) in graph.nodes() {
+        let is_pop = match node.op.runs_as().name {
+            "StackPopV2" => true,
+            "StackPushV2" => false,
+            _ => continue,
+        };
+        // A handle is passed on by one input at each node.
+        let (mut stack, mut left) = (node.inputs[0].node, graph.len());
+        while let (false, Some(from), true) =
+            (graph.node(stack).op.runs_as().name == "StackV2", graph.node(stack).inputs.first(), left > 0)
+        {
+            (stack, left) = (from.node, left - 1);
+        }
+        let (pops, pushes) = stacks.entry(stack).or_default();
+        if is_pop { pops.push(id) } else { pushes.push(node.inputs[1]) }
+    }
+    let single = |(pops, pushes): (Vec<NodeId>, Vec<Output>)| match (&pops[..], &pushes[..]) {
+        (&[pop], &[pushed]) => Some((pop, pushed)),
+        _ => None,
+    };
+    stacks.into_values().filter_map(single).collect()
 }

@@ -22,6 +22,7 @@ mod reduce;
 mod scan;
 mod segment;
 mod sparse;
+mod tensor_array;
 mod unary;
 
 use half::{bf16, f16};
@@ -68,7 +69,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 20] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 21] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -88,6 +89,7 @@ fn named(name: &str) -> Option<Rule> {
         scan::named,
         segment::named,
         flow::named,
+        tensor_array::named,
         sparse::named,
     ];
     FAMILIES.iter().find_map(|family| family(name))

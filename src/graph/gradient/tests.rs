@@ -1,6 +1,8 @@
 //! The walk, without running anything: which nodes it adds, where, and what it refuses. What they compute is held against
 //! TensorFlow in `src/exec/tests/gradients.rs`.
 
+use std::collections::HashSet;
+
 use super::rules::{self, Known};
 use super::*;
 use crate::failure::Code;
@@ -165,33 +167,13 @@ const WITHOUT: &[&str] = &[
     "SparseSliceGrad",
     "SparseSplit",
     "SparseTensorSliceDataset",
-    "StackPopV2",
-    "StackPushV2",
     "StackV2",
     "StridedSliceAssign",
     "Svd",
     "TakeDataset",
     "TakeWhileDataset",
-    "TensorArrayConcat",
-    "TensorArrayConcatV2",
-    "TensorArrayConcatV3",
-    "TensorArrayGather",
-    "TensorArrayGatherV2",
-    "TensorArrayGatherV3",
     "TensorArrayPack",
-    "TensorArrayRead",
-    "TensorArrayReadV2",
-    "TensorArrayReadV3",
-    "TensorArrayScatter",
-    "TensorArrayScatterV2",
-    "TensorArrayScatterV3",
-    "TensorArraySplit",
-    "TensorArraySplitV2",
-    "TensorArraySplitV3",
     "TensorArrayUnpack",
-    "TensorArrayWrite",
-    "TensorArrayWriteV2",
-    "TensorArrayWriteV3",
     "TensorDataset",
     "TensorListConcat",
     "TensorListConcatV2",
@@ -381,30 +363,72 @@ fn what_has_no_gradient_is_refused_with_the_path_to_it() {
     assert!(by_with(&mut other, &["exp"], &["x"], options).unwrap_err().message.contains("2 tensors to start from"));
 }
 
-/// `while i < 10 { i += x }`, and what comes out of it.
-#[test]
-fn loops_are_refused_by_name() {
+/// `while x < 10 { x = body(x, switch) }` on a device of its own; `y` is what leaves it.
+fn a_loop(body: impl FnOnce(&mut GraphBuilder, Output, Output) -> Output) -> GraphBuilder {
     let mut g = GraphBuilder::new();
     let x = g.placeholder("x", DType::F32, PartialShape::UNKNOWN).unwrap();
-    let start = g.op("Enter").name("enter").input(x).attr("frame_name", "f").build().unwrap();
-    let i = g.op("Merge").name("i").input(start).build().unwrap();
-    let limit = g.op("Enter").name("limit").input(10.0f32).attr("frame_name", "f").attr("is_constant", true);
-    let limit = limit.build().unwrap();
-    let less = g.op("Less").name("less").input(i).input(limit).build().unwrap();
-    let go_on = g.op("LoopCond").name("go_on").input(less).build().unwrap();
-    let switch = g.op("Switch").name("switch").input(i).input(go_on).build().unwrap();
-    let next = g.op("AddV2").name("add").input(switch.port(1)).input(switch.port(1)).build().unwrap();
-    let back = g.op("NextIteration").name("next").input(next).build().unwrap();
-    g.add_input(i, back).unwrap();
-    let exit = g.op("Exit").name("exit").input(switch).build().unwrap();
-    let y = g.op("Neg").name("y").input(exit).build().unwrap();
+    let exit = g.with_device("/job:local/task:1", |g| {
+        let start = g.op("Enter").name("enter").input(x).attr("frame_name", "f").build()?;
+        let i = g.op("Merge").name("i").input(start).build()?;
+        let limit = g.op("Enter").name("limit").input(10.0f32).attr("frame_name", "f").attr("is_constant", true);
+        let limit = limit.build()?;
+        let less = g.op("Less").name("less").input(i).input(limit).build()?;
+        let go_on = g.op("LoopCond").name("go_on").input(less).build()?;
+        let switch = g.op("Switch").name("switch").input(i).input(go_on).build()?;
+        let next = body(g, i, switch.port(1));
+        let back = g.op("NextIteration").name("next").input(next).build()?;
+        g.add_input(i, back)?;
+        g.op("Exit").name("exit").input(switch).build()
+    });
+    let exit = exit.unwrap();
+    g.op("Neg").name("y").input(exit).build().unwrap();
     g.op("StopGradient").name("stopped").input(exit).build().unwrap();
+    g
+}
+
+fn squared(g: &mut GraphBuilder, _: Output, x: Output) -> Output {
+    g.op("Square").name("square").input(x).build().unwrap()
+}
+
+/// What a loop's gradient needs is kept where the loop runs, and its nodes run there; a second gradient has its own.
+#[test]
+fn the_gradient_of_a_loop_is_a_loop_on_its_device() {
+    let mut g = a_loop(squared);
+    let found = by(&mut g, &["y"], &["x"]).unwrap();
+    assert_eq!(name(&g, found[0]), "gradients/b_enter");
+    let ours = |op: &str| g.nodes().iter().filter(|node| node.op == op).collect::<Vec<_>>();
+    for op in ["StackV2", "StackPushV2", "StackPopV2", "LoopCond"] {
+        assert_eq!(ours(op).len(), 1, "{op}");
+        assert_eq!(ours(op)[0].device, "/job:local/task:1", "{op}");
+    }
+    let frames: HashSet<&str> = ours("Enter").iter().map(|node| node.attrs.str("frame_name").unwrap()).collect();
+    assert_eq!(frames, HashSet::from(["f", "gradients/f"]));
+    // What is no gradient of the body adds a counter for each of the two loops, and the gradient that goes around.
+    assert_eq!(ours("NextIteration").len(), 3);
+    let again = by(&mut g, &["y"], &["x"]).unwrap();
+    assert_eq!(name(&g, again[0]), "gradients_1/b_enter");
+    assert_eq!(by(&mut g, &["stopped"], &["x"]).unwrap(), [None]);
+    g.finish().unwrap();
+}
+
+#[test]
+fn what_a_loop_does_in_another_order_is_refused_by_name() {
+    let mut g = a_loop(squared);
+    for (y, x) in [("square", "x"), ("y", "square"), ("y", "enter")] {
+        let failure = by(&mut g, &[y], &[x]).unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument);
+        assert!(failure.message.contains(" is inside of a loop, where it has a value for each"), "{failure}");
+    }
+    let mut g = a_loop(|g, merged, x| g.op("Mul").name("product").input(merged).input(x).build().unwrap());
     let failure = by(&mut g, &["y"], &["x"]).unwrap_err();
     assert_eq!(failure.code, Code::Unimplemented);
-    assert!(failure.message.contains("node exit: Exit is part of a loop"), "{failure}");
-    assert!(failure.message.ends_with("y <- exit"), "{failure}");
-    assert_eq!(by(&mut g, &["stopped"], &["x"]).unwrap(), [None]);
-    assert_eq!(g.tensor_name(y), "y");
+    assert!(
+        failure.message.contains("node product: the gradient of Mul is not known where it takes i before"),
+        "{failure}"
+    );
+    assert!(failure.message.ends_with("y <- exit <- next <- product"), "{failure}");
+    let names: Vec<String> = g.nodes().iter().map(|node| node.name.clone()).collect();
+    assert!(names.is_empty(), "{names:?}");
 }
 
 /// A long chain with a sum of two gradients at each link: what is added grows with it, and nothing recurses.

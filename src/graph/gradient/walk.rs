@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::call::{Call, zeros_like};
-use super::context::Contexts;
+use super::context::{Place, leads_back};
 use super::error::{GradientError, Path};
+use super::loops::{Loops, Part};
 use super::reach::Between;
 use super::rules::{self, Stop};
 use super::{Differentiation, Gradient, Rows, Unconnected};
@@ -23,6 +24,13 @@ pub(super) fn walk(
 ) -> Result<Vec<Option<Gradient>>> {
     check(g, ys, xs, options)?;
     let between = Between::new(g.settled(), ys, xs, &options.stops);
+    let source = g.full_name(scope);
+    let mut loops = Loops::find(g.settled(), &between, source.clone());
+    for &output in ys.iter().chain(xs).chain(options.starts.iter().flatten()) {
+        if loops.around_output(g.settled(), output).is_some() {
+            return Err(GradientError::InLoop(g.tensor_name(output)).into());
+        }
+    }
     g.with_scope(scope, |g| {
         let mut walk = Walk {
             g,
@@ -30,7 +38,8 @@ pub(super) fn walk(
             found: HashMap::new(),
             came_from: HashMap::new(),
             ready: VecDeque::new(),
-            contexts: None,
+            source,
+            loops,
         };
         walk.start(ys, &options.starts)?;
         while let Some(id) = walk.ready.pop_front() {
@@ -78,8 +87,10 @@ struct Walk<'g> {
     came_from: HashMap<NodeId, NodeId>,
     /// The nodes of which all gradients are known.
     ready: VecDeque<NodeId>,
-    /// In which branches of conditionals nodes are, once that is asked for.
-    contexts: Option<Contexts>,
+    /// What tells these gradients from others of the same graph: their scope.
+    source: String,
+    /// In which branches of conditionals and loops nodes are, and what was added for the loops.
+    loops: Loops,
 }
 
 impl Walk<'_> {
@@ -92,9 +103,72 @@ impl Walk<'_> {
                 None => self.ones_like(y, i)?,
             };
             self.found.entry(y).or_default().push(Gradient::Dense(start));
+        }
+        for y in ys {
             if self.between.waits[y.node.index()] == Some(0) && are_ready.insert(y.node) {
-                self.ready.push_back(y.node);
+                self.make_ready(y.node)?;
             }
+        }
+        for place in self.loops.without_exits() {
+            self.open(place, ys[0].node)?;
+        }
+        Ok(())
+    }
+
+    /// All gradients of a node's outputs are known. Those of a loop go on once those of all its Exits are.
+    fn make_ready(&mut self, id: NodeId) -> Result<()> {
+        let place = match self.g.settled().node(id).op.role {
+            Role::Exit => self.loops.exit_is_ready(id),
+            _ => self.loops.hold(id),
+        };
+        match place {
+            Some(place) => self.open(place, id),
+            None => {
+                self.ready.push_back(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens a loop and what is kept for that, if it may be opened.
+    fn open(&mut self, place: Place, by: NodeId) -> Result<()> {
+        let mut open = vec![place];
+        while let Some(place) = open.pop() {
+            let (may_open, around) = self.loops.may_open(place);
+            open.extend(around);
+            if !may_open {
+                continue;
+            }
+            let exits = self.loops.exits(place).to_vec();
+            let mut gradients = HashMap::new();
+            for &exit in &exits {
+                if self.between.stops.contains(&exit) {
+                    continue;
+                }
+                let node = self.g.settled().node(exit).clone();
+                if let Some(gradient) = self.sum_up(Output { node: exit, port: 0 }, &node)? {
+                    gradients.insert(exit, gradient);
+                }
+            }
+            let from = exits.into_iter().find(|exit| gradients.contains_key(exit)).unwrap_or(by);
+            let found = self.loops.open(self.g, place, &gradients);
+            self.take(from, found)?;
+            let (ready, loops) = self.loops.released(place);
+            let is_between = |id: &NodeId| self.between.waits[id.index()].is_some();
+            self.ready.extend(ready.into_iter().filter(is_between));
+            open.extend(loops);
+        }
+        Ok(())
+    }
+
+    /// Takes note of gradients that came by a node.
+    fn take(&mut self, from: NodeId, found: std::result::Result<Vec<(Output, Output)>, Stop>) -> Result<()> {
+        let node = self.g.settled().node(from).clone();
+        for (output, gradient) in found.map_err(|stop| self.stopped(from, &node, stop))? {
+            if output.node != from {
+                self.came_from.entry(output.node).or_insert(from);
+            }
+            self.found.entry(output).or_default().push(Gradient::Dense(gradient));
         }
         Ok(())
     }
@@ -122,28 +196,77 @@ impl Walk<'_> {
     /// Adds the gradients of a node's inputs, now that those of its outputs are complete.
     fn pass(&mut self, id: NodeId) -> Result<()> {
         let node = &self.g.settled().node(id).clone();
+        let mut are_ready = Vec::new();
         let mut grads = Vec::with_capacity(node.outputs.len());
         for port in 0..node.outputs.len() as u32 {
             grads.push(self.sum_up(Output { node: id, port }, node)?);
         }
-        if grads.iter().any(Option::is_some) && !self.between.stops.contains(&id) {
-            let of_inputs = self.differentiate(id, node, grads)?;
+        let pushed = self.between.pushed.get(&id).copied();
+        if let (Some(pushed), Some(gradient)) = (pushed, grads.first().copied().flatten())
+            && !self.between.stops.contains(&id)
+        {
+            let around = self.loops.around(id);
+            let found = self.loops.inside(self.g, around, |g, _| super::dense(g, gradient));
+            let found = found.and_then(|gradient| self.loops.hand_on(self.g, id, pushed, gradient));
+            self.take(id, found)?;
+        } else if !self.between.stops.contains(&id) {
+            let part = Loops::part(self.g.settled(), node);
+            let of_inputs = match part {
+                Some(part) => self.pass_part(id, node, part, &grads)?,
+                None if grads.iter().any(Option::is_some) => self.differentiate(id, node, grads)?,
+                None => Vec::new(),
+            };
             for (&input, gradient) in node.inputs.iter().zip(of_inputs) {
                 let Some(gradient) = gradient else { continue };
+                self.check_taken(id, node, input)?;
                 let gradient = self.brought_out(id, node, input, gradient)?;
                 self.came_from.entry(input.node).or_insert(id);
                 self.found.entry(input).or_default().push(gradient);
             }
         }
-        for input in &node.inputs {
+        let inputs = node.inputs.iter().filter(|input| !leads_back(self.g.settled(), input.node, node));
+        for input in inputs.chain(&pushed) {
             if let Some(waits) = &mut self.between.waits[input.node.index()] {
                 *waits -= 1;
                 if *waits == 0 {
-                    self.ready.push_back(input.node);
+                    are_ready.push(input.node);
                 }
             }
         }
-        Ok(())
+        are_ready.into_iter().try_for_each(|id| self.make_ready(id))
+    }
+
+    /// The gradients of the inputs of a node that makes a loop.
+    fn pass_part(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        part: Part,
+        grads: &[Option<Gradient>],
+    ) -> Result<Vec<Option<Gradient>>> {
+        let passed = match part {
+            Part::Exit | Part::Merge => Ok(Vec::new()),
+            Part::VariableEnter | Part::Next => Ok(vec![grads[0]]),
+            Part::Switch => self.loops.close(self.g, id, grads[1]).map(|()| Vec::new()),
+            Part::InvariantEnter => match grads[0] {
+                Some(gradient) => self.loops.sum(self.g, id, gradient).map(|sum| vec![Some(sum)]),
+                None => Ok(Vec::new()),
+            },
+        };
+        passed.map_err(|stop| self.stopped(id, node, stop).into())
+    }
+
+    /// A loop variable has a gradient by what its Switch hands on alone.
+    fn check_taken(&self, id: NodeId, node: &Node, input: Output) -> Result<()> {
+        let graph = self.g.settled();
+        match Loops::part(graph, graph.node(input.node)) {
+            Some(Part::Merge | Part::VariableEnter) => {
+                let name = &graph.node(input.node).name;
+                let why = format!("is not known where it takes {name} before the loop decides whether to go on");
+                Err(self.stopped(id, node, Stop::Unsupported(why)).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The gradients of a node's inputs.
@@ -159,18 +282,24 @@ impl Walk<'_> {
             rules::Known::NotDifferentiable if node.refused.is_none() => return Ok(vec![None; node.inputs.len()]),
             _ => return Err(self.stopped(id, node, Stop::NoRule).into()),
         };
-        let (g, contexts) = (&mut *self.g, &mut self.contexts);
+        let (g, contexts, source) = (&mut *self.g, &mut self.loops.contexts, self.source.as_str());
+        let first = g.nodes().len();
         let added = g.with_device(&node.device, |g| {
             g.with_scope(&format!("{}_grad", node.name), |g| {
                 // What a rule stops at is no failure of the builder's: it is told with the path.
-                match rule(&mut Call::new(g, contexts, node, id, grads)) {
+                match rule(&mut Call::new(g, contexts, source, node, id, grads)) {
                     Ok(grads) => Ok(Ok(grads)),
                     Err(Stop::Failed(failure)) => Err(failure),
                     Err(stop) => Ok(Err(stop)),
                 }
             })
         })?;
-        let mut grads = added.map_err(|stop| self.stopped(id, node, stop))?;
+        let moved = added.and_then(|grads| {
+            let last = self.g.nodes().len();
+            self.loops.move_inside(self.g, self.loops.around(id), first..last)?;
+            Ok(grads)
+        });
+        let mut grads = moved.map_err(|stop| self.stopped(id, node, stop))?;
         grads.resize(node.inputs.len(), None);
         Ok(grads)
     }
@@ -181,22 +310,25 @@ impl Walk<'_> {
         if !self.between.has_branches || node.op.role.is_control_flow() {
             return Ok(gradient);
         }
-        let graph = self.g.settled();
-        let left = self.contexts.get_or_insert_with(|| Contexts::of(graph)).left(graph, id, input);
+        let left = self.loops.contexts.left(self.g.settled(), id, input);
         if left.is_empty() {
             return Ok(gradient);
         }
-        self.g.with_device(&node.device, |g| {
-            g.with_scope(&format!("{}_grad", node.name), |g| {
-                let mut outer = super::dense(g, gradient)?;
-                for branch in left {
-                    let zeros = zeros_like(g, input)?;
-                    let switch = g.op("Switch").input(zeros).input(branch.predicate).build()?;
-                    outer = g.op("Merge").input(outer).input(switch.port(1 - branch.port)).build()?;
-                }
-                Ok(Gradient::Dense(outer))
+        let around = self.loops.around(id);
+        let added = self.loops.inside(self.g, around, |g, _| {
+            g.with_device(&node.device, |g| {
+                g.with_scope(&format!("{}_grad", node.name), |g| {
+                    let mut outer = super::dense(g, gradient)?;
+                    for branch in left {
+                        let zeros = zeros_like(g, input)?;
+                        let switch = g.op("Switch").input(zeros).input(branch.predicate).build()?;
+                        outer = g.op("Merge").input(outer).input(switch.port(1 - branch.port)).build()?;
+                    }
+                    Ok(Gradient::Dense(outer))
+                })
             })
-        })
+        });
+        added.map_err(|stop| self.stopped(id, node, stop).into())
     }
 
     fn stopped(&self, id: NodeId, node: &Node, stop: Stop) -> GradientError {
@@ -214,7 +346,8 @@ impl Walk<'_> {
             Stop::Loop => GradientError::Loop { node, op, path },
             Stop::Prevented(why) => GradientError::Prevented { node, why, path },
             Stop::Unsupported(why) => GradientError::Unsupported { node, op, why, path },
-            Stop::NoRule | Stop::Failed(_) => GradientError::NoRule { node, op, path },
+            Stop::NoRule => GradientError::NoRule { node, op, path },
+            Stop::Failed(failure) => GradientError::Failed(failure),
         }
     }
 
@@ -225,7 +358,9 @@ impl Walk<'_> {
             return Ok(Some(one));
         }
         let found = found.clone();
-        let sum = self.g.with_device(&node.device, |g| add_up(g, &found))?;
+        let around = self.loops.around_output(self.g.settled(), output);
+        let sum = self.loops.inside(self.g, around, |g, _| g.with_device(&node.device, |g| add_up(g, &found)));
+        let sum = sum.map_err(|stop| self.stopped(output.node, node, stop))?;
         self.found.insert(output, vec![sum]);
         Ok(Some(sum))
     }

@@ -1,7 +1,8 @@
 """Gradients: the cases of `tests/data/gradients/*.json`.
 
 A case is either one op, with `op`, `attrs` and `inputs` as in `ops.py`, or a whole graph: `graph`, a GraphDef in protobuf's JSON
-mapping, with `feeds` (tensors by name), `of` and `by` (names of tensors). Of an op, the float outputs are differentiated, or those
+mapping, with `feeds` (tensors by name), `of` and `by` (names of tensors). These are the recorder's where `built` names a graph of
+`loops.py`, of which TensorFlow has no gradient unless its own Python made it. Of an op, the float outputs are differentiated, or those
 in `outputs`, by the float inputs, and what is no float is a constant.
 
 `starts` are what the gradients begin with. `gradients` is what TensorFlow makes of these, in the order of the inputs, as dense
@@ -17,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import json_format
 from tensorflow.python.framework import op_def_registry
 
-from . import ops, values
+from . import loops, ops, values
 
 ANSWERS = ("starts", "gradients", "sparse", "lacks", "second_starts", "second", "second_lacks")
 
@@ -71,18 +72,54 @@ def weights(shape, dtype, shift):
 
 
 def answer(case):
+    if "built" in case:
+        return answer_built(case)
     with tf.Graph().as_default() as graph:
         feeds, ys, xs = of_graph(case, graph) if "graph" in case else of_op(case, graph)
+        return once_and_again(case, graph, feeds, ys, xs)
+
+
+def answer_built(case):
+    """TensorFlow 1's loops, and their gradients; those of second order, of which it has none, by the loops of TensorFlow 2."""
+    with tf.Graph().as_default() as graph:
+        tf.disable_control_flow_v2()
+        feeds, ys, xs = loops.build(case["built"])
+        made = {"graph": json_format.MessageToDict(graph.as_graph_def())}
+        made["feeds"] = {tensor.op.name: values.to_triple(array) for tensor, array in feeds.items()}
+        made |= {"of": [y.op.name for y in ys], "by": [x.op.name for x in xs]}
         with tf.Session(graph=graph) as session:
-            first, found = differentiate(session, ys, xs, feeds, 1, case.get("starts"))
-            if "lacks" in first:
-                return first
-            again = [gradient for gradient in found if gradient is not None]
-            if not again:
-                return first
-            second, _ = differentiate(session, again, xs, feeds, 2, case.get("second_starts"))
-            names = {"starts": "second_starts", "gradients": "second", "lacks": "second_lacks"}
-            return first | {names[key]: value for key, value in second.items() if key in names}
+            made |= differentiate(session, ys, xs, feeds, 1, case.get("starts"))[0]
+    again = [values.from_triple(gradient) for gradient in made["gradients"] if gradient is not None]
+    starts = [weights(array.shape, values.dtype_name(array), 2 + i) for i, array in enumerate(again)]
+    with tf.Graph().as_default() as graph:
+        tf.enable_control_flow_v2()
+        feeds, ys, xs = loops.build(case["built"])
+        first = tf.gradients(ys, xs, grad_ys=[tf.constant(values.from_triple(start)) for start in made["starts"]])
+        pairs = zip(first, made["gradients"])
+        dense = [tf.convert_to_tensor(gradient) for gradient, recorded in pairs if recorded is not None]
+        second = tf.gradients(dense, xs, grad_ys=[tf.constant(start) for start in starts])
+        second = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in second]
+        made["second_starts"] = [values.to_triple(start) for start in starts]
+        try:
+            with tf.Session(graph=graph) as session:
+                arrays = iter(session.run([gradient for gradient in second if gradient is not None], feeds))
+        except tf.errors.OpError as error:
+            return made | {"second_lacks": ops.essence(error.message)}
+    made["second"] = [None if gradient is None else values.to_triple(np.asarray(next(arrays))) for gradient in second]
+    return made
+
+
+def once_and_again(case, graph, feeds, ys, xs):
+    with tf.Session(graph=graph) as session:
+        first, found = differentiate(session, ys, xs, feeds, 1, case.get("starts"))
+        if "lacks" in first:
+            return first
+        again = [gradient for gradient in found if gradient is not None]
+        if not again:
+            return first
+        second, _ = differentiate(session, again, xs, feeds, 2, case.get("second_starts"))
+        names = {"starts": "second_starts", "gradients": "second", "lacks": "second_lacks"}
+        return first | {names[key]: value for key, value in second.items() if key in names}
 
 
 def differentiate(session, ys, xs, feeds, shift, starts):

@@ -22,9 +22,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.op("Merge").name("cond_grad").input(off).input(on).build()?)
         },
         "Merge" | "RefMerge" => merge,
+        // The walk passes through loops by itself.
         "Enter" | "RefEnter" | "Exit" | "RefExit" | "NextIteration" | "RefNextIteration" | "LoopCond" => {
             |_| Err(Stop::Loop)
         }
+        "StackPopV2" => {
+            |_| Err(Stop::Unsupported("is known where one node puts values on the stack and one takes them".to_owned()))
+        }
+        "StackPushV2" => |c| Ok(vec![None, c.gradient(0)]),
         "Fill" => |c| {
             let dy = c.dy()?;
             let flat = c.reshape(dy, [-1])?;
@@ -38,9 +43,6 @@ pub(super) fn named(op: &str) -> Option<Rule> {
 /// The gradient goes to the input that arrived, by a Switch of the conditional that the Merge ends.
 fn merge(c: &mut Call) -> Grads {
     let inputs = c.node.inputs.clone();
-    if inputs.iter().any(|input| c.g.settled().node(input.node).op.role.leads_back(c.node.op.role)) {
-        return Err(Stop::Loop);
-    }
     let [first, second] = inputs[..] else {
         return Err(Stop::Unsupported(format!("is known for two inputs, and this one has {}", inputs.len())));
     };
