@@ -1,4 +1,4 @@
-//! meshtf compared with burn and NumPy: kernels, graphs of tiny ops, and allocations.
+//! meshtf compared with burn and NumPy: kernels, graphs of tiny ops, and allocations; and how fast gradients are added.
 //!
 //! Prints tables; needs no harness. `cargo bench --bench kernels`, or with a word to run only what has it in its name.
 //! What is compared runs alternately, and the best of each counts, so that other load on the machine affects all alike.
@@ -9,6 +9,8 @@
 mod allocations;
 #[path = "kernels/counted.rs"]
 mod counted;
+#[path = "kernels/gradients.rs"]
+mod gradients;
 #[path = "kernels/graphs.rs"]
 mod graphs;
 #[path = "kernels/numpy.rs"]
@@ -31,6 +33,9 @@ const SECONDS: f64 = 2.0;
 
 fn main() {
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    if wanted == "gradients" {
+        return gradients::report();
+    }
     let numpy = if "allocations".contains(&wanted) && !wanted.is_empty() {
         numpy::Numpy::unasked()
     } else {
@@ -45,6 +50,10 @@ fn main() {
     if "allocations".contains(&wanted) {
         println!();
         allocations::report();
+    }
+    if wanted.is_empty() {
+        println!();
+        gradients::report();
     }
 }
 
