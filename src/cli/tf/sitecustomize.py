@@ -3,10 +3,15 @@
 A `sitecustomize` of the machine's or the user's own, which this file hides, runs, too.
 """
 
+import sys
+
+if sys.version_info < (3, 5):
+    sys.stderr.write("meshtf tf: Python 3.5 or newer is needed; this is %s (%s)\n" % (sys.version.split()[0], sys.executable))
+    sys.exit(2)
+
 import importlib.machinery
 import importlib.util
 import os
-import sys
 
 
 def run_hidden():
