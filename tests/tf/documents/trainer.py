@@ -1,3 +1,5 @@
+import time
+
 import tensorflow as tf
 
 # Flags for defining the tf.train.ClusterSpec
@@ -77,13 +79,17 @@ def main(_):
 
     # Loop until the supervisor shuts down (or 1000000 steps have completed).
     step = 0
+    first = None
     while not sv.should_stop() and step < FLAGS.steps:
       # Run a training step asynchronously.
       # See `tf.train.SyncReplicasOptimizer` for additional details on how to
       # perform *synchronous* training.
       _, step = sess.run([train_op, global_step])
+      if first is None:
+        first, begun = step, time.time()
 
-    print("worker %d: step %d, loss %.4f" % (FLAGS.task_index, step, sess.run(loss)))
+    rate = (step - first) / (time.time() - begun)
+    print("worker %d: step %d, %.0f steps/s, loss %.4f" % (FLAGS.task_index, step, rate, sess.run(loss)))
     if FLAGS.task_index == 0:
       print("saved", saver.save(sess, FLAGS.logdir + "/final"))
 
