@@ -55,6 +55,30 @@ fn values_come_from_and_go_to_npy_files() {
 }
 
 #[test]
+fn values_come_from_tables_and_text() {
+    let sandbox = Sandbox::new();
+    let graph = sandbox.file(
+        "graph.json",
+        r#"{"version": 1, "nodes": {
+            "x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
+            "any": {"op": "Placeholder", "attrs": {"dtype": "float32"}},
+            "text": {"op": "Placeholder", "attrs": {"dtype": "string"}},
+            "y": {"op": "Mul", "inputs": ["x", 2.0]}, "z": {"op": "Mul", "inputs": ["any", 2.0]},
+            "n": {"op": "StringLength", "inputs": ["text"]}}}"#,
+    );
+    let table = sandbox.file("t.csv", "a,b\n1,2.5\n3,4\n");
+    let text = sandbox.file("t.txt", "one\nthree\n");
+    let run = |fetch: &str, feed: String| sandbox.run(&["run", &graph, "--fetch", fetch, "--feed", &feed]);
+    // A column is a vector, and a matrix where a placeholder takes that alone.
+    run("y", format!("x=@{table}:b")).prints("[[5.]\n [8.]]");
+    run("z", format!("any=@{table}:b")).prints("[5. 8.]");
+    run("z", format!("any=@{table}")).prints("[[2. 5.]\n [6. 8.]]");
+    run("n", format!("text=@{text}")).prints("[3 5]");
+    run("z", format!("any=@{table}:c")).expect(2).complains(&["--feed any", "there is no column c"]);
+    run("z", format!("any=@{text}")).expect(2).complains(&["--feed any", "expected float32, got string"]);
+}
+
+#[test]
 fn ps_lists_who_is_up() {
     let sandbox = Sandbox::new();
     let zero = sandbox.node("ps/0");
