@@ -46,19 +46,19 @@ impl Trainer {
     async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Trouble> {
         let Some(numerics) = &self.numerics else { return Ok(String::new()) };
         let batch = self.order.clone().of_step(step.saturating_sub(1));
-        let shares = if self.job.steps.len() > 1 { 1 } else { numerics.taken.len().max(1) };
-        let rows = batch.len() / shares;
+        let rows = self.sections.train.rows(self.sections.data.batch)?;
+        let is_shared = self.job.steps.len() == 1;
         let mut feeds = self.training();
         for (i, names) in numerics.taken.iter().enumerate() {
-            let own = match shares {
-                1 if numerics.taken.len() > 1 && i != worker => continue,
-                1 => &batch[..],
-                _ => &batch[i * rows..][..rows],
-            };
+            let own = if is_shared { batch.get(i * rows..(i + 1) * rows) } else { Some(&batch[..]) };
+            let Some(own) = own.filter(|_| is_shared || i == worker) else { continue };
             let tensors = self.examples.take(own, &[own.len()])?;
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {
-                    return Ok(format!("the data for {part} has such a value, in example {} of all", own[row] + 1));
+                    return Ok(format!(
+                        "the data for {part} has such a value, in example {} of those to train with",
+                        own[row] + 1
+                    ));
                 }
                 feeds.push((name.as_str(), tensor));
             }

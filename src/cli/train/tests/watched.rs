@@ -103,7 +103,7 @@ async fn the_node_that_made_a_nan_is_named() {
         ],
     );
     let trouble = run(&folder, &["--check-numerics"]).await.unwrap_err().to_string();
-    assert!(trouble.contains("the data for x has such a value, in example 2 of all"), "{trouble}");
+    assert!(trouble.contains("the data for x has such a value, in example 2 of those to train with"), "{trouble}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
