@@ -52,6 +52,7 @@ pub use error::{Holder, KeyError, MeshError};
 pub use frame::MAX_SMALL_BYTES;
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
+pub use registry::count_running;
 pub use remembered::{ports_file, remembered_ports};
 pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::{Exit, Outcome, Trouble};
-use crate::mesh::{Accepted, Ticket, home};
+use crate::mesh::{Accepted, MeshKey, Ticket, count_running, home};
 
 /// Longest input that is parsed as a ticket.
 const MAX_TICKET_BYTES: u64 = 64 << 10;
@@ -37,6 +37,7 @@ pub(super) async fn join(args: Args) -> Outcome {
     }
     let ticket: Ticket = text.parse().map_err(|error| Trouble::input(format!("{error}")))?;
     let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+    let before = MeshKey::load(&home, &ticket.mesh).ok();
     let accepted = ticket.accept(&home, args.replace).map_err(|error| {
         let hint = if args.replace { "" } else { " (--replace replaces it)" };
         Trouble::input(format!("{error}{hint}"))
@@ -52,6 +53,12 @@ pub(super) async fn join(args: Args) -> Outcome {
         count => format!("{count} addresses"),
     };
     eprintln!("{done} mesh {:?}, with {addresses} to dial", ticket.mesh);
+    let left_behind = before.filter(|_| accepted == Accepted::Replaced);
+    match left_behind.map_or(0, |key| count_running(&home, &ticket.mesh, &key)) {
+        0 => {}
+        1 => eprintln!("a node of this mesh runs on this machine with the old key: restart it"),
+        count => eprintln!("{count} nodes of this mesh run on this machine with the old key: restart them"),
+    }
     let mesh =
         if ticket.mesh == crate::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
     eprintln!("to list its tasks: meshtf ps{mesh}");

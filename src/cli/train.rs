@@ -131,7 +131,7 @@ pub(super) async fn train(args: Args) -> Outcome {
         let _ = session.close().await;
         outcome
     };
-    let outcome = outcome.await;
+    let outcome = outcome.await.map_err(|trouble| reached.explain_trouble(trouble));
     reached.close().await;
     outcome
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::Multiaddr;
 use super::error::KeyError;
-use super::key::{private_file_beside, private_folder};
+use super::key::{MeshKey, private_file_beside, private_folder};
 
 /// Most files looked at, and most bytes of one.
 const MAX_FILES: usize = 4096;
@@ -124,6 +124,12 @@ impl Drop for Registry {
             let _ = fs::remove_file(self.path());
         }
     }
+}
+
+/// How many processes of this user on this machine, nodes and commands, run in `mesh` with this key.
+pub fn count_running(home: &Path, mesh: &str, key: &MeshKey) -> usize {
+    let me = PeerId::random();
+    Registry::open(&home.join("run"), mesh, key.fingerprint(), me).map_or(0, |registry| registry.look().len())
 }
 
 #[cfg(unix)]

@@ -140,3 +140,15 @@ fn a_node_takes_its_port_again_and_another_if_it_is_taken() {
     let _holds = stranger.node_with("local/0", &["--listen", &format!("0.0.0.0:{before}")]);
     assert_ne!(port(&sandbox.node("local/0")), before);
 }
+
+#[test]
+fn a_machine_that_joins_is_told_of_nodes_with_its_old_key() {
+    let sandbox = Sandbox::new();
+    let ticket = sandbox.run(&["ticket", "--no-mdns"]).expect(0).stdout;
+    let other = sandbox.elsewhere();
+    // It began a mesh of its own before it was given the ticket.
+    let _early = other.node_with("local/1", &["--no-mdns"]);
+    other.run(&["join", ticket.trim()]).expect(0).complains(&["runs on this machine with the old key: restart it"]);
+    let again = other.run(&["join", ticket.trim()]).expect(0);
+    assert!(!again.stderr.contains("old key"), "{}", again.stderr);
+}
