@@ -22,37 +22,93 @@ pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;
 pub use text::Lines;
 
-use crate::failure::{Failure, Result};
-use crate::tensor::{Data, Shape, Tensor};
+use std::sync::Arc;
 
-/// Examples: tensors whose first dimension is the examples, by the name of what they are fed to.
+use crate::failure::{Failure, Result};
+use crate::tensor::{DType, Data, Shape, Tensor};
+
+/// Examples of one kind that are read when they are taken.
+pub trait Rows: std::fmt::Debug + Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// What one is: its dtype, and its shape.
+    fn example(&self) -> (DType, &[usize]);
+
+    /// Some of them, by their places: `[places, ...]`.
+    ///
+    /// # Errors
+    /// Those of reading; InvalidArgument for what cannot be fed.
+    fn read(&self, places: &[usize]) -> Result<Tensor>;
+}
+
+/// One kind of data, in all examples.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// A tensor whose first dimension is the examples.
+    Held(Tensor),
+    /// What is read when it is taken.
+    Elsewhere(Arc<dyn Rows>),
+}
+
+impl Part {
+    /// How many examples it has; `None` if it is one value.
+    fn count(&self) -> Option<usize> {
+        match self {
+            Part::Held(tensor) => tensor.dims().first().copied(),
+            Part::Elsewhere(rows) => Some(rows.count()),
+        }
+    }
+
+    /// The dtype of its elements, and the shape of an example.
+    fn example(&self) -> (DType, &[usize]) {
+        match self {
+            Part::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
+            Part::Elsewhere(rows) => rows.example(),
+        }
+    }
+}
+
+/// Examples: what has as many of them as all others, by the name of what it is fed to.
 #[derive(Clone, Debug)]
 pub struct Examples {
-    parts: Vec<(String, Tensor)>,
+    parts: Vec<(String, Part)>,
+    /// Which of what the parts have these are; `None`: all.
+    chosen: Option<Arc<[usize]>>,
     count: usize,
 }
 
 impl Examples {
+    /// Of tensors whose first dimension is the examples.
+    ///
     /// # Errors
-    /// InvalidArgument if there is no tensor, one has no dimension, or not all have as many examples.
+    /// Those of [`of`](Examples::of).
     pub fn new(parts: Vec<(String, Tensor)>) -> Result<Examples> {
-        let Some(((first, tensor), rest)) = parts.split_first() else {
+        Examples::of(parts.into_iter().map(|(name, tensor)| (name, Part::Held(tensor))).collect())
+    }
+
+    /// Of what is held in memory, or read when it is taken.
+    ///
+    /// # Errors
+    /// InvalidArgument if there is none, one has no dimension, or not all have as many examples.
+    pub fn of(parts: Vec<(String, Part)>) -> Result<Examples> {
+        let Some(((first, part), rest)) = parts.split_first() else {
             return Err(Failure::invalid("there is no data"));
         };
-        let count = |name: &str, tensor: &Tensor| match tensor.dims() {
-            [count, ..] => Ok(*count),
-            [] => Err(Failure::invalid(format!("the data for {name} is one value; expected a tensor of examples"))),
+        let count = |name: &str, part: &Part| {
+            let one = || Failure::invalid(format!("the data for {name} is one value; expected a tensor of examples"));
+            part.count().ok_or_else(one)
         };
-        let examples = count(first, tensor)?;
-        for (name, tensor) in rest {
-            let own = count(name, tensor)?;
+        let examples = count(first, part)?;
+        for (name, part) in rest {
+            let own = count(name, part)?;
             if own != examples {
                 return Err(Failure::invalid(format!(
                     "there are {examples} examples for {first}, and {own} for {name}"
                 )));
             }
         }
-        Ok(Examples { parts, count: examples })
+        Ok(Examples { parts, chosen: None, count: examples })
     }
 
     /// How many there are.
@@ -70,37 +126,37 @@ impl Examples {
         self.parts.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The tensors of all examples.
-    pub fn parts(&self) -> &[(String, Tensor)] {
-        &self.parts
+    /// The bytes of one, but for those of text.
+    pub fn example_bytes(&self) -> usize {
+        let bytes = |(_, part): &(String, Part)| {
+            let (dtype, shape) = part.example();
+            dtype.size().unwrap_or(0).saturating_mul(shape.iter().product())
+        };
+        self.parts.iter().map(bytes).sum()
     }
 
     /// Some of the examples, by their places, for each part a tensor of this outer shape and then an example's own. The outer shape
     /// has as many elements as there are places.
     ///
     /// # Errors
-    /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it.
+    /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it; those of [`Rows::read`].
     pub fn take(&self, places: &[usize], outer: &[usize]) -> Result<Vec<Tensor>> {
         if let Some(beyond) = places.iter().find(|&&place| place >= self.count) {
             return Err(Failure::invalid(format!("there is no example {beyond}; there are {}", self.count)));
         }
-        let take = |tensor: &Tensor| {
-            let shape: Shape = outer.iter().chain(&tensor.dims()[1..]).copied().collect();
-            shape.checked_elements(tensor.dtype())?;
-            if let Data::String(all) = tensor.data() {
-                let size = all.len().checked_div(self.count).unwrap_or(0);
-                let taken = places.iter().flat_map(|&place| all[place * size..(place + 1) * size].iter().cloned());
-                return Tensor::new(shape, Data::String(taken.collect()));
+        let chosen: Option<Vec<usize>> =
+            self.chosen.as_ref().map(|chosen| places.iter().map(|&place| chosen[place]).collect());
+        let places = chosen.as_deref().unwrap_or(places);
+        let take = |part: &Part| {
+            let (dtype, example) = part.example();
+            let shape: Shape = outer.iter().chain(example).copied().collect();
+            shape.checked_elements(dtype)?;
+            match part {
+                Part::Held(tensor) => taken(tensor, places, shape),
+                Part::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
             }
-            let all = tensor.bytes().unwrap_or_default();
-            let size = all.len().checked_div(self.count).unwrap_or(0);
-            let mut bytes = Vec::with_capacity(places.len() * size);
-            for &place in places {
-                bytes.extend_from_slice(&all[place * size..(place + 1) * size]);
-            }
-            Tensor::from_bytes(tensor.dtype(), shape, &bytes)
         };
-        self.parts.iter().map(|(_, tensor)| take(tensor)).collect()
+        self.parts.iter().map(|(_, part)| take(part)).collect()
     }
 
     /// Two sets: some of the examples, drawn by a seed, held out of the first. `share` of them, rounded down.
@@ -117,11 +173,33 @@ impl Examples {
         let some = |places: &[usize]| {
             let mut places = places.to_vec();
             places.sort_unstable();
+            if self.parts.iter().any(|(_, part)| matches!(part, Part::Elsewhere(_))) {
+                let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
+                let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
+                return Ok(Examples { parts: self.parts.clone(), chosen: Some(chosen), count });
+            }
             let tensors = self.take(&places, &[places.len()])?;
             Examples::new(self.parts.iter().map(|(name, _)| name.clone()).zip(tensors).collect())
         };
         Ok((some(kept)?, some(held)?))
     }
+}
+
+/// Some of the examples of a tensor.
+fn taken(tensor: &Tensor, places: &[usize], shape: Shape) -> Result<Tensor> {
+    let count = tensor.dims().first().copied().unwrap_or(0);
+    if let Data::String(all) = tensor.data() {
+        let size = all.len().checked_div(count).unwrap_or(0);
+        let taken = places.iter().flat_map(|&place| all[place * size..(place + 1) * size].iter().cloned());
+        return Tensor::new(shape, Data::String(taken.collect()));
+    }
+    let all = tensor.bytes().unwrap_or_default();
+    let size = all.len().checked_div(count).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(places.len() * size);
+    for &place in places {
+        bytes.extend_from_slice(&all[place * size..(place + 1) * size]);
+    }
+    Tensor::from_bytes(tensor.dtype(), shape, &bytes)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@
 //! | `allocator`, `random` | the command's memory; random numbers of the operating system |
 //! | [`protocol`] | what nodes say to each other, as data |
 //! | [`model`] | models as they are written down: values with operators, layers |
-//! | [`train`] | optimizers and learning rates as nodes of a graph |
+//! | [`train`] | optimizers, learning rates, replicas and sums over tasks as nodes of a graph |
 //! | [`plan`] | a graph pruned, placed on devices and split into pieces |
 //! | [`data`] | data to train with: examples, their order, the files that they come from |
 //! | [`trace`] | what a device ran in a traced step, and when |

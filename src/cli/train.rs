@@ -8,6 +8,7 @@ mod log;
 mod numerics;
 mod plot;
 mod progress;
+mod rows;
 mod source;
 mod state;
 mod summary;
@@ -205,7 +206,7 @@ impl Trainer {
         }
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
-        let example: usize = examples.parts().iter().map(|(_, tensor)| tensor.byte_len() / examples.len().max(1)).sum();
+        let example = examples.example_bytes();
         let block = (BLOCK_BYTES / (example * drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match &args.weights {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,

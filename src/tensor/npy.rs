@@ -26,8 +26,12 @@ const MAX_HEADER: usize = 1 << 16;
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
     let (header, data) = split(bytes).map_err(bad)?;
     let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
-    let item = Item::parse(&descr).map_err(bad)?;
-    let shape = Shape::from(shape);
+    tensor(&descr, fortran_order, Shape::from(shape), data)
+}
+
+/// The tensor of elements as they lie in a file.
+fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result<Tensor> {
+    let item = Item::parse(descr).map_err(bad)?;
     let n = shape.checked_elements(item.dtype)?;
     let wanted = n.checked_mul(item.size);
     if wanted != Some(data.len()) {
@@ -44,6 +48,72 @@ pub fn read(bytes: &[u8]) -> Result<Tensor> {
             let strings = data.chunks_exact(item.size).map(|element| text.string(element)).collect::<Result<_, _>>();
             Tensor::new(shape, Data::String(strings.map_err(bad)?))
         }
+    }
+}
+
+/// What the header of a file says whose examples, along the first dimension, lie one behind the other.
+#[derive(Debug)]
+pub struct Head {
+    descr: String,
+    shape: Vec<usize>,
+    /// Where the elements begin.
+    begin: u64,
+    example_bytes: usize,
+}
+
+impl Head {
+    /// Reads the beginning of a file of so many bytes; `None` if it is no .npy file, or its examples do not lie so.
+    ///
+    /// # Errors
+    /// InvalidArgument if the header is damaged, or the file is not as long as it says.
+    pub fn read(start: &[u8], length: u64) -> Result<Option<Head>> {
+        if !start.starts_with(MAGIC) {
+            return Ok(None);
+        }
+        let (header, data) = split(start).map_err(bad)?;
+        let Header { descr, fortran_order, shape } = Header::parse(header).map_err(bad)?;
+        let item = Item::parse(&descr).map_err(bad)?;
+        let Some((&count, example)) = shape.split_first() else { return Ok(None) };
+        if fortran_order && shape.len() > 1 {
+            return Ok(None);
+        }
+        let too_much = || bad(format!("shape {} of {descr} takes more than memory holds", Shape::from(shape.clone())));
+        let example_bytes = example.iter().try_fold(item.size, |bytes, &size| bytes.checked_mul(size));
+        let example_bytes = example_bytes.ok_or_else(too_much)?;
+        let wanted = example_bytes.checked_mul(count).ok_or_else(too_much)? as u64;
+        let begin = (start.len() - data.len()) as u64;
+        if length.checked_sub(begin) != Some(wanted) {
+            return Err(bad(format!(
+                "shape {} of {descr} takes {wanted} bytes, but {} follow the header",
+                Shape::from(shape.clone()),
+                length.saturating_sub(begin)
+            )));
+        }
+        Ok(Some(Head { descr, shape, begin, example_bytes }))
+    }
+
+    /// How many examples there are.
+    pub fn count(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// The bytes of an example.
+    pub fn example_bytes(&self) -> usize {
+        self.example_bytes
+    }
+
+    /// Where an example begins in the file.
+    pub fn offset(&self, place: usize) -> u64 {
+        self.begin + place as u64 * self.example_bytes as u64
+    }
+
+    /// A tensor of some examples, of their bytes in the file.
+    ///
+    /// # Errors
+    /// InvalidArgument if the bytes are not those of so many; ResourceExhausted if there is no memory for it.
+    pub fn examples(&self, count: usize, data: &[u8]) -> Result<Tensor> {
+        let shape = Shape::from([&[count][..], &self.shape[1..]].concat());
+        tensor(&self.descr, false, shape, data)
     }
 }
 

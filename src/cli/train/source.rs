@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::folder::ImageFolder;
+use super::rows::{FileRows, MAX_HELD};
 use crate::cli::Trouble;
-use crate::data::{Csv, Examples, Lines, Named, read_tensor, unpacked};
+use crate::data::{self, Csv, Examples, Lines, Named, Rows, read_tensor, unpacked};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
@@ -40,17 +42,26 @@ pub(super) fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Resul
             return Err(Trouble::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
         }
         let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
+        let at = |why: String| Trouble::input(format!("data for {name}: {}: {why}", source.file));
+        if source.columns.is_empty() && source.except.is_empty() && source.take == Take::Values {
+            let rows = FileRows::open(&folder.join(&source.file), dtype, &shape, source.scale, MAX_HELD);
+            if let Some(rows) = rows.map_err(at)? {
+                parts.push(Part { name: name.clone(), dtype, example: rows.example().1.to_vec() });
+                tensors.push((name.clone(), data::Part::Elsewhere(Arc::new(rows))));
+                continue;
+            }
+        }
         let raw = known.raw(source, folder, dtype, &shape);
         let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
-        let fitted = fitted.map_err(|why| Trouble::input(format!("data for {name}: {}: {why}", source.file)))?;
+        let fitted = fitted.map_err(at)?;
         parts.push(Part { name: name.clone(), dtype, example: fitted.dims()[1..].to_vec() });
-        tensors.push((name.clone(), fitted));
+        tensors.push((name.clone(), data::Part::Held(fitted)));
     }
     for (file, folder) in &known.folders {
         let classes = folder.classes.iter().enumerate().map(|(i, class)| format!("{i} {class}"));
         eprintln!("{file}: {} images; classes: {}", folder.images.len(), classes.collect::<Vec<_>>().join(", "));
     }
-    Ok((Examples::new(tensors)?, parts))
+    Ok((Examples::of(tensors)?, parts))
 }
 
 impl Known {
@@ -131,7 +142,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// The examples as elements of a dtype, multiplied, in the shape that a placeholder has for them.
-fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Option<f64>) -> Result<Tensor, String> {
+pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Option<f64>) -> Result<Tensor, String> {
     let Some((&count, own)) = raw.dims().split_first() else {
         return Err("it is one value; expected a tensor of examples".to_owned());
     };
