@@ -81,8 +81,13 @@ fn what_was_killed_or_interrupted_goes_on_as_if_it_had_not_been() {
 fn nodes_train_together_and_apart() {
     let sandbox = Sandbox::new();
     let nodes = ["ps/0", "worker/0", "worker/1"].map(|name| sandbox.node(name));
-    for mode in ["sync", "async"] {
-        let graph = example(&sandbox, &format!(r#""workers": 2, "ps": 1, "mode": "{mode}", "#));
+    for train in [
+        r#""workers": 2, "ps": 1, "mode": "sync", "#,
+        r#""workers": 2, "ps": 1, "mode": "async", "#,
+        r#""workers": 2, "ps": 1, "backup": 1, "#,
+        r#""workers": 2, "mode": "mirrored", "#,
+    ] {
+        let graph = example(&sandbox, train);
         let ended = sandbox.run(&["train", &graph, "--steps", "1000"]).expect(0);
         let last = ended.stdout.lines().last().unwrap_or_default();
         assert!(last.starts_with("step 1000/1000  held out:") && number(last, "accuracy") > 0.85, "{}", ended.stdout);
