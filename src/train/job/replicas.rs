@@ -144,11 +144,13 @@ impl<'a> Replicas<'a> {
     /// A node in a replica.
     fn copy(&self, node: &Node, def: &NodeDef, replica: usize) -> Result<NodeDef> {
         let mut def = NodeDef { name: self.prefix(replica) + &def.name, ..def.clone() };
+        let shared = node.attrs.str("shared_name").unwrap_or_default();
         if self.train.workers > 0 {
             if node.op.makes_variable && spec(&def.device)?.job.is_some() {
+                let name = if shared.is_empty() { node.name.as_str() } else { shared };
                 return Err(Failure::invalid(format!(
-                    "variable {} is on {}; in mode mirrored each worker has its own, so its device names no job",
-                    node.name, node.device
+                    "variable {name} is on {}; in mode mirrored each worker has its own, so its device names no job",
+                    node.device
                 )));
             }
             // A small constant without a device is on each device that uses it.
@@ -180,7 +182,6 @@ impl<'a> Replicas<'a> {
             let renamed = Attr::Strs(renamed.collect());
             def.attrs.set("_class", renamed);
         }
-        let shared = node.attrs.str("shared_name").unwrap_or_default();
         if node.op.makes_variable && !shared.is_empty() {
             let own = self.prefix(replica) + shared;
             def.attrs.set("shared_name", own.into());

@@ -78,6 +78,11 @@ fn one_worker_is_where_its_devices_say() {
 fn what_does_not_fit_is_refused() {
     for (batch, train, why) in [
         (5, r#""loss": "loss", "workers": 2"#, "a batch of 5 examples cannot be shared equally by 2 workers"),
+        (
+            4,
+            r#""loss": "loss", "workers": 2, "mode": "mirrored""#,
+            "variable fixed is on /job:other/task:3; in mode mirrored",
+        ),
         (4, r#""loss": "los""#, "loss los: "),
         (4, r#""loss": "each""#, "the loss each has shape"),
         (4, r#""loss": "loss", "variables": ["smal"]"#, "there is no variable smal; did you mean small?"),
