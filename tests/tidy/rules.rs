@@ -169,6 +169,7 @@ pub const RULES: &[Rule] = &[
             "graph",
             "data",
             "train",
+            "trace",
             "tensor",
             "memory",
             "failure",

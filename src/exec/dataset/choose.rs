@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, given, pulled, tensors};
+use super::{Dataset, Element, Elements, INFINITE, Parts, Run, UNKNOWN, given, tensors};
 use crate::exec::kernel::Dice;
 use crate::exec::rows::row;
 use crate::exec::token::Token;
