@@ -56,6 +56,22 @@ pub(super) trait Elements: Send {
     }
 }
 
+/// A function that an op holds, which it may call.
+pub(super) trait Callee: Send + Sync {
+    /// The function with what it captured, which comes after the arguments of each call. Its random numbers begin anew.
+    ///
+    /// # Errors
+    /// If the function is wrong, or has a node that cannot run here.
+    fn instance(self: Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Box<dyn Instance>>;
+}
+
+/// A function that is ready to be called.
+pub(super) trait Instance: Send {
+    /// # Errors
+    /// InvalidArgument if it takes other arguments; what one of its nodes failed with.
+    fn call(&mut self, args: Element, run: &Run) -> Result<Element>;
+}
+
 /// What makes elements.
 pub(super) type Make = Box<dyn Fn(&Run) -> Result<Box<dyn Elements>> + Send + Sync>;
 

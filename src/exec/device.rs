@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::busy::Busy;
 use super::engine::Engine;
+use super::function;
 use super::inner::Inner;
 use super::mailbox::{self, Holds, Inbox, Load, Message};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
@@ -131,6 +132,7 @@ impl Device {
             device: (name.kind, name.index),
             resources: Arc::clone(resources),
             generators: lock(&self.place.generators).entry(id.session).or_default().clone(),
+            callee: function::callee,
         };
         let compile = || program::compile(&piece, &site, &**engine).map(Body::new);
         let compiled = catch_unwind(AssertUnwindSafe(compile))

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
-use super::dataset::{Element, Run, dtype_of};
+use super::dataset::{self, Element, Run, dtype_of};
 use super::engine::Engine;
 use super::program;
 use super::sink::{Pushed, Sink};
@@ -25,16 +25,20 @@ use crate::tensor::Tensor;
 /// Most bodies that are kept for later calls.
 const MAX_SPARE: usize = 16;
 
-/// A function that an op holds, and may call.
-pub(super) struct Callee {
+/// A function that an op of a site holds.
+pub(super) fn callee(function: &Function, site: &Site) -> Arc<dyn dataset::Callee> {
+    Arc::new(Callee { function: function.clone(), site: site.apart(), spare: Mutex::default() })
+}
+
+struct Callee {
     function: Function,
     site: Site,
     /// Compiled before, and not in use.
     spare: Mutex<Vec<Box<Body>>>,
 }
 
-/// A function with a state of its own (its random numbers begin anew), and with what it captured.
-pub(super) struct Instance {
+/// A function with a state of its own, and with what it captured.
+struct Instance {
     callee: Arc<Callee>,
     body: Option<Box<Body>>,
     captured: Vec<Token>,
@@ -42,25 +46,19 @@ pub(super) struct Instance {
     is_pure: bool,
 }
 
-impl Callee {
-    pub fn new(function: &Function, site: &Site) -> Arc<Callee> {
-        Arc::new(Callee { function: function.clone(), site: site.apart(), spare: Mutex::default() })
-    }
-
-    /// The function, ready to be called. What it captured comes after the arguments of each call.
-    ///
-    /// # Errors
-    /// If the function is wrong, or has a node that cannot run here.
-    pub fn instance(self: &Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Instance> {
+impl dataset::Callee for Callee {
+    fn instance(self: Arc<Self>, captured: Vec<Token>, run: &Run) -> Result<Box<dyn dataset::Instance>> {
         let spare = lock(&self.spare).pop();
         let body = match spare {
             Some(body) => body,
             None => self.compile(run.engine)?,
         };
         let is_pure = body.program.code.nodes.iter().all(|node| op::lookup(&node.op).is_none_or(|op| !op.has_effect()));
-        Ok(Instance { callee: Arc::clone(self), body: Some(body), captured, is_pure })
+        Ok(Box::new(Instance { callee: self, body: Some(body), captured, is_pure }))
     }
+}
 
+impl Callee {
     fn compile(&self, engine: &dyn Engine) -> Result<Box<Body>> {
         let named = |failure: Failure| Failure {
             message: format!("function {}: {}", self.function.name, failure.message),
@@ -91,12 +89,8 @@ impl Callee {
     }
 }
 
-impl Instance {
-    /// Calls the function.
-    ///
-    /// # Errors
-    /// InvalidArgument if it takes other arguments; what one of its nodes failed with.
-    pub fn call(&mut self, mut args: Element, run: &Run) -> Result<Element> {
+impl dataset::Instance for Instance {
+    fn call(&mut self, mut args: Element, run: &Run) -> Result<Element> {
         args.extend(self.captured.iter().cloned());
         let formal = &self.callee.function.args;
         let is_right = |(arg, (_, dtype)): (&Token, &(String, _))| dtype_of(arg) == *dtype;

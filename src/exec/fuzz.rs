@@ -57,7 +57,8 @@ pub(crate) fn op(bytes: &[u8]) -> bool {
 
 /// The ops that can be asked for by themselves.
 pub(crate) fn ops() -> Vec<&'static OpDef> {
-    op::all().into_iter().filter(|op| !NOT_ALONE.contains(&op.name)).collect()
+    let holds_function = |op: &OpDef| op.attrs.iter().any(|attr| attr.kind == AttrKind::Func);
+    op::all().into_iter().filter(|op| !NOT_ALONE.contains(&op.name) && !holds_function(op)).collect()
 }
 
 /// Arguments that are single numbers wherever they stand.
@@ -329,6 +330,8 @@ impl<'a> Case<'a> {
             "HashTable"
         } else if name.starts_with("LookupTable") {
             "MutableHashTable"
+        } else if form == 2 && (name.starts_with("Iterator") || name == "MakeIterator") {
+            "Iterator"
         } else {
             return None;
         };
@@ -385,8 +388,13 @@ impl<'a> Case<'a> {
         handle
     }
 
-    /// A list of tensors or an optional.
+    /// A list of tensors, an optional or a dataset.
     fn list(&mut self) -> String {
+        if self.op.name.contains("Dataset") || self.op.name == "MakeIterator" {
+            let makers = ["RangeDataset", "TensorDataset", "TensorSliceDataset"];
+            let chosen = self.choices.below(makers.len());
+            return self.made_by(makers[chosen]);
+        }
         let makers =
             ["TensorListFromTensor", "EmptyTensorList", "TensorListReserve", "OptionalNone", "OptionalFromValue"];
         let own = if self.op.name.starts_with("Optional") { 4 } else { 0 };

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::interleave::opened;
 use super::mapped::Captured;
 use super::window::whole;
-use super::{Dataset, Element, Elements, Parts, Run, Spec, UNKNOWN, bytes_of};
-use crate::exec::function::Instance;
+use super::{Dataset, Element, Elements, Instance, Parts, Run, Spec, UNKNOWN, bytes_of};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
@@ -46,9 +45,9 @@ struct ByWindow {
     /// Those of the elements that come, and that go.
     within: Spec,
     spec: Spec,
-    key: Instance,
-    reduce: Instance,
-    size: Instance,
+    key: Box<dyn Instance>,
+    reduce: Box<dyn Instance>,
+    size: Box<dyn Instance>,
     groups: BTreeMap<i64, Vec<Element>>,
     sizes: BTreeMap<i64, usize>,
     of: Option<Box<dyn Elements>>,
@@ -58,7 +57,7 @@ impl ByWindow {
     fn open(&mut self, key: i64, group: Vec<Element>, run: &Run) -> Result<()> {
         let held = group.iter().flatten().cloned().collect();
         let group = Dataset::new(self.within.clone(), held, whole(group))?;
-        self.of = Some(opened(&mut self.reduce, vec![Tensor::scalar(key).into(), group.into()], &self.spec, run)?);
+        self.of = Some(opened(&mut *self.reduce, vec![Tensor::scalar(key).into(), group.into()], &self.spec, run)?);
         Ok(())
     }
 
@@ -141,10 +140,10 @@ pub(in crate::exec) fn by_reducer(input: Arc<Dataset>, functions: Reducing) -> P
 
 struct ByReducer {
     from: Option<Box<dyn Elements>>,
-    key: Instance,
-    init: Instance,
-    reduce: Instance,
-    finish: Instance,
+    key: Box<dyn Instance>,
+    init: Box<dyn Instance>,
+    reduce: Box<dyn Instance>,
+    finish: Box<dyn Instance>,
     states: BTreeMap<i64, Vec<Token>>,
 }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::mapped::{Captured, checked, dataset_of};
-use super::{Dataset, Element, Elements, Parts, Run, Spec, UNKNOWN};
-use crate::exec::function::Instance;
+use super::{Dataset, Element, Elements, Instance, Parts, Run, Spec, UNKNOWN};
 use crate::exec::turn;
 use crate::failure::{Failure, Result};
 
@@ -22,7 +21,7 @@ pub(in crate::exec) fn flat_map(input: Arc<Dataset>, function: Captured, spec: S
 
 struct FlatMap {
     from: Box<dyn Elements>,
-    function: Instance,
+    function: Box<dyn Instance>,
     spec: Spec,
     of: Option<Box<dyn Elements>>,
 }
@@ -38,7 +37,7 @@ impl Elements for FlatMap {
                 self.of = None;
             }
             match self.from.next(run)? {
-                Some(element) => self.of = Some(opened(&mut self.function, element, &self.spec, run)?),
+                Some(element) => self.of = Some(opened(&mut *self.function, element, &self.spec, run)?),
                 None => return Ok(None),
             }
         }
@@ -50,7 +49,12 @@ impl Elements for FlatMap {
 }
 
 /// The elements of the dataset that the function makes of an element.
-pub(super) fn opened(function: &mut Instance, element: Element, spec: &Spec, run: &Run) -> Result<Box<dyn Elements>> {
+pub(super) fn opened(
+    function: &mut dyn Instance,
+    element: Element,
+    spec: &Spec,
+    run: &Run,
+) -> Result<Box<dyn Elements>> {
     checked(dataset_of(function.call(element, run)?)?, spec)?.elements(run)
 }
 
@@ -89,7 +93,7 @@ struct Interleave {
     from: Box<dyn Elements>,
     /// Nothing more comes from there.
     has_ended: bool,
-    function: Instance,
+    function: Box<dyn Instance>,
     spec: Spec,
     /// The datasets that take turns; a place whose dataset has ended is open for the next.
     open: Vec<Option<Box<dyn Elements>>>,
@@ -134,7 +138,7 @@ impl Elements for Interleave {
             } else {
                 match self.from.next(run)? {
                     Some(element) => {
-                        let opened = opened(&mut self.function, element, &self.spec, run)?;
+                        let opened = opened(&mut *self.function, element, &self.spec, run)?;
                         match self.open.get_mut(self.at) {
                             Some(place) => *place = Some(opened),
                             None => self.open.push(Some(opened)),

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Cardinality, Dataset, Element, INFINITE, Parts, Run, Spec, UNKNOWN, pulled};
-use crate::exec::function::{Callee, Instance};
+use super::{Callee, Cardinality, Dataset, Element, INFINITE, Instance, Parts, Run, Spec, UNKNOWN, pulled};
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
@@ -11,13 +10,13 @@ use crate::failure::{Code, Failure, Result};
 /// A function that an op holds, and what it captured where the op stands.
 #[derive(Clone)]
 pub(in crate::exec) struct Captured {
-    pub callee: Arc<Callee>,
+    pub callee: Arc<dyn Callee>,
     pub values: Vec<Token>,
 }
 
 impl Captured {
-    pub fn instance(&self, run: &Run) -> Result<Instance> {
-        self.callee.instance(self.values.clone(), run)
+    pub fn instance(&self, run: &Run) -> Result<Box<dyn Instance>> {
+        Arc::clone(&self.callee).instance(self.values.clone(), run)
     }
 }
 
@@ -28,12 +27,12 @@ pub(in crate::exec) fn map(input: Arc<Dataset>, function: Captured, keeps_count:
         let mut function = function.instance(run)?;
         pulled(input.elements(run)?, move |input, run| match input.next(run)? {
             None => Ok(None),
-            Some(element) => mapped(&mut function, element, keeps_count, run),
+            Some(element) => mapped(&mut *function, element, keeps_count, run),
         })
     })
 }
 
-fn mapped(function: &mut Instance, element: Element, keeps_count: bool, run: &Run) -> Result<Option<Element>> {
+fn mapped(function: &mut dyn Instance, element: Element, keeps_count: bool, run: &Run) -> Result<Option<Element>> {
     match function.call(element, run) {
         Err(failure) if failure.code == Code::OutOfRange && keeps_count => {
             let message = format!("Function invocation produced OutOfRangeError: {}", failure.message);
@@ -113,7 +112,7 @@ pub(in crate::exec) fn scan(input: Arc<Dataset>, initial: Vec<Token>, function: 
         pulled(input.elements(run)?, move |input, run| {
             let Some(element) = input.next(run)? else { return Ok(None) };
             let args = state.iter().cloned().chain(element).collect();
-            let Some(mut answer) = mapped(&mut function, args, keeps_count, run)? else { return Ok(None) };
+            let Some(mut answer) = mapped(&mut *function, args, keeps_count, run)? else { return Ok(None) };
             if answer.len() < state.len() {
                 return Err(Failure::invalid("the function of a scan answers less than its state"));
             }

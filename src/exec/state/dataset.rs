@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::super::dataset::mapped::{self, Captured};
 use super::super::dataset::{
-    Dataset, Parts, Spec, arrange, batch, choose, group, interleave, pad, shuffle, source, window,
+    Callee, Dataset, Parts, Spec, arrange, batch, choose, group, interleave, pad, shuffle, source, window,
 };
 use super::super::engine::Engine;
-use super::super::function::Callee;
 use super::super::kernel::KernelNode;
 use super::super::resource::Resource;
 use super::super::token::Token;
@@ -111,7 +110,11 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         | "OptimizeDataset"
         | "OptimizeDatasetV2"
         | "MaxIntraOpParallelismDataset"
-        | "PrivateThreadPoolDataset" => simple(|mut inputs, _| Ok(one(inputs.dataset(0)?))),
+        | "PrivateThreadPoolDataset"
+        | "RewriteDataset"
+        | "NonSerializableDataset"
+        | "LatencyStatsDataset"
+        | "BytesProducedStatsDataset" => simple(|mut inputs, _| Ok(one(inputs.dataset(0)?))),
         "DummySeedGenerator" | "DummyMemoryCache" => simple(|_, _| Ok(one(Token::Resource(Resource::Dummy)))),
         "DatasetCardinality" => simple(|mut inputs, _| Ok(one(Tensor::scalar(inputs.dataset(0)?.cardinality)))),
         "DatasetToSingleElement" => {
@@ -197,7 +200,7 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         }
         "ReduceDataset" => {
             let (states, others) = (node.attrs.dtypes("Tstate")?.len(), node.attrs.dtypes("Targuments")?.len());
-            let (spec, callee) = (spec(node)?, Callee::new(node.attrs.function("f")?, site));
+            let (spec, callee) = (spec(node)?, (site.callee)(node.attrs.function("f")?, site));
             simple(move |mut inputs, context| {
                 let dataset = inputs.dataset(0)?;
                 let initial = inputs.held(1..1 + states)?;
@@ -214,13 +217,13 @@ fn of_function(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
 }
 
 /// Several functions of one op: for each, how many of its inputs the function captured, in their order after the dataset.
-struct Functions(Vec<(Arc<Callee>, usize)>);
+struct Functions(Vec<(Arc<dyn Callee>, usize)>);
 
 impl Functions {
     fn of(node: &KernelNode, site: &Site, attrs: &[&str]) -> Result<Functions> {
         let one = |attr: &&str| {
             let captured = node.attrs.dtypes(&format!("T{attr}_other_arguments"))?.len();
-            Ok((Callee::new(node.attrs.function(attr)?, site), captured))
+            Ok(((site.callee)(node.attrs.function(attr)?, site), captured))
         };
         attrs.iter().map(one).collect::<Result<_>>().map(Functions)
     }
@@ -244,7 +247,7 @@ fn calling(
     attr: &str,
     mut parts: impl FnMut(&mut Inputs, Captured) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    let callee = Callee::new(node.attrs.function(attr)?, site);
+    let callee = (site.callee)(node.attrs.function(attr)?, site);
     let captured = node.attrs.dtypes("Targuments")?.len();
     // Before it come the dataset, and what a state begins with.
     let first = 1 + node.attrs.get("Tstate").map_or(Ok(0), |_| node.attrs.dtypes("Tstate").map(<[DType]>::len))?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::super::dataset::mapped::dataset_of;
 use super::super::dataset::{Element, Spec};
 use super::super::engine::Engine;
-use super::super::function::Callee;
 use super::super::kernel::KernelNode;
 use super::super::resource::{Iterator, Key, Resource};
 use super::super::token::{Optional, Token};
@@ -24,13 +23,14 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         }
         "OneShotIterator" => {
             let spec = spec(node)?;
-            let factory = Callee::new(node.attrs.function("dataset_factory")?, site);
+            let factory = (site.callee)(node.attrs.function("dataset_factory")?, site);
             let mut named = Named::new_own(node, site)?;
             simple(move |_, context| {
                 let iterator = found(&mut named, &spec)?;
                 let run = context.run();
-                iterator
-                    .begin_once(&run, || dataset_of(factory.instance(Vec::new(), &run)?.call(Vec::new(), &run)?))?;
+                iterator.begin_once(&run, || {
+                    dataset_of(Arc::clone(&factory).instance(Vec::new(), &run)?.call(Vec::new(), &run)?)
+                })?;
                 Ok(one(Token::Resource(Resource::Iterator(iterator))))
             })
         }

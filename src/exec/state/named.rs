@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::super::dataset::Callee;
 use super::super::kernel::{Generators, KernelNode};
 use super::super::resource::{Key, Resource, Resources, container_named};
 use crate::device::DeviceKind;
 use crate::failure::{Failure, Result};
+use crate::graph::Function;
 use crate::ids::SessionId;
 
 /// For whom a piece is compiled.
@@ -15,13 +17,20 @@ pub(in crate::exec) struct Site {
     pub resources: Arc<Resources>,
     /// Where the random numbers of the session's nodes go on, on this device.
     pub generators: Arc<Generators>,
+    /// Makes a function that a node holds one that its op can call.
+    pub callee: fn(&Function, &Site) -> Arc<dyn Callee>,
 }
 
 impl Site {
     /// The same, with random numbers of its own.
     pub fn apart(&self) -> Site {
-        let Site { session, device, resources, .. } = self;
-        Site { session: *session, device: *device, resources: Arc::clone(resources), generators: Arc::default() }
+        Site {
+            session: self.session,
+            device: self.device,
+            resources: Arc::clone(&self.resources),
+            generators: Arc::default(),
+            callee: self.callee,
+        }
     }
 }
 

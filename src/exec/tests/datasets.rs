@@ -7,20 +7,21 @@ use super::super::turn::{self, Signal};
 use super::ops::Ops;
 use super::*;
 
-/// Endless numbers, and what is asked of them.
-fn ops(of: &str) -> Ops {
+/// Endless numbers, and what is asked of them: elements of a shape.
+fn ops(of: &str, shape: &str) -> Ops {
     let text = format!(
         "
         zero = Const is=(0l)
         one = Const is=(1l)
         most = Const is=(4611686018427387904l)
         endless = Const is=(-1l)
+        thousand = Const is=(1000l)
         some = RangeDataset zero most one output_types=<int64> output_shapes={{[]}}
         numbers = RepeatDataset some endless output_types=<int64> output_shapes={{[]}}
         {of}
-        iterator = IteratorV2 output_types=<int64> output_shapes={{[]}} shared_name=\"i\" container=\"\"
+        iterator = IteratorV2 output_types=<int64> output_shapes={{{shape}}} shared_name=\"i\" container=\"\"
         begin = MakeIterator dataset iterator
-        next = IteratorGetNext iterator output_types=<int64> output_shapes={{[]}}"
+        next = IteratorGetNext iterator output_types=<int64> output_shapes={{{shape}}}"
     );
     Ops::new(&text, Box::new(HostEngine))
 }
@@ -28,7 +29,7 @@ fn ops(of: &str) -> Ops {
 #[test]
 fn what_asks_for_elements_without_end_is_given_up_with_its_step() {
     let check = |of: &str| {
-        let mut ops = ops(of);
+        let mut ops = ops(of, "[]");
         ops.answers("begin", &[]);
         let signal = Arc::new(Signal::default());
         signal.stop();
@@ -45,14 +46,10 @@ fn what_asks_for_elements_without_end_is_given_up_with_its_step() {
 }
 
 #[test]
-fn elements_that_are_kept_are_bounded_by_the_memory_budget() {
-    let check = |of: &str| {
-        let mut ops = ops(of);
-        ops.answers("begin", &[]);
-        ops.is_refused("next", &[]);
-    };
-    check("dataset = ShuffleDataset numbers most one one output_types=<int64> output_shapes={[]}");
-    check("dataset = BatchDataset numbers most output_types=<int64> output_shapes={[]}");
+fn a_batch_is_refused_before_it_is_made() {
+    let mut ops = ops("dataset = BatchDataset numbers thousand output_types=<int64> output_shapes={[?]}", "[?]");
+    ops.answers("begin", &[]);
+    ops.is_refused("next", &[]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::super::engine::Engine;
+use super::super::function;
 use super::super::kernel::KernelNode;
 use super::super::mailbox::{self, Inbox};
 use super::super::state::{self, OpContext, Outcome, Site, StateOp};
@@ -37,7 +38,13 @@ impl Ops {
     /// Those of a graph that works on resources which are there.
     pub fn on(resources: Arc<Resources>, text: &str, engine: Box<dyn Engine>) -> Ops {
         let (mailbox, inbox) = mailbox::open();
-        let site = Site { session: SessionId(1), device: (DeviceKind::Cpu, 0), resources, generators: Arc::default() };
+        let site = Site {
+            session: SessionId(1),
+            device: (DeviceKind::Cpu, 0),
+            resources,
+            generators: Arc::default(),
+            callee: function::callee,
+        };
         Ops { graph: graph(text), engine, site, compiled: HashMap::new(), device: Arc::new(mailbox), inbox, calls: 0 }
     }
 
@@ -54,7 +61,12 @@ impl Ops {
             let from = self.graph.node(input.node).name.clone();
             inputs.push(match given.iter().find(|(name, _)| *name == from) {
                 Some(&(_, tensor)) => Some(tensor.clone().into()),
-                None => self.answers(&from, &[]).remove(0),
+                None => match self.graph.node(input.node) {
+                    constant if constant.op.name == "Const" => {
+                        Some(constant.attrs.whole_tensor("value").unwrap().into())
+                    }
+                    _ => self.answers(&from, &[]).remove(0),
+                },
             });
         }
         if !self.compiled.contains_key(name) {

@@ -21,8 +21,7 @@ type AttrValues = BTreeMap<String, AttrValue>;
 const MAX_TENSORS: usize = 1 << 16;
 
 /// The ops that call functions, as an error names them.
-const CALLERS: &str =
-    "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While and StatelessWhile";
+const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf, Case, StatelessCase, While, StatelessWhile and those of datasets";
 
 /// What a node calls.
 #[derive(Debug)]

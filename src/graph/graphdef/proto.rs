@@ -15,7 +15,7 @@ pub struct GraphDef {
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeDef>,
     #[prost(message, optional, tag = "2")]
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<FunctionDefLibrary>,
     #[prost(message, optional, tag = "4")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,13 +29,14 @@ pub struct VersionDef {
 }
 
 /// The functions of a graph.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct FunctionDefLibrary {
     #[prost(message, repeated, tag = "1")]
     pub function: Vec<FunctionDef>,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FunctionDef {
     #[prost(message, optional, tag = "1")]
     pub signature: Option<Signature>,
@@ -50,7 +51,8 @@ pub struct FunctionDef {
 }
 
 /// A function's OpDef.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Signature {
     #[prost(string, tag = "1")]
     pub name: String,
@@ -63,25 +65,32 @@ pub struct Signature {
 }
 
 /// A formal input or output: of one type, of the type that an attribute names, or as many as attributes say.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ArgDef {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(int32, tag = "3")]
+    #[serde(serialize_with = "data_type")]
     pub r#type: i32,
     #[prost(string, tag = "4")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub type_attr: String,
     #[prost(string, tag = "5")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub number_attr: String,
     #[prost(string, tag = "6")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub type_list_attr: String,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AttrDef {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, optional, tag = "3")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub default_value: Option<AttrValue>,
 }
 

@@ -95,7 +95,7 @@ fn functions_are_refused_where_nobody_calls_them() {
     let graph =
         |op: &str, attr: &str| format!(r#"{{"node": [{{"name": "n", "op": "{op}", "attr": {{{attr}}}}}], {library}}}"#);
     assert_eq!(from_json(&graph("NoOp", "")).unwrap().len(), 1);
-    let nodes = from_json(&graph("MapDataset", r#""f": {"func": {"name": "f", "attr": {}}}"#)).unwrap();
+    let nodes = from_json(&graph("RemoteCall", r#""f": {"func": {"name": "f", "attr": {}}}"#)).unwrap();
     let error = nodes[0].refused.as_deref().unwrap();
     assert!(error.contains("attribute \"f\" is the function \"f\"; of the ops that take functions"), "{error}");
     let hidden = graph("NoOp", r#""_f": {"func": {"name": "f"}}, "_gradient_op_type": {"s": "eA=="}"#);
@@ -236,4 +236,18 @@ proptest! {
             let _ = crate::graph::read(&bytes);
         }
     }
+}
+
+#[test]
+fn functions_that_attributes_hold_are_written_and_read_again() {
+    let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases/dataset_functions/graph.pb");
+    let nodes = from_binary(&std::fs::read(recorded).unwrap()).unwrap();
+    assert!(nodes.iter().all(|node| node.refused.is_none()));
+    let holding = nodes.iter().filter(|node| node.attrs.0.values().any(|attr| matches!(attr, Attr::Func(_))));
+    assert!(holding.count() > 20);
+    let again = from_binary(&to_binary(&nodes)).unwrap();
+    for (node, again) in nodes.iter().zip(&again) {
+        assert_eq!(format!("{node:#?}"), format!("{again:#?}"), "{}", node.name);
+    }
+    assert_eq!(nodes.len(), again.len());
 }

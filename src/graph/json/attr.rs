@@ -47,7 +47,9 @@ fn read(def: &AttrDef, value: &Value, path: Path) -> Read<Attr> {
                 let literal = super::draft::literal(value, path, &[])?;
                 literal.attr(literal.dtype, &mut super::Budget::new())?
             }
-            AttrKind::Func => return Err(Fault::content(value, path, "meshtf runs no functions")),
+            AttrKind::Func => {
+                return Err(Fault::content(value, path, "a function has no form here: a GraphDef can hold it"));
+            }
         });
     }
     Ok(match def.kind {

@@ -16,13 +16,6 @@ const LESS_KNOWN: &[&str] = &["Einsum", "MatrixDiagV2", "MatrixDiagV3", "SplitV"
 const NOT_RECORDED: &[&str] = &[
     "Conv3DBackpropFilter",
     "Conv3DBackpropInput",
-    "ExperimentalGroupByReducerDataset",
-    "ExperimentalGroupByWindowDataset",
-    "ExperimentalMapAndBatchDataset",
-    "ExperimentalMapDataset",
-    "ExperimentalParallelInterleaveDataset",
-    "ExperimentalScanDataset",
-    "ExperimentalTakeWhileDataset",
     "FilterDataset",
     "FixedLengthRecordReader",
     "FlatMapDataset",

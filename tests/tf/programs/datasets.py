@@ -1,5 +1,7 @@
 """Input pipelines of tf.data on the mesh: fed, trained from, on another task, in one session and the next."""
 
+import functools
+
 import numpy as np
 
 from client import check, near, raises, same, target, tf
@@ -78,3 +80,64 @@ with tf.Graph().as_default():
         wanted = round_of(session), round_of(session)
     with tf.Session(target("local/0")) as session:
         near((round_of(session), round_of(session)), wanted)
+
+
+def elements(make, where):
+    """The elements of a dataset, with what failed on the way."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(11)
+        iterator = tf.data.make_initializable_iterator(make())
+        value, got = iterator.get_next(), []
+        with tf.Session(where) as session:
+            session.run(iterator.initializer)
+            while len(got) < 40:
+                try:
+                    got.append(session.run(value))
+                except tf.errors.OutOfRangeError:
+                    return got
+                except tf.errors.OpError as error:
+                    got.append(type(error).__name__)
+    return got
+
+
+more, R = tf.data.experimental, data.range
+words = {"a": [1.0, 2.0, 3.0], "b": {"c": ["x", "y", "z"]}}
+# Held against the same on TensorFlow itself.
+PIPELINES = {
+    "padded": lambda: data.from_tensor_slices([3, 1, 2, 4])
+    .map(lambda n: (tf.fill([n], n), tf.as_string(tf.range(n))))
+    .padded_batch(2, padded_shapes=([None], [5]), padding_values=(-1, "x")),
+    "padded_drop": lambda: data.from_tensor_slices([3, 1, 2])
+    .map(lambda n: tf.fill([n, 2], n))
+    .padded_batch(2, padded_shapes=[None, None], drop_remainder=True),
+    "nested": lambda: data.from_tensor_slices(words).map(lambda d: {"s": d["a"] * 2, "t": d["b"]["c"] + "!"}).batch(2),
+    "zip": lambda: data.zip((R(3), data.zip((R(5), R(9).shuffle(3, seed=2))))),
+    "shuffle_repeat": lambda: R(6).shuffle(10, seed=4).repeat(3),
+    "shuffle_and_repeat": lambda: R(6).apply(more.shuffle_and_repeat(3, 2, seed=9)),
+    "cache": lambda: R(4).map(lambda x: tf.random_uniform([], seed=1)).cache().repeat(2),
+    "reduce_within": lambda: R(3).map(lambda x: R(10).reduce(x, lambda a, b: a + b)),
+    "while": lambda: R(4).map(lambda x: tf.while_loop(lambda i: i < 100, lambda i: i * 2 + 1, [x])),
+    "map_fn": lambda: R(3).map(lambda x: tf.map_fn(lambda y: y * x, tf.range(3, dtype=tf.int64))),
+    "scan": lambda: R(3).map(lambda x: tf.scan(lambda a, y: a + y, tf.ones([4], tf.int64) * x)),
+    "fails": lambda: R(4).map(lambda x: tf.check_numerics(1.0 / tf.cast(x - 2, tf.float32), "bad")),
+    "flat_batch": lambda: R(3).flat_map(lambda x: data.from_tensor_slices([x, x + 1]).map(lambda y: y * 2).batch(2)),
+    "resampled": lambda: R(20)
+    .map(lambda x: (tf.cast(x % 2, tf.int32), x))
+    .apply(more.rejection_resample(lambda c, x: c, [0.5, 0.5], [0.5, 0.5], seed=3))
+    .take(5),
+    "split": lambda: data.from_tensor_slices(["1,2", "3"]).flat_map(
+        lambda s: data.from_tensor_slices(tf.string_split([s], ",").values)
+    ),
+    "optional": lambda: R(3).map(lambda x: more.Optional.from_value(x)).map(lambda o: o.get_value()),
+    "pictures": lambda: data.from_tensor_slices(np.arange(48, dtype=np.float32).reshape(3, 4, 4, 1))
+    .map(lambda i: tf.image.random_flip_left_right(i, seed=3))
+    .batch(2),
+    "buckets": lambda: data.from_tensor_slices([1, 5, 2, 6, 3])
+    .map(lambda n: tf.fill([n], n))
+    .apply(more.bucket_by_sequence_length(lambda x: tf.shape(x)[0], [4], [2, 2])),
+    "enumerated": lambda: data.from_tensor_slices(["a", "b"]).enumerate(start=5),
+    "many": lambda: functools.reduce(lambda d, i: d.concatenate(R(i, i + 1)), range(150), R(1)).batch(200),
+}
+for name, make in PIPELINES.items():
+    got, wanted = elements(make, target("local/0")), elements(make, "")
+    check(repr(got) == repr(wanted), name, got, wanted)

@@ -71,3 +71,27 @@ perhaps = tf.data.experimental.get_next_as_optional(either)
 STEPS.extend([step([perhaps.has_value()]), step([perhaps.has_value()])])
 STEPS.append(step([RANGE(5).reduce(tf.constant(1, tf.int64), lambda s, x: s * (x + 1))]))
 STEPS.append(step([tf.data.experimental.get_single_element(RANGE(4).batch(4))]))
+
+# What the experimental transformations of TensorFlow 1 are made of.
+more = tf.data.experimental
+take_all("unique", RANGE(9).map(lambda x: x * x % 5).apply(more.unique()), 3)
+choices = tf.data.Dataset.from_tensor_slices(tf.constant([2, 0, 0, 1, 2, 1, 0], tf.int64))
+take_all("choices", more.choose_from_datasets([RANGE(2), RANGE(10, 19), RANGE(20, 21)], choices), 5)
+take_all("samples", more.sample_from_datasets([RANGE(4), RANGE(10, 14)], [0.3, 0.7], seed=4), 8)
+take_all("random", more.RandomDataset(seed=6).take(4), 4)
+take_all("at_once", RANGE(7).apply(more.map_and_batch(lambda x: x + offset, 3, drop_remainder=True)), 2)
+readers = more.parallel_interleave(lambda x: RANGE(x, x + 3), cycle_length=2, block_length=1, sloppy=False)
+take_all("readers", RANGE(0, 30, 10).apply(readers), 9)
+take_all("turns", RANGE(3).interleave(lambda x: RANGE(x * 10, x * 10 + x), cycle_length=2, num_parallel_calls=2), 3)
+take_all("some", RANGE(8).filter(lambda x: x > offset - 6).filter(lambda x: x < 7), 2)
+
+by_rest = more.group_by_window(lambda x: x % 3, lambda key, window: window.batch(4).map(lambda all: (key, all)), window_size=3)
+take_all("windows_by_key", RANGE(10).apply(by_rest), 4)
+sums = more.Reducer(lambda key: key * 100, lambda state, x: state + x, lambda state: state)
+take_all("sums_by_key", RANGE(10).apply(more.group_by_reducer(lambda x: x % 3, sums)), 3)
+
+rows = tf.SparseTensor(tf.constant([[0, 1], [2, 0], [2, 2]], tf.int64), [b"a", b"b", b"c"], tf.constant([4, 3], tf.int64))
+parts = tf.data.make_initializable_iterator(tf.data.Dataset.from_sparse_tensor_slices(rows))
+part = list(parts.get_next())
+STEPS.append(step(targets=[parts.initializer]))
+STEPS.extend(step(part) for _ in range(5))
