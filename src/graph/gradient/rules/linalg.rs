@@ -30,6 +30,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             of_determinant(c, dy, y)
         },
         "Cholesky" => cholesky,
+        "SelfAdjointEigV2" => self_adjoint_eig,
         "MatrixSolve" => |c| {
             let (matrix, y, dy, adjoint) = (c.x(0), c.y(0), c.dy()?, c.flag("adjoint"));
             let by_rhs = c.op("MatrixSolve").input(matrix).input(dy).attr("adjoint", !adjoint).build()?;
@@ -151,4 +152,33 @@ fn cholesky(c: &mut Call) -> Grads {
     let upper = batch_product(c, inverse, true, right, false)?;
     let sum = c.add(lower, upper)?;
     one(c.mul(sum, c.num(0.5))?)
+}
+
+/// The matrix is read below its diagonal alone, so the gradient is there alone.
+fn self_adjoint_eig(c: &mut Call) -> Grads {
+    let (matrix, values, of_values) = (c.x(0), c.y(0), c.d(0)?);
+    let diagonal = c.un("MatrixDiag", of_values)?;
+    let (vectors, inner) = if c.flag("compute_v") {
+        let (vectors, of_vectors) = (c.y(1), c.d(1)?);
+        let (row, column) = (c.bin("ExpandDims", values, -2)?, c.bin("ExpandDims", values, -1)?);
+        // The reciprocals of the differences, which are zero on the diagonal.
+        let differences = c.sub(row, column)?;
+        let square = c.un("Square", differences)?;
+        let square = c.add(square, c.num(1e-20))?;
+        let reciprocals = c.div(differences, square)?;
+        let product = batch_product(c, vectors, true, of_vectors, false)?;
+        let product = c.mul(reciprocals, product)?;
+        (vectors, c.add(diagonal, product)?)
+    } else {
+        let again = c.op("SelfAdjointEigV2").input(matrix).build()?;
+        (again.port(1), diagonal)
+    };
+    let right = batch_product(c, inner, false, vectors, true)?;
+    let whole = batch_product(c, vectors, false, right, false)?;
+    let right = batch_product(c, inner, true, vectors, true)?;
+    let turned = batch_product(c, vectors, false, right, false)?;
+    let sum = c.add(whole, turned)?;
+    let below = c.op("MatrixBandPart").input(sum).input(-1i64).input(0i64).build()?;
+    let on_diagonal = c.un("MatrixDiagPart", whole)?;
+    one(c.bin("MatrixSetDiag", below, on_diagonal)?)
 }
