@@ -53,7 +53,7 @@ pub(super) async fn join(args: Args) -> Outcome {
         count => format!("{count} addresses"),
     };
     eprintln!("{done} mesh {:?}, with {addresses} to dial", ticket.mesh);
-    let left_behind = before.filter(|_| accepted == Accepted::Replaced);
+    let left_behind = before.filter(|key| *key != ticket.key);
     match left_behind.map_or(0, |key| count_running(&home, &ticket.mesh, &key)) {
         0 => {}
         1 => eprintln!("a node of this mesh runs on this machine with the old key: restart it"),
