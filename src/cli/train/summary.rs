@@ -9,8 +9,8 @@ use super::Trainer;
 use crate::cli::reach::Reached;
 use crate::cli::{Trouble, output};
 
-/// The busy time of each device, in microseconds, and the steps that it has taken part in.
-type Devices = BTreeMap<String, (u64, u64)>;
+/// For how many microseconds each device has had something to do.
+type Devices = BTreeMap<String, u64>;
 
 /// How things stood when the steps began.
 pub(super) struct Summary {
@@ -30,24 +30,19 @@ impl Summary {
         let rate = steps as f64 / took.as_secs_f64().max(1e-9);
         let examples = rate * trainer.sections.data.batch as f64;
         let now = devices(trainer, reached).await;
-        let shares: Vec<(String, f64, u64)> = now
-            .into_iter()
-            .map(|(name, (busy, steps))| {
-                let (before, done) = self.devices.get(&name).copied().unwrap_or_default();
-                let busy = Duration::from_micros(busy.saturating_sub(before));
-                (name, busy.as_secs_f64() / took.as_secs_f64().max(1e-9), steps.saturating_sub(done))
-            })
-            .filter(|(_, _, steps)| *steps > 0)
-            .collect();
+        let share = |(name, busy): (String, u64)| {
+            let own = Duration::from_micros(busy.saturating_sub(self.devices.get(&name).copied().unwrap_or_default()));
+            (name, own.as_secs_f64() / took.as_secs_f64().max(1e-9))
+        };
+        let shares: Vec<(String, f64)> = now.into_iter().map(share).filter(|(_, share)| *share > 0.0).collect();
         if trainer.json {
-            let each = shares.iter().map(|(name, busy, steps)| json!({ "device": name, "busy": busy, "steps": steps }));
-            let devices: Vec<_> = each.collect();
+            let devices: Vec<_> = shares.iter().map(|(name, busy)| json!({ "device": name, "busy": busy })).collect();
             let summary = json!({ "steps": steps, "seconds": took.as_secs_f64(), "steps_per_s": rate, "examples_per_s": examples,
                 "devices": devices });
             return output::line(&json!({ "summary": summary }).to_string());
         }
         eprintln!("{steps} steps in {:.1} s: {rate:.0} steps/s, {examples:.0} examples/s", took.as_secs_f64());
-        for (name, busy, _) in shares {
+        for (name, busy) in shares {
             eprintln!("  {name} was busy {:.0} % of the time", 100.0 * busy);
         }
         Ok(())
@@ -60,5 +55,5 @@ async fn devices(trainer: &Trainer, reached: &Reached) -> Devices {
     let asked: Vec<_> = if tasks.is_empty() { vec![None] } else { tasks.iter().map(Some).collect() };
     let statuses = futures::future::join_all(asked.into_iter().map(|task| reached.status(task))).await;
     let devices = statuses.into_iter().flatten().flat_map(|status| status.devices.items);
-    devices.map(|device| (device.name.to_string(), (device.busy_us, device.steps))).collect()
+    devices.map(|device| (device.name.to_string(), device.busy_us)).collect()
 }
