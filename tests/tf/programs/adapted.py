@@ -116,6 +116,9 @@ with tf.Graph().as_default(), tf.Session(target("worker/0")) as session:
         "split, sizes": (tf.split(tf.pack([a, b]), [1, 1], 1)[1], [[2], [5]]),
         "split, named": (tf.split(split_dim=0, num_split=2, value=b)[0], [3]),
         "logits first": (tf.nn.sigmoid_cross_entropy_with_logits([0.0], [1.0]), [np.log(2)]),
+        "targets named": (tf.nn.sigmoid_cross_entropy_with_logits([0.0], targets=[1.0]), [np.log(2)]),
+        "the axis fourth": (tf.nn.softmax_cross_entropy_with_logits([[0.0], [0.0]], [[1.0], [0.0]], 0), [np.log(2)]),
+        "a sparse loss": (tf.nn.sparse_softmax_cross_entropy_with_logits([[0.0, 0.0]], [1], "n"), [np.log(2)]),
         "logits named": (tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]), [np.log(2)]),
     }
     for name, (value, expected) in values.items():

@@ -50,9 +50,8 @@ def add_older_names(tensorflow):
             setattr(module, name, older)
     for name in ("concat", "split"):
         setattr(tensorflow, name, AXIS_FIRST[name](getattr(tensorflow, name)))
-    for name in ("softmax_", "sparse_softmax_", "sigmoid_"):
-        name += "cross_entropy_with_logits"
-        setattr(tensorflow.nn, name, logits_first(getattr(tensorflow.nn, name)))
+    for name, parameters in LOGITS_FIRST.items():
+        setattr(tensorflow.nn, name, logits_first(getattr(tensorflow.nn, name), parameters))
 
 
 def older_names(tf):
@@ -156,14 +155,35 @@ def split_of(new):
 AXIS_FIRST = {"concat": concat_of, "split": split_of}
 
 
-def logits_first(new):
-    """A loss that takes the logits and the labels in this order, if they are not named."""
+# The losses of logits and labels, and what TensorFlow 0.12 called their parameters, in its order.
+LOGITS_FIRST = {
+    "softmax_cross_entropy_with_logits": ("logits", "labels", "dim", "name"),
+    "sparse_softmax_cross_entropy_with_logits": ("logits", "labels", "name"),
+    "sigmoid_cross_entropy_with_logits": ("logits", "targets", "name"),
+}
+
+
+def logits_first(new, parameters):
+    """A loss that takes its arguments in the order of `parameters`, if they are not named; `targets` is now `labels`."""
 
     @functools.wraps(new)
     def loss(*arguments, **named):
+        def add(parameter, value):
+            parameter = "labels" if parameter == "targets" else parameter
+            if parameter in named:
+                raise TypeError("%s() got multiple values for argument '%s'" % (new.__name__, parameter))
+            named[parameter] = value
+
+        # Since version 1.0 there is None in the first place.
         if arguments and arguments[0] is not None:
-            named.update(zip(("logits", "labels", "name"), arguments))
+            if len(arguments) > len(parameters):
+                counts = (new.__name__, len(parameters), len(arguments))
+                raise TypeError("%s() takes at most %d arguments (%d given)" % counts)
+            for parameter, value in zip(parameters, arguments):
+                add(parameter, value)
             arguments = ()
+        if "targets" in parameters and "targets" in named:
+            add("targets", named.pop("targets"))
         return new(*arguments, **named)
 
     return loss

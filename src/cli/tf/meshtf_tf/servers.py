@@ -78,20 +78,25 @@ class Node:
             return
         command = [os.environ["MESHTF_BINARY"], "server", "--parent", str(os.getpid())] + self.flags
         # Ctrl-C is the program's: its server is there until it has ended, to save a last checkpoint, say.
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
-        NODES.append(self)
-        threading.Thread(target=self.says.pass_on, args=(self.process.stderr,), daemon=True).start()
-        line = self.process.stdout.readline().decode()
+        says, address = Says(), None
+        threading.Thread(target=says.pass_on, args=(process.stderr,), daemon=True).start()
+        line = process.stdout.readline().decode(errors="replace")
         for word in line.split():
             if word.startswith("grpc="):
-                self.address = word[len("grpc=") :]
-        if self.address is None:
-            self.process.wait()
-            self.says.ended.wait(1)
-            why = "Could not start the server of %s: %s" % (self.name, self.says.last() or line or "it says nothing")
+                address = word[len("grpc=") :]
+        if address is None:
+            # The end of its input ends it if it has not ended yet. The thread closes its standard error.
+            process.stdin.close()
+            process.stdout.close()
+            process.wait()
+            says.ended.wait(1)
+            why = "Could not start the server of %s: %s" % (self.name, says.last() or line or "it says nothing")
             raise self.errors.UnknownError(None, None, why)
+        self.process, self.says, self.address = process, says, address
+        NODES.append(self)
         TARGETS[self.stated] = self.target()
 
     def join(self):
@@ -118,13 +123,14 @@ class Says:
         self.lines, self.ended = [], threading.Event()
 
     def pass_on(self, stream):
-        for line in stream:
-            self.lines = self.lines[-4:] + [line.decode(errors="replace").strip()]
-            try:
-                os.write(2, line)
-            except OSError:
-                # Nobody reads it; the node goes on.
-                pass
+        with stream:
+            for line in stream:
+                self.lines = self.lines[-4:] + [line.decode(errors="replace").strip()]
+                try:
+                    os.write(2, line)
+                except OSError:
+                    # Nobody reads it; the node goes on.
+                    pass
         self.ended.set()
 
     def last(self):
