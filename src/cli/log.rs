@@ -16,6 +16,9 @@ use tracing_subscriber::registry::LookupSpan;
 /// The name of an event of the closed vocabulary, which lines for people do not repeat: their text says it.
 const EVENT: &str = "event";
 
+/// The name of a field whose lines stand below the message, indented, where people read.
+const MORE: &str = "more";
+
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
@@ -71,10 +74,27 @@ pub(super) fn to_stderr(verbose: u8, format: LogFormat, is_node: bool) {
 }
 
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
-    match field.name() {
+    written(writer, field.name(), &format!("{value:?}"))
+}
+
+fn written(writer: &mut impl fmt::Write, name: &str, value: &str) -> fmt::Result {
+    match name {
         EVENT => Ok(()),
-        "message" => write!(writer, "{value:?}"),
-        name => write!(writer, " {name}={value:?}"),
+        "message" => write!(writer, "{}", Escaped(value)),
+        MORE => value.lines().try_for_each(|line| write!(writer, "\n    {}", Escaped(line.trim_start()))),
+        name => write!(writer, " {name}={}", Escaped(value)),
+    }
+}
+
+/// A text without its control characters: what a client or a peer says neither steers the terminal nor begins a line of the log.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c.is_control() {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
     }
 }
 
@@ -138,6 +158,21 @@ impl Visit for Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        for (name, value, want) in [
+            ("message", "no\u{1b}[2J\r\n2026 INFO all is well\u{9b}", "no\\u{1b}[2J\\r\\n2026 INFO all is well\\u{9b}"),
+            ("message", "größer … 数", "größer … 数"),
+            ("why", "a\nb", " why=a\\nb"),
+            (MORE, "  first\n2026 INFO\u{7}", "\n    first\n    2026 INFO\\u{7}"),
+            (EVENT, "run_failed", ""),
+        ] {
+            let mut text = String::new();
+            written(&mut text, name, value).unwrap();
+            assert_eq!(text, want, "{name} {value:?}");
+        }
+    }
 
     #[test]
     fn all_levels_can_be_read_and_let_through_what_they_say() {

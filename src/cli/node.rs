@@ -184,8 +184,9 @@ pub(super) async fn serve(
                 if std::mem::take(&mut is_new) && node.cluster().len() < 2 {
                     tracing::warn!(
                         target: LOG,
-                        "{} has found no other node of mesh {:?} after {} s and keeps looking. Tried:\n{}",
-                        task.short(), mesh.mesh, ALONE_AFTER.as_secs(), tried(&node)
+                        more = %tried(&node),
+                        "{} has found no other node of mesh {:?} after {} s and keeps looking. Tried:",
+                        task.short(), mesh.mesh, ALONE_AFTER.as_secs()
                     );
                 }
                 tell_reasons(&node, &mut told);
@@ -202,7 +203,7 @@ pub(super) async fn serve(
 fn tell_reasons(node: &Node, told: &mut BTreeSet<Conclusion>) {
     for conclusion in conclude(&node.mesh().tried()) {
         if told.len() < MAX_TOLD && told.insert(conclusion.clone()) {
-            tracing::warn!(target: LOG, "{conclusion}");
+            tracing::warn!(target: LOG, more = %conclusion.remedy, "{}", conclusion.what);
         }
     }
 }
