@@ -380,6 +380,20 @@ impl Node {
         inquire::status(&self.host.client, &self.master(target)?).await
     }
 
+    /// How every node that is up fares, each asked at once, by task: DeadlineExceeded of those that do not answer within `limit`.
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    pub async fn statuses(&self, limit: Duration) -> Vec<(Task, Result<NodeStatus>)> {
+        let cluster = self.cluster();
+        let asked = cluster.tasks().map(async |task| {
+            let answer = tokio::time::timeout(limit, self.status(Some(task))).await;
+            let late = || format!("it did not answer within {} s", limit.as_secs_f64());
+            (task.clone(), answer.unwrap_or_else(|_| Err(Failure::new(Code::DeadlineExceeded, late()))))
+        });
+        futures::future::join_all(asked).await
+    }
+
     /// The variables, queues and accumulators of a node, in the order of their names.
     ///
     /// # Errors
@@ -478,9 +492,13 @@ fn no_task(task: &Task, cluster: &Cluster) -> Failure {
 /// What the task's graphs keep, and the folder they may touch, which is made if it does not exist.
 fn resources(config: &NodeConfig, home: &Path) -> Result<Resources, NodeError> {
     let Some(task) = &config.task else { return Ok(Resources::new()) };
-    let own = || home.join("data").join(&config.mesh).join(format!("{}-{}", task.job, task.index));
-    let folder = config.data.clone().unwrap_or_else(own);
+    let folder = config.data.clone().unwrap_or_else(|| own_data(home, &config.mesh, task));
     DataDir::new(&folder).map(Resources::with_data).map_err(|source| NodeError::Data { folder, source })
+}
+
+/// The folder that a task's graphs may touch unless another is named.
+pub(crate) fn own_data(home: &Path, mesh: &str, task: &Task) -> PathBuf {
+    home.join("data").join(mesh).join(format!("{}-{}", task.job, task.index))
 }
 
 /// Only a node makes the key of a mesh: no other participant would have one that a client made.

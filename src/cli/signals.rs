@@ -9,16 +9,18 @@ pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, Trouble> {
     signal(kind).map_err(|error| Trouble::input(format!("cannot receive signals: {error}")))
 }
 
-/// Returns when the user or the system asks this command to end.
-pub(super) async fn interrupted() -> Trouble {
+/// Ready when the user or the system asks this command to end: a signal counts from this call on, whenever the future is polled.
+pub(super) fn interrupted() -> impl Future<Output = Trouble> {
     let signals = listen_for(SignalKind::interrupt()).and_then(|one| Ok((one, listen_for(SignalKind::terminate())?)));
-    let (mut interrupt, mut terminate) = match signals {
-        Ok(signals) => signals,
-        Err(trouble) => return trouble,
-    };
-    let (exit, signal) = tokio::select! {
-        _ = interrupt.recv() => (Exit::Interrupted, "SIGINT"),
-        _ = terminate.recv() => (Exit::Terminated, "SIGTERM"),
-    };
-    Trouble::new(exit, format!("ended by {signal}; its running steps are cancelled"))
+    async {
+        let (mut interrupt, mut terminate) = match signals {
+            Ok(signals) => signals,
+            Err(trouble) => return trouble,
+        };
+        let (exit, signal) = tokio::select! {
+            _ = interrupt.recv() => (Exit::Interrupted, "SIGINT"),
+            _ = terminate.recv() => (Exit::Terminated, "SIGTERM"),
+        };
+        Trouble::new(exit, format!("ended by {signal}; its running steps are cancelled"))
+    }
 }

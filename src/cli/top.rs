@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use self::rows::{Told, Whole};
 use self::view::{Next, View};
@@ -57,12 +58,16 @@ pub(super) async fn top(args: Args) -> Outcome {
 
 async fn watch(node: &Node, every: Duration) -> Outcome {
     let cannot = |error: std::io::Error| Trouble::input(format!("the terminal cannot be drawn on: {error}"));
+    // Before the terminal is taken over, which is to be given back whatever signal comes.
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
     let mut terminal = ratatui::try_init().map_err(cannot)?;
     let (sender, mut keys) = mpsc::channel(MAX_KEYS);
     let reader = std::thread::spawn(move || read_keys(&sender));
-    let (mut view, mut whole) = (View::default(), look(node).await);
-    let mut tick = tokio::time::interval(every);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut view, mut whole) = (View::default(), Whole::default());
+    let mut at = Instant::now();
+    let next = look_at(node, at);
+    tokio::pin!(next);
     let outcome = loop {
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &whole)) {
             break Err(cannot(error));
@@ -75,8 +80,12 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
                 Some(_) => {}
                 None => break Ok(Exit::Ok),
             },
-            _ = tick.tick() => whole = look(node).await,
-            trouble = interrupted() => break Err(trouble),
+            seen = &mut next => {
+                whole = seen;
+                at = Instant::now().max(at + every);
+                next.set(look_at(node, at));
+            }
+            trouble = &mut interrupted => break Err(trouble),
         }
     };
     ratatui::restore();
@@ -101,19 +110,12 @@ fn read_keys(sender: &mpsc::Sender<Event>) {
     }
 }
 
-/// Asks every node that is up.
-async fn look(node: &Node) -> Whole {
+/// Asks every node that is up, when the time has come.
+async fn look_at(node: &Node, at: Instant) -> Whole {
+    tokio::time::sleep_until(at).await;
+    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
+    let told = told.map(|(task, status)| Told { task, status: status.map_err(|failure| failure.message) }).collect();
     let cluster = node.cluster();
-    let asked = cluster.members().map(async |member| {
-        let answer = tokio::time::timeout(ANSWER_LIMIT, node.status(Some(&member.task))).await;
-        let status = match answer {
-            Ok(Ok(status)) => Ok(status),
-            Ok(Err(failure)) => Err(failure.message),
-            Err(_) => Err("it does not answer".to_owned()),
-        };
-        Told { task: member.task.clone(), status }
-    });
-    let told = futures::future::join_all(asked).await;
     let mut troubles: Vec<String> = cluster
         .apart()
         .map(|(from, to)| format!("{} cannot reach {}, though both are up", from.short(), to.short()))

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use libp2p::core::multiaddr::Protocol;
@@ -29,16 +30,16 @@ fn folder(home: &Path, mesh: &str) -> Result<PathBuf, KeyError> {
     Ok(home.join("ports").join(mesh))
 }
 
-/// The TCP ports that tasks of `mesh` had on this machine: by `JOB-NUMBER`, in order.
+/// Where tasks of `mesh` listened on this machine, on every interface: by `JOB-NUMBER`, in order.
 ///
 /// # Errors
 /// [`KeyError::Name`] if `mesh` is not a name.
-pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<u16>)>, KeyError> {
+pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<SocketAddr>)>, KeyError> {
     let files = fs::read_dir(folder(home, mesh)?).into_iter().flatten().flatten().take(MAX_FILES);
-    let mut all: Vec<(String, Vec<u16>)> = files
+    let mut all: Vec<(String, Vec<SocketAddr>)> = files
         .filter(|file| !file.file_name().to_string_lossy().contains('.'))
         .map(|file| {
-            let ports = load(&file.path()).iter().filter_map(port).collect();
+            let ports = load(&file.path()).iter().filter_map(socket).collect();
             (file.file_name().to_string_lossy().into_owned(), ports)
         })
         .collect();
@@ -46,8 +47,14 @@ pub fn remembered_ports(home: &Path, mesh: &str) -> Result<Vec<(String, Vec<u16>
     Ok(all)
 }
 
-fn port(address: &Multiaddr) -> Option<u16> {
-    address.iter().find_map(|part| if let Protocol::Tcp(port) = part { Some(port) } else { None })
+fn socket(address: &Multiaddr) -> Option<SocketAddr> {
+    let mut parts = address.iter();
+    let ip: IpAddr = match parts.next()? {
+        Protocol::Ip4(ip) => ip.into(),
+        Protocol::Ip6(ip) => ip.into(),
+        _ => return None,
+    };
+    if let Protocol::Tcp(port) = parts.next()? { Some((ip, port).into()) } else { None }
 }
 
 /// Where the task listened, on every interface; nothing if that is not known. A line that is no address is passed over.
@@ -87,9 +94,10 @@ mod tests {
         save(&file("ps"), &addresses(&listens)).unwrap();
         assert_eq!(load(&file("ps")), addresses(&["/ip4/0.0.0.0/tcp/41", "/ip6/::/tcp/42"]));
         save(&file("ps"), &addresses(&["/ip4/10.0.0.7/tcp/43"])).unwrap();
-        fs::write(file("worker"), "nonsense\n/ip4/0.0.0.0/tcp/9\n").unwrap();
+        fs::write(file("worker"), "nonsense\n/ip6/::/tcp/9\n").unwrap();
         let known = remembered_ports(home.path(), "lab").unwrap();
-        assert_eq!(known, [("ps-3".to_owned(), vec![43]), ("worker-3".to_owned(), vec![9])]);
+        let at = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
+        assert_eq!(known, [("ps-3".to_owned(), at("0.0.0.0:43")), ("worker-3".to_owned(), at("[::]:9"))]);
         assert_eq!(remembered_ports(home.path(), "den").unwrap(), []);
     }
 }

@@ -303,6 +303,14 @@ impl NodeStatus {
         }
     }
 
+    /// How many clients it has a link with; `None` if it has links with so many nodes that the list is cut before all of them.
+    pub fn clients(&self) -> Option<u64> {
+        let nodes = self.peers.items.iter().filter(|peer| peer.task.is_some()).count();
+        // The list has nodes before clients.
+        let has_all = nodes < self.peers.items.len() || self.peers.left_out() == 0;
+        has_all.then(|| self.peers.total.saturating_sub(nodes as u64))
+    }
+
     /// Puts each list in order and cuts it, and every text, to what an answer may hold.
     pub fn cut(mut self) -> Self {
         let NodeStatus { sessions, pieces, devices, resources, peers, limits, .. } = &mut self;
@@ -398,6 +406,31 @@ mod tests {
         assert_eq!(now.window_ms, 500);
         let rates: Vec<f64> = now.sessions.items.iter().map(|session| session.steps_per_second).collect();
         assert_eq!(rates, [500.0, 0.0, 100.0]);
+    }
+
+    #[test]
+    fn clients_are_counted_beyond_the_end_of_the_list() {
+        let peer = |task: Option<Task>| PeerStatus {
+            peer: Peer::new("p"),
+            task,
+            address: String::new(),
+            state: LinkState::Up,
+            up_ms: 0,
+            heard_ms: 0,
+            round_trip_us: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_per_second: 0.0,
+            received_per_second: 0.0,
+        };
+        for (nodes, clients, want) in
+            [(0, 0, Some(0)), (2, 3, Some(3)), (2, 500, Some(500)), (MAX_LISTED, 0, Some(0)), (MAX_LISTED, 1, None)]
+        {
+            let peers =
+                (0..nodes).map(|n| peer(Some(Task::new("ps", n as u32)))).chain((0..clients).map(|_| peer(None)));
+            let status = NodeStatus { peers: Listed::all(peers.collect()), ..NodeStatus::default() }.cut();
+            assert_eq!(status.clients(), want, "{nodes} {clients}");
+        }
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //! that concludes.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+use socket2::{Domain, Socket, Type};
 
 use super::finding::Finding;
 use super::interfaces::Interface;
@@ -67,6 +69,7 @@ pub fn folder(check: &'static str, path: &Path) -> Finding {
 
 /// Makes a file in the folder, or in what there is above it, and removes it.
 fn try_to_write(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
     let there = path.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
     if !there.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -99,13 +102,12 @@ fn of_folder(check: &'static str, path: &Path, written: io::Result<()>) -> Findi
 }
 
 /// Whether a node could listen at these addresses; without any, at a free port, and at those that tasks had before.
-pub fn ports(listen: &[String], remembered: &[(String, Vec<u16>)], interfaces: &[Interface]) -> Vec<Finding> {
-    let bind = |address: SocketAddr| TcpListener::bind(address).map(drop);
+pub fn ports(listen: &[String], remembered: &[(String, Vec<SocketAddr>)], interfaces: &[Interface]) -> Vec<Finding> {
     if listen.is_empty() {
-        let everywhere = |port: u16| -> SocketAddr { ([0, 0, 0, 0], port).into() };
-        let mut findings = vec![of_port(everywhere(0), bind(everywhere(0)), interfaces)];
-        for (task, port) in remembered.iter().filter_map(|(task, ports)| Some((task, *ports.first()?))) {
-            findings.push(of_remembered(&task.replace('-', "/"), port, bind(everywhere(port)).is_ok()));
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut findings = vec![of_port(any, bind(any), interfaces)];
+        for (task, address) in remembered.iter().filter_map(|(task, addresses)| Some((task, *addresses.first()?))) {
+            findings.push(of_remembered(&task.replace('-', "/"), address.port(), bind(address).is_ok()));
         }
         return findings;
     }
@@ -114,6 +116,17 @@ pub fn ports(listen: &[String], remembered: &[(String, Vec<u16>)], interfaces: &
         Err(why) => Finding::problem("port", why, "--listen 0.0.0.0:4001"),
     };
     listen.iter().map(one).collect()
+}
+
+/// Listens for a moment as a node does: at an address of IPv6 for IPv6 alone.
+fn bind(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)
 }
 
 fn of_remembered(task: &str, port: u16, is_free: bool) -> Finding {
@@ -268,6 +281,8 @@ mod tests {
         let path = folder.path().join("not/yet");
         check(super::folder("data", &path), Level::Ok, "not/yet can be written", "");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
+        let relative = format!("none-{:016x}/yet", crate::random::u64());
+        check(super::folder("data", Path::new(&relative)), Level::Ok, "yet can be written", "");
         std::fs::write(folder.path().join("file"), "").unwrap();
         check(super::folder("data", &folder.path().join("file")), Level::Problem, "cannot be written", "--data");
         let denied = Err(io::ErrorKind::PermissionDenied.into());
@@ -278,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_port_is_free_or_taken() {
-        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = held.local_addr().unwrap();
         let all = [Interface { name: "eth0".into(), address: [10, 0, 0, 7].into(), is_up: true, has_multicast: true }];
         let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &all).remove(0);
@@ -286,7 +301,7 @@ mod tests {
         check(one("127.0.0.1:0"), Level::Ok, "free", "");
         check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is no address of this machine", "eth0 10.0.0.7");
         check(one("nonsense"), Level::Problem, "not an address", "--listen");
-        let before = [("ps-3".to_owned(), vec![taken.port()])];
+        let before = [("ps-3".to_owned(), vec![taken])];
         let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &all)).unwrap();
         check(free, Level::Ok, "a free port", "");
         check(again, Level::Note, &format!("ps/3 had TCP {} here, which is in use", taken.port()), "ss -ltnp");

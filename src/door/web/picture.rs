@@ -14,18 +14,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Asks every node that is up.
 pub async fn of(node: &Node) -> Value {
-    let cluster = node.cluster();
-    let asked = cluster.tasks().map(async |task| {
-        let answer = tokio::time::timeout(ANSWER_LIMIT, node.status(Some(task))).await;
-        let status = match answer {
-            Ok(Ok(status)) => Ok(status),
-            Ok(Err(failure)) => Err(failure.message),
-            Err(_) => Err("it does not answer".to_owned()),
-        };
-        (task.clone(), status)
-    });
-    let told = futures::future::join_all(asked).await;
-    whole(&cluster, &told)
+    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
+    let told: Vec<_> = told.map(|(task, status)| (task, status.map_err(|failure| failure.message))).collect();
+    whole(&node.cluster(), &told)
 }
 
 fn whole(cluster: &Cluster, told: &[(Task, Result<NodeStatus, String>)]) -> Value {
@@ -86,7 +77,7 @@ fn of_node(task: &Task, status: &NodeStatus) -> Value {
         "devices": devices.collect::<Vec<_>>(),
         "sessions": { "total": status.sessions.total, "items": sessions.collect::<Vec<_>>() },
         "links": links.collect::<Vec<_>>(),
-        "clients": status.peers.items.iter().filter(|peer| peer.task.is_none()).count(),
+        "clients": status.clients(),
         "variables": { "total": status.resources.total, "items": variables.collect::<Vec<_>>() },
     })
 }
