@@ -182,7 +182,12 @@ pub fn main(has_stdout: bool) -> ExitCode {
             return printed.unwrap_or(code).max(code).into();
         }
     };
-    log::to_stderr(cli.verbose, cli.log_format, matches!(cli.command, Command::Node(_)));
+    let is_node = match &cli.command {
+        Command::Node(_) => true,
+        Command::Server(args) => args.is_on_its_own(),
+        _ => false,
+    };
+    log::to_stderr(cli.verbose, cli.log_format, is_node);
     if let Err(error) = crate::descriptors::raise() {
         tracing::debug!("the limit of open files is still {}: {error}", crate::descriptors::limit());
     }

@@ -1,6 +1,6 @@
 //! `meshtf server`: one of TensorFlow's servers as its programs start them, by a ClusterSpec and the name of a task.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use super::{Outcome, Trouble};
 use crate::device::Task;
 use crate::door::tensorflow::{DEFAULT_MAX_MESSAGE_BYTES, Door, DoorConfig};
 use crate::exec::BackendChoice;
-use crate::node::{ClusterSpec, Node, NodeConfig};
+use crate::mesh::home;
+use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 
 /// Name under which the command is this subcommand, as a link: TensorFlow's own server's.
 pub(super) const CALLED: &str = "grpc_tensorflow_server";
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
     /// Folder in which graphs may save and restore files; they can access nothing else. `/` is every file that this user may access
-    /// [default: a folder of its own]
+    /// [default: a folder of the task's own, which stays when the server ends, with --private too]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// File with the token that clients must present; clients of other machines are served only with one. It must be readable by
@@ -95,6 +96,11 @@ pub(super) async fn server(args: Args) -> Outcome {
         ..args.mesh.client()
     };
     if let Some(folder) = &private {
+        // The mesh ends with the server; what its graphs save does not.
+        if config.data.is_none() {
+            let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+            config.data = Some(own_data(&home, &config.mesh, &task));
+        }
         config.home = Some(folder.0.clone());
         config.listen = vec!["127.0.0.1:0".to_owned()];
         config.mdns = false;
@@ -112,6 +118,11 @@ pub(super) async fn server(args: Args) -> Outcome {
 }
 
 impl Args {
+    /// Whether a person started it, who reads what it logs.
+    pub(super) fn is_on_its_own(&self) -> bool {
+        self.parent.is_none()
+    }
+
     /// The cluster, and the task of it to serve.
     fn place(&self, tf_config: Option<&str>) -> Result<(ClusterSpec, Task), Trouble> {
         let wrong = |flag: &str, why: &dyn std::fmt::Display| Trouble::input(format!("{flag}: {why}"));
@@ -148,18 +159,28 @@ fn door_address(task: &Task, text: &str, has_token: bool) -> Result<SocketAddr, 
     let wrong = |why: String| Trouble::input(format!("the address of {} in the cluster: {why}", task.short()));
     let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong(format!("{text:?} is not HOST:PORT")))?;
     let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} in {text:?} is not a port")))?;
-    if has_token {
-        // At every interface, as TensorFlow's servers are.
-        return Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
-    }
     // Another machine's name need not be known here, and this machine's own may be known to others only.
-    if let Ok(address) = socket_address(text)
-        && address.ip().is_loopback()
-    {
+    let known = socket_address(text).ok();
+    let loopback = known.filter(|address| address.ip().is_loopback());
+    if has_token {
+        // A machine's own name may lead to its loopback address on the machine itself.
+        let is_name = !host.eq_ignore_ascii_case("localhost") && text.parse::<SocketAddr>().is_err();
+        return Ok(match (loopback, known) {
+            (Some(address), _) if !is_name => address,
+            // At every interface, as TensorFlow's servers are.
+            (_, Some(address)) if address.is_ipv6() => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+            _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        });
+    }
+    if let Some(address) = loopback {
         return Ok(address);
     }
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    tracing::info!("{host} is not a loopback address: clients reach {} at {address}", task.short());
+    tracing::warn!(
+        "{host} is not a loopback address: {} serves clients of this machine alone, at {address}. Others need \
+         --grpc-token-file",
+        task.short()
+    );
     Ok(address)
 }
 
@@ -262,6 +283,11 @@ mod tests {
         check("[::1]:2222", false, Ok("[::1]:2222"));
         check("192.0.2.7:2222", false, Ok("127.0.0.1:2222"));
         check("192.0.2.7:2222", true, Ok("0.0.0.0:2222"));
+        check("127.0.0.2:2222", true, Ok("127.0.0.2:2222"));
+        check("localhost:2222", true, Ok("127.0.0.1:2222"));
+        check("[::1]:2222", true, Ok("[::1]:2222"));
+        check("[2001:db8::7]:2222", true, Ok("[::]:2222"));
+        check("[2001:db8::7]:2222", false, Ok("127.0.0.1:2222"));
         check("localhost", false, Err("\"localhost\" is not HOST:PORT"));
         check("localhost:port", true, Err("\"port\" in \"localhost:port\" is not a port"));
         check("localhost:70000", false, Err("is not a port"));

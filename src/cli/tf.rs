@@ -31,6 +31,8 @@ const FILES: [(&str, &str); 5] = [
 /// TensorFlow 1's API, with the names of its time. The exit code is the program's.
 ///
 /// Graphs may save and restore files wherever this user may, as with TensorFlow's own servers; --data limits them to a folder.
+/// Every user of this machine reaches the servers on its loopback address, without the mesh's key, and so this user's files, unless
+/// --data limits them. TensorFlow's own servers let the whole network do so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,7 +64,14 @@ pub(super) fn tf(args: Args) -> Outcome {
     let [program, arguments @ ..] = &args.command[..] else { return Err(Trouble::input("there is no command")) };
     let binary = std::env::current_exe()
         .map_err(|error| Trouble::input(format!("cannot find the meshtf binary to start servers with: {error}")))?;
+    // The program may change its folder.
     let home = home().map_err(|error| Trouble::input(error.to_string()))?;
+    let home = std::path::absolute(&home)
+        .map_err(|error| Trouble::input(format!("MESHTF_HOME {}: {error}", home.display())))?;
+    if home.as_os_str().as_encoded_bytes().contains(&b':') {
+        let why = "a Python path cannot name a folder with a colon; MESHTF_HOME names another folder";
+        return Err(Trouble::input(format!("{}: {why}", home.display())));
+    }
     let folder = written(&home)?;
     let mut path = folder.into_os_string();
     if let Some(set) = std::env::var_os("PYTHONPATH").filter(|set| !set.is_empty()) {
@@ -74,6 +83,7 @@ pub(super) fn tf(args: Args) -> Outcome {
     let error = Command::new(program)
         .args(arguments)
         .env("PYTHONPATH", path)
+        .env("MESHTF_HOME", home)
         .env("MESHTF_BINARY", binary)
         .env("MESHTF_SERVER_FLAGS", flags)
         .exec();

@@ -80,6 +80,8 @@ fn a_server_ends_with_the_program_that_started_it() {
     let pid = parent.next_line(Duration::from_secs(60)).expect("it says its child's id");
     let line = parent.next_line(Duration::from_secs(60)).unwrap_or_else(|| panic!("{}", parent.stderr()));
     assert!(line.starts_with("local/0 serves "), "{line}");
+    // Its mesh ends with it; what its graphs save does not.
+    assert!(sandbox.path("data").join(&sandbox.mesh).join("local-0").is_dir());
     let lives = || {
         Command::new("sh")
             .args(["-c", &format!("kill -0 {pid} 2>/dev/null")])
@@ -104,6 +106,17 @@ fn a_program_of_tensorflow_gets_the_python_path_and_keeps_its_exit_code() {
     let flags: Vec<String> = serde_json::from_str(lines[3]).expect("a list of flags");
     let expected = ["--data", "/", "--backend", "auto", "--memory", "1000000000", "--mesh", &sandbox.mesh, "--no-mdns"];
     assert_eq!(flags, expected);
+    // A relative home folder is the one that it was, wherever the program goes.
+    let script = "cd / && test -f ${PYTHONPATH%%:*}/sitecustomize.py && echo $MESHTF_HOME";
+    let mut command = sandbox.command(&["tf", "--", "sh", "-c", script]);
+    command.current_dir(sandbox.path("")).env("MESHTF_HOME", "own");
+    let ended = Running::start(command, "tf".to_owned()).end().expect(0);
+    let own = std::path::Path::new(ended.stdout.trim());
+    assert_eq!(own.canonicalize().unwrap(), sandbox.path("own").canonicalize().unwrap());
+    assert!(own.is_absolute(), "{}", own.display());
+    let mut command = sandbox.command(&["tf", "--", "true"]);
+    command.env("MESHTF_HOME", sandbox.path("a:b"));
+    Running::start(command, "tf".to_owned()).end().expect(2).complains(&["a folder with a colon"]);
     let ended = sandbox.run(&["tf", "--", "/no/such/program"]).expect(2);
     ended.complains(&["cannot run /no/such/program: No such file"]);
 }
