@@ -23,25 +23,26 @@ const ALIVE_AFTER: Duration = Duration::from_secs(20);
 pub enum DoorError {
     /// Its address can be reached from other machines, and clients need no token.
     #[error(
-        "{flag} {address} can be reached from other machines, and whoever reaches it can run graphs on the mesh: set a token \
+        "{flag} {address} can be reached from other machines, and whoever reaches it can {may}: set a token \
          with {flag}-token-file, or listen on 127.0.0.1 and reach it through a mesh node on the client's own machine or \
          an SSH tunnel"
     )]
-    Unguarded { flag: &'static str, address: SocketAddr },
+    Unguarded { flag: &'static str, address: SocketAddr, may: &'static str },
     /// It cannot listen at its address.
     #[error("cannot listen on {flag} {address}: {source}")]
     Address { flag: &'static str, address: SocketAddr, source: std::io::Error },
 }
 
 /// Listens for the clients of a door, which is open to this machine alone unless it has a token; the address that it then has.
-/// `flag` names the address on the command line.
+/// `flag` names the address on the command line, `may` is what clients may do.
 async fn listen(
     flag: &'static str,
+    may: &'static str,
     address: SocketAddr,
     has_token: bool,
 ) -> Result<(TcpListener, SocketAddr), DoorError> {
     if !address.ip().is_loopback() && !has_token {
-        return Err(DoorError::Unguarded { flag, address });
+        return Err(DoorError::Unguarded { flag, address, may });
     }
     let cannot = |source| DoorError::Address { flag, address, source };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;

@@ -67,7 +67,7 @@ impl Door {
     /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token } = config;
-        let (listener, address) = listen(FLAG, address, token.is_some()).await?;
+        let (listener, address) = listen(FLAG, "run graphs on the mesh", address, token.is_some()).await?;
         let serving = Arc::new(Serving::new(node, token.as_deref()));
         Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)) })
     }

@@ -85,7 +85,7 @@ impl Door {
     /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token, max_message_bytes } = config;
-        let (listener, address) = listen(FLAG, address, token.is_some()).await?;
+        let (listener, address) = listen(FLAG, "run graphs on the mesh", address, token.is_some()).await?;
         let connections = Connections::new(token.is_none());
         node.mesh().ports().add("strangers at TensorFlow's door", connections.strangers());
         let service = Arc::new(MasterService::new(node, max_message_bytes, token.as_deref()));

@@ -6,6 +6,7 @@
 mod http;
 mod metrics;
 mod picture;
+mod recent;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,13 +15,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::recent::Recent;
 use super::{DoorError, listen};
+use crate::failure;
 use crate::node::Node;
 use crate::strangers::Strangers;
 
 /// The flag of the command line that opens it.
 const FLAG: &str = "--web";
-/// How often pages get a new picture, while somebody looks.
+/// How often pages get a new picture, while somebody looks; how old what others get may be, so that they cost the nodes no more.
 const EVERY: Duration = Duration::from_secs(1);
 /// Most pages that follow the mesh at a time.
 const MAX_FOLLOWERS: usize = 32;
@@ -48,8 +51,11 @@ struct Serving {
     /// The hash of the token.
     token: Option<blake3::Hash>,
     strangers: Arc<Strangers>,
-    /// The last picture, as JSON; made while somebody looks.
+    /// The last picture for those who follow, as JSON; made while somebody does.
     pictures: watch::Sender<Arc<str>>,
+    /// The last picture, and the last metrics.
+    picture: Recent,
+    metrics: Recent,
 }
 
 impl Door {
@@ -58,12 +64,14 @@ impl Door {
     /// # Errors
     /// If the address is taken, or can be reached from other machines and there is no token.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
-        let (listener, address) = listen(FLAG, config.address, config.token.is_some()).await?;
+        let (listener, address) =
+            listen(FLAG, "see how the mesh fares", config.address, config.token.is_some()).await?;
         let token = config.token.map(|token| blake3::hash(token.as_bytes()));
         let strangers = Strangers::new();
         node.mesh().ports().add("strangers at the web's door", &strangers);
         let pictures = watch::Sender::new(Arc::from(""));
-        let serving = Arc::new(Serving { node, token, strangers, pictures });
+        let (picture, metrics) = (Recent::default(), Recent::default());
+        let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics });
         let drawing = tokio::spawn(draw(Arc::clone(&serving)));
         Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)), drawing })
     }
@@ -87,6 +95,19 @@ impl Serving {
         // The comparison of hashes takes the same time wherever they differ.
         self.token.is_none_or(|own| blake3::hash(token) == own)
     }
+
+    /// The mesh as JSON, less than `age` ago.
+    async fn picture(&self, age: Duration) -> failure::Result<Arc<str>> {
+        self.picture.get(age, async { Ok(picture::of(&self.node).await.to_string()) }).await
+    }
+
+    /// The node as Prometheus reads it.
+    ///
+    /// # Errors
+    /// If the node does not tell how it fares.
+    async fn metrics(&self) -> failure::Result<Arc<str>> {
+        self.metrics.get(EVERY, async { Ok(metrics::text(&self.node.status(None).await?)) }).await
+    }
 }
 
 /// Makes pictures for as long as somebody looks.
@@ -96,8 +117,10 @@ async fn draw(serving: Arc<Serving>) {
     loop {
         tick.tick().await;
         if serving.pictures.receiver_count() > 0 {
-            let picture = picture::of(&serving.node).await;
-            let _nobody = serving.pictures.send(picture.to_string().into());
+            // Of the last tick it is old, even if that came late.
+            if let Ok(picture) = serving.picture(EVERY / 2).await {
+                let _nobody = serving.pictures.send(picture);
+            }
         }
     }
 }

@@ -69,6 +69,7 @@ fn the_page_follows_the_mesh_and_prometheus_reads_the_node() {
     assert_eq!(get(web, "/nothing", "").0, 404);
     assert_eq!(get(web, "/", "Host: evil.example\r\n").0, 403);
     assert_eq!(get(web, "/mesh", "Origin: http://evil.example\r\n").0, 403);
+    assert_eq!(get(web, "/events", "Sec-Fetch-Site: cross-site\r\n").0, 403);
     let mut post = TcpStream::connect(web).unwrap();
     write!(post, "POST /mesh HTTP/1.1\r\nHost: {web}\r\nContent-Length: 0\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -23,6 +23,8 @@ use crate::tensor::{DType, PartialShape, Shape, Tensor};
 const MAX_CALLABLES: usize = 4096;
 /// Most partial runs of one session: fewer than there are lanes, so that one may begin before another ends.
 const MAX_PARTIAL_RUNS: usize = 250;
+/// Most steps that one call may ask for. `meshtf tf` asks for 1,000.
+const MAX_STEPS: u64 = 10_000;
 
 pub(super) struct DoorSession {
     session: Session,
@@ -202,8 +204,12 @@ impl DoorSession {
         let (names, feeds): (Vec<String>, Vec<Tensor>) = feeds.into_iter().unzip();
         if options.steps > 1 {
             let is_plain = names.is_empty() && request.fetch.is_empty() && !options.is_traced();
-            if !is_plain {
-                return Err(Failure::invalid("a run of many steps has no feeds, no fetches and no trace"));
+            if !is_plain || request.target.is_empty() {
+                return Err(Failure::invalid("a run of many steps has targets, and no feeds, fetches or trace"));
+            }
+            if options.steps > MAX_STEPS {
+                let why = format!("a run is asked for {} steps; it has {MAX_STEPS} at most", options.steps);
+                return Err(Failure::invalid(why));
             }
             self.steps(request.target, &options).await?;
             return Ok(StepAnswer { fetched: Vec::new(), metadata: None });

@@ -171,7 +171,11 @@ async fn many_steps_are_taken_until_one_fails() {
         assert_eq!(read, Tensor::scalar(40i32));
         let refused = run(&[], &["read:0"], 2).await.unwrap_err();
         assert_eq!(refused.0, Code::InvalidArgument);
-        assert!(refused.1.contains("a run of many steps has no feeds, no fetches and no trace"), "{}", refused.1);
+        assert!(refused.1.contains("a run of many steps has targets, and no feeds, fetches or trace"), "{}", refused.1);
+        assert_eq!(run(&[], &[], 2).await.unwrap_err().0, Code::InvalidArgument);
+        let refused = run(&["add"], &[], u64::MAX).await.unwrap_err();
+        assert_eq!(refused.0, Code::InvalidArgument);
+        assert!(refused.1.contains("18446744073709551615 steps; it has 10000 at most"), "{}", refused.1);
     }
 }
 
@@ -232,6 +236,10 @@ async fn an_unguarded_door_does_not_open() {
     };
     let refused = open(Ipv4Addr::UNSPECIFIED, None).await.unwrap_err();
     assert!(matches!(refused, DoorError::Unguarded { flag: "--grpc", .. }), "{refused}");
+    assert!(
+        refused.to_string().contains("can run graphs on the mesh: set a token with --grpc-token-file"),
+        "{refused}"
+    );
     let door = open(Ipv4Addr::LOCALHOST, None).await.unwrap();
     let taken = DoorConfig { address: door.address(), token: None, max_message_bytes: LIMIT };
     assert!(matches!(Door::open(Arc::clone(&node), taken).await.unwrap_err(), DoorError::Address { .. }));

@@ -21,7 +21,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::prepare;
-use super::{MAX_FOLLOWERS, Serving, metrics, picture};
+use super::{EVERY, MAX_FOLLOWERS, Serving};
+use crate::failure;
 use crate::lock::lock;
 use crate::strangers::{Progress, Stranger};
 
@@ -37,6 +38,8 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -97,7 +100,8 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
         stranger.is_at(Progress::Spoke);
     }
     let headers = request.headers();
-    if let Err(why) = check_origin(headers, door.token.is_some()) {
+    let path = request.uri().path();
+    if let Err(why) = check_origin(headers, path, door.token.is_some()) {
         return whole(StatusCode::FORBIDDEN, TEXT, why);
     }
     let query = request.uri().query().unwrap_or_default();
@@ -109,13 +113,10 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     if request.method() != Method::GET {
         return whole(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this port is read-only: GET\n");
     }
-    match request.uri().path() {
+    match path {
         "/" => whole(StatusCode::OK, "text/html; charset=utf-8", PAGE),
-        "/mesh" => whole(StatusCode::OK, "application/json", picture::of(&door.node).await.to_string()),
-        "/metrics" => match door.node.status(None).await {
-            Ok(status) => whole(StatusCode::OK, PROMETHEUS, metrics::text(&status)),
-            Err(failure) => whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{failure}\n")),
-        },
+        "/mesh" => told(door.picture(EVERY).await, "application/json"),
+        "/metrics" => told(door.metrics().await, PROMETHEUS),
         "/events" if door.pictures.receiver_count() >= MAX_FOLLOWERS => {
             let why = format!("{MAX_FOLLOWERS} pages follow the mesh already, which is the limit\n");
             whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
@@ -153,10 +154,12 @@ fn follow(door: &Serving) -> Response<Body> {
 
 /// A page of the web must not read this port by way of the browser on the user's own machine: neither as another origin, nor
 /// under a name of its own that leads to this machine's address, which only a token rules out.
-fn check_origin(headers: &HeaderMap, has_token: bool) -> Result<(), String> {
+fn check_origin(headers: &HeaderMap, path: &str, has_token: bool) -> Result<(), String> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or_default();
-    if text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
+    // Of an image, say, browsers do not tell the origin. Links to the page may be anywhere.
+    let is_cross_site = path != "/" && text(SEC_FETCH_SITE) == Some("cross-site");
+    if is_cross_site || text(ORIGIN).is_some_and(|origin| origin != format!("http://{host}")) {
         return Err("another page of the web asks for this, which is refused\n".to_owned());
     }
     if !has_token && !is_of_this_machine(host) {
@@ -185,6 +188,13 @@ fn shown_token<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
     let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let in_query = || query.split('&').find_map(|pair| pair.strip_prefix("token="));
     header.and_then(|shown| shown.strip_prefix("Bearer ")).or_else(in_query).unwrap_or_default()
+}
+
+fn told(text: failure::Result<Arc<str>>, kind: &'static str) -> Response<Body> {
+    match text {
+        Ok(text) => whole(StatusCode::OK, kind, text.as_bytes().to_vec()),
+        Err(failure) => whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{failure}\n")),
+    }
 }
 
 fn whole(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
@@ -217,8 +227,13 @@ mod tests {
     #[test]
     fn a_page_of_the_web_is_refused() {
         let check = |pairs: &[(HeaderName, &'static str)], has_token: bool, passes: bool| {
-            assert_eq!(check_origin(&headers(pairs), has_token).is_ok(), passes, "{pairs:?} {has_token}");
+            assert_eq!(check_origin(&headers(pairs), "/mesh", has_token).is_ok(), passes, "{pairs:?} {has_token}");
         };
+        let from = |site| [(HOST, "127.0.0.1:8080"), (SEC_FETCH_SITE, site)];
+        check(&from("cross-site"), true, false);
+        check(&from("same-origin"), false, true);
+        check(&from("none"), false, true);
+        assert!(check_origin(&headers(&from("cross-site")), "/", false).is_ok(), "a link to the page");
         check(&[(HOST, "127.0.0.1:8080")], false, true);
         check(&[(HOST, "localhost:8080")], false, true);
         check(&[(HOST, "[::1]:8080")], false, true);

@@ -21,9 +21,10 @@ pub fn text(status: &NodeStatus) -> String {
     let sessions = &status.sessions;
     let sum = |of: fn(&crate::protocol::status::SessionStatus) -> f64| sessions.items.iter().map(of).sum::<f64>();
     text.gauge("meshtf_sessions", "Sessions whose master the node is.", one(sessions.total as f64));
-    text.gauge("meshtf_runs", "Runs of these sessions that are under way.", one(sum(|session| session.runs as f64)));
+    let runs = sum(|session| session.runs as f64);
+    text.gauge("meshtf_runs", "Runs under way, of the 64 sessions that take most steps.", one(runs));
     let rate = sum(|session| session.steps_per_second);
-    text.gauge("meshtf_steps_per_second", "Steps of these sessions that are done in a second.", one(rate));
+    text.gauge("meshtf_steps_per_second", "Steps done in a second, of the 64 sessions that take most.", one(rate));
     text.gauge("meshtf_pieces", "Pieces of graphs that masters registered here.", one(status.pieces.total as f64));
 
     let devices = || {
@@ -62,11 +63,14 @@ pub fn text(status: &NodeStatus) -> String {
         let nodes = status.peers.items.iter().filter_map(|peer| Some((peer.task.as_ref()?, peer)));
         nodes.map(|(task, peer)| (vec![("peer", task.short())], peer))
     };
-    let clients = status.peers.items.iter().filter(|peer| peer.task.is_none()).count();
-    text.gauge("meshtf_clients", "Clients that are connected.", one(clients as f64));
+    text.gauge(
+        "meshtf_clients",
+        "Clients that are connected; left out while the node has links with 64 nodes or more and with clients.",
+        status.clients().into_iter().flat_map(|clients| one(clients as f64)),
+    );
     text.gauge(
         "meshtf_link_up",
-        "1 if the link with a node has a connection, 0 while another is tried.",
+        "1 if the link with a node has a connection, 0 while another is tried; of 64 nodes at most.",
         links().map(|(labels, peer)| (labels, f64::from(u8::from(peer.state == LinkState::Up)))),
     );
     text.gauge(
