@@ -164,6 +164,7 @@ fn log(event: &Event, is_paced: bool) {
     let name = event.name();
     match (event.subject(), event) {
         _ if !is_paced => tracing::debug!(event = name, "{event}"),
+        _ if event.is_usual_end() => tracing::debug!(event = name, "{event}"),
         (_, Event::RunFailed { .. }) | (Subject::Limits, _) => tracing::warn!(event = name, "{event}"),
         (_, Event::TaskMet { task: None, .. } | Event::TaskLost { task: None, .. }) => {
             tracing::debug!(event = name, "{event}");

@@ -183,9 +183,10 @@ fn printed(node: &Command, matches: &ArgMatches) -> String {
 
 /// A value as TOML: a number as it is, a string in quotes. JSON's escapes are among TOML's.
 fn quoted(value: &str) -> String {
-    match value.parse::<u64>() {
-        Ok(number) => number.to_string(),
-        Err(_) => serde_json::Value::from(value).to_string(),
+    match value.parse::<i64>() {
+        Ok(number) if number.to_string() == value => value.to_owned(),
+        // `007` is a name.
+        _ => serde_json::Value::from(value).to_string(),
     }
 }
 
@@ -227,6 +228,9 @@ mod tests {
         let (_, printed) = parse(line("meshtf node --name ps/3 --listen 0.0.0.0:1 --memory 50%")).ok().unwrap();
         let again = parsed("meshtf node", &printed.unwrap()).unwrap();
         assert_eq!((again["name"].as_str(), again["memory"].as_str()), (Some("ps/3"), Some("50%")));
+        let (_, printed) = parse(line("meshtf node --name ps/3 --mesh 007 --peer 18446744073709551615")).ok().unwrap();
+        let again = parsed("meshtf node", &printed.unwrap()).unwrap();
+        assert_eq!((again["mesh"].as_str(), again["peer"][0].as_str()), (Some("007"), Some("18446744073709551615")));
         assert_eq!(parsed("meshtf node --name ps/4", config).unwrap()["name"].as_str(), Some("ps/4"));
     }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::status::shorten;
 use super::{Peer, RequestId, SessionId};
 use crate::device::Task;
+use crate::failure::Code;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,8 @@ pub enum Event {
         session: SessionId,
         /// The request that it was to answer.
         run: RequestId,
+        /// The code of the failure.
+        code: Code,
         /// Why it was given up.
         why: String,
     },
@@ -118,6 +121,11 @@ impl Event {
             Event::StepsBegun { .. } | Event::StepsDone { .. } => Subject::Steps,
             Event::LimitReached { .. } => Subject::Limits,
         }
+    }
+
+    /// Whether a run ended as clients end what they run: they cancelled it, or its input was at its end.
+    pub fn is_usual_end(&self) -> bool {
+        matches!(self, Event::RunFailed { code: Code::Cancelled | Code::OutOfRange, .. })
     }
 
     /// Cuts its texts to [`MAX_NAME_BYTES`](super::status::MAX_NAME_BYTES), for an answer.
@@ -208,6 +216,11 @@ mod tests {
         let lost = Event::TaskLost { task, peer: peer.clone(), why: "it left".into() };
         check(lost, "task_lost", "ps/0 (12D3) is gone: it left");
         check(Event::TaskMet { task: None, peer }, "task_met", "client 12D3 is there");
+        let failed = |code| Event::RunFailed { session, run, code, why: "why".into() };
+        for (code, is_usual) in [(Code::Cancelled, true), (Code::OutOfRange, true), (Code::InvalidArgument, false)] {
+            assert_eq!(failed(code).is_usual_end(), is_usual, "{code:?}");
+        }
+        check(failed(Code::Internal), "run_failed", "session 0000000000000007: a run failed: why");
         let begun = |count| Event::StepsBegun { session, run, first: 3, count };
         check(begun(1), "steps_begun", "session 0000000000000007: step 3 began");
         check(begun(4), "steps_begun", "session 0000000000000007: steps 3 to 6 began");

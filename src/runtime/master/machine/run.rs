@@ -351,7 +351,7 @@ impl Machine {
         let Some(run) = self.runs.remove(first) else { return };
         self.tell_limit(failure);
         let (session, why) = (self.id, failure.to_string());
-        self.happened.push(Happened::RunFailed { session, run: run.request, why });
+        self.happened.push(Happened::RunFailed { session, run: run.request, code: failure.code, why });
         run.abort(self.id, failure, &mut self.outbox);
         self.answer(run.request, Err(failure.clone()));
         let unneeded = self.plans.run_over(run.plan);
