@@ -84,7 +84,7 @@ fn a_server_ends_with_the_program_that_started_it() {
     assert!(sandbox.path("data").join(&sandbox.mesh).join("local-0").is_dir());
     let lives = || {
         Command::new("sh")
-            .args(["-c", &format!("kill -0 {pid} 2>/dev/null")])
+            .args(["-c", &format!("kill -0 {} 2>/dev/null", pid.trim())])
             .status()
             .is_ok_and(|status| status.success())
     };
