@@ -103,7 +103,6 @@ const WITHOUT: &[&str] = &[
     "ModelDataset",
     "NonMaxSuppressionV5",
     "NonSerializableDataset",
-    "NthElement",
     "OptimizeDataset",
     "OptimizeDatasetV2",
     "OptionalFromValue",

@@ -7,7 +7,7 @@ use super::expand::{Around, Expander, refuse};
 use super::function::types;
 use super::proto::{self, ArgDef, AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
 use crate::graph::function::{Function, FunctionBody, MAX_WITHIN};
-use crate::graph::op::{self, AttrKind};
+use crate::graph::op::{self, ArgType, AttrKind};
 use crate::graph::{Attr, Attrs, FormatError, NodeDef, build, split_tensor_name};
 use crate::tensor::DType;
 
@@ -169,7 +169,17 @@ fn written(function: &Function) -> FunctionDef {
 /// The name that the op of a node has for an output, and which of those of that name it is.
 fn output_of(node: &NodeDef, port: usize) -> (&'static str, usize) {
     let Some(op) = op::lookup(&node.op) else { return ("output", port) };
-    let all = build::expand(&op.outputs, &node.attrs);
-    let name = all.get(port).map_or("output", |(arg, _)| arg.name);
-    (name, all[..port.min(all.len())].iter().filter(|(arg, _)| arg.name == name).count())
+    let mut first = 0;
+    for output in &op.outputs {
+        // A node of a loop may leave its dtype to be inferred.
+        let count = match output.ty {
+            ArgType::Fixed(_) | ArgType::Attr(_) => 1,
+            _ => build::expand(std::slice::from_ref(output), &node.attrs).len(),
+        };
+        if port < first + count {
+            return (output.name, port - first);
+        }
+        first += count;
+    }
+    ("output", port)
 }
