@@ -53,7 +53,7 @@ fn graph_defs_with_more_than_a_run_needs() {
     refused(graph, &["--fetch", "v"], &["graph.json: node u: unknown op \"Addd\"; did you mean Add"]);
     refused(graph, &["--fetch", "u"], &["node u: unknown op \"Addd\""]);
     refused(graph, &["--run", "c"], &["node c: attribute \"dtype\" has dtype DT_COMPLEX64"]);
-    refused(graph, &["--run", "m"], &["node m: attribute \"f\" is the function \"f\""]);
+    refused(graph, &["--run", "m"], &["node m: holds \"f\", which is not a function of the graph's library"]);
 }
 
 #[test]
