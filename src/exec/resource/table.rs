@@ -238,9 +238,12 @@ impl LookupTable {
     /// Holds what is exported from another table, and nothing else.
     ///
     /// # Errors
-    /// As [`LookupTable::insert`].
+    /// As [`LookupTable::insert`], or for a fixed table as [`LookupTable::fill`].
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
-        self.check_mutable("ImportValues")?;
+        if matches!(self.spec.kind, TableKind::Fixed) {
+            // TensorFlow 2 fills its fixed tables so.
+            return self.fill(keys, values);
+        }
         let keys = match (keys.dims(), values.dims()) {
             // As such a table is exported.
             (&[count, 1], &[rows, size]) if self.is_dense() && count == rows && size == self.row_size() => {
@@ -280,7 +283,7 @@ impl LookupTable {
     /// Forgets entries. Keys that are not there are ignored.
     ///
     /// # Errors
-    /// As [`LookupTable::insert`].
+    /// As [`LookupTable::insert`], or for a fixed table as [`LookupTable::fill`].
     pub fn remove(&self, keys: &Tensor) -> Result<()> {
         self.check_mutable("Remove")?;
         if keys.dtype() != self.spec.keys {

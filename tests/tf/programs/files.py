@@ -2,6 +2,7 @@
 which a queue tells the names."""
 
 import gzip
+import itertools
 import os
 import threading
 import zlib
@@ -37,9 +38,12 @@ def tf_records(name, kind=""):
     return path
 
 
+numbers = itertools.count()
+
+
 def queue_of(names):
     """A queue that is closed once it has these names, and what fills it."""
-    queue = tf.queue.FIFOQueue(99, [tf.string], shapes=[[]])
+    queue = tf.queue.FIFOQueue(99, [tf.string], shapes=[[]], shared_name=f"names_{next(numbers)}")
     fill = queue.enqueue_many([tf.constant(names)])
     with tf.control_dependencies([fill]):
         return queue, queue.close()
