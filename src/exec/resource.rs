@@ -25,7 +25,7 @@ pub use list::ResourceInfo;
 pub(super) use queue::{How, Kind, Queue};
 pub(super) use reader::{Reader, Wanted};
 pub(super) use stack::{Kept, Stack};
-pub(super) use table::{LookupTable, TableKind, TableSpec, keys_of};
+pub(super) use table::{LookupTable, MAX_BUCKETS, TableKind, TableSpec, keys_of};
 pub(super) use tensor_array::{ArraySpec, MAX_TENSOR_ARRAY, TensorArray};
 pub(super) use variable::{Content, Variable};
 

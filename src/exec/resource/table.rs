@@ -16,6 +16,8 @@ use crate::tensor::{DType, Data, Element, PartialShape, Shape, Tensor, with_type
 const MAX_TABLE_BYTES: usize = 4 << 30;
 /// Bytes that an entry takes beside its key's and its value's own.
 const ENTRY_BYTES: usize = 64;
+/// Most buckets of a dense table: one with more could not be exported, not even with the smallest keys.
+pub(in crate::exec) const MAX_BUCKETS: usize = 1 << 29;
 
 /// What a table is, as its node says.
 #[derive(Clone, Debug, PartialEq)]
@@ -266,10 +268,7 @@ impl LookupTable {
         let size = self.row_size();
         state.admit(&keys, values, size)?;
         if let TableKind::Dense { max_load, .. } = self.spec.kind {
-            let wanted = state.rows.len() + keys.len();
-            while wanted as f32 > state.buckets as f32 * max_load {
-                state.buckets = state.buckets.saturating_mul(2);
-            }
+            state.buckets = buckets_for(state.rows.len() + keys.len(), state.buckets, max_load)?;
         }
         for (i, key) in keys.into_iter().enumerate() {
             // A dense table that was exported has buckets without an entry.
@@ -306,25 +305,37 @@ impl LookupTable {
     /// All keys, in their order, and their values. A dense table says all its buckets, those without an entry last.
     ///
     /// # Errors
-    /// ResourceExhausted if there is not enough memory for them.
+    /// ResourceExhausted if they exceed the limit of a tensor, or there is not enough memory for them.
     pub fn export(&self) -> Result<(Tensor, Tensor)> {
         let state = self.hold();
         let size = self.row_size();
+        let (count, without) = match &self.spec.kind {
+            TableKind::Dense { empty, .. } => {
+                let count = state.buckets.max(state.rows.len());
+                (count, (count - state.rows.len()).saturating_mul(empty.bytes()))
+            }
+            _ => (state.rows.len(), 0),
+        };
+        // The buckets of a dense table are rows, of one element where keys or values are scalars.
+        let with = |one: &Shape| match one.dims() {
+            [] if self.is_dense() => Shape::from([count, 1]),
+            dims => Shape::from([&[count], dims].concat()),
+        };
+        let (key_shape, value_shape) = (with(&self.spec.key_shape), with(&self.spec.value_shape));
+        let bytes = |shape: &Shape, dtype: DType| {
+            shape.limited_elements(dtype).map(|count| count * dtype.size().unwrap_or(size_of::<Vec<u8>>()))
+        };
+        let taken = bytes(&key_shape, self.spec.keys)? + bytes(&value_shape, self.spec.values)?;
+        check_text_bytes(state.bytes.saturating_add(without))?;
+        memory::admit(
+            count * size_of::<(&Key, Option<usize>)>() + taken.saturating_add(state.bytes).saturating_add(without),
+        )?;
         let (mut keys, mut order): (Vec<&Key>, Vec<Option<usize>>) =
             state.rows.iter().map(|(key, &row)| (key, Some(row))).unzip();
         if let TableKind::Dense { empty, .. } = &self.spec.kind {
-            keys.resize(state.buckets.max(keys.len()), empty);
-            order.resize(keys.len(), None);
+            keys.resize(count, empty);
+            order.resize(count, None);
         }
-        // The buckets of a dense table are rows, of one element where keys or values are scalars.
-        let with = |one: &Shape| match one.dims() {
-            [] if self.is_dense() => Shape::from([keys.len(), 1]),
-            dims => Shape::from([&[keys.len()], dims].concat()),
-        };
-        let (key_shape, value_shape) = (with(&self.spec.key_shape), with(&self.spec.value_shape));
-        key_shape.checked_elements(self.spec.keys)?;
-        value_shape.checked_elements(self.spec.values)?;
-        check_text_bytes(state.bytes)?;
         let values = with_type!(self.spec.values, T => {
             let held = T::slice(&state.values).unwrap_or(&[]);
             let mut out: Vec<T> = Vec::with_capacity(order.len() * size);
@@ -411,6 +422,21 @@ impl LookupTable {
         }
         keys_of(keys, &self.spec.key_shape)
     }
+}
+
+/// How many buckets a dense table of `now` has with so many entries: so many that no more than their share of `max_load` is full.
+fn buckets_for(entries: usize, now: usize, max_load: f32) -> Result<usize> {
+    let mut buckets = now;
+    while entries as f64 > buckets as f64 * f64::from(max_load) {
+        buckets = buckets.saturating_mul(2);
+        if buckets > MAX_BUCKETS {
+            let why = format!(
+                "{entries} entries with max_load_factor {max_load} take more than {MAX_BUCKETS} buckets, which is the limit"
+            );
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+    }
+    Ok(buckets)
 }
 
 impl State {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::super::engine::Engine;
 use super::super::files::{Folder, Lines, failed};
 use super::super::kernel::KernelNode;
-use super::super::resource::{LookupTable, Resource, TableKind, TableSpec, keys_of};
+use super::super::resource::{LookupTable, MAX_BUCKETS, Resource, TableKind, TableSpec, keys_of};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use super::named::{Named, Site};
@@ -118,6 +118,10 @@ impl Buckets {
         let initial = usize::try_from(stated).ok().filter(|count| count.is_power_of_two());
         let initial = initial
             .ok_or_else(|| Failure::invalid(format!("Number of buckets must be a power of 2, got: {stated}")))?;
+        if initial > MAX_BUCKETS {
+            let why = format!("initial_num_buckets is {initial}; the limit is {MAX_BUCKETS}");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
         if !(max_load > 0.0 && max_load < 1.0) {
             return Err(Failure::invalid(format!("max_load_factor must be between 0 and 1, got: {max_load}")));
         }

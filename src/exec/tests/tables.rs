@@ -102,3 +102,27 @@ fn tables_refuse_what_does_not_fit_them() {
     fails(&mut ops, "dense", &[("ints", &Tensor::from_vec([1, 1], vec![1i64]))], invalid, "scalar or a vector");
     ops.answers("dense", &[("ints", &empty)]);
 }
+
+#[test]
+fn a_dense_table_has_only_so_many_buckets() {
+    let text = "
+        keys = Placeholder dtype=int64
+        values = Placeholder dtype=int64
+        empty = Const is=(0l)
+        deleted = Const is=(-1l)
+        much = MutableDenseHashTableV2 empty deleted key_dtype=int64 value_dtype=int64 max_load_factor=1e-20
+        put = LookupTableInsertV2 much keys values
+        large = MutableDenseHashTableV2 empty deleted key_dtype=int64 value_dtype=int64 initial_num_buckets=4611686018427387904
+        size = LookupTableSizeV2 large
+        some = MutableDenseHashTableV2 empty deleted key_dtype=int64 value_dtype=int64 initial_num_buckets=536870912
+        export = LookupTableExportV2 some Tkeys=int64 Tvalues=int64";
+    let mut ops = Ops::new(text, Box::new(HostEngine));
+    let one = Tensor::vector(vec![1i64]);
+    let exhausted = Code::ResourceExhausted;
+    fails(&mut ops, "put", &[("keys", &one), ("values", &one)], exhausted, "take more than 536870912 buckets");
+    fails(&mut ops, "export", &[], exhausted, "limit");
+    let mut cluster = Cluster::new(1);
+    let failure = cluster.run(&graph(text), &[], &["size"]).unwrap_err();
+    assert_eq!(failure.code, exhausted, "{failure}");
+    assert!(failure.message.contains("initial_num_buckets is 4611686018427387904"), "{failure}");
+}
