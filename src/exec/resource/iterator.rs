@@ -1,19 +1,38 @@
 //! Iterators: how far the elements of a dataset were asked for.
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::Duration;
 
 use super::super::dataset::{Dataset, Element, Elements, Run, Spec};
 use super::super::turn;
 use super::Key;
 use super::list::Look;
 use crate::failure::{Code, Failure, Result};
-use crate::lock::lock;
+
+/// Between two attempts at an iterator that another thread asks for an element.
+const WAIT: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// The iterators that this thread is asking for an element: functions that one of them calls may ask others.
+    static UNDER_WAY: RefCell<Vec<*const Iterator>> = const { RefCell::new(Vec::new()) };
+}
 
 pub(in crate::exec) struct Iterator {
     key: Key,
     spec: Spec,
     /// `None` until it is made one over a dataset.
     elements: Mutex<Option<Box<dyn Elements>>>,
+}
+
+/// An iterator's elements, for this thread alone.
+struct Held<'a>(MutexGuard<'a, Option<Box<dyn Elements>>>);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        UNDER_WAY.with_borrow_mut(Vec::pop);
+    }
 }
 
 impl Iterator {
@@ -32,14 +51,40 @@ impl Iterator {
         &self.spec
     }
 
+    /// Waits for its elements; may be given up meanwhile.
+    ///
+    /// # Errors
+    /// FailedPrecondition if a function of its own dataset asks for them.
+    fn hold(&self) -> Result<Held<'_>> {
+        let own: *const Iterator = self;
+        if UNDER_WAY.with_borrow(|all| all.contains(&own)) {
+            let why =
+                "a function of an iterator's dataset cannot use the same iterator: its element would be made of itself";
+            return Err(Failure::new(Code::FailedPrecondition, why));
+        }
+        let elements = loop {
+            match self.elements.try_lock() {
+                Ok(elements) => break elements,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    turn::in_part(turn::look);
+                    thread::sleep(WAIT);
+                }
+            }
+        };
+        UNDER_WAY.with_borrow_mut(|all| all.push(own));
+        Ok(Held(elements))
+    }
+
     /// Begins with the first element of a dataset.
     ///
     /// # Errors
-    /// InvalidArgument if its elements are others than the iterator's; if a function that it calls cannot run.
+    /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls this;
+    /// if a function that it calls cannot run.
     pub fn begin(&self, dataset: &Dataset, run: &Run) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
         let elements = dataset.elements(run)?;
-        *lock(&self.elements) = Some(elements);
+        *self.hold()?.0 = Some(elements);
         Ok(())
     }
 
@@ -48,7 +93,8 @@ impl Iterator {
     /// # Errors
     /// What the making fails with; else as [`Iterator::begin`].
     pub fn begin_once(&self, run: &Run, make: impl FnOnce() -> Result<Arc<Dataset>>) -> Result<()> {
-        let mut elements = lock(&self.elements);
+        let mut held = self.hold()?;
+        let elements = &mut *held.0;
         if elements.is_none() {
             let dataset = make()?;
             dataset.spec.check_against(&self.spec)?;
@@ -60,10 +106,10 @@ impl Iterator {
     /// The next element; `None` at the end. May be given up between two elements of what it reads.
     ///
     /// # Errors
-    /// FailedPrecondition if it is over no dataset; what the making of the element failed with.
+    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element failed with.
     pub fn next(&self, run: &Run) -> Result<Option<Element>> {
-        let mut elements = lock(&self.elements);
-        let Some(elements) = &mut *elements else {
+        let mut held = self.hold()?;
+        let Some(elements) = &mut *held.0 else {
             let why = "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
                        operation for this iterator before getting the next element.";
             return Err(Failure::new(Code::FailedPrecondition, why));
@@ -79,5 +125,77 @@ impl Iterator {
     pub(super) fn look(&self) -> Look {
         let bytes = self.elements.try_lock().ok().map(|elements| elements.as_ref().map_or(0, |it| it.bytes()));
         Look { dtypes: self.spec.types.clone(), bytes, ..Look::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::HostEngine;
+    use super::super::super::dataset::{Parts, Run, UNKNOWN};
+    use super::super::super::mailbox;
+    use super::super::super::waiting::Wake;
+    use super::*;
+    use crate::device::DeviceKind;
+
+    /// Elements that are those of an iterator.
+    struct Of(Arc<Iterator>);
+
+    impl Elements for Of {
+        fn next(&mut self, run: &Run) -> Result<Option<Element>> {
+            self.0.next(run)
+        }
+    }
+
+    fn iterator() -> Arc<Iterator> {
+        let key = Key { container: String::new(), name: String::new(), session: None, device: (DeviceKind::Cpu, 0) };
+        Arc::new(Iterator::new(key, Spec { types: Vec::new(), shapes: Vec::new() }))
+    }
+
+    fn over(of: &Arc<Iterator>) -> Dataset {
+        let of = Arc::clone(of);
+        let parts = Parts::new(UNKNOWN, move |_| Ok(Box::new(Of(Arc::clone(&of))) as Box<dyn Elements>));
+        Dataset::new(Spec { types: Vec::new(), shapes: Vec::new() }, Vec::new(), parts).unwrap()
+    }
+
+    #[test]
+    fn an_iterator_that_asks_itself_fails_and_is_free_again() {
+        let (mailbox, _inbox) = mailbox::open();
+        let device: Arc<dyn Wake> = Arc::new(mailbox);
+        let run = Run { engine: &HostEngine, device: &device };
+        let (first, second) = (iterator(), iterator());
+        first.begin(&over(&second), &run).unwrap();
+        second.begin(&over(&first), &run).unwrap();
+        for _ in 0..2 {
+            for asked in [&first, &second] {
+                let Err(failure) = asked.next(&run) else { panic!("an element was made of itself") };
+                assert_eq!(failure.code, Code::FailedPrecondition, "{failure}");
+                assert!(failure.message.contains("the same iterator"), "{failure}");
+            }
+        }
+        let fails = first.begin_once(&run, || unreachable!("it has begun"));
+        fails.unwrap();
+        let own = iterator();
+        let again =
+            own.begin_once(&run, || own.begin_once(&run, || unreachable!("it is under way")).map(|()| unreachable!()));
+        assert_eq!(again.unwrap_err().code, Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn a_step_that_waits_for_an_iterator_is_given_up() {
+        let (mailbox, _inbox) = mailbox::open();
+        let device: Arc<dyn Wake> = Arc::new(mailbox);
+        let iterator = iterator();
+        let _held = iterator.hold().unwrap();
+        let ended = thread::scope(|scope| {
+            let wait = || {
+                let signal = Arc::new(turn::Signal::default());
+                signal.stop();
+                turn::within(&signal, || {
+                    turn::whole(|| drop(iterator.next(&Run { engine: &HostEngine, device: &device })))
+                });
+            };
+            scope.spawn(wait).join()
+        });
+        assert!(ended.is_err_and(|panic| turn::is_stop(&*panic)));
     }
 }
