@@ -2,6 +2,7 @@
 //!
 //! A function is compiled as a piece of one device is, and run in the same way, to its end, on the thread of the op that calls it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +25,36 @@ use crate::tensor::Tensor;
 
 /// Most bodies that are kept for later calls.
 const MAX_SPARE: usize = 16;
+/// Most calls under way on one thread, each made by the function of the one before.
+const MAX_DEPTH: usize = 32;
+
+thread_local! {
+    /// How many calls are under way on this thread.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call under way.
+struct Level;
+
+impl Level {
+    /// # Errors
+    /// ResourceExhausted if [`MAX_DEPTH`] are under way already.
+    fn enter(name: &str) -> Result<Level> {
+        if DEPTH.get() >= MAX_DEPTH {
+            let why =
+                format!("function {name}: functions call each other more than {MAX_DEPTH} deep, which is the limit");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        DEPTH.set(DEPTH.get() + 1);
+        Ok(Level)
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
 
 /// A function that an op of a site holds.
 pub(super) fn callee(function: &Function, site: &Site) -> Arc<dyn dataset::Callee> {
@@ -91,6 +122,7 @@ impl Callee {
 
 impl dataset::Instance for Instance {
     fn call(&mut self, mut args: Element, run: &Run) -> Result<Element> {
+        let _level = Level::enter(&self.callee.function.name)?;
         args.extend(self.captured.iter().cloned());
         let formal = &self.callee.function.args;
         let is_right = |(arg, (_, dtype)): (&Token, &(String, _))| dtype_of(arg) == *dtype;
@@ -159,4 +191,20 @@ impl Sink for Nowhere {
     fn fetched(&self, _: PieceId, _: StepId, _: u32, _: Tensor) {}
     fn done(&self, _: PieceId, _: StepId, _: Vec<Tensor>) {}
     fn failed(&self, _: StepId, _: Failure) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_within_each_other_only_so_deep() {
+        let deep: Result<Vec<Level>> = (0..MAX_DEPTH).map(|_| Level::enter("f")).collect();
+        let deep = deep.unwrap();
+        let refused = Level::enter("f").err().unwrap();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        drop(deep);
+        assert_eq!(DEPTH.get(), 0);
+        assert!(Level::enter("f").is_ok());
+    }
 }
