@@ -1,12 +1,34 @@
 //! Tensors as the rows of a larger one, and back.
 
+use super::kernel::call::check_text_bytes;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Data, Shape, Tensor, with_type};
+
+/// Bytes of the strings among some elements, beside what each element takes.
+fn text_bytes(data: &Data, from: usize, count: usize) -> usize {
+    match data {
+        Data::String(texts) => texts[from..from + count].iter().map(Vec::len).sum(),
+        _ => 0,
+    }
+}
+
+/// Admits a copy of the strings of some tensors, and of `more` bytes of strings.
+///
+/// # Errors
+/// ResourceExhausted if they exceed the limit of a tensor, or the memory budget.
+pub(super) fn check_texts(parts: &[&Tensor], more: usize) -> Result<()> {
+    let bytes = parts.iter().map(|part| text_bytes(part.data(), 0, part.len())).fold(more, usize::saturating_add);
+    if bytes > 0 { check_text_bytes(bytes) } else { Ok(()) }
+}
 
 /// Row `i` of a tensor.
 pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::from(&tensor.dims()[1..]);
     let size = shape.checked_elements(tensor.dtype())?;
+    let text = text_bytes(tensor.data(), i * size, size);
+    if text > 0 {
+        check_text_bytes(text)?;
+    }
     let part: Option<Result<Data>> = with_type!(tensor.dtype(), T => {
         tensor.slice::<T>().map(|all| <T as crate::tensor::Element>::into_data(all[i * size..(i + 1) * size].to_vec()))
     });
@@ -17,6 +39,7 @@ pub(super) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
 pub(super) fn stack(dtype: DType, shape: &Shape, rows: &[&Tensor]) -> Result<Tensor> {
     let whole: Shape = std::iter::once(rows.len()).chain(shape.dims().iter().copied()).collect();
     let elements = whole.checked_elements(dtype)?;
+    check_texts(rows, 0)?;
     let data: Option<Result<Data>> = with_type!(dtype, T => {
         let mut all: Vec<T> = Vec::with_capacity(elements);
         rows.iter().try_for_each(|row| row.slice::<T>().map(|part| all.extend_from_slice(part)))
@@ -35,6 +58,7 @@ pub(super) fn stack_padded(dtype: DType, least: &Shape, rows: &[&Tensor]) -> Res
     let shape = Shape::from(&dims[..]);
     let whole: Shape = std::iter::once(rows.len()).chain(dims.iter().copied()).collect();
     let elements = whole.checked_elements(dtype)?;
+    check_texts(rows, 0)?;
     let size = shape.elements().unwrap_or(0);
     let data: Option<Result<Data>> = with_type!(dtype, T => {
         let mut all = vec![T::default(); elements];
@@ -82,5 +106,20 @@ mod tests {
             Tensor::from_vec(Shape::from(dims), values.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>())
         };
         check(&[text(&[1], &["a"]), text(&[2], &["b", "c"])], &[0], text(&[2, 2], &["a", "", "b", "c"]));
+    }
+
+    #[test]
+    fn copies_of_strings_are_admitted_first() {
+        let text = Tensor::from_vec([1, 1], vec![vec![b'a'; 10_000]]);
+        let least = Shape::from([0, 0]);
+        type Make<'a> = &'a dyn Fn() -> Result<Tensor>;
+        let makes: [Make; 3] = [&|| row(&text, 0), &|| stack(DType::String, text.shape(), &[&text, &text]), &|| {
+            stack_padded(DType::String, &least, &[&text, &text])
+        }];
+        for make in makes {
+            let refused = crate::memory::with_limit(5_000, make).unwrap_err();
+            assert_eq!(refused.code, crate::failure::Code::ResourceExhausted, "{refused}");
+            make().unwrap();
+        }
     }
 }

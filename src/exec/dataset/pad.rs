@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::batch::{batch_size, batches, gather};
 use super::{Dataset, Parts, pulled};
+use crate::exec::rows::check_texts;
 use crate::exec::token::Token;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{Shape, Tensor, with_type};
+use crate::tensor::{Data, Shape, Tensor, with_type};
 
 /// So many elements at a time. `shapes` are the sizes to which each component is filled up, -1 for the largest of the batch, and
 /// `fills` what with.
@@ -96,6 +97,9 @@ fn filled_up(component: usize, parts: &[&Tensor], sizes: &[Option<usize>], fill:
     }
     let whole: Shape = std::iter::once(parts.len()).chain(dims.iter().copied()).collect();
     let elements = whole.checked_elements(fill.dtype())?;
+    let beside = elements.saturating_sub(parts.iter().map(|part| part.len()).sum());
+    let one = if let Data::String(texts) = fill.data() { texts.iter().map(Vec::len).sum() } else { 0usize };
+    check_texts(parts, one.saturating_mul(beside))?;
     let each = if parts.is_empty() { 0 } else { elements / parts.len() };
     let filled: Option<Result<Tensor>> = with_type!(fill.dtype(), T => {
         let fill = fill.item::<T>()?;
