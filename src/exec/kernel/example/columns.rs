@@ -2,6 +2,7 @@
 
 use super::proto::Kind;
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Data, Element, PartialShape, Shape, Tensor, with_type};
 
 /// A feature with any number of values.
@@ -122,11 +123,27 @@ impl Values {
         Values { data: Data::zeros(dtype, 0), counts: Vec::new() }
     }
 
-    pub fn push(&mut self, kind: Option<Kind>) {
+    /// # Errors
+    /// ResourceExhausted if all of them exceed the limit of a tensor, or the memory budget.
+    pub fn push(&mut self, kind: Option<Kind>) -> Result<()> {
+        self.make_room(kind.as_ref().map_or(0, Kind::len))?;
         self.counts.push(kind.as_ref().map_or(0, Kind::len));
         if let Some(kind) = kind {
             kind.append_to(&mut self.data);
         }
+        Ok(())
+    }
+
+    /// Admits so many values more, with those that are moved for them.
+    fn make_room(&mut self, more: usize) -> Result<()> {
+        memory::grow()?;
+        let dtype = self.data.dtype();
+        Shape::from([self.data.len().saturating_add(more)]).limited_elements(dtype)?;
+        let taken = with_type!(dtype, T => T::vec_mut(&mut self.data).map_or(0, |all| {
+            let (length, capacity) = (all.len() + more, all.capacity());
+            if length > capacity { length.max(2 * capacity) * size_of::<T>() } else { 0 }
+        }));
+        memory::admit(taken.unwrap_or(0))
     }
 
     /// Indices, values and the dense shape; of one example without its row.
@@ -169,8 +186,16 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub fn new(of: &'a Dense) -> Rows<'a> {
-        Rows { of, values: Values::new(of.dtype) }
+    /// Of `count` examples.
+    ///
+    /// # Errors
+    /// ResourceExhausted if their values, of a known shape, exceed the limit of a tensor, or the memory budget.
+    pub fn new(of: &'a Dense, count: usize) -> Result<Rows<'a>> {
+        if let Some(one) = of.shape.known() {
+            Shape::from([&[count], one.dims()].concat()).checked_elements(of.dtype)?;
+            super::super::call::check_copies(&of.default, count.saturating_mul(of.default.len()))?;
+        }
+        Ok(Rows { of, values: Values::new(of.dtype) })
     }
 
     /// # Errors
@@ -179,8 +204,7 @@ impl<'a> Rows<'a> {
         let Dense { key, dtype, default, .. } = self.of;
         let Some(kind) = kind else {
             if self.of.row.is_some() {
-                self.values.push(None);
-                return Ok(());
+                return self.values.push(None);
             }
             if default.is_empty() && self.of.count() != Some(0) {
                 let name = at.name.as_deref().unwrap_or("<unknown>");
@@ -189,6 +213,7 @@ impl<'a> Rows<'a> {
                     format!("Name: {name}, {what}: {key} (data type: {dtype}) is required but could not be found.");
                 return Err(Failure::invalid(why));
             }
+            self.values.make_room(default.len())?;
             let _ = with_type!(*dtype, T => {
                 if let (Some(all), Some(one)) = (T::vec_mut(&mut self.values.data), T::slice(default.data())) {
                     all.extend_from_slice(one);
@@ -209,8 +234,7 @@ impl<'a> Rows<'a> {
             }
             _ => {}
         }
-        self.values.push(Some(kind));
-        Ok(())
+        self.values.push(Some(kind))
     }
 
     /// All examples' values, each filled up to the longest; of one example without its row.

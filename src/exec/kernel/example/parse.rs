@@ -133,7 +133,7 @@ fn examples(
 ) -> Result<Outputs> {
     let mut sparse_values: Vec<Values> = sparse.iter().map(|column| Values::new(column.dtype)).collect();
     let mut ragged_values: Vec<Values> = ragged.iter().map(|column| Values::new(column.dtype)).collect();
-    let mut rows: Vec<Rows> = dense.iter().map(Rows::new).collect();
+    let mut rows: Vec<Rows> = dense.iter().map(|of| Rows::new(of, serialized.len())).collect::<Result<_>>()?;
     let mut pace = Pace::new();
     for (index, bytes) in serialized.iter().enumerate() {
         pace.go(1000 + 8 * bytes.len());
@@ -143,12 +143,12 @@ fn examples(
         for (column, values) in sparse.iter().zip(&mut sparse_values) {
             let kind = take(&column.key);
             kind.iter().try_for_each(|kind| at.check(&column.key, kind, column.dtype))?;
-            values.push(kind);
+            values.push(kind)?;
         }
         for (column, values) in ragged.iter().zip(&mut ragged_values) {
             let kind = take(&column.key);
             kind.iter().try_for_each(|kind| at.check(&column.key, kind, column.dtype))?;
-            values.push(kind);
+            values.push(kind)?;
         }
         for (column, row) in dense.iter().zip(&mut rows) {
             row.push(take(&column.key), &at)?;

@@ -151,7 +151,7 @@ impl Types {
             dense.push(Dense::new(key.clone(), dtype, shape.clone(), default)?);
         }
         let mut sparse_values: Vec<Values> = sparse.iter().map(|column| Values::new(column.dtype)).collect();
-        let mut rows: Vec<Rows> = dense.iter().map(Rows::new).collect();
+        let mut rows: Vec<Rows> = dense.iter().map(|of| Rows::new(of, serialized.len())).collect::<Result<_>>()?;
         let mut list_sparse: Vec<Steps> = self.list_sparse.iter().map(|&dtype| Steps::new(dtype)).collect();
         let mut list_dense: Vec<Steps> = self.list_dense.iter().map(|&dtype| Steps::new(dtype)).collect();
         let mut pace = Pace::new();
@@ -166,7 +166,7 @@ impl Types {
             for (column, values) in sparse.iter().zip(&mut sparse_values) {
                 let kind = kind(&column.key);
                 kind.iter().try_for_each(|kind| at.check(&column.key, kind, column.dtype))?;
-                values.push(kind);
+                values.push(kind)?;
             }
             for (column, row) in dense.iter().zip(&mut rows) {
                 row.push(kind(&column.key), &at)?;
@@ -264,7 +264,7 @@ impl Steps {
                 }
                 _ => {}
             }
-            self.values.push(kind);
+            self.values.push(kind)?;
         }
         self.lengths.push(steps.len());
         Ok(())
