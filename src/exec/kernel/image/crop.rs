@@ -1,11 +1,14 @@
 //! CropAndResize: parts of images, each in one size; and its gradients by the images and by the boxes.
 
+use std::mem;
+
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::real::narrow;
 use super::super::{HostKernel, KernelNode};
 use super::{size_of, sizes_of};
 use crate::exec::turn::Pace;
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Element, Numeric, Shape, Tensor, with_float, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -62,6 +65,11 @@ fn places(from: f32, to: f32, input: usize, output: usize) -> Vec<Option<f32>> {
     (0..output).map(one).collect()
 }
 
+/// Admits the places of one crop's pixels.
+fn admit_places(height: usize, width: usize) -> Result<()> {
+    memory::admit((height + width) * mem::size_of::<Option<f32>>())
+}
+
 /// The two pixels around a place, and the share of the second.
 fn around(place: f32) -> (usize, usize, f32) {
     (place.floor() as usize, place.ceil() as usize, place - place.floor())
@@ -83,6 +91,10 @@ fn crop<T: Numeric>(
     let boxes = boxes_of(boxes, indices, batch)?;
     let shape = Shape::from([boxes.len(), height, width, channels]);
     let mut output: Vec<f32> = Vec::with_capacity(shape.checked_elements(DType::F32)?);
+    if shape.elements() == Some(0) {
+        return Ok(Tensor::from_vec(shape, output));
+    }
+    admit_places(height, width)?;
     let pixels = images.slice::<T>()?;
     let mut pace = Pace::new();
     for ([y1, x1, y2, x2], image) in boxes {
@@ -135,6 +147,10 @@ fn by_images(gradient: &Tensor, boxes: &Tensor, indices: &Tensor, size: &Tensor,
         return Err(Failure::invalid(why));
     }
     let mut sums = vec![0f32; shape.checked_elements(DType::F32)?];
+    if gradient.is_empty() {
+        return Ok(Tensor::from_vec(shape, sums));
+    }
+    admit_places(height, width)?;
     let mut pixels = gradient.slice::<f32>()?.chunks_exact(channels.max(1));
     let mut pace = Pace::new();
     for ([y1, x1, y2, x2], image) in boxes {
@@ -177,6 +193,10 @@ fn by_boxes<T: Numeric>(gradient: &Tensor, images: &Tensor, boxes: &Tensor, indi
         );
         return Err(Failure::invalid(why));
     }
+    if gradient.is_empty() {
+        return Ok(Tensor::from_vec([count, 4], vec![0f32; Shape::from([count, 4]).checked_elements(DType::F32)?]));
+    }
+    admit_places(height, width)?;
     let all = images.slice::<T>()?;
     let mut pixels = gradient.slice::<f32>()?.chunks_exact(channels.max(1));
     let mut sums = Vec::with_capacity(4 * count);

@@ -1,12 +1,15 @@
 //! ResizeArea: each pixel is the mean of those that it covers. ResizeBicubic: of the sixteen nearest, by distance; and its
 //! gradient.
 
+use std::mem;
+
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::real::narrow;
 use super::super::{HostKernel, KernelNode};
 use super::{size_of, sizes_of};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
+use crate::memory;
 use crate::tensor::{DType, Numeric, Shape, Tensor, with_float, with_number};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
@@ -64,6 +67,14 @@ fn area<T: Numeric>(images: &Tensor, size: &Tensor, aligned: bool) -> Result<Ten
     let ([batch, rows, columns, channels], [height, width]) = both_sizes(images, size)?;
     let shape = Shape::from([batch, height, width, channels]);
     let mut output: Vec<f32> = Vec::with_capacity(shape.checked_elements(DType::F32)?);
+    if shape.elements() == Some(0) {
+        return Ok(Tensor::from_vec(shape, output));
+    }
+    // Each pixel covers at most two more than those that are its own.
+    let entries = (rows + columns).saturating_add(3 * (height + width));
+    memory::admit(
+        entries.saturating_mul(mem::size_of::<(usize, f32)>()) + (height + width) * mem::size_of::<Vec<(usize, f32)>>(),
+    )?;
     let (by_row, by_column) = (scale(rows, height, aligned), scale(columns, width, aligned));
     let (ys, xs) = (covered(rows, height, by_row), covered(columns, width, by_column));
     let share = 1.0 / (by_row * by_column);
@@ -140,6 +151,10 @@ fn bicubic<T: Numeric>(images: &Tensor, size: &Tensor, aligned: bool, half: bool
     let ([batch, rows, columns, channels], [height, width]) = both_sizes(images, size)?;
     let shape = Shape::from([batch, height, width, channels]);
     let mut output: Vec<f32> = Vec::with_capacity(shape.checked_elements(DType::F32)?);
+    if shape.elements() == Some(0) {
+        return Ok(Tensor::from_vec(shape, output));
+    }
+    memory::admit((height + width) * mem::size_of::<Four>())?;
     let (ys, xs) = (fours(rows, height, aligned, half), fours(columns, width, aligned, half));
     let mut pace = Pace::new();
     for image in images.slice::<T>()?.chunks_exact(rows * columns * channels) {
@@ -168,11 +183,12 @@ fn bicubic_grad<T: Numeric>(gradient: &Tensor, images: &Tensor, aligned: bool, h
         let why = format!("a gradient of shape {} is not one of images of shape {}", gradient.shape(), images.shape());
         return Err(Failure::invalid(why));
     }
+    memory::admit((height + width) * mem::size_of::<Four>())?;
     let (ys, xs) = (fours(rows, height, aligned, half), fours(columns, width, aligned, half));
     let wide = if T::DTYPE == DType::F64 { DType::F64 } else { DType::F32 };
     images.shape().checked_elements(wide)?;
     let mut sums = vec![0f64; images.len()];
-    crate::memory::admit(8 * sums.len())?;
+    memory::admit(8 * sums.len())?;
     let mut pace = Pace::new();
     let pixels = gradient.slice::<f32>()?;
     let (from, into) = (height * width * channels, rows * columns * channels);
