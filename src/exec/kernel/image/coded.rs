@@ -143,7 +143,7 @@ impl Wanted {
             ImageFormat::Gif => self.frames(bytes),
             ImageFormat::Bmp => {
                 let (shape, pixels) = bmp::decode(bytes, self.channels)?;
-                self.tensor(shape, Pixels::Bytes(pixels))
+                self.tensor(shape, Pixels::Bytes(pixels), format)
             }
             _ => {
                 let image = DynamicImage::from_decoder(decoder(bytes, format)?);
@@ -185,9 +185,9 @@ impl Wanted {
         match (format, self.ratio, pixels) {
             (ImageFormat::Jpeg, 2.., Pixels::Bytes(pixels)) => {
                 let (shape, smaller) = shrunk(&pixels, [height, width, channels], self.ratio);
-                self.tensor(shape, Pixels::Bytes(smaller))
+                self.tensor(shape, Pixels::Bytes(smaller), format)
             }
-            (_, _, pixels) => self.tensor(Shape::from([height, width, channels]), pixels),
+            (_, _, pixels) => self.tensor(Shape::from([height, width, channels]), pixels, format),
         }
     }
 
@@ -198,20 +198,23 @@ impl Wanted {
         decoder.set_limits(limits()).map_err(broken)?;
         let (width, height) = decoder.dimensions();
         let (width, height) = (width as usize, height as usize);
-        let channels = if self.channels == 0 { 3 } else { self.channels };
+        if !matches!(self.channels, 0 | 3) {
+            return Err(Failure::invalid(format!("channels must be 0 or 3 for GIF, got {}", self.channels)));
+        }
+        let channels = 3;
         let size = Shape::from([height, width, channels]).checked_elements(self.dtype)?;
-        let (mut all, mut count) = (Vec::new(), 0);
+        // A frame, the one that it is drawn over, and it as the wanted elements.
+        let drawn = 3 * 4 * width * height;
+        memory::admit(drawn)?;
+        let (mut all, mut count): (Vec<u8>, usize) = (Vec::new(), 0);
         for frame in decoder.into_frames() {
             turn::look();
-            let frame = DynamicImage::ImageRgba8(frame.map_err(broken)?.into_buffer());
+            let frame = DynamicImage::ImageRgba8(frame.map_err(broken)?.into_buffer()).into_rgb8();
             count += 1;
             Shape::from([count, height, width, channels]).checked_elements(self.dtype)?;
-            memory::admit(all.len() + size)?;
-            match channels {
-                1 => all.extend(luminance(&frame.into_rgb8())),
-                3 => all.extend(frame.into_rgb8().into_raw()),
-                _ => all.extend(frame.into_rgba8().into_raw()),
-            }
+            let grows = all.capacity() - all.len() < size;
+            memory::admit(drawn + if grows { 2 * all.len() + size } else { 0 })?;
+            all.extend(frame.into_raw());
             if count > 1 && !self.animations && self.op != "DecodeImage" {
                 let why = "Got more than one frame, but animated gifs can only be decoded by tf.io.decode_gif or tf.io.decode_image";
                 return Err(Failure::invalid(why));
@@ -228,22 +231,28 @@ impl Wanted {
         } else {
             Shape::from([height, width, channels])
         };
-        self.tensor(shape, Pixels::Bytes(all))
+        self.tensor(shape, Pixels::Bytes(all), ImageFormat::Gif)
     }
 
-    /// The elements in the wanted dtype, from 0 to its greatest, or to 1.
-    fn tensor(&self, shape: Shape, pixels: Pixels) -> Result<Tensor> {
+    /// The elements in the wanted dtype, from 0 to its greatest, or to 1. As TensorFlow does, uint16 elements of 8 bits are
+    /// widened in a PNG, which has such elements too, and only multiplied by 256 in the other formats.
+    fn tensor(&self, shape: Shape, pixels: Pixels, format: ImageFormat) -> Result<Tensor> {
         shape.checked_elements(self.dtype)?;
+        let is_png = format == ImageFormat::Png;
+        let share = |x: u8| {
+            if is_png { f32::from(u16::from(x) * 257) * (1.0 / 65535.0) } else { f32::from(x) * (1.0 / 255.0) }
+        };
         Ok(match (self.dtype, pixels) {
             (DType::U16, Pixels::Words(words)) => Tensor::from_vec(shape, words),
             (DType::U16, Pixels::Bytes(bytes)) => {
-                Tensor::from_vec(shape, bytes.into_iter().map(|x| u16::from(x) * 257).collect::<Vec<_>>())
+                let factor = if is_png { 257 } else { 256 };
+                Tensor::from_vec(shape, bytes.into_iter().map(|x| u16::from(x) * factor).collect::<Vec<_>>())
             }
             (DType::F32, Pixels::Bytes(bytes)) => {
-                Tensor::from_vec(shape, bytes.into_iter().map(|x| f32::from(x) / 255.0).collect::<Vec<_>>())
+                Tensor::from_vec(shape, bytes.into_iter().map(share).collect::<Vec<_>>())
             }
             (DType::F32, Pixels::Words(words)) => {
-                Tensor::from_vec(shape, words.into_iter().map(|x| f32::from(x) / 65535.0).collect::<Vec<_>>())
+                Tensor::from_vec(shape, words.into_iter().map(|x| f32::from(x) * (1.0 / 65535.0)).collect::<Vec<_>>())
             }
             (_, Pixels::Bytes(bytes)) => Tensor::from_vec(shape, bytes),
             (_, Pixels::Words(words)) => {

@@ -8,6 +8,9 @@ use crate::tensor::{DType, Shape};
 /// # Errors
 /// InvalidArgument if it is no such file, or has another number of channels than is wanted.
 pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
+    if wanted == 1 {
+        return Err(Failure::invalid("`channels` must be 0, 3 or 4 for BMP, but got 1"));
+    }
     let number = |at: usize| {
         let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
         word.map(i32::from_le_bytes).ok_or_else(|| {
@@ -35,6 +38,9 @@ pub(super) fn decode(bytes: &[u8], wanted: usize) -> Result<(Shape, Vec<u8>)> {
         )));
     }
     let invalid = |_| Failure::invalid(format!("Invalid bmp: {width} by {height} pixels from byte {begin} on"));
+    if width <= 0 || height == 0 {
+        return Err(Failure::invalid(if height == 0 { "Height must be nonzero" } else { "Width must be positive" }));
+    }
     let width = usize::try_from(width).map_err(invalid)?;
     let (rows, is_top_down) = (height.unsigned_abs() as usize, height < 0);
     let begin = usize::try_from(begin).map_err(invalid)?;
