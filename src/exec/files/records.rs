@@ -85,7 +85,7 @@ impl Records {
             Format::TfRecord(compression) => Source::TfRecord(plain(compression)?),
             Format::Fixed { header, record, footer, hop, compression } => {
                 let mut bytes = plain(compression)?;
-                skip(&mut bytes, header).map_err(|error| failed(&name, &error))?;
+                skip(&mut bytes, header, &mut Pace::new()).map_err(|error| failed(&name, &error))?;
                 Source::Fixed { bytes, record, footer, hop, ahead: Vec::new() }
             }
         };
@@ -121,7 +121,7 @@ impl Records {
                 if *count > 0 {
                     let from_ahead = (*hop).min(ahead.len());
                     ahead.drain(..from_ahead);
-                    match skip(bytes, *hop - from_ahead) {
+                    match skip(bytes, *hop - from_ahead, pace) {
                         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
                         skipped => skipped.map_err(|error| failing(&error))?,
                     }
@@ -187,9 +187,11 @@ fn sized(length: u64, name: &[u8]) -> Result<usize> {
     Ok(length)
 }
 
+/// Bytes that are read between two looks.
+const PART: usize = 1 << 20;
+
 /// As many bytes as there are, `most` of them. Memory is taken as they come.
 fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result<Vec<u8>> {
-    const PART: usize = 1 << 20;
     let mut whole = Vec::with_capacity(most.min(PART));
     while whole.len() < most {
         let part = (most - whole.len()).min(PART);
@@ -202,8 +204,16 @@ fn read_up_to(bytes: &mut impl Read, most: usize, pace: &mut Pace) -> io::Result
     Ok(whole)
 }
 
-/// Reads past so many bytes.
-fn skip(bytes: &mut impl Read, count: usize) -> io::Result<()> {
-    let skipped = io::copy(&mut bytes.by_ref().take(count as u64), &mut io::sink())?;
-    if skipped < count as u64 { Err(io::Error::from(ErrorKind::UnexpectedEof)) } else { Ok(()) }
+/// Reads past so many bytes, a part at a time.
+fn skip(bytes: &mut impl Read, count: usize, pace: &mut Pace) -> io::Result<()> {
+    let mut left = count;
+    while left > 0 {
+        let part = left.min(PART);
+        pace.go(100 + part);
+        if io::copy(&mut bytes.by_ref().take(part as u64), &mut io::sink())? < part as u64 {
+            return Err(io::Error::from(ErrorKind::UnexpectedEof));
+        }
+        left -= part;
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::engine::Engine;
 use super::super::files::{Folder, Format, Records, failed};
@@ -16,6 +17,8 @@ use crate::tensor::Tensor;
 
 /// Most entries of folders that one pattern is held against.
 const MAX_ENTRIES: usize = 1 << 22;
+/// How many files this process has begun to write: no two writes share a temporary file.
+static WRITES: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> Result<Option<StateOp>> {
     let folder = Folder::of(node.op, node.attrs, site.resources.data());
@@ -65,7 +68,8 @@ fn write(folder: &Folder, name: &[u8], contents: &[u8]) -> Result<()> {
     let parent = path.parent().unwrap_or(&path);
     fs::create_dir_all(parent).map_err(failing)?;
     let mut own = path.file_name().unwrap_or_default().to_owned();
-    own.push(format!(".tempstate{}", std::process::id()));
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    own.push(format!(".tempstate{}-{number}", std::process::id()));
     let temporary = parent.join(own);
     let written = fs::File::create(&temporary)
         .and_then(|mut file| file.write_all(contents))
