@@ -25,12 +25,14 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
     let global_step = count_of_steps(g, &home, "")?;
     let names: Vec<&String> = std::iter::once(&train.loss).chain(&train.metrics).collect();
     let mut gradients = Vec::with_capacity(trained.len());
-    for variable in &trained {
-        gradients.push(Accumulator::add(g, &variable.name, variable.dtype, &variable.shape, &variable.device)?);
+    for (i, variable) in trained.iter().enumerate() {
+        let role = format!("gradient_{i}");
+        let (dtype, shape) = (variable.dtype, &variable.shape);
+        gradients.push(Accumulator::add(g, &role, &variable.name, dtype, shape, &variable.device)?);
     }
     let mut numbers = Vec::with_capacity(names.len());
-    for name in &names {
-        numbers.push(Accumulator::add(g, name, DType::F32, &Shape::scalar(), &home)?);
+    for (i, name) in names.iter().enumerate() {
+        numbers.push(Accumulator::add(g, &format!("number_{i}"), name, DType::F32, &Shape::scalar(), &home)?);
     }
     let mut beside = Beside::default();
     for i in 0..replicas.count() {
@@ -138,12 +140,19 @@ struct Accumulator {
 }
 
 impl Accumulator {
-    fn add(g: &mut GraphBuilder, name: &str, dtype: DType, shape: &Shape, device: &str) -> Result<Accumulator> {
+    /// `role` is what no other one of the training has.
+    fn add(
+        g: &mut GraphBuilder,
+        role: &str,
+        name: &str,
+        dtype: DType,
+        shape: &Shape,
+        device: &str,
+    ) -> Result<Accumulator> {
         let handle = on(g, device, |g| {
             // Another model's are others.
-            let shared = format!("train/mean/{name}/{dtype}{shape}");
-            let node =
-                g.op("ResourceConditionalAccumulator").name(&format!("train/mean_{}", name.replace(['/', ':'], "_")));
+            let shared = format!("train/mean/{role}/{name}/{dtype}{shape}");
+            let node = g.op("ResourceConditionalAccumulator").name(&format!("train/mean/{role}"));
             node.attr("dtype", dtype).attr("shape", shape.clone()).attr("shared_name", shared.as_str()).build()
         })?;
         Ok(Accumulator { handle, dtype, device: device.to_owned() })

@@ -20,12 +20,16 @@ const GRAPH: &str = r#"{"version": 1,
         "loss": {"op": "Mean", "inputs": ["each", 0]}}}"#;
 
 fn put_together(batch: usize, train: &str) -> Result<Job> {
+    put_together_of(GRAPH, batch, train)
+}
+
+fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<Job> {
     let text = format!(
         r#"{{"data": {{"feed": {{"x": "x.npy", "y": "y.npy"}}, "batch": {batch}}},
             "train": {{"optimizer": "adam", "rate": 0.1, "steps": 5, {train}}}}}"#
     );
     let sections = file::read(&text).unwrap();
-    let graph = Graph::new(crate::graph::read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
+    let graph = Graph::new(crate::graph::read(graph.as_bytes()).unwrap().nodes).unwrap();
     let parts = [
         Part { name: "x".to_owned(), dtype: DType::F32, example: vec![4] },
         Part { name: "y".to_owned(), dtype: DType::I32, example: vec![] },
@@ -72,6 +76,21 @@ fn one_worker_is_where_its_devices_say() {
     let job = put_together(6, r#""loss": "loss""#).unwrap();
     assert!(job.graph.nodes().all(|(_, node)| node.device.is_empty() || node.device == "/job:other/task:3"));
     assert_eq!(job.queues.len(), 1);
+}
+
+/// A variable may be a metric, too, and so may the loss.
+#[test]
+fn no_two_means_share_an_accumulator() {
+    let train = r#""loss": "loss", "metrics": ["scale", "loss"], "workers": 3, "ps": 1, "backup": 1"#;
+    let scale = GRAPH.replace(r#""variables": {"#, r#""variables": {"scale": {"shape": []},"#);
+    let graph = scale.replace(r#"["w", 2]"#, r#"["w", "scale"]"#);
+    let job = put_together_of(&graph, 6, train).unwrap();
+    let accumulators = job.graph.nodes().filter(|(_, node)| node.op.name == "ResourceConditionalAccumulator");
+    let mut names: Vec<&str> = accumulators.map(|(_, node)| node.attrs.str("shared_name").unwrap()).collect();
+    names.sort_unstable();
+    names.dedup();
+    // Of four gradients, the loss and two metrics.
+    assert_eq!(names.len(), 7, "{names:?}");
 }
 
 #[test]
