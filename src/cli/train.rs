@@ -97,7 +97,7 @@ pub struct Args {
     /// Draw the curves of the loss and the metrics into this file, at the end and when it is interrupted
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// If the loss becomes NaN or infinite, say which node made it
+    /// If the loss becomes NaN or infinite, say which node made it; not with "backup"
     #[arg(long)]
     check_numerics: bool,
     /// Print an object of JSON a line
@@ -212,6 +212,11 @@ impl Trainer {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),
         };
+        if args.check_numerics && sections.train.backup > 0 {
+            let why = "\"backup\" and --check-numerics exclude each other: a batch whose update others have made is not \
+                       there to look at again; set \"backup\" to 0 to find the node";
+            return Err(at(&why));
+        }
         let mut job = job(graph, &sections, &parts, 2 * block).map_err(|failure| at(&failure.message))?;
         let numerics = args.check_numerics.then(|| add_checks(&mut job)).transpose()?;
         let tasks = job.graph.tasks();

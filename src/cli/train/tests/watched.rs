@@ -90,6 +90,9 @@ async fn the_node_that_made_a_nan_is_named() {
         assert!(trouble.contains("the loss is NaN or infinite in step "), "{trouble}");
         assert!(trouble.contains("the first node with such a value is ") && trouble.contains("h, a Log"), "{trouble}");
     }
+    let folder = files(r#", "steps": 40, "workers": 3, "backup": 1"#, "");
+    let trouble = run(&folder, &["--check-numerics"]).await.unwrap_err();
+    assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains("exclude each other"), "{trouble}");
     let folder = files(r#", "steps": 40"#, "");
     let mut rows = vec![0.5f32; 400];
     rows[3] = f32::NAN;
