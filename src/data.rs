@@ -24,8 +24,12 @@ pub use text::Lines;
 
 use std::sync::Arc;
 
-use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Shape, Tensor};
+use crate::failure::{Code, Failure, Result};
+use crate::memory;
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
+
+/// Most bytes that the pieces of a text may take: its lines or its fields, with what holds each of them.
+const MAX_PIECES_BYTES: usize = MAX_TENSOR_BYTES.saturating_mul(4);
 
 /// Examples of one kind that are read when they are taken.
 pub trait Rows: std::fmt::Debug + Send + Sync {
@@ -183,6 +187,17 @@ impl Examples {
         };
         Ok((some(kept)?, some(held)?))
     }
+}
+
+/// Asks for the memory of so many pieces of a text of so many bytes, each held in `each` bytes: a short file can be packed that
+/// has very many.
+fn admit_pieces(what: &str, count: usize, each: usize, bytes: usize) -> Result<()> {
+    let all = count.saturating_mul(each).saturating_add(bytes);
+    if all > MAX_PIECES_BYTES {
+        let why = format!("it has up to {count} {what}, which take more than {MAX_PIECES_BYTES} bytes, the limit");
+        return Err(Failure::new(Code::ResourceExhausted, why));
+    }
+    memory::admit(all)
 }
 
 /// Some of the examples of a tensor.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::admit_pieces;
 use crate::failure::{Failure, Result};
 use crate::nearest::nearest;
 use crate::tensor::Tensor;
@@ -20,12 +21,16 @@ impl Csv {
     /// Reads the text of a file. Fields may stand in quotes, in which a quote is doubled. Blank lines are skipped.
     ///
     /// # Errors
-    /// InvalidArgument with the line that has another number of fields than the first.
+    /// InvalidArgument with the line that has another number of fields than the first; ResourceExhausted if it has too many fields
+    /// to hold.
     pub fn read(bytes: &[u8]) -> Result<Csv> {
         let text = std::str::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // Commas within quotes and blank lines are counted, too: these are at least as many as the fields.
+        let most = bytes.iter().filter(|byte| matches!(byte, b',' | b'\n' | b'\r')).count() + 1;
+        admit_pieces("fields", most, size_of::<String>() + size_of::<usize>(), bytes.len())?;
         let mut names: Option<Vec<String>> = None;
-        let (mut fields, mut lines) = (Vec::new(), Vec::new());
+        let (mut fields, mut lines) = (Vec::with_capacity(most), Vec::new());
         for (line, record) in Records::of(text) {
             match &names {
                 None => names = Some(record),

@@ -6,11 +6,13 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::file::{all_of, chosen};
-use crate::failure::{Failure, Result};
-use crate::tensor::{Tensor, npy};
+use crate::failure::{Code, Failure, Result};
+use crate::tensor::{MAX_TENSOR_BYTES, Tensor, npy};
 
 /// Ends the name of an array's file.
 const ENDING: &str = ".npy";
+/// Most bytes of all arrays that are read together.
+const MAX_BYTES: usize = 4 * MAX_TENSOR_BYTES;
 
 /// Reads one array: the named one, or the only one.
 ///
@@ -27,12 +29,26 @@ pub fn read(bytes: &[u8], name: Option<&str>) -> Result<Tensor> {
 /// Reads all arrays, in the order of the archive.
 ///
 /// # Errors
-/// InvalidArgument if the bytes are no archive of arrays.
+/// InvalidArgument if the bytes are no archive of arrays; ResourceExhausted if they unpack to more than the limit.
 pub fn read_all(bytes: &[u8]) -> Result<Vec<(String, Tensor)>> {
+    read_within(bytes, MAX_BYTES)
+}
+
+fn read_within(bytes: &[u8], limit: usize) -> Result<Vec<(String, Tensor)>> {
     let mut archive = open(bytes)?;
     let files: Vec<String> = archive.file_names().map(str::to_owned).collect();
     let names = files.iter().filter_map(|file| file.strip_suffix(ENDING));
-    names.map(|name| Ok((name.to_owned(), array(&mut archive, name)?))).collect()
+    let (mut arrays, mut total) = (Vec::new(), 0usize);
+    for name in names {
+        let array = array(&mut archive, name)?;
+        total = total.saturating_add(array.bytes().map_or(0, <[u8]>::len));
+        if total > limit {
+            let why = format!("its arrays unpack to more than {limit} bytes, which is the limit for all together");
+            return Err(Failure::new(Code::ResourceExhausted, why));
+        }
+        arrays.push((name.to_owned(), array));
+    }
+    Ok(arrays)
 }
 
 fn open(bytes: &[u8]) -> Result<ZipArchive<Cursor<&[u8]>>> {
@@ -62,4 +78,21 @@ pub fn write(to: impl Write + Seek, arrays: &[(String, Tensor)]) -> Result<()> {
     }
     let mut to = archive.finish().map_err(|error| at("the archive", &error))?;
     to.flush().map_err(|error| at("the archive", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn all_arrays_together_have_a_limit() {
+        let arrays = ["a", "b"].map(|name| (name.to_owned(), Tensor::vector(vec![0.0f32; 25])));
+        let mut file = Cursor::new(Vec::new());
+        write(&mut file, &arrays).unwrap();
+        assert_eq!(read_within(file.get_ref(), 200).unwrap(), arrays);
+        let refused = read_within(file.get_ref(), 199).unwrap_err();
+        assert!(refused.message.contains("more than 199 bytes"), "{refused}");
+    }
 }

@@ -67,6 +67,13 @@ fn examples_are_taken_and_split() {
 }
 
 #[test]
+fn a_text_of_too_many_pieces_is_refused() {
+    let refused = admit_pieces("lines", MAX_PIECES_BYTES / 24, 24, 24).unwrap_err();
+    assert!(refused.code == Code::ResourceExhausted && refused.message.contains("lines, which take more"), "{refused}");
+    assert!(admit_pieces("fields", 1000, 24, 24).is_ok());
+}
+
+#[test]
 fn csv_files_are_read() {
     let text = "\u{feff}a, b ,\"c \"\"d\"\"\"\r\n1,2.5,\"3\"\r\n\r\n-1e3, 4 ,\" 5\"\n";
     let csv = Csv::read(text.as_bytes()).unwrap();

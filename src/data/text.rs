@@ -1,5 +1,6 @@
 //! Text: each line is an example.
 
+use super::admit_pieces;
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -9,11 +10,15 @@ pub struct Lines(Vec<Vec<u8>>);
 
 impl Lines {
     /// # Errors
-    /// InvalidArgument if it is not UTF-8.
+    /// InvalidArgument if it is not UTF-8; ResourceExhausted if it has too many lines to hold.
     pub fn read(bytes: &[u8]) -> Result<Lines> {
         let text = std::str::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        Ok(Lines(text.lines().map(|line| line.as_bytes().to_vec()).collect()))
+        let count = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
+        admit_pieces("lines", count, size_of::<Vec<u8>>(), bytes.len())?;
+        let mut lines = Vec::with_capacity(count);
+        lines.extend(text.lines().map(|line| line.as_bytes().to_vec()));
+        Ok(Lines(lines))
     }
 
     /// As strings, `[lines]`.
