@@ -65,10 +65,10 @@ fn digits_are_told_apart_whatever_the_workers_do() {
     let sandbox = Sandbox::new();
     for (workers, least) in [
         (r#""workers": 2, "ps": 1"#, 0.97),
-        (r#""workers": 2, "ps": 1, "mode": "async""#, 0.97),
         (r#""workers": 2, "mode": "mirrored""#, 0.97),
-        // Which examples count depends on who is first.
-        (r#""workers": 3, "ps": 1, "backup": 1"#, 0.96),
+        // What these learn depends on who is first.
+        (r#""workers": 2, "ps": 1, "mode": "async""#, 0.93),
+        (r#""workers": 3, "ps": 1, "backup": 1"#, 0.93),
     ] {
         let replace = format!(r#""rate": 0.004, {workers}"#);
         let line = trained(&sandbox, "digits.json", r#""rate": 0.004"#, &replace, "held out:");
