@@ -69,6 +69,18 @@ pub(super) fn tensor_json(value: &Tensor) -> Value {
     json!({ "dtype": value.dtype().name(), "shape": value.dims(), "value": to_json(value) })
 }
 
+/// Refuses a file of a flag that could not be written, before anything runs for it.
+pub(super) fn check_file(flag: &str, path: &Path) -> Result<(), Trouble> {
+    let refuse = |why: &str| Err(Trouble::input(format!("{flag} {}: {why}", path.display())));
+    if path.is_dir() {
+        return refuse("it is a folder; a file is wanted");
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => refuse("its folder does not exist"),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses an `--out` that could not be written, before anything runs for it.
 pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), Trouble> {
     if folder.exists() && !folder.is_dir() {

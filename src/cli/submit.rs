@@ -105,7 +105,7 @@ impl StepArgs {
         if self.init && job.init.is_empty() {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
-        self.trace.as_ref().map_or(Ok(()), |file| trace::check(file))?;
+        self.trace.as_ref().map_or(Ok(()), |file| output::check_file("--trace", file))?;
         self.out.as_ref().map_or(Ok(()), |folder| output::check_save(folder, &job.fetch_types()?))
     }
 

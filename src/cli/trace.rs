@@ -12,18 +12,6 @@ use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
 const MOST_OPS: usize = 10;
 const MOST_OF_PATH: usize = 5;
 
-/// Refuses a file that could not be written, before anything runs for it.
-pub(super) fn check(path: &Path) -> Result<(), Trouble> {
-    let refuse = |why: &str| Err(Trouble::input(format!("--trace {}: {why}", path.display())));
-    if path.is_dir() {
-        return refuse("it is a folder; a file is wanted");
-    }
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => refuse("its folder does not exist"),
-        _ => Ok(()),
-    }
-}
-
 /// Writes the timeline of a step, and answers where its time went.
 pub(super) fn write(path: &Path, traces: &[DeviceTrace]) -> Result<String, Trouble> {
     let timeline = Timeline::of(traces);
@@ -86,6 +74,7 @@ fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::check_file;
     use crate::device::{DeviceKind, Task};
     use crate::trace::NodeTrace;
 
@@ -102,7 +91,7 @@ mod tests {
         let device = Task::new("w", 0).device(DeviceKind::Cpu, 0);
         let folder = temp_dir::TempDir::new().unwrap();
         let file = folder.child("trace.json");
-        check(&file).unwrap();
+        check_file("--trace", &file).unwrap();
         let told = write(&file, &[DeviceTrace { device, nodes }]).unwrap();
         let wanted = [
             "the traced step took 2.0 ms",
@@ -115,6 +104,8 @@ mod tests {
         }
         let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         assert_eq!(written["traceEvents"].as_array().unwrap().len(), 4);
-        assert!(check(folder.path()).is_err() && check(&folder.child("none/trace.json")).is_err());
+        for wrong in [folder.path(), &folder.child("none/trace.json")] {
+            assert!(check_file("--trace", wrong).is_err(), "{}", wrong.display());
+        }
     }
 }

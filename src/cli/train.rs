@@ -13,7 +13,6 @@ mod source;
 mod state;
 mod summary;
 
-use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +25,7 @@ use self::progress::{Plan, Progress};
 use self::summary::Summary;
 use super::inputs::read_graph;
 use super::memory::MemoryArgs;
+use super::output::check_file;
 use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::interrupted;
 use super::weights::Weights;
@@ -172,6 +172,7 @@ enum Ended {
 impl Trainer {
     /// Reads everything, and puts the graph together: what is wrong is said before anything runs.
     fn prepare(args: &Args) -> Result<(Trainer, Vec<Task>), Trouble> {
+        args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         let from = args.with.as_ref().unwrap_or(&args.graph);
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
         let (program, graph) = read_graph(&args.graph)?;
@@ -285,13 +286,17 @@ impl Trainer {
                 }
             }
         };
-        self.draw(&progress.curves)?;
+        let drawn = self.draw(&progress.curves);
         match ended {
             Ended::Done(step) => {
+                drawn?;
                 summary.print(self, reached, step - start).await?;
                 Ok(Exit::Ok)
             }
             Ended::Interrupted(trouble, step) => {
+                if let Err(trouble) = drawn {
+                    eprintln!("{trouble}");
+                }
                 let how = match &self.folder {
                     Some(_) => "it goes on with --resume".to_owned(),
                     None => {
@@ -301,22 +306,6 @@ impl Trainer {
                 Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", self.steps)))
             }
         }
-    }
-
-    /// Draws the curves: into --plot, and for whoever looks at a terminal.
-    fn draw(&self, curves: &Curves) -> Result<(), Trouble> {
-        if let Some(path) = &self.plot {
-            let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
-            let text = plot::svg(curves).map_err(|why| at(&why))?;
-            std::fs::write(path, text).map_err(|error| at(&error))?;
-        }
-        if !self.json
-            && std::io::stderr().is_terminal()
-            && let Some(dots) = plot::dots(curves)
-        {
-            eprintln!("{dots}");
-        }
-        Ok(())
     }
 
     /// What is printed: the loss and the metrics.

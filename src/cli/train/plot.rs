@@ -1,12 +1,16 @@
 //! Curves as pictures: an SVG file, and a few lines of a terminal.
 
+use std::io::IsTerminal;
+
 use plotters::prelude::{
     BLACK, ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, SVGBackend, SeriesLabelPosition,
     WHITE,
 };
 use textplots::{Chart, Plot, Shape};
 
+use super::Trainer;
 use super::curves::{Curves, Line};
+use crate::cli::Trouble;
 
 /// The width of a picture, and the height of each of its diagrams.
 const SIZE: (u32, u32) = (800, 360);
@@ -22,11 +26,30 @@ const COLOURS: [RGBColor; 6] = [
 /// Dots of a terminal's diagram: two to a column, four to a line.
 const DOTS: (u32, u32) = (120, 40);
 
-/// A picture of the loss, and below it of the metrics, if there are any.
-pub(super) fn svg(curves: &Curves) -> Result<String, String> {
+impl Trainer {
+    /// Draws the curves: into --plot, if there is a point, and for whoever looks at a terminal.
+    pub(super) fn draw(&self, curves: &Curves) -> Result<(), Trouble> {
+        if let Some(path) = &self.plot {
+            let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
+            if let Some(text) = svg(curves).map_err(|why| at(&why))? {
+                std::fs::write(path, text).map_err(|error| at(&error))?;
+            }
+        }
+        if !self.json
+            && std::io::stderr().is_terminal()
+            && let Some(dots) = dots(curves)
+        {
+            eprintln!("{dots}");
+        }
+        Ok(())
+    }
+}
+
+/// A picture of the loss, and below it of the metrics, if there are any; `None` if there is no value to draw.
+fn svg(curves: &Curves) -> Result<Option<String>, String> {
     let diagrams: Vec<Vec<Line>> = curves.diagrams().into_iter().filter(|lines| !lines.is_empty()).collect();
     if diagrams.is_empty() {
-        return Err("there is no value to draw".to_owned());
+        return Ok(None);
     }
     let mut text = String::new();
     {
@@ -56,11 +79,11 @@ pub(super) fn svg(curves: &Curves) -> Result<String, String> {
         }
         root.present().map_err(|error| error.to_string())?;
     }
-    Ok(text)
+    Ok(Some(text))
 }
 
 /// The curve of the loss in dots, for a terminal; `None` if it has fewer than two points.
-pub(super) fn dots(curves: &Curves) -> Option<String> {
+fn dots(curves: &Curves) -> Option<String> {
     let [losses, _] = curves.diagrams();
     let line = losses.first().filter(|line| line.points.len() > 1)?;
     let ((x0, x1), (y0, y1)) = ranges(std::slice::from_ref(line));
@@ -103,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_line_for_each_name() {
-        let text = svg(&curves()).unwrap();
+        let text = svg(&curves()).unwrap().unwrap();
         assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{text}");
         // Two diagrams: a line each for the loss and the metric, and their names, in which markup is text.
         assert!(text.contains("height=\"720\"") && text.matches("<polyline ").count() >= 3, "{text}");
@@ -111,7 +134,7 @@ mod tests {
             assert!(text.contains(&format!("{name}\n")), "{name}: {text}");
         }
         let none = Curves { trained: Curve::new(vec!["loss".to_owned()]), held_out: Curve::new(Vec::new()) };
-        assert!(svg(&none).is_err() && dots(&none).is_none());
+        assert!(svg(&none).unwrap().is_none() && dots(&none).is_none());
     }
 
     #[test]

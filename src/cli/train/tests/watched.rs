@@ -66,8 +66,14 @@ async fn logs_and_pictures_are_written() {
         .map(|line| line["step"].as_u64().unwrap())
         .collect();
     assert_eq!(evaluated, [50, 100]);
-    let trouble = run(&folder, &["--plot", &folder.path().display().to_string()]).await.unwrap_err();
-    assert!(trouble.to_string().contains("--plot "), "{trouble}");
+    // A path that cannot be written is refused before the training.
+    let none = folder.child("none");
+    for wrong in [folder.path(), &none.join("curves.svg")] {
+        let (wrong, dir) = (wrong.display().to_string(), none.display().to_string());
+        let trouble = run(&folder, &["--plot", &wrong, "--checkpoint", &dir]).await.unwrap_err();
+        assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains("--plot "), "{trouble}");
+    }
+    assert!(!none.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
