@@ -65,13 +65,13 @@ struct Callee {
     function: Function,
     site: Site,
     /// Compiled before, and not in use.
-    spare: Mutex<Vec<Box<Body>>>,
+    spare: Mutex<Vec<Body>>,
 }
 
 /// A function with a state of its own, and with what it captured.
 struct Instance {
     callee: Arc<Callee>,
-    body: Option<Box<Body>>,
+    body: Option<Body>,
     captured: Vec<Token>,
     /// Its nodes hold nothing from call to call.
     is_pure: bool,
@@ -90,7 +90,7 @@ impl dataset::Callee for Callee {
 }
 
 impl Callee {
-    fn compile(&self, engine: &dyn Engine) -> Result<Box<Body>> {
+    fn compile(&self, engine: &dyn Engine) -> Result<Body> {
         let named = |failure: Failure| Failure {
             message: format!("function {}: {}", self.function.name, failure.message),
             ..failure
@@ -116,7 +116,7 @@ impl Callee {
             return Err(named(Failure::new(Code::Unimplemented, why)));
         }
         // Random numbers are those of this body alone.
-        program::compile(&piece, &self.site.apart(), engine).map(Body::new).map(Box::new).map_err(named)
+        program::compile(&piece, &self.site.apart(), engine).map(Body::new).map_err(named)
     }
 }
 
@@ -136,7 +136,7 @@ impl dataset::Instance for Instance {
             )));
         }
         let Some(body) = &mut self.body else { return Err(Failure::new(Code::Internal, "the function has no body")) };
-        let Body { program, step } = &mut **body;
+        let Body { program, step } = body;
         // Feeds stand in the order of the piece.
         let mut given: Vec<Option<Token>> = args.into_iter().map(Some).collect();
         let args = program.feeds.iter().map(|&place| given.get_mut(place as usize).and_then(Option::take));

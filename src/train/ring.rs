@@ -228,7 +228,7 @@ fn around(g: &mut GraphBuilder, devices: &[&str], own: &[Output], elements: usiz
     for (device, &own) in devices.iter().zip(own) {
         chunks.push(on(g, device, |g| split(g, own, &sizes))?);
     }
-    for chunk in 0..count {
+    for (chunk, _) in devices.iter().enumerate() {
         let on_task = |hop: usize| (chunk + hop) % count;
         let mut sum = chunks[on_task(1)][chunk];
         for task in (2..=count).map(on_task) {
@@ -269,10 +269,10 @@ mod tests {
     #[test]
     fn gradients_travel_in_buckets() {
         let piece = |variable, elements| Piece { variable, elements };
-        let mega = 1 << 20;
+        let mega = 1usize << 20;
         // Of 4 bytes each: two small ones together; a large one in three parts; one that has no room beside those before it.
         let got = buckets(&[100, 28, 2 * mega + 2, mega - 127, 1], 4, 4 * mega);
-        let third = (2 * mega + 2) / 3;
+        let third = (2 * mega).div_ceil(3);
         let wanted = [
             (4 * third + 4, vec![piece(2, third + 1)]),
             (4 * third, vec![piece(2, third)]),

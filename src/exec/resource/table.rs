@@ -537,7 +537,7 @@ impl std::fmt::Display for Key {
 /// InvalidArgument if its elements can be no keys.
 pub(in crate::exec) fn keys_of(tensor: &Tensor, one: &Shape) -> Result<Vec<Key>> {
     let size = one.elements().unwrap_or(0);
-    if tensor.len() > 0 && size == 0 {
+    if !tensor.is_empty() && size == 0 {
         return Err(Failure::invalid(format!("keys of shape {one} have no elements")));
     }
     let is_scalar = one.rank() == 0;

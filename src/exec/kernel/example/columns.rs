@@ -262,7 +262,8 @@ pub(super) fn padded(data: Data, counts: &[usize], most: usize, shape: Shape, fi
         for &count in counts {
             let end = all.len() + most;
             all.extend(values.by_ref().take(count));
-            all.resize(end, filler.clone());
+            let missing = end - all.len();
+            all.extend(std::iter::repeat_n(&filler, missing).cloned());
         }
         T::into_data(all)
     });

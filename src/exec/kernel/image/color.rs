@@ -158,7 +158,7 @@ fn turned(pixel: [f32; 3], delta: f32) -> [f32; 3] {
     let hue = if hue >= 6.0 { 0.0 } else { hue };
     let section = hue as usize;
     let share = hue - section as f32;
-    let share = if section % 2 == 0 { share } else { 1.0 - share };
+    let share = if section.is_multiple_of(2) { share } else { 1.0 - share };
     let middle = low + share * (high - low);
     match section {
         0 => [high, middle, low],

@@ -32,7 +32,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
 fn hash64(text: &[u8]) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |k: u64| (k ^ k >> 47).wrapping_mul(M);
-    let mut hash = 0xDECA_FCAF_FE ^ (text.len() as u64).wrapping_mul(M);
+    let mut hash = 0xDE_CAFC_AFFE ^ (text.len() as u64).wrapping_mul(M);
     let (words, rest) = text.as_chunks::<8>();
     for word in words {
         let k = mix(u64::from_le_bytes(*word).wrapping_mul(M));

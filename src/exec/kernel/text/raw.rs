@@ -41,7 +41,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let engine = engine(false);
             call(move |[texts]| {
                 let decoded = |text: &Vec<u8>| {
-                    if text.ends_with(b"=") && text.len() % 4 != 0 {
+                    if text.ends_with(b"=") && !text.len().is_multiple_of(4) {
                         return Err(Failure::invalid("Invalid character found in base64."));
                     }
                     if text.len() % 4 == 1 && !text.ends_with(b"=") {

@@ -20,7 +20,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "EncodePng" | "EncodeJpeg" => input_dtype(node, 0)?,
         _ => return Ok(None),
     };
-    if !matches!(dtype, DType::U8) && !(dtype == DType::U16 && node.op == "EncodePng") {
+    let is_deep_png = dtype == DType::U16 && node.op == "EncodePng";
+    if dtype != DType::U8 && !is_deep_png {
         return no_kernel(node);
     }
     if node.op == "EncodePng" {
