@@ -2,6 +2,7 @@
 //! in the reader, in the order they came.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use prost::Message;
@@ -14,6 +15,9 @@ use crate::failure::{Failure, Result};
 use crate::lock::lock;
 use crate::memory;
 use crate::tensor::{Data, Tensor};
+
+/// How often readers have asked queues for names.
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 pub(in crate::exec) struct Reader {
     name: String,
@@ -35,8 +39,8 @@ struct State {
     reads: VecDeque<Read>,
     /// Somebody works for the first, or it waits in its queue.
     is_busy: bool,
-    /// It waits in its queue.
-    is_in_queue: bool,
+    /// If the first waits in its queue: by what name.
+    in_queue: Option<WaitId>,
     /// What the queue gave, until somebody takes it.
     arrived: VecDeque<(WaitId, Result<Answer>)>,
     /// Names that came for a read which was given up.
@@ -47,6 +51,15 @@ struct Read {
     waiter: Waiter,
     queue: Arc<Queue>,
     wanted: Wanted,
+}
+
+/// What became of a read that asked its queue for a name.
+enum Asked {
+    Named(Result<Answer>),
+    /// The name comes later, or the read was given up while it asked: somebody else goes on.
+    Later,
+    /// It was given up before it asked.
+    GivenUp,
 }
 
 /// How many records a read takes.
@@ -129,12 +142,23 @@ impl Reader {
     fn arrived(self: &Arc<Reader>) {
         let mut state = self.hold();
         let Some((wait, result)) = state.arrived.pop_front() else { return };
-        if state.is_in_queue && state.reads.front().is_some_and(|read| read.waiter.wait == wait) {
-            state.is_in_queue = false;
-            drop(state);
-            self.go_on(Some(result));
-        } else {
-            state.spare.extend(result);
+        match state.in_queue {
+            Some(asked) if asked == wait => {
+                state.in_queue = None;
+                drop(state);
+                self.go_on(Some(result));
+            }
+            // What came for a read that was given up is for the one that waits now.
+            Some(asked) if result.is_ok() => {
+                state.in_queue = None;
+                let queue = state.reads.front().map(|read| Arc::clone(&read.queue));
+                drop(state);
+                if let Some(queue) = queue {
+                    queue.give_up(asked);
+                }
+                self.go_on(Some(result));
+            }
+            _ => state.spare.extend(result),
         }
     }
 
@@ -158,39 +182,58 @@ impl Reader {
                 Ok(Some(answer)) => self.answer(wait, Ok(answer)),
                 Err(failure) => self.answer(wait, Err(failure)),
                 Ok(None) => match self.ask(wait, &queue) {
-                    Some(got) => name = Some(got),
-                    None => return,
+                    Asked::Named(got) => name = Some(got),
+                    Asked::Later => return,
+                    Asked::GivenUp => {}
                 },
             }
         }
     }
 
-    /// Asks the queue for a name; `None` if that comes later.
-    fn ask(self: &Arc<Reader>, wait: WaitId, queue: &Queue) -> Option<Result<Answer>> {
+    /// Asks the queue for a name for the first read.
+    fn ask(self: &Arc<Reader>, wait: WaitId, queue: &Queue) -> Asked {
         let mut state = self.hold();
-        if let Some(name) = state.spare.pop_front() {
-            return Some(Ok(name));
+        if state.reads.front().is_none_or(|read| read.waiter.wait != wait) {
+            return Asked::GivenUp;
         }
-        state.is_in_queue = true;
+        if let Some(name) = state.spare.pop_front() {
+            return Asked::Named(Ok(name));
+        }
+        // Each time by another name: what is given up is this, and not what the read asks next.
+        let asked = WaitId { step: wait.step, number: u64::MAX - ASKED.fetch_add(1, Ordering::Relaxed) };
+        state.in_queue = Some(asked);
         drop(state);
-        let own = Waiter { device: Arc::new(Arrival(Arc::clone(self))), wait };
-        let finished = match queue.dequeue(own) {
-            Ok(finished) => finished,
-            Err(failure) => {
-                self.hold().is_in_queue = false;
-                return Some(Err(failure));
+        let own = Waiter { device: Arc::new(Arrival(Arc::clone(self))), wait: asked };
+        let (mut got, mut others) = (None, Vec::new());
+        match queue.dequeue(own) {
+            Ok(finished) => {
+                for (waiter, result) in finished {
+                    if waiter.wait == asked { got = Some(result) } else { others.push((waiter, result)) }
+                }
+            }
+            Err(failure) => got = Some(Err(failure)),
+        }
+        let mut state = self.hold();
+        let is_wanted = state.in_queue == Some(asked);
+        let answer = match got {
+            Some(result) if is_wanted => {
+                state.in_queue = None;
+                Asked::Named(result)
+            }
+            late => {
+                state.arrived.extend(late.map(|result| (asked, result)));
+                Asked::Later
             }
         };
-        let mut got = None;
-        for (waiter, result) in finished {
-            if waiter.wait == wait {
-                self.hold().is_in_queue = false;
-                got = Some(result);
-            } else {
-                waiter.wake(result);
-            }
+        drop(state);
+        if !is_wanted {
+            queue.give_up(asked);
         }
-        got
+        others.into_iter().for_each(|(waiter, result)| waiter.wake(result));
+        if !is_wanted {
+            self.arrived();
+        }
+        answer
     }
 
     /// Opens the file that the queue named.
@@ -263,10 +306,10 @@ impl Reader {
         let mut state = self.hold();
         let Some(at) = state.reads.iter().position(|read| read.waiter.wait == wait) else { return };
         let Some(read) = state.reads.remove(at) else { return };
-        let was_in_queue = at == 0 && std::mem::take(&mut state.is_in_queue);
+        let asked = if at == 0 { state.in_queue.take() } else { None };
         drop(state);
-        if was_in_queue {
-            read.queue.give_up(wait);
+        if let Some(asked) = asked {
+            read.queue.give_up(asked);
             self.go_on(None);
         }
     }
@@ -322,5 +365,48 @@ impl Reader {
             return Ok(());
         }
         Err(Failure::new(crate::failure::Code::Unimplemented, format!("Reader {what}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::Kind;
+    use super::*;
+    use crate::ids::{SessionId, StepId};
+    use crate::tensor::DType;
+
+    /// Sends on what it is woken with.
+    struct Teller(mpsc::Sender<(u64, Result<Answer>)>);
+
+    impl Wake for Teller {
+        fn wake(&self, wait: WaitId, result: Result<Answer>) {
+            let _ = self.0.send((wait.number, result));
+        }
+    }
+
+    #[test]
+    fn a_name_for_a_read_that_was_given_up_goes_to_the_next() {
+        let (sender, answers) = mpsc::channel();
+        let device: Arc<dyn Wake> = Arc::new(Teller(sender));
+        let wait = |number: u64| WaitId { step: StepId { session: SessionId(1), number: 1 }, number };
+        let waiter = |number: u64| Waiter { device: Arc::clone(&device), wait: wait(number) };
+        let queue = Queue::new(String::new(), Kind::Fifo, vec![DType::String], Vec::new(), 10, None);
+        let queue = Arc::new(queue);
+        let folder = Folder::of("IdentityReaderV2", &Default::default(), None);
+        let reader = Arc::new(Reader::new(String::new(), Format::Name, folder));
+        reader.read(waiter(1), Arc::clone(&queue), Wanted::One).unwrap();
+        let served = queue.enqueue(waiter(2), vec![Tensor::scalar(b"a".to_vec())]).unwrap();
+        // The name is on its way when the first read is given up, and the next waits in the queue.
+        reader.give_up(wait(1));
+        reader.read(waiter(3), Arc::clone(&queue), Wanted::One).unwrap();
+        served
+            .into_iter()
+            .filter(|(waiter, _)| waiter.wait != wait(2))
+            .for_each(|(waiter, result)| waiter.wake(result));
+        let (number, answer) = answers.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((number, &answer.unwrap()[0]), (3, &Tensor::scalar(b"a".to_vec())));
     }
 }
