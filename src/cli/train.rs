@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use self::checkpoint::Folder;
 use self::curves::{Curve, Curves};
-use self::evaluation::{Verdict, Watch};
+use self::evaluation::Watch;
 use self::log::Log;
 use self::progress::{Plan, Progress};
 use self::summary::Summary;
@@ -35,7 +35,7 @@ use crate::device::Task;
 use crate::exec::BackendChoice;
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::train::file::{self, EvaluateSection, Mode, Sections};
+use crate::train::file::{self, Mode, Sections};
 use crate::train::job::{Drain, Job, StepNodes, job};
 use crate::train::numerics::{Numerics, add_checks};
 use crate::{Session, Steps};
@@ -413,22 +413,14 @@ impl Trainer {
             let saves = is_over || stop.is_some() || self.every.is_some_and(|every| step.is_multiple_of(every));
             let mut is_enough = false;
             {
-                let is_stopped = stop.is_some();
                 let between = async {
+                    // What goes on from a saved state does not evaluate that step again, so it is evaluated first, even if the
+                    // training is to end.
+                    let looked = self.look(session, step, progress, &mut watch).await;
                     if saves {
                         self.save(session, step).await?;
                     }
-                    let due = |one: &&EvaluateSection| !is_stopped && (step.is_multiple_of(one.every) || is_over);
-                    if self.sections.evaluate.as_ref().filter(due).is_some() {
-                        let evaluated = self.evaluate(session).await?;
-                        progress.evaluated(step, &evaluated)?;
-                        if let Some(watch) = &mut watch {
-                            is_enough = self.judge(session, step, watch, &evaluated.means).await?;
-                        }
-                        if is_over || is_enough {
-                            progress.confused(&evaluated)?;
-                        }
-                    }
+                    is_enough = looked?;
                     let draws = step.is_multiple_of(self.histograms()) || is_over || is_enough;
                     if let Some(log) = progress.log.as_mut().filter(|_| draws) {
                         log.weights(step, &self.values(session, |one| one.trainable && one.dtype.is_float()).await?)?;
@@ -552,17 +544,6 @@ impl Trainer {
     /// What tells the layers that ask for it that a step trains.
     fn training(&self) -> Vec<(&str, Tensor)> {
         self.job.training.as_deref().map(|name| (name, Tensor::scalar(true))).into_iter().collect()
-    }
-
-    /// What follows from an evaluation: better weights are saved. Answers whether the training ends.
-    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Trouble> {
-        match (watch.look(step, means), &self.folder, watch.best) {
-            (Verdict::Better, Some(folder), Some((value, _))) => {
-                folder.save_best(step, value, self.values(session, |_| true).await?)?;
-                Ok(false)
-            }
-            (verdict, ..) => Ok(verdict == Verdict::Enough),
-        }
     }
 
     /// After how many steps the histograms of weights are logged: those of evaluations, or a tenth of all.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Trainer, progress};
+use super::{Progress, Trainer, progress};
 use crate::Session;
 use crate::cli::Trouble;
 use crate::tensor::Tensor;
@@ -128,6 +128,42 @@ impl Watch {
 }
 
 impl Trainer {
+    /// Evaluates if it is due after a step, and follows from it what is to follow; answers whether the training ends.
+    pub(super) async fn look(
+        &self,
+        session: &Session,
+        step: u64,
+        progress: &mut Progress,
+        watch: &mut Option<Watch>,
+    ) -> Result<bool, Trouble> {
+        let is_over = step >= self.steps;
+        let due = |one: &&EvaluateSection| step.is_multiple_of(one.every) || is_over;
+        if self.sections.evaluate.as_ref().filter(due).is_none() {
+            return Ok(false);
+        }
+        let evaluated = self.evaluate(session).await?;
+        progress.evaluated(step, &evaluated)?;
+        let is_enough = match watch {
+            Some(watch) => self.judge(session, step, watch, &evaluated.means).await?,
+            None => false,
+        };
+        if is_over || is_enough {
+            progress.confused(&evaluated)?;
+        }
+        Ok(is_enough)
+    }
+
+    /// What follows from an evaluation: better weights are saved. Answers whether the training ends.
+    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Trouble> {
+        match (watch.look(step, means), &self.folder, watch.best) {
+            (Verdict::Better, Some(folder), Some((value, _))) => {
+                folder.save_best(step, value, self.values(session, |_| true).await?)?;
+                Ok(false)
+            }
+            (verdict, ..) => Ok(verdict == Verdict::Enough),
+        }
+    }
+
     /// The means of the loss and the metrics over the examples that are held out, and their confusion.
     pub(super) async fn evaluate(&self, session: &Session) -> Result<Evaluated, Trouble> {
         let section = self.sections.evaluate.as_ref();
