@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use self::checkpoint::Folder;
 use self::curves::{Curve, Curves};
-use self::evaluation::Watch;
 use self::log::Log;
 use self::progress::{Plan, Progress};
 use self::summary::Summary;
@@ -382,8 +381,7 @@ impl Trainer {
         let interrupt = interrupted();
         tokio::pin!(interrupt);
         let (mut step, mut pace) = (start, 1);
-        let best = self.folder.as_ref().filter(|_| self.resume).and_then(Folder::best);
-        let mut watch = self.sections.evaluate.as_ref().map(|section| Watch::new(section, best, start));
+        let mut watch = self.watch(start)?;
         loop {
             let count = self.next_stop(step, pace) - step;
             let began = Instant::now();

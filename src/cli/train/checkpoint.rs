@@ -15,6 +15,7 @@ const BATCH: &str = "meshtf.batch";
 const SHUFFLE: &str = "meshtf.shuffle";
 const EXAMPLES: &str = "meshtf.examples";
 const BEST: &str = "meshtf.best";
+const BEST_OF: &str = "meshtf.best_of";
 /// The file of the best weights.
 const BEST_FILE: &str = "best.safetensors";
 
@@ -60,19 +61,32 @@ impl Folder {
         Ok(path)
     }
 
-    /// Saves the state with the best weights so far: those with this value of what is watched.
-    pub fn save_best(&self, step: u64, value: f64, tensors: Vec<(String, Tensor)>) -> Result<(), Trouble> {
+    /// Saves the state with the best weights so far: those with this value of what is watched, such as `greatest accuracy`.
+    pub fn save_best(&self, step: u64, value: f64, of: &str, tensors: Vec<(String, Tensor)>) -> Result<(), Trouble> {
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
         metadata.insert(BEST.to_owned(), value.to_string());
+        metadata.insert(BEST_OF.to_owned(), of.to_owned());
         stored::write(&self.path.join(BEST_FILE), &Contents { tensors, metadata })
     }
 
-    /// The best value that was saved, and after which step it was.
-    pub fn best(&self) -> Option<(f64, u64)> {
-        let (_, contents) = stored::read(&self.path.join(BEST_FILE)).ok()?;
-        let number = |key: &str| contents.metadata.get(key);
-        Some((number(BEST)?.parse().ok()?, number(STEP)?.parse().ok()?))
+    /// The best value of this that was saved, and after which step it was.
+    pub fn best(&self, of: &str) -> Result<Option<(f64, u64)>, Trouble> {
+        let path = self.path.join(BEST_FILE);
+        if !path.try_exists().map_err(|error| Trouble::input(format!("{}: {error}", path.display())))? {
+            return Ok(None);
+        }
+        let (_, Contents { metadata, .. }) = stored::read(&path)?;
+        let own = metadata.get(BEST_OF).map_or("something that it does not name", String::as_str);
+        if own != of {
+            let path = path.display();
+            eprintln!("{path} has the best weights by the {own}; the next evaluation replaces them by the {of}");
+            return Ok(None);
+        }
+        let value = metadata.get(BEST).and_then(|value| value.parse().ok());
+        let step = metadata.get(STEP).and_then(|step| step.parse().ok());
+        let wrong = || Trouble::input(format!("{}: it does not say how good its weights are", path.display()));
+        value.zip(step).map(Some).ok_or_else(wrong)
     }
 
     /// Whether it has a state.

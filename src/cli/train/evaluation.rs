@@ -95,16 +95,26 @@ pub(super) enum Verdict {
 }
 
 impl Watch {
-    /// From a step on, before which the best value was this.
-    pub fn new(section: &EvaluateSection, best: Option<(f64, u64)>, start: u64) -> Watch {
-        let best = best.filter(|(_, step)| *step <= start);
-        let worse = best.map_or(0, |(_, step)| start / section.every.max(1) - step / section.every.max(1));
+    /// From the first step on.
+    fn new(section: &EvaluateSection) -> Watch {
         let of = section.best.of.as_ref();
         let place =
             of.and_then(|of| section.metrics.iter().position(|metric| metric == of)).map_or(0, |place| place + 1);
         let name = of.map_or_else(|| "loss".to_owned(), Clone::clone);
         let (is_greatest, patience) = (section.best.is_greatest, section.patience);
-        Watch { place, name, is_greatest, patience, best, worse }
+        Watch { place, name, is_greatest, patience, best: None, worse: 0 }
+    }
+
+    /// From a step on, before which the best value was this; there were so many steps between evaluations.
+    fn from(self, start: u64, best: Option<(f64, u64)>, every: u64) -> Watch {
+        let best = best.filter(|(_, step)| *step <= start);
+        let worse = best.map_or(0, |(_, step)| start / every.max(1) - step / every.max(1));
+        Watch { best, worse, ..self }
+    }
+
+    /// What the best value is of, in words.
+    fn aim(&self) -> String {
+        format!("{} {}", if self.is_greatest { "greatest" } else { "least" }, self.name)
     }
 
     /// Looks at the means after a step.
@@ -128,6 +138,17 @@ impl Watch {
 }
 
 impl Trainer {
+    /// What watches the evaluations after a step, if there are any.
+    pub(super) fn watch(&self, start: u64) -> Result<Option<Watch>, Trouble> {
+        let Some(section) = &self.sections.evaluate else { return Ok(None) };
+        let watch = Watch::new(section);
+        let best = match self.folder.as_ref().filter(|_| self.resume) {
+            Some(folder) => folder.best(&watch.aim())?,
+            None => None,
+        };
+        Ok(Some(watch.from(start, best, section.every)))
+    }
+
     /// Evaluates if it is due after a step, and follows from it what is to follow; answers whether the training ends.
     pub(super) async fn look(
         &self,
@@ -157,7 +178,7 @@ impl Trainer {
     async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Trouble> {
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
-                folder.save_best(step, value, self.values(session, |_| true).await?)?;
+                folder.save_best(step, value, &watch.aim(), self.values(session, |_| true).await?)?;
                 Ok(false)
             }
             (verdict, ..) => Ok(verdict == Verdict::Enough),
@@ -233,19 +254,19 @@ mod tests {
             (1..).zip(values).map(|(i, &value)| watch.look(start + i * 10, &[value, -value])).collect()
         };
         use Verdict::{Better, Enough, Worse};
-        let mut least = Watch::new(&section(Best::default()), None, 0);
+        let mut least = Watch::new(&section(Best::default()));
         assert_eq!(
             verdicts(&mut least, 0, &[3.0, 2.0, 2.0, 1.0, f64::NAN, 1.5]),
             [Better, Better, Worse, Better, Worse, Enough]
         );
         assert_eq!((least.best, &*least.name), (Some((1.0, 40)), "loss"));
         let of = Best { of: Some("a".to_owned()), is_greatest: true };
-        let mut greatest = Watch::new(&section(of), None, 0);
+        let mut greatest = Watch::new(&section(of));
         assert_eq!(verdicts(&mut greatest, 0, &[3.0, 2.0]), [Better, Better]);
         // What goes on after a break counts on from there.
-        let mut later = Watch::new(&section(Best::default()), Some((1.0, 40)), 50);
+        let mut later = Watch::new(&section(Best::default())).from(50, Some((1.0, 40)), 10);
         assert_eq!(verdicts(&mut later, 50, &[1.5]), [Enough]);
-        let mut anew = Watch::new(&section(Best::default()), Some((1.0, 40)), 30);
+        let mut anew = Watch::new(&section(Best::default())).from(30, Some((1.0, 40)), 10);
         assert_eq!(verdicts(&mut anew, 30, &[1.5]), [Better]);
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::export::{ExportArgs, ImportArgs, export, import};
 use crate::cli::stored;
+use crate::tensor::safetensors::Contents;
 
 /// Replaces parts of the graph's file.
 fn change(folder: &TempDir, changes: &[(&str, &str)]) {
@@ -26,12 +27,22 @@ async fn a_training_that_becomes_no_better_ends_and_the_best_weights_are_kept() 
     let dir = folder.child("run").display().to_string();
     assert_eq!(run(&folder, &["--checkpoint", &dir]).await.unwrap(), Exit::Ok);
     let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
-    assert_eq!(best.metadata["meshtf.step"], "50");
+    let said = |best: &Contents| [&best.metadata["meshtf.step"], &best.metadata["meshtf.best_of"]].map(String::clone);
+    assert_eq!(said(&best), ["50", "greatest accuracy"]);
     let counted = saved(&folder, "run", 150);
     assert_eq!(counted.iter().find(|(name, _)| name == "global_step").unwrap().1, Tensor::scalar(150i64));
     // Patience has run out there, too, for what goes on.
-    change(&folder, &[(r#""rate": 0.0"#, r#""rate": 0.001"#)]);
-    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "160"]).await.unwrap();
+    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "2000"]).await.unwrap();
+    let last = stored::states(&folder.child("run")).unwrap().pop().unwrap();
+    assert!(last.ends_with("step-000000000200.safetensors"), "{}", last.display());
+    // What was the best by another measure is not compared.
+    change(&folder, &[(r#""best": {"greatest""#, r#""best": {"least""#)]);
+    run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "250"]).await.unwrap();
+    let (_, best) = stored::read(&folder.child("run").join("best.safetensors")).unwrap();
+    assert_eq!(said(&best), ["250", "least accuracy"]);
+    std::fs::write(folder.child("run").join("best.safetensors"), "no tensors").unwrap();
+    let trouble = run(&folder, &["--checkpoint", &dir, "--resume", "--steps", "300"]).await.unwrap_err();
+    assert!(trouble.to_string().contains("best.safetensors: "), "{trouble}");
     for (find, replace, why) in [
         (r#""labels": "y""#, r#""labels": "x""#, "confusion: the labels are float32"),
         (r#""labels": "x""#, r#""labels": "z""#, "$.evaluate.confusion: z: "),
