@@ -94,13 +94,18 @@ impl Folder {
         Ok(!self.files()?.is_empty())
     }
 
-    /// Refuses a folder with the states of another training: the last of them would be taken for one of this.
+    /// Refuses a folder with the states or the best weights of another training: they would be taken for those of this.
     pub fn begin_anew(&self) -> Result<(), Trouble> {
-        match self.has_states()? {
+        let path = self.path.display();
+        if self.has_states()? {
+            return Err(Trouble::input(format!(
+                "{path} has the saved states of a training: go on with it (--resume), or name another folder"
+            )));
+        }
+        match self.path.join(BEST_FILE).exists() {
             false => Ok(()),
             true => Err(Trouble::input(format!(
-                "{} has the saved states of a training: go on with it (--resume), or name another folder",
-                self.path.display()
+                "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder"
             ))),
         }
     }
