@@ -2,11 +2,11 @@
 
 use std::io::Cursor;
 
-use image::{ImageReader, Limits, imageops::FilterType};
+use image::{DynamicImage, ImageDecoder, ImageReader, Limits, imageops::FilterType};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Code, Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Data, Shape, Tensor};
+use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, Shape, Tensor};
 
 /// Most pixels in a row or a column of an image.
 const MAX_SIDE: u32 = 1 << 15;
@@ -22,8 +22,12 @@ pub fn read_image(bytes: &[u8], channels: usize, size: Option<[usize; 2]>) -> Re
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
     limits.max_image_height = Some(MAX_SIDE);
-    reader.limits(limits);
-    let mut image = reader.decode().map_err(|error| wrong(&error))?;
+    reader.limits(limits.clone());
+    let decoder = reader.into_decoder().map_err(|error| wrong(&error))?;
+    let bytes = decoder.total_bytes();
+    limits.reserve(bytes).map_err(|error| wrong(&error))?;
+    memory::admit(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+    let mut image = DynamicImage::from_decoder(decoder).map_err(|error| wrong(&error))?;
     if let Some([height, width]) = size {
         let side = |side: usize| {
             let fits = u32::try_from(side).ok().filter(|side| (1..=MAX_SIDE).contains(side));
@@ -31,7 +35,7 @@ pub fn read_image(bytes: &[u8], channels: usize, size: Option<[usize; 2]>) -> Re
         };
         let (height, width) = (side(height)?, side(width)?);
         if (image.height(), image.width()) != (height, width) {
-            memory::admit(16 * height as usize * width as usize)?;
+            memory::admit(between(image.width(), [height, width])?)?;
             image = image.resize_exact(width, height, FilterType::Triangle);
         }
     }
@@ -45,6 +49,17 @@ pub fn read_image(bytes: &[u8], channels: usize, size: Option<[usize; 2]>) -> Re
         _ => return Err(Failure::invalid(format!("an image has 1 to 4 channels, not {channels}"))),
     };
     Tensor::new([height, width, channels], Data::U8(pixels))
+}
+
+/// The bytes of the largest picture that interpolation makes: of four float32 a pixel, with the new height, and the old or the new
+/// width.
+fn between(old_width: u32, [height, width]: [u32; 2]) -> Result<usize> {
+    let sizes = [16, height as usize, old_width.max(width) as usize];
+    let bytes = Shape::from(sizes).elements().filter(|bytes| *bytes <= MAX_TENSOR_BYTES);
+    bytes.ok_or_else(|| {
+        let why = format!("to interpolate a width of {old_width} to {height} by {width} pixels takes too much memory");
+        Failure::new(Code::ResourceExhausted, why)
+    })
 }
 
 /// Images of one size, one after another.
@@ -94,5 +109,18 @@ impl Images {
     pub fn finish(self) -> Result<Tensor> {
         let [height, width] = self.size.ok_or_else(|| Failure::invalid("there is no image"))?;
         Tensor::new([self.count, height, width, self.channels], Data::U8(self.pixels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpolation_takes_the_wider_of_two_widths() {
+        assert_eq!(between(100, [20, 10]).unwrap(), 16 * 20 * 100);
+        assert_eq!(between(10, [20, 30]).unwrap(), 16 * 20 * 30);
+        let refused = between(MAX_SIDE, [MAX_SIDE, 1]).unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
     }
 }
