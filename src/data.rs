@@ -131,12 +131,16 @@ impl Examples {
     }
 
     /// The bytes of one, but for those of text.
-    pub fn example_bytes(&self) -> usize {
+    ///
+    /// # Errors
+    /// ResourceExhausted if they are beyond what can be counted.
+    pub fn example_bytes(&self) -> Result<usize> {
         let bytes = |(_, part): &(String, Part)| {
             let (dtype, shape) = part.example();
-            dtype.size().unwrap_or(0).saturating_mul(shape.iter().product())
+            shape.iter().try_fold(dtype.size().unwrap_or(0), |bytes, &size| bytes.checked_mul(size))
         };
-        self.parts.iter().map(bytes).sum()
+        let all = self.parts.iter().try_fold(0usize, |all, part| all.checked_add(bytes(part)?));
+        all.ok_or_else(|| Failure::new(Code::ResourceExhausted, "an example has more bytes than can be counted"))
     }
 
     /// Some of the examples, by their places, for each part a tensor of this outer shape and then an example's own. The outer shape

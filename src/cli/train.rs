@@ -206,8 +206,8 @@ impl Trainer {
         }
         let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
         let steps = args.steps.or(sections.train.steps).or(epochs).unwrap_or(1);
-        let example = examples.example_bytes();
-        let block = (BLOCK_BYTES / (example * drawn).max(1)).clamp(1, MAX_BLOCK);
+        let example = examples.example_bytes()?;
+        let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
         let (graph, weights) = match &args.weights {
             Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
             None => (graph, None),

@@ -74,6 +74,16 @@ fn a_text_of_too_many_pieces_is_refused() {
 }
 
 #[test]
+fn the_bytes_of_an_example_are_counted_within_range() {
+    let of = |sizes: &[usize]| {
+        let none = Tensor::zeros(DType::F32, sizes.iter().copied().collect::<Shape>()).unwrap();
+        Examples::new(vec![("x".to_owned(), none)]).unwrap().example_bytes()
+    };
+    assert_eq!(of(&[2, 3, 5]).unwrap(), 60);
+    assert_eq!(of(&[0, 1 << 40, 1 << 40]).unwrap_err().code, Code::ResourceExhausted);
+}
+
+#[test]
 fn csv_files_are_read() {
     let text = "\u{feff}a, b ,\"c \"\"d\"\"\"\r\n1,2.5,\"3\"\r\n\r\n-1e3, 4 ,\" 5\"\n";
     let csv = Csv::read(text.as_bytes()).unwrap();

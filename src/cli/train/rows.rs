@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((rows.count(), rows.example()), (40, (DType::F64, &[2, 3][..])));
         let far = Examples::of(vec![("x".to_owned(), Part::Elsewhere(Arc::new(rows)))]).unwrap();
         let held = Examples::new(vec![("x".to_owned(), all)]).unwrap();
-        assert_eq!(far.example_bytes(), 48);
+        assert_eq!(far.example_bytes().unwrap(), 48);
         let same = |far: &Examples, held: &Examples, places: &[usize]| {
             let (taken, wanted) =
                 (far.take(places, &[places.len()]).unwrap(), held.take(places, &[places.len()]).unwrap());

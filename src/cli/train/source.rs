@@ -96,7 +96,8 @@ impl Known {
         let bytes = read(&path)?;
         if named.is_text() && dtype != DType::String {
             let lines = Lines::read(&unpacked(bytes).map_err(said)?).map_err(said)?;
-            let width = shape.0.as_ref().and_then(|sizes| sizes.get(1..)?.iter().copied().product::<Option<usize>>());
+            let sizes = shape.0.as_ref().and_then(|sizes| sizes.get(1..)?.iter().copied().collect::<Option<Vec<_>>>());
+            let width = sizes.map(|sizes| elements(&sizes)).transpose()?;
             return lines.bytes(width).map_err(said);
         }
         read_tensor(&named, bytes).map_err(said)
@@ -141,12 +142,18 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// How many elements an example of these sizes has.
+fn elements(sizes: &[usize]) -> Result<usize, String> {
+    let shape = Shape::from(sizes.to_vec());
+    shape.elements().ok_or_else(|| format!("an example of shape {shape} has more elements than can be counted"))
+}
+
 /// The examples as elements of a dtype, multiplied, in the shape that a placeholder has for them.
 pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Option<f64>) -> Result<Tensor, String> {
     let Some((&count, own)) = raw.dims().split_first() else {
         return Err("it is one value; expected a tensor of examples".to_owned());
     };
-    let size: usize = own.iter().product();
+    let size = elements(own)?;
     let wanted: Vec<usize> = match &shape.0 {
         // One column is a number an example where nothing else is said.
         None if own == [1] => Vec::new(),
@@ -160,7 +167,7 @@ pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Opt
             }
         },
     };
-    if wanted.iter().product::<usize>() != size {
+    if elements(&wanted)? != size {
         let (own, wanted) = (Shape::from(own.to_vec()), Shape::from(wanted));
         return Err(format!("an example has shape {own}, and the placeholder takes {wanted}"));
     }
