@@ -82,8 +82,14 @@ impl Rows for FileRows {
                 read.map_err(|error| at(&format!("example {place}: {error}")))?;
             }
         }
-        let raw = self.head.examples(places.len(), &raw)?;
-        fitted(raw, self.dtype, &self.shape, self.scale).map_err(|why| at(&why))
+        let fit = |raw: Tensor| fitted(raw, self.dtype, &self.shape, self.scale);
+        fit(self.head.examples(places.len(), &raw)?).map_err(|why| {
+            let is_wrong = |own: &[u8]| self.head.examples(1, own).is_ok_and(|one| fit(one).is_err());
+            match raw.chunks_exact(size.max(1)).position(is_wrong) {
+                Some(i) => at(&format!("example {}: {why}", places[i])),
+                None => at(&why),
+            }
+        })
     }
 }
 
@@ -129,6 +135,13 @@ mod tests {
         std::fs::File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
         let refused = open(&shape, 100).unwrap_err();
         assert!(refused.contains("takes 960 bytes"), "{refused}");
+        // A value that does not fit is said with its example.
+        let mut values: Vec<f32> = (0..40 * 6).map(|i| i as f32).collect();
+        values[7 * 6 + 2] = 0.5;
+        std::fs::write(&path, npy::write(&Tensor::from_vec([40, 6], values)).unwrap()).unwrap();
+        let rows = FileRows::open(&path, DType::U8, &shape, None, 100).unwrap().expect("it is large");
+        let refused = rows.read(&[3, 7, 0]).unwrap_err();
+        assert!(refused.message.contains("example 7: 0.5 is no uint8"), "{refused}");
         // What is no .npy file is read as a whole.
         std::fs::write(&path, vec![b'1'; 200]).unwrap();
         assert!(open(&shape, 100).unwrap().is_none());
