@@ -27,6 +27,9 @@ impl Trainer {
             _ => "",
         };
         let found = match &self.numerics {
+            None if self.sections.train.backup > 0 => {
+                "without \"backup\", --check-numerics says which node made it".to_owned()
+            }
             None => "--check-numerics says which node made it".to_owned(),
             Some(_) => match self.first_wrong(session, step, worker).await {
                 Ok(found) => found,
