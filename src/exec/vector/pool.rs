@@ -82,17 +82,7 @@ impl Pool {
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn max(&self, pixels: &[f32]) -> Vec<f32> {
-        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
-        let mut answer = vec![f32::NEG_INFINITY; self.windows()];
-        let row = self.width.output * self.channels;
-        if answer.is_empty() || pixels.is_empty() {
-            return answer;
-        }
-        let rows = lot(self.row_of_windows());
-        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
-            widest(Max { pool: *self, pixels, answer, first: i * rows });
-        });
-        answer
+        self.answer(pixels, f32::NEG_INFINITY, |first, answer| widest(Max { pool: *self, pixels, answer, first }))
     }
 
     /// The gradient of [`Pool::max`]: that of a window goes to the first of the largest numbers under it.
@@ -100,42 +90,18 @@ impl Pool {
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn max_gradient(&self, pixels: &[f32], gradient: &[f32]) -> Vec<f32> {
-        let sizes = (pixels.len(), gradient.len());
-        assert_eq!(sizes, (self.pixels(), self.windows()), "images and gradient have the size of the pool");
-        let mut back = vec![0f32; pixels.len()];
-        let row = self.width.input * self.channels;
-        if back.is_empty() {
-            return back;
-        }
-        // Whole strides, so that few windows lie on two lots and are looked through for each.
-        let rows = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
-        let images = back.chunks_mut(self.height.input * row).enumerate();
-        let lots = images
-            .flat_map(|(image, back)| back.chunks_mut(rows * row).enumerate().map(move |(i, back)| (image, i, back)));
-        in_lots(lots, |(image, i, back)| {
-            widest(Gradient { pool: *self, pixels, gradient, back, image, first: i * rows });
-        });
-        back
+        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
+        self.back(gradient, |image, first, back| {
+            widest(Gradient { pool: *self, pixels, gradient, back, image, first });
+        })
     }
-}
 
-impl Pool {
     /// The mean of the numbers under each window.
     ///
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn mean(&self, pixels: &[f32]) -> Vec<f32> {
-        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
-        let mut answer = vec![0f32; self.windows()];
-        let row = self.width.output * self.channels;
-        if answer.is_empty() || pixels.is_empty() {
-            return answer;
-        }
-        let rows = lot(self.row_of_windows());
-        in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
-            widest(Mean { pool: *self, pixels, answer, first: i * rows });
-        });
-        answer
+        self.answer(pixels, 0.0, |first, answer| widest(Mean { pool: *self, pixels, answer, first }))
     }
 
     /// The gradient of [`Pool::mean`]: that of a window goes to all numbers under it in equal parts.
@@ -143,19 +109,38 @@ impl Pool {
     /// # Panics
     /// If there are not as many numbers as the pool says.
     pub fn mean_gradient(&self, gradient: &[f32]) -> Vec<f32> {
+        self.back(gradient, |image, first, back| {
+            widest(MeanGradient { pool: *self, gradient, back, image, first });
+        })
+    }
+
+    /// A number for each window, in lots of rows: `rows` is told the first of them, counted through all images. Without pixels,
+    /// each is as given.
+    fn answer(&self, pixels: &[f32], of_none: f32, rows: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+        assert_eq!(pixels.len(), self.pixels(), "the images have the size of the pool");
+        let mut answer = vec![of_none; self.windows()];
+        if answer.is_empty() || pixels.is_empty() {
+            return answer;
+        }
+        let (row, count) = (self.width.output * self.channels, lot(self.row_of_windows()));
+        in_lots(answer.chunks_mut(count * row).enumerate(), |(i, answer)| rows(i * count, answer));
+        answer
+    }
+
+    /// A number for each pixel, in lots of rows: `rows` is told the image and the first of its rows.
+    fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
         let mut back = vec![0f32; self.pixels()];
-        let row = self.width.input * self.channels;
         if back.is_empty() {
             return back;
         }
-        let rows = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
+        let row = self.width.input * self.channels;
+        // Whole strides, so that few windows lie on two lots and are looked through for each.
+        let count = lot(self.row_of_pixels()).next_multiple_of(self.height.stride).min(self.height.input);
         let images = back.chunks_mut(self.height.input * row).enumerate();
         let lots = images
-            .flat_map(|(image, back)| back.chunks_mut(rows * row).enumerate().map(move |(i, back)| (image, i, back)));
-        in_lots(lots, |(image, i, back)| {
-            widest(MeanGradient { pool: *self, gradient, back, image, first: i * rows });
-        });
+            .flat_map(|(image, back)| back.chunks_mut(count * row).enumerate().map(move |(i, back)| (image, i, back)));
+        in_lots(lots, |(image, i, back)| rows(image, i * count, back));
         back
     }
 }
