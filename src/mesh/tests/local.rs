@@ -25,6 +25,11 @@ async fn nodes_and_clients_of_one_machine_meet_through_sockets_without_encryptio
     for (one, other) in [(&a, &b), (&b, &a), (&client, &a), (&client, &b)] {
         assert!(local_name(&way(one, other)).is_some(), "{}", way(one, other));
     }
+    // The nodes know the client once something came from it.
+    for node in [&mut a, &mut b] {
+        client.mesh.send(node.peer(), fetched(1, 1)).unwrap();
+        node.got().await;
+    }
     for elements in [10, 100_000, 3_000_000] {
         let message = fetched(1, elements);
         a.mesh.send(client.peer(), message.clone()).unwrap();
