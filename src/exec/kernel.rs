@@ -26,8 +26,11 @@ mod text;
 mod train;
 pub mod update;
 
+#[cfg(test)]
+pub use image::CODED;
 pub use math::cast;
 pub use random::{Dice, Generators};
+
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
 pub(crate) use text::{Histogram, Summary, Value as SummaryValue};

@@ -12,6 +12,20 @@ use super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
+/// The ops of files of images: without the feature `exec`, there is no library for those, and no kernel.
+#[cfg(test)]
+pub const CODED: &[&str] = &[
+    "DecodeAndCropJpeg",
+    "DecodeBmp",
+    "DecodeGif",
+    "DecodeImage",
+    "DecodeJpeg",
+    "DecodePng",
+    "EncodeJpeg",
+    "EncodePng",
+    "ExtractJpegShape",
+];
+
 /// The kernel of a node whose op works on images.
 ///
 /// # Errors

@@ -22,7 +22,11 @@ fn kernels_answer_as_tensorflow_does() {
     // Read first: once denormals are flushed, they would be read as zero.
     let read = |value: &Value| -> Vec<Tensor> { list(value).iter().map(tensor).collect() };
     let read = |(name, case): (String, Value)| (name, read(&case["inputs"]), read(&case["outputs"]), case);
-    let cases: Vec<_> = cases().into_iter().map(read).collect();
+    // Neither images nor packed bytes are decoded without a library.
+    let needs_library = |op: &str| super::CODED.contains(&op) || op == "DecodeCompressed";
+    let has_library =
+        |(_, case): &(String, Value)| cfg!(feature = "exec") || !case["op"].as_str().is_some_and(needs_library);
+    let cases: Vec<_> = cases().into_iter().filter(has_library).map(read).collect();
     crate::exec::denormals::flush();
     let mut wrong = Vec::new();
     for (name, inputs, wanted, case) in &cases {
