@@ -5,15 +5,21 @@ pub mod burn;
 pub mod tensorflow;
 pub mod web;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::strangers::{Stranger, Strangers};
 
 /// How long sent bytes may stay unacknowledged before the connection is closed.
 const MAX_UNANSWERED: Duration = Duration::from_secs(30);
 /// How long a connection may be silent before the system asks whether the other end is there.
 const ALIVE_AFTER: Duration = Duration::from_secs(20);
+/// How long accepting pauses after an error, such as a lack of descriptors.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// Why a door could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +54,36 @@ async fn listen(
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     Ok((listener, address))
+}
+
+/// Accepts clients until it is dropped, and all connections with it. `whom` says in the log who could not be accepted; `serve`
+/// has a connection and its place among the strangers.
+async fn accept<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    strangers: &Arc<Strangers>,
+    whom: &str,
+    serve: impl Fn(TcpStream, IpAddr, Stranger) -> F,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    if let Some(stranger) = strangers.admit(from.ip())
+                        && prepare(&stream).is_ok()
+                    {
+                        connections.spawn(serve(stream, from.ip(), stranger));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!("cannot accept {whom}: {error}");
+                    strangers.could_not_accept(&error);
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
 }
 
 /// Answers leave at once, and an end that is gone is noticed.

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::super::prepare;
+use super::super::accept;
 use super::message::{BURN, VERSION};
 use super::socket::Acknowledging;
 use super::{Serving, session};
@@ -27,34 +27,15 @@ use crate::strangers::{Progress, Stranger};
 
 /// How long a client may take until it has opened a session.
 pub(super) const MAX_GREETING: Duration = Duration::from_secs(10);
-/// How long accepting pauses after an error, such as a lack of descriptors.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 16 << 10;
 
 /// Accepts clients until it is dropped.
 pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
-    // Dropped with this future, and the connections with it.
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => {
-                    if let Some(stranger) = door.strangers.admit(from.ip())
-                        && prepare(&stream).is_ok()
-                    {
-                        connections.spawn(connection(Arc::clone(&door), stream, from.ip(), stranger));
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!("cannot accept a burn program: {error}");
-                    door.strangers.could_not_accept(&error);
-                    tokio::time::sleep(AFTER_FAILURE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+    accept(listener, &door.strangers, "a burn program", |stream, from, stranger| {
+        connection(Arc::clone(&door), stream, from, stranger)
+    })
+    .await;
 }
 
 /// A connection whose client has shown nothing yet.

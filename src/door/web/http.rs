@@ -20,7 +20,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::prepare;
+use super::super::accept;
 use super::{EVERY, MAX_FOLLOWERS, Serving};
 use crate::failure;
 use crate::lock::lock;
@@ -28,8 +28,6 @@ use crate::strangers::{Progress, Stranger};
 
 /// How long a request and its answer may take, unless it follows the mesh.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
-/// How long accepting pauses after an error, such as a lack of descriptors.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 16 << 10;
 const PAGE: &str = include_str!("page.html");
@@ -48,27 +46,10 @@ type Place = Arc<Mutex<Option<Stranger>>>;
 
 /// Accepts clients until it is dropped.
 pub(super) async fn serve(door: Arc<Serving>, listener: TcpListener) {
-    // Dropped with this future, and the connections with it.
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => {
-                    if let Some(stranger) = door.strangers.admit(from.ip())
-                        && prepare(&stream).is_ok()
-                    {
-                        connections.spawn(connection(Arc::clone(&door), stream, stranger));
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!("cannot accept who wants to look: {error}");
-                    door.strangers.could_not_accept(&error);
-                    tokio::time::sleep(AFTER_FAILURE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+    accept(listener, &door.strangers, "who wants to look", |stream, _, stranger| {
+        connection(Arc::clone(&door), stream, stranger)
+    })
+    .await;
 }
 
 /// One request and its answer: who follows the mesh has no place among the strangers any more.

@@ -127,6 +127,22 @@ impl Pool {
         answer
     }
 
+    /// Rows of the answer, of which the first has this number, counted through all images: the image and the place in it of each.
+    #[inline(always)]
+    fn rows<'a>(
+        &self,
+        pixels: &'a [f32],
+        answer: &'a mut [f32],
+        first: usize,
+    ) -> impl Iterator<Item = (&'a [f32], usize, &'a mut [f32])> {
+        let (image, output) = (self.height.input * self.width.input * self.channels, self.height.output);
+        let rows = answer.chunks_exact_mut(self.width.output * self.channels).enumerate();
+        rows.map(move |(i, answer)| {
+            let (number, y) = ((first + i) / output, (first + i) % output);
+            (&pixels[number * image..][..image], y, answer)
+        })
+    }
+
     /// A number for each pixel, in lots of rows: `rows` is told the image and the first of its rows.
     fn back(&self, gradient: &[f32], rows: impl Fn(usize, usize, &mut [f32]) + Sync) -> Vec<f32> {
         assert_eq!(gradient.len(), self.windows(), "the gradient has the size of the pool");
@@ -161,9 +177,7 @@ impl Work for Max<'_> {
         let row = width.input * channels;
         // First down the columns, over whole rows, then along what is left.
         let mut down = vec![0f32; row];
-        for (i, answer) in self.answer.chunks_exact_mut(width.output * channels).enumerate() {
-            let (image, y) = ((self.first + i) / height.output, (self.first + i) % height.output);
-            let image = &self.pixels[image * height.input * row..][..height.input * row];
+        for (image, y, answer) in self.pool.rows(self.pixels, self.answer, self.first) {
             largest(&mut down, height.under(y).map(|under| &image[under * row..][..row]));
             for (x, answer) in answer.chunks_exact_mut(channels).enumerate() {
                 largest(answer, width.under(x).map(|under| &down[under * channels..][..channels]));
@@ -208,9 +222,7 @@ impl Work for Mean<'_> {
         let row = width.input * channels;
         // First down the columns, over whole rows, then along what is left.
         let mut down = vec![0f32; row];
-        for (i, answer) in self.answer.chunks_exact_mut(width.output * channels).enumerate() {
-            let (image, y) = ((self.first + i) / height.output, (self.first + i) % height.output);
-            let image = &self.pixels[image * height.input * row..][..height.input * row];
+        for (image, y, answer) in self.pool.rows(self.pixels, self.answer, self.first) {
             let rows = height.under(y);
             down.fill(0.0);
             for under in rows.clone() {
