@@ -260,6 +260,10 @@ impl Roster {
                     continue;
                 }
                 if has_it(&theirs, &rival.peer, &hello, peer) {
+                    // A process that was killed takes a moment to be gone; its successor may be faster.
+                    if !rival.is_attached() {
+                        return Err(Unmet::Again("the holder of its task is being looked for".to_owned()));
+                    }
                     return Err(taken(holder(&rival.peer, &theirs)));
                 }
                 rivals.push(rival);

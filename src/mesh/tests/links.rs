@@ -196,6 +196,39 @@ async fn of_two_that_claim_one_task_at_once_one_has_it() {
 }
 
 #[tokio::test]
+async fn the_successor_of_a_node_that_was_killed_is_not_refused_for_it() {
+    for comes_back in [false, true] {
+        let (clock, network) = (Stopped::here(), Arc::new(Network::default()));
+        let (a, b) = pair(&network).await;
+        while unix_ms() <= b.mesh.roster.own_hello().claims_since_unix_ms {
+            tokio::task::yield_now().await;
+        }
+        network.cut_off(b.mesh.peer().as_str().parse().unwrap());
+        pass(&clock, STEP, &[&a, &b]).await;
+        let successor = join(&network, "local/1").await.unwrap();
+        if comes_back {
+            network.join_all();
+            let all = [&a, &b, &successor];
+            let lost = successor.mesh.lost();
+            tokio::pin!(lost);
+            let error = loop {
+                tokio::select! { error = &mut lost => break error, () = pass(&clock, STEP, &all) => {} }
+            };
+            assert!(matches!(&error, MeshError::TaskTaken { holder, .. } if holder.peer == *b.peer()), "{error}");
+        } else {
+            let holds_it = || a.mesh.cluster().member(&Task::new("local", 1)).map(|member| member.peer.clone());
+            for step in 2..LINK_LIMIT.as_millis() / STEP.as_millis() {
+                assert_eq!(holds_it().as_ref(), Some(b.peer()), "the holder may still come back, after {step} steps");
+                pass(&clock, STEP, &[&a, &b, &successor]).await;
+            }
+            while holds_it().as_ref() != Some(successor.peer()) {
+                pass(&clock, STEP, &[&a, &b, &successor]).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_bulk_stream_that_breaks_in_the_middle_is_followed_by_another() {
     let (_clock, network) = (Stopped::here(), Arc::new(Network::default()));
     let (mut a, mut b) = pair(&network).await;

@@ -2,7 +2,7 @@
 //!
 //! Its participants share a [`Network`], which a test can disturb.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,6 +34,8 @@ pub struct Network {
     dialled: Mutex<Vec<PeerId>>,
     /// Nobody can be dialled.
     is_parted: AtomicBool,
+    /// Those who can neither dial nor be dialled.
+    alone: Mutex<BTreeSet<PeerId>>,
     /// So many dials wait for one another still.
     together: Mutex<Option<(usize, Arc<Barrier>)>>,
     /// The first stream that has carried so many bytes breaks there.
@@ -54,6 +56,17 @@ impl Network {
     /// Whether dials fail, as after a time in which nobody answers.
     pub fn part(&self, is_parted: bool) {
         self.is_parted.store(is_parted, Ordering::Relaxed);
+    }
+
+    /// Breaks every stream that there is; dials to and from `peer` fail from now on, as after a time in which nobody answers.
+    pub fn cut_off(&self, peer: PeerId) {
+        lock(&self.alone).insert(peer);
+        self.cut();
+    }
+
+    /// Those who were cut off can dial and be dialled again.
+    pub fn join_all(&self) {
+        lock(&self.alone).clear();
     }
 
     /// None of the next `count` dials is answered before all of them are under way.
@@ -135,9 +148,11 @@ impl Transport for Memory {
             dialled.push(self.me);
             dialled.len() as u64
         };
-        if self.network.is_parted.load(Ordering::Relaxed) {
+        let alone = lock(&self.network.alone);
+        if self.network.is_parted.load(Ordering::Relaxed) || alone.contains(&peer) || alone.contains(&self.me) {
             return future::ready(Err(io::ErrorKind::TimedOut.into())).boxed();
         }
+        drop(alone);
         let mut binding = [0; 32];
         binding[..8].copy_from_slice(&number.to_le_bytes());
         let (here, there) = duplex(PIPE_BYTES);
