@@ -1,6 +1,6 @@
 //! The cost of a training step: the documents' y = e^x program, whole, cut into layers, and data-parallel.
 //!
-//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `mirrored`, `memory`) to run only what has it in its
+//! `cargo bench --bench train`, or with a word (`single`, `model`, `data 8`, `mirrored`, `network`, `memory`) to run only what has it in its
 //! name. A table, never a timed test. Each task but the master is a `meshtf node` process; the client is in the
 //! master's.
 
@@ -11,6 +11,8 @@ mod exchange;
 mod measure;
 #[path = "train/mirrored.rs"]
 mod mirrored;
+#[path = "train/network.rs"]
+mod network;
 #[path = "mesh/peer.rs"]
 #[allow(dead_code)] // As above.
 mod peer;
@@ -32,7 +34,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // A copy of this program that serves as the other end of a baseline.
     if let [role, path] = arguments.as_slice()
-        && exchange::serve(role, path.as_ref())
+        && (exchange::serve(role, path.as_ref()) || network::serve(role, path.as_ref()))
     {
         return;
     }
@@ -61,6 +63,9 @@ fn main() {
         }
         if "mirrored".contains(&wanted) {
             mirrored::speed(&mut report).await;
+        }
+        if "network".contains(&wanted) {
+            network::speed(&mut report);
         }
         if "memory".contains(&wanted) {
             runs::memory(&mut report, &Program::data(2)).await;

@@ -18,9 +18,14 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(name: &str, home: &Path) -> Peer {
+        Peer::run(Command::new(env!("CARGO_BIN_EXE_meshtf")), name, "127.0.0.1:0", home)
+    }
+
+    /// By a command that runs `meshtf`.
+    pub fn run(mut meshtf: Command, name: &str, listen: &str, home: &Path) -> Peer {
         let start = Instant::now();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_meshtf"))
-            .args(["node", "--name", name, "--backend", "flex", "--listen", "127.0.0.1:0"])
+        let mut child = meshtf
+            .args(["node", "--name", name, "--backend", "flex", "--listen", listen])
             .env("MESHTF_HOME", home)
             .stdout(Stdio::piped())
             .spawn()

@@ -414,6 +414,7 @@ pub async fn accept(roster: Arc<Roster>, socket: Admitted) {
 
 /// Reads messages until the sender closes the socket.
 async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
+    socket.expect_bulk();
     let Ok(Some(link)) = tokio::time::timeout(HELLO_LIMIT, link_of(roster, peer, &mut socket)).await else { return };
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket, &link).await? {

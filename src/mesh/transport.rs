@@ -93,8 +93,12 @@ pub type PeerStream = Box<dyn ByteStream>;
 
 /// What a [`PeerStream`] can do.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// From now on it is written in pieces of so many bytes: a buffer of that size is enough.
+    /// From now on bulk is written to it, and nothing read, in pieces of so many bytes: a buffer of that size is enough. The
+    /// other end calls [`ByteStream::expect_bulk`].
     fn expect_writes_of(&mut self, bytes: usize);
+
+    /// From now on bulk is read from it.
+    fn expect_bulk(&mut self);
 }
 
 #[cfg(test)]

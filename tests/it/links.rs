@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The count of a step is sent to worker/1, `times` times in a tensor if that is more than 1; its result
 /// comes back.
-fn training(times: usize) -> String {
+pub fn training(times: usize) -> String {
     let nodes = r#"{ "version": 1, "nodes": {
   "c":      { "op": "VarHandleOp", "device": "/job:ps/task:0", "attrs": { "dtype": "int32", "shape": [] } },
   "c_zero": { "op": "AssignVariableOp", "inputs": ["c", 0], "device": "/job:ps/task:0" },
@@ -65,12 +65,7 @@ impl Field {
 
     /// A training that has just begun.
     fn train(&self) -> Training {
-        self.sandbox.run(&["submit", &self.graph, "--run", "zero", "--target", "chief/0"]).expect(0);
-        let steps = ["--fetch", "count,state", "--run", "h_keep", "--steps", "1000000000", "--every", "7", "--json"];
-        let client = self.sandbox.start(&[&["submit", &self.graph, "--target", "chief/0"][..], &steps].concat());
-        let mut training = Training { client, step: 0, state: 0 };
-        training.goes_on();
-        training
+        Training::begin(&self.sandbox, &self.graph)
     }
 
     /// Cuts the cable between two hosts, in both directions, for a while.
@@ -84,13 +79,23 @@ impl Field {
 }
 
 /// A client that trains, and what it should have printed so far.
-struct Training {
-    client: Running,
+pub struct Training {
+    pub client: Running,
     step: u64,
     state: u64,
 }
 
 impl Training {
+    /// One that has just begun, of a graph that [`training`] makes.
+    pub fn begin(sandbox: &Sandbox, graph: &str) -> Training {
+        sandbox.run(&["submit", graph, "--run", "zero", "--target", "chief/0"]).expect(0);
+        let steps = ["--fetch", "count,state", "--run", "h_keep", "--steps", "1000000000", "--every", "7", "--json"];
+        let client = sandbox.start(&[&["submit", graph, "--target", "chief/0"][..], &steps].concat());
+        let mut training = Training { client, step: 0, state: 0 };
+        training.goes_on();
+        training
+    }
+
     /// Checks the next line that the client prints; returns whether there was one.
     fn next(&mut self) -> bool {
         let line = self.client.next_line(PATIENCE);
@@ -110,7 +115,7 @@ impl Training {
     }
 
     /// Checks that steps that begin from now on succeed.
-    fn goes_on(&mut self) {
+    pub fn goes_on(&mut self) {
         // Earlier output waits to be read; the window of steps under way is 32.
         while let Some(line) = self.client.waiting_line() {
             self.check(&line);

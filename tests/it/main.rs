@@ -24,6 +24,7 @@ mod ops;
 mod output;
 mod sandbox;
 mod server;
+mod shared;
 mod state;
 mod status;
 mod strangers;

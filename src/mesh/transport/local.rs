@@ -5,14 +5,18 @@
 //! the same user, who can read this process's memory anyway. A socket that belongs to another user is refused by either end.
 //!
 //! After the handshake the end that dialled speaks first. The other says with one byte that it has all of the handshake: it
-//! may have read further, and what it read must not be anything that follows the handshake.
+//! may have read further, and what it read must not be anything that follows the handshake. Bulk goes through
+//! [shared memory](ring).
+
+mod ring;
+mod stream;
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{BoxStream, StreamExt, unfold};
 use libp2p::PeerId;
 use libp2p::core::Multiaddr;
 use libp2p::core::multiaddr::Protocol;
@@ -20,14 +24,15 @@ use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
+use self::stream::LocalStream;
 use super::tls::{Met, Tls};
-use super::{Arrival, ByteStream, CONNECT_LIMIT, ListenEvent, Secured, Transport};
+use super::{Arrival, CONNECT_LIMIT, ListenEvent, Secured, Transport};
 use crate::mesh::address::local_name;
 
 /// What the names of sockets begin with.
 const NAME: &str = "@meshtf-";
-/// What the listening end says, encrypted, once it has all of the handshake.
-const READY: u8 = 1;
+/// What the listening end says, encrypted, once it has all of the handshake: that it has, and how bulk comes after it.
+const READY: u8 = 2;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long a listener pauses when the system has no socket to give it.
@@ -71,7 +76,7 @@ impl Transport for Local {
             let socket = UnixStream::from_std(socket.into())?;
             check_user(&socket, user)?;
             let handshake = async {
-                let mut met = tls.connect(socket).await?;
+                let mut met = tls.connect(LocalStream::new(socket)).await?;
                 if met.stream.read_u8().await? != READY {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -89,7 +94,7 @@ impl Transport for Local {
         listener.listen(BACKLOG)?;
         let listener = UnixListener::from_std(listener.into())?;
         let (local, tls, user) = (address.clone(), Arc::clone(&self.tls), self.user);
-        let events = stream::unfold((listener, false), move |(listener, failed)| {
+        let events = unfold((listener, false), move |(listener, failed)| {
             let (local, tls) = (local.clone(), Arc::clone(&tls));
             async move {
                 if failed {
@@ -138,17 +143,13 @@ impl Arrival for Socket {
 
     fn secure(self: Box<Self>) -> BoxFuture<'static, io::Result<Secured>> {
         async move {
-            let mut met = self.tls.accept(self.socket).await?;
+            let mut met = self.tls.accept(LocalStream::new(self.socket)).await?;
             met.stream.write_u8(READY).await?;
             met.stream.flush().await?;
             Ok(met.bare())
         }
         .boxed()
     }
-}
-
-impl ByteStream for UnixStream {
-    fn expect_writes_of(&mut self, _: usize) {}
 }
 
 fn check_user(socket: &UnixStream, user: u32) -> io::Result<()> {

@@ -296,4 +296,6 @@ impl AsyncWrite for Pipe {
 
 impl ByteStream for Pipe {
     fn expect_writes_of(&mut self, _: usize) {}
+
+    fn expect_bulk(&mut self) {}
 }

@@ -158,6 +158,8 @@ impl<S: Socket> ByteStream for TlsStream<S> {
             TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(bytes)),
         }
     }
+
+    fn expect_bulk(&mut self) {}
 }
 
 /// The certificate of the other end of one handshake. Any is taken that proves a PeerId: whether that one is let in is not
