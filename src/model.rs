@@ -33,6 +33,7 @@ use std::rc::Rc;
 use crate::failure::{Failure, Result};
 use crate::graph::{Attrs, Graph, GraphBuilder, Input, Output};
 use crate::tensor::{DType, PartialShape, Shape, Tensor};
+use crate::train::job::UPDATES;
 use crate::train::{self, GLOBAL_STEP, Initializer, Trained, Training, Variable, VariableSpec};
 
 /// A graph that is being written. Its clones are the same one.
@@ -45,6 +46,8 @@ struct State {
     variables: Vec<Variable>,
     /// What a training step does beside the optimizer's update: layers that keep averages.
     updates: Vec<Output>,
+    /// Whether a step of the model's own runs these.
+    is_minimized: bool,
     global_step: Option<Variable>,
     /// Whether a step trains: fed by those that do.
     training: Option<Output>,
@@ -187,7 +190,9 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any. The model goes on with that graph, and has no variables of its own then.
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any. If
+    /// layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
+    /// training of the graph runs it in each step. The model goes on with that graph, and has no variables of its own then.
     ///
     /// # Errors
     /// The first thing that went wrong since the model was begun.
@@ -200,11 +205,19 @@ impl Model {
         if !state.variables.is_empty() {
             train::add_init(&mut g, "init", &state.variables)?;
         }
+        if !state.updates.is_empty() && !state.is_minimized {
+            let outer = g.enter_root();
+            let updates = state.updates.iter().fold(g.op("NoOp").name(UPDATES), |all, &one| all.control(one));
+            let added = updates.build();
+            g.leave_scope(outer);
+            added?;
+        }
         let graph = g.finish()?;
         // Values keep their names, and the model may go on.
         state.g = GraphBuilder::from(graph.clone());
         state.variables.clear();
         state.updates.clear();
+        state.is_minimized = false;
         Ok(graph)
     }
 
@@ -278,6 +291,7 @@ impl State {
         let loss = loss.ok_or_else(after)?;
         let gradients = train::gradients(&mut self.g, &[loss], variables)?;
         let updates = self.updates.clone();
+        self.is_minimized = true;
         let mut trained = train::apply_with(&mut self.g, variables, &gradients, training, &updates)?;
         // The step count may have been there before, with what begins it.
         trained.variables.retain(|variable| self.variables.iter().all(|known| known.name != variable.name));

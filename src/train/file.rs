@@ -26,6 +26,19 @@ pub struct Sections {
     pub init: Vec<String>,
 }
 
+impl Sections {
+    /// Of what is minimized and how, in batches of so many examples, without an evaluation. The node `init` gives the variables their
+    /// first values, as that of a `Model` does. The number of steps or epochs is still to be said.
+    pub fn new(loss: &str, training: Training, batch: usize) -> Sections {
+        Sections {
+            data: DataSection { batch, ..DataSection::default() },
+            train: TrainSection::new(loss, training),
+            evaluate: None,
+            init: vec!["init".to_owned()],
+        }
+    }
+}
+
 /// The section `data`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataSection {
@@ -93,6 +106,9 @@ pub struct TrainSection {
     pub mode: Mode,
     /// How many of the workers an update in mode sync does not wait for: those that are last.
     pub backup: usize,
+    /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the node
+    /// [`UPDATES`](super::job::UPDATES), if there is one.
+    pub updates: Vec<String>,
 }
 
 /// How the gradients of several workers change the variables.
@@ -112,6 +128,23 @@ impl Mode {
 }
 
 impl TrainSection {
+    /// Of what is minimized and how, where the model's devices say. The number of steps or epochs is still to be said.
+    pub fn new(loss: &str, training: Training) -> TrainSection {
+        TrainSection {
+            loss: loss.to_owned(),
+            training,
+            variables: Vec::new(),
+            steps: None,
+            epochs: None,
+            metrics: Vec::new(),
+            workers: 0,
+            ps: 0,
+            mode: Mode::Sync,
+            backup: 0,
+            updates: Vec::new(),
+        }
+    }
+
     /// How many workers an update waits for, where they make it together.
     pub fn needed(&self) -> usize {
         self.workers.saturating_sub(self.backup).max(1)
@@ -267,18 +300,7 @@ fn beside(file: &str, value: &Value, path: Path) -> Read<String> {
 
 fn train(value: &Value, path: Path) -> Read<TrainSection> {
     let (mut optimizer, mut rate, mut warm_up, mut loss) = (None, None, None, None);
-    let mut section = TrainSection {
-        loss: String::new(),
-        training: Training::new(Optimizer::Sgd, 0.0),
-        variables: Vec::new(),
-        steps: None,
-        epochs: None,
-        metrics: Vec::new(),
-        workers: 0,
-        ps: 0,
-        mode: Mode::Sync,
-        backup: 0,
-    };
+    let mut section = TrainSection::new("", Training::new(Optimizer::Sgd, 0.0));
     for Member { key, at, value } in value.object(path, "train is an object")? {
         let path = path.key(key);
         match &**key {
@@ -301,6 +323,7 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
             "ps" => section.ps = tasks(value, path)?,
             "mode" => section.mode = mode(value, path)?,
             "backup" => section.backup = tasks(value, path)?,
+            "updates" => section.updates = names(value, path)?,
             _ => return Err(unknown(key, *at, path, KEYS)),
         }
     }
@@ -358,6 +381,7 @@ const KEYS: &[&str] = &[
     "ps",
     "mode",
     "backup",
+    "updates",
 ];
 
 fn optimizer(value: &Value, path: Path) -> Read<Optimizer> {

@@ -4,6 +4,7 @@ mod backup;
 mod mirrored;
 mod queue;
 mod replicas;
+mod updates;
 
 pub use self::queue::Queue;
 
@@ -82,6 +83,9 @@ pub struct Drain {
 /// Begins the names of the nodes that fail a step whose loss is no number.
 pub const CHECK: &str = "train/loss_is_a_number";
 
+/// The node of a model that runs what each step is to run beside the update, unless the section `train` names others.
+pub const UPDATES: &str = "train/updates";
+
 /// Puts a training together. A queue holds `capacity` batches.
 ///
 /// # Errors
@@ -97,11 +101,12 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
     let replicas = Replicas::of(&graph, train, parts);
     let (defs, queues, mut drains) = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
-    let made = match train.mode {
+    let mut made = match train.mode {
         Mode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
         Mode::Sync | Mode::Async => shared(&mut g, &replicas, train)?,
         Mode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train)?,
     };
+    let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
     let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
     let steps = made.teams.iter().map(|Team { loss, metrics, run }| StepNodes {
         run: g.tensor_name(*run),
@@ -117,9 +122,10 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
     let is_flag = |node: &Node| node.op.name == "PlaceholderWithDefault" && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
-    let Beside { begin, drains: others, workers, gates } = made.beside;
+    let Beside { begin, drains: others, workers, gates, after } = made.beside;
     drains.extend(others);
-    let (whole, places) = mirrored::sooner(backup::gated(g.finish()?, &gates)?, &made.early)?;
+    let whole = updates::after(backup::gated(g.finish()?, &gates)?, &[also, after].concat())?;
+    let (whole, places) = mirrored::sooner(whole, &made.early)?;
     let moved = |output: Output| Output { node: places[output.node.index()], ..output };
     let moved = |variable: Variable| Variable {
         value: moved(variable.value),
@@ -173,6 +179,8 @@ struct Beside {
     workers: Vec<String>,
     /// Nodes that are to take another first input, by its name.
     gates: Vec<(String, String)>,
+    /// Nodes that are to wait for others, by their names.
+    after: Vec<(String, String)>,
 }
 
 /// Adds updates of variables that all replicas share: one by all of them together, or one by each.

@@ -6,7 +6,7 @@ use crate::json::{Fault, Member, Path, Value};
 /// The section `evaluate`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvaluateSection {
-    /// After how many steps each time; else `epochs`.
+    /// After how many steps each time, and after the last; else `epochs`. 0: after the last alone.
     pub every: u64,
     /// After how many epochs each time; else `every`.
     pub epochs: Option<u64>,

@@ -6,7 +6,7 @@
 //! has been made drops that batch, so that it is soon with the others again.
 
 use super::replicas::{Replicas, token};
-use super::{Beside, Drain, Made, Team, held, trained_of, variables, without};
+use super::{Beside, Drain, Made, Team, held, trained_of, updates, variables, without};
 use crate::failure::Result;
 use crate::graph::gradient::{self, Gradient};
 use crate::graph::variable::ops::{binary, cast, on};
@@ -50,6 +50,12 @@ pub(super) fn add(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSectio
             let device = g.device_of(number);
             let number = on(g, &device, |g| cast(g, number, DType::F32))?;
             brought.push(one.bring(g, step, number)?);
+        }
+        // Those of one worker count, as where all wait for each other.
+        if i == 0 {
+            let (also, waits) = updates::of_worker(g, replicas, train, i, loss)?;
+            brought.extend(also);
+            beside.after.extend(waits);
         }
         let device = g.device_of(loss);
         let run = on(g, &device, |g| {

@@ -15,7 +15,7 @@ const COLOCATED: &[u8] = b"loc:@";
 
 /// A model of which each worker has a replica.
 pub(super) struct Replicas<'a> {
-    graph: &'a Graph,
+    pub graph: &'a Graph,
     train: &'a TrainSection,
     parts: &'a [Part],
     /// By node: whether each replica has its own.
@@ -32,9 +32,10 @@ impl<'a> Replicas<'a> {
             Mode::Sync if stays => {
                 // Each worker reads the variables when its step begins.
                 let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
+                let by_data = dependent(graph, fed.clone());
                 let mut depends = dependent(graph, fed.chain(makes));
                 for (id, _) in graph.nodes().filter(|(_, node)| node.op.makes_variable || node.op.assigns) {
-                    depends[id.index()] = false;
+                    depends[id.index()] = by_data[id.index()];
                 }
                 depends
             }
@@ -56,9 +57,13 @@ impl<'a> Replicas<'a> {
     /// The name of a tensor, or of a node, in a replica.
     pub fn named(&self, tensor: &str, replica: usize) -> String {
         let (name, port) = split_tensor_name(tensor);
-        let is_copied = self.graph.find(name).is_some_and(|id| self.is_copied[id.index()]);
-        let name = if is_copied { self.prefix(replica) + name } else { name.to_owned() };
+        let name = if self.is_copied(name) { self.prefix(replica) + name } else { name.to_owned() };
         if port == 0 { name } else { format!("{name}:{port}") }
+    }
+
+    /// Whether each replica has its own node of this name.
+    pub fn is_copied(&self, name: &str) -> bool {
+        self.graph.find(name).is_some_and(|id| self.is_copied[id.index()])
     }
 
     /// What begins the names of a replica's own nodes: nothing in the first, unless the graph's own nodes stay.

@@ -1,0 +1,113 @@
+//! What a model has its steps do beside the update: keep running averages of a batch's statistics, say.
+//!
+//! They wait for the update, so that a step whose loss is no number changes nothing.
+
+use super::replicas::Replicas;
+use super::{CHECK, Team, UPDATES};
+use crate::failure::{Failure, Result};
+use crate::graph::variable::ops::on;
+use crate::graph::{Graph, GraphBuilder, NodeId, Output};
+use crate::train::file::{Mode, TrainSection};
+
+/// Has the steps of teams run them, too; answers which nodes are to wait for which. Where several replicas make one update of
+/// variables that they share, those of the first count.
+pub(super) fn add(
+    g: &mut GraphBuilder,
+    replicas: &Replicas,
+    train: &TrainSection,
+    teams: &mut [Team],
+) -> Result<Vec<(String, String)>> {
+    let (names, mut waits) = (names(replicas.graph, train)?, Vec::new());
+    if names.is_empty() || train.backup > 0 {
+        return Ok(waits);
+    }
+    let is_alone = teams.len() == 1;
+    for (i, team) in teams.iter_mut().enumerate() {
+        g.settle()?;
+        let own = if train.mode == Mode::Mirrored { 0..replicas.count() } else { i..i + 1 };
+        let home = g.device_of(team.run);
+        let step = g.tensor_name(team.run);
+        let mut all = vec![team.run];
+        for replica in own {
+            for name in &names {
+                let node = replicas.named(name, replica);
+                all.push(found(g, &node)?);
+                // What all replicas have in common is no team's.
+                if is_alone || node != *name || replica == 0 && replicas.is_copied(name) {
+                    waits.push((node, step.clone()));
+                }
+            }
+        }
+        team.run = on(g, &home, |g| {
+            all.iter().fold(g.op("NoOp").name("train/step_and_updates"), |all, &one| all.control(one)).build()
+        })?;
+    }
+    Ok(waits)
+}
+
+/// What a worker runs for which updates do not wait: those of its own replica, and which of them are to wait for its loss.
+pub(super) fn of_worker(
+    g: &mut GraphBuilder,
+    replicas: &Replicas,
+    train: &TrainSection,
+    replica: usize,
+    loss: Output,
+) -> Result<(Vec<Output>, Vec<(String, String)>)> {
+    let (mut all, mut waits) = (Vec::new(), Vec::new());
+    let names = names(replicas.graph, train)?;
+    if names.is_empty() {
+        return Ok((all, waits));
+    }
+    let (home, message) = (g.device_of(loss), "the loss is no number");
+    let check = on(g, &home, |g| g.op("CheckNumerics").name(CHECK).input(loss).attr("message", message).build())?;
+    g.settle()?;
+    for name in names {
+        let node = replicas.named(&name, replica);
+        all.push(found(g, &node)?);
+        waits.push((node, g.tensor_name(check)));
+    }
+    Ok((all, waits))
+}
+
+fn found(g: &GraphBuilder, node: &str) -> Result<Output> {
+    Ok(Output { node: g.settled().find_or_nearest(node)?, port: 0 })
+}
+
+/// The nodes of a model that steps run beside the update: what is named, or in place of a node that only waits for others, those.
+fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
+    let mut open: Vec<NodeId> = Vec::new();
+    for name in &train.updates {
+        let found = graph.find_or_nearest(name);
+        open.push(found.map_err(|error| Failure::invalid(format!("update {name}: {error}")))?);
+    }
+    if train.updates.is_empty() {
+        open.extend(graph.find(UPDATES));
+    }
+    let (mut seen, mut names) = (vec![false; graph.len()], Vec::new());
+    while let Some(id) = open.pop() {
+        let node = graph.node(id);
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        match node.op.name == "NoOp" {
+            true => open.extend(&node.control),
+            false => names.push(node.name.clone()),
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A graph in which some nodes wait for others.
+pub(super) fn after(graph: Graph, waits: &[(String, String)]) -> Result<Graph> {
+    if waits.is_empty() {
+        return Ok(graph);
+    }
+    let mut defs = graph.to_defs();
+    for (node, before) in waits {
+        if let Some(id) = graph.find(node) {
+            defs[id.index()].inputs.push(format!("^{before}"));
+        }
+    }
+    Ok(Graph::new(defs)?)
+}
