@@ -36,7 +36,6 @@ mod run;
 mod server;
 mod signals;
 mod status;
-mod stored;
 mod submit;
 mod table;
 mod tf;
@@ -46,7 +45,6 @@ mod trace;
 mod train;
 mod variable;
 mod verify;
-mod weights;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

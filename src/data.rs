@@ -130,6 +130,14 @@ impl Examples {
         self.parts.iter().map(|(name, _)| name.as_str())
     }
 
+    /// What they are fed to, the dtype of the elements, and the shape of an example.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
+        self.parts.iter().map(|(name, part)| {
+            let (dtype, example) = part.example();
+            (name.as_str(), dtype, example)
+        })
+    }
+
     /// The bytes of one, but for those of text.
     ///
     /// # Errors

@@ -14,6 +14,7 @@
 //! | `fuzz` | what takes input from strangers, as functions of bytes |
 //! | [`door`] | the ways in for other systems' clients: TensorFlow's gRPC `MasterService`, burn's remote backend, a page |
 //! | `node`, `local` | a node of a mesh; a whole cluster in this one process |
+//! | [`trainer`] | trains a model in a session: feeds, evaluates, saves, reports |
 //! | `session` | one client's graph on the mesh: open, run, close |
 //! | `runtime` | what a node runs: client, worker and master, and the router between them |
 //! | `events` | what happened on a node, and who follows it |
@@ -101,6 +102,8 @@ mod strangers;
 pub mod tensor;
 pub mod trace;
 pub mod train;
+#[cfg(feature = "node")]
+pub mod trainer;
 pub mod verify;
 
 #[cfg(feature = "node")]

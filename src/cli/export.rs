@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::stored::{IMPORTED, STEP, read, state, states, write};
 use super::{Exit, Outcome, Trouble, output};
 use crate::tensor::safetensors::Contents;
 use crate::train::GLOBAL_STEP;
+use crate::trainer::stored::{IMPORTED, STEP, read, state, states, write};
 
 /// Write what a training saved as a file of another form
 ///

@@ -7,6 +7,7 @@ use crate::device::NameError;
 use crate::failure::{Code, Failure, Reason};
 use crate::graph::GraphError;
 use crate::node::NodeError;
+use crate::trainer;
 
 /// The exit codes, as `meshtf --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,6 +110,23 @@ impl From<Failure> for Trouble {
     fn from(failure: Failure) -> Self {
         let is_task_down = failure.reason == Some(Reason::TaskDown);
         Trouble { is_task_down, ..Trouble::new(exit_of(&failure), failure.to_string()) }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl From<trainer::Error> for Trouble {
+    fn from(error: trainer::Error) -> Self {
+        match error {
+            trainer::Error::Failed(failure) => failure.into(),
+            trainer::Error::NotFinite(message) => Trouble::new(Exit::GraphFailed, message),
+            // This command's own observer.
+            trainer::Error::Observer(error) => match error.downcast::<Trouble>() {
+                Ok(trouble) => *trouble,
+                Err(error) => Trouble::input(error.to_string()),
+            },
+            error => Trouble::input(error.to_string()),
+        }
     }
 }
 

@@ -12,12 +12,12 @@ use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, Job};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
-use super::weights::Weights;
 use super::{Exit, Outcome, Trouble, output, trace};
 use crate::device::Task;
 use crate::plan::Summary;
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
+use crate::trainer::weights::Weights;
 use crate::{RunOutput, Session, StepEvent, Steps};
 
 /// Run a graph on the nodes that are up
@@ -162,7 +162,7 @@ impl StepArgs {
         }
         if let Some(file) = &self.trace {
             let traced = session.trace(&job.feeds(), &job.fetches(), &job.targets()).await?;
-            let report = trace::write(file, &traced.traces)?;
+            let report = trace::write(file, 1, &traced.traces)?;
             if !self.quiet {
                 eprintln!("{report}\n");
             }

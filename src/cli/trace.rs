@@ -12,8 +12,8 @@ use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
 const MOST_OPS: usize = 10;
 const MOST_OF_PATH: usize = 5;
 
-/// Writes the timeline of a step, and answers where its time went.
-pub(super) fn write(path: &Path, traces: &[DeviceTrace]) -> Result<String, Trouble> {
+/// Writes the timeline of steps, one after the other, and answers where their time went.
+pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<String, Trouble> {
     let timeline = Timeline::of(traces);
     let write = || {
         let mut file = BufWriter::new(File::create(path)?);
@@ -21,11 +21,15 @@ pub(super) fn write(path: &Path, traces: &[DeviceTrace]) -> Result<String, Troub
         file.flush()
     };
     write().map_err(|error: std::io::Error| Trouble::input(format!("--trace {}: {error}", path.display())))?;
-    Ok(format!("{}\n{}: the timeline; open it at https://ui.perfetto.dev", report(&timeline.costs()), path.display()))
+    Ok(format!(
+        "{}\n{}: the timeline; open it at https://ui.perfetto.dev",
+        report(steps, &timeline.costs()),
+        path.display()
+    ))
 }
 
-/// Where the time of a step went.
-fn report(costs: &Costs) -> String {
+/// Where the time of steps went.
+fn report(steps: u64, costs: &Costs) -> String {
     let percent = |part_us: f64| format!("{:.0} %", 100.0 * part_us / costs.took_us.max(f64::MIN_POSITIVE));
     let devices = costs.devices.iter().map(|time| {
         let shares = [time.busy_us, time.waiting_us, time.idle_us].map(percent);
@@ -37,9 +41,12 @@ fn report(costs: &Costs) -> String {
         .take(MOST_OPS)
         .map(|op| vec![op.op.clone(), time(op.took_us), percent(op.took_us), op.runs.to_string()]);
     let mut parts = vec![
-        format!("the traced step took {}", time(costs.took_us)),
+        match steps {
+            1 => format!("the traced step took {}", time(costs.took_us)),
+            _ => format!("the {steps} traced steps took {}", time(costs.took_us)),
+        },
         table(&["device", "busy", "waiting", "done"], devices),
-        table(&["op", "time", "of the step", "runs"], ops),
+        table(&["op", "time", if steps == 1 { "of the step" } else { "of the steps" }, "runs"], ops),
     ];
     parts.extend(path(&costs.path));
     parts.join("\n\n")
@@ -92,7 +99,7 @@ mod tests {
         let folder = temp_dir::TempDir::new().unwrap();
         let file = folder.child("trace.json");
         check_file("--trace", &file).unwrap();
-        let told = write(&file, &[DeviceTrace { device, nodes }]).unwrap();
+        let told = write(&file, 1, &[DeviceTrace { device, nodes }]).unwrap();
         let wanted = [
             "the traced step took 2.0 ms",
             "/job:w/task:0/device:CPU:0  95 %  5 %      0 %",

@@ -108,6 +108,11 @@ pub const RULES: &[Rule] = &[
         ],
         pure: false,
     },
+    Rule {
+        module: "trainer",
+        may_use: &["session", "checkpoint", "device", "graph", "data", "train", "trace", "tensor", "memory", "failure"],
+        pure: false,
+    },
     Rule { module: "allocator", may_use: &["memory"], pure: false },
     Rule {
         module: "node",
@@ -158,6 +163,7 @@ pub const RULES: &[Rule] = &[
             "node",
             "local",
             "door",
+            "trainer",
             "session",
             "verify",
             "exec",

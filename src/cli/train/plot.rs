@@ -1,6 +1,7 @@
 //! Curves as pictures: an SVG file, and a few lines of a terminal.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use plotters::prelude::{
     BLACK, ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, SVGBackend, SeriesLabelPosition,
@@ -8,7 +9,6 @@ use plotters::prelude::{
 };
 use textplots::{Chart, Plot, Shape};
 
-use super::Trainer;
 use super::curves::{Curves, Line};
 use crate::cli::Trouble;
 
@@ -26,23 +26,21 @@ const COLOURS: [RGBColor; 6] = [
 /// Dots of a terminal's diagram: two to a column, four to a line.
 const DOTS: (u32, u32) = (120, 40);
 
-impl Trainer {
-    /// Draws the curves: into --plot, if there is a point, and for whoever looks at a terminal.
-    pub(super) fn draw(&self, curves: &Curves) -> Result<(), Trouble> {
-        if let Some(path) = &self.plot {
-            let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
-            if let Some(text) = svg(curves).map_err(|why| at(&why))? {
-                std::fs::write(path, text).map_err(|error| at(&error))?;
-            }
+/// Draws the curves: into --plot, if there is a point, and, unless `json` is printed, for whoever looks at a terminal.
+pub(super) fn draw(curves: &Curves, plot: Option<&Path>, json: bool) -> Result<(), Trouble> {
+    if let Some(path) = plot {
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("--plot {}: {why}", path.display()));
+        if let Some(text) = svg(curves).map_err(|why| at(&why))? {
+            std::fs::write(path, text).map_err(|error| at(&error))?;
         }
-        if !self.json
-            && std::io::stderr().is_terminal()
-            && let Some(dots) = dots(curves)
-        {
-            eprintln!("{dots}");
-        }
-        Ok(())
     }
+    if !json
+        && std::io::stderr().is_terminal()
+        && let Some(dots) = dots(curves)
+    {
+        eprintln!("{dots}");
+    }
+    Ok(())
 }
 
 /// A picture of the loss, and below it of the metrics, if there are any; `None` if there is no value to draw.

@@ -1,15 +1,16 @@
 //! What is printed while a training runs.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::curves::Curves;
-use super::evaluation::{Evaluated, Watch};
 use super::log::Log;
-use crate::cli::{Trouble, output};
-use crate::failure::Failure;
-use crate::tensor::{Data, Tensor};
+use crate::cli::{Trouble, output, trace};
+use crate::tensor::Tensor;
+use crate::trace::DeviceTrace;
+use crate::trainer::{Evaluated, Observed, Observer};
 
 /// Where a training is, and how fast.
 pub(super) struct Progress {
@@ -18,17 +19,21 @@ pub(super) struct Progress {
     /// After how many steps a line is printed.
     every: u64,
     json: bool,
+    /// When the first step began.
+    pub began: Instant,
     /// The last line: the step, and when.
     last: (u64, Instant),
     pub curves: Curves,
-    pub log: Option<Log>,
+    log: Option<Log>,
+    /// Where a trace goes, and what is to be said of it then.
+    trace: Option<PathBuf>,
+    pub traced: Option<String>,
 }
 
 /// What a [`Progress`] is of.
 pub(super) struct Plan {
-    /// The steps in all, and those that are done.
+    /// The steps in all.
     pub steps: u64,
-    pub start: u64,
     pub per_epoch: u64,
     pub every: u64,
     pub json: bool,
@@ -36,20 +41,20 @@ pub(super) struct Plan {
 
 impl Progress {
     /// Of the curves' names; the loss is the first.
-    pub fn new(plan: Plan, curves: Curves, log: Option<Log>) -> Progress {
-        let Plan { steps, start, per_epoch, every, json } = plan;
-        Progress { steps, per_epoch, every, json, last: (start, Instant::now()), curves, log }
+    pub fn new(plan: Plan, curves: Curves, log: Option<Log>, trace: Option<PathBuf>) -> Progress {
+        let Plan { steps, per_epoch, every, json } = plan;
+        let now = Instant::now();
+        Progress { steps, per_epoch, every, json, began: now, last: (0, now), curves, log, trace, traced: None }
     }
 
     /// A step is done; `values` are the loss and the metrics.
-    pub fn report(&mut self, step: u64, values: &[Tensor]) -> Result<(), Trouble> {
-        let values = values.iter().map(number).collect::<Result<Vec<f64>, Trouble>>()?;
-        self.curves.trained.add(step, &values);
+    fn report(&mut self, step: u64, values: &[f64]) -> Result<(), Trouble> {
+        self.curves.trained.add(step, values);
         let epoch = step.saturating_sub(1) / self.per_epoch + 1;
         let (before, since) = self.last;
         let rate = step.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-9);
         let names = self.curves.trained.names.iter().map(String::as_str);
-        let named: Vec<(&str, f64)> = names.zip(values).collect();
+        let named: Vec<(&str, f64)> = names.zip(values.iter().copied()).collect();
         let line = json!({ "step": step, "epoch": epoch, "values": object(&named), "steps_per_s": rate });
         if let Some(log) = &mut self.log {
             log.numbers(step, "", &named, &line)?;
@@ -71,7 +76,7 @@ impl Progress {
     }
 
     /// What was found on the examples that are held out, after a step.
-    pub fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
+    fn found(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Trouble> {
         // What evaluating takes is no step's.
         self.last = (self.last.0.max(step), Instant::now());
         self.curves.held_out.add(step, &evaluated.means);
@@ -79,7 +84,7 @@ impl Progress {
         let named: Vec<(&str, f64)> = names.zip(evaluated.means.iter().copied()).collect();
         let mut line = json!({ "step": step, "evaluated": object(&named) });
         if let Some(confusion) = &evaluated.confusion {
-            line["confusion"] = confusion.to_json();
+            line["confusion"] = json!(confusion.rows());
         }
         if let Some(log) = &mut self.log {
             log.numbers(step, "held_out/", &named, &line)?;
@@ -90,25 +95,62 @@ impl Progress {
         let named: String = named.iter().map(|(name, value)| format!("  {name} {value:.5}")).collect();
         output::line(&format!("step {step}/{}  held out:{named}", self.steps))
     }
+}
+
+/// What it prints fails with a [`Trouble`], which comes back as such.
+impl Observer for Progress {
+    fn begins(&mut self, start: u64) -> Observed {
+        self.began = Instant::now();
+        self.last = (start, self.began);
+        Ok(())
+    }
+
+    fn noted(&mut self, text: &str) -> Observed {
+        eprintln!("{text}");
+        Ok(())
+    }
+
+    fn trained(&mut self, step: u64, values: &[f64]) -> Observed {
+        Ok(self.report(step, values)?)
+    }
+
+    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Observed {
+        Ok(self.found(step, evaluated)?)
+    }
 
     /// The last confusion, for a person.
-    pub fn confused(&self, evaluated: &Evaluated) -> Result<(), Trouble> {
+    fn evaluated_last(&mut self, evaluated: &Evaluated) -> Observed {
         match &evaluated.confusion {
-            Some(confusion) if !self.json => output::line(&confusion.to_text()),
+            Some(confusion) if !self.json => Ok(output::line(&confusion.to_string())?),
             _ => Ok(()),
         }
     }
 
-    /// The training ends before its last step: nothing becomes better any more.
-    pub fn stopped(&self, step: u64, watch: &Watch) -> Result<(), Trouble> {
-        let (best, at) = watch.best.unwrap_or((f64::NAN, step));
-        match self.json {
-            true => output::line(&json!({ "step": step, "stopped": { "best": best, "step": at } }).to_string()),
-            false => output::line(&format!(
-                "step {step}/{}  ended: {} has not become better than {best:.5}, after step {at}",
-                self.steps, watch.name
-            )),
+    fn weights(&mut self, step: u64, weights: &[(String, Tensor)]) -> Observed {
+        match &mut self.log {
+            Some(log) => Ok(log.weights(step, weights)?),
+            None => Ok(()),
         }
+    }
+
+    fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
+        if let Some(path) = &self.trace {
+            let told = trace::write(path, steps, &traces)?;
+            self.traced = Some(format!("steps {first} to {}: {told}", first + steps - 1));
+        }
+        Ok(())
+    }
+
+    /// The training ends before its last step: nothing becomes better any more.
+    fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
+        let line = match self.json {
+            true => json!({ "step": step, "stopped": { "best": best, "step": at } }).to_string(),
+            false => {
+                let steps = self.steps;
+                format!("step {step}/{steps}  ended: {of} has not become better than {best:.5}, after step {at}")
+            }
+        };
+        Ok(output::line(&line)?)
     }
 }
 
@@ -123,15 +165,5 @@ fn time(seconds: f64) -> String {
         0..100 => format!("{} s", time.as_secs()),
         100..6000 => format!("{} min", time.as_secs() / 60),
         more => format!("{} h", more / 3600),
-    }
-}
-
-/// A scalar as a number.
-pub(super) fn number(tensor: &Tensor) -> Result<f64, Trouble> {
-    match tensor.data() {
-        Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
-        Data::F64(values) if values.len() == 1 => Ok(values[0]),
-        _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
-        _ => Err(Failure::invalid(format!("a metric is {}{}, and no number", tensor.dtype(), tensor.shape())).into()),
     }
 }

@@ -5,37 +5,36 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::Trainer;
+use super::Command;
 use crate::cli::reach::Reached;
 use crate::cli::{Trouble, output};
+use crate::trainer::Trainer;
 
 /// For how many microseconds each device has had something to do.
 type Devices = BTreeMap<String, u64>;
 
-/// How things stood when the steps began.
+/// How things stood when the training began.
 pub(super) struct Summary {
-    began: Instant,
     devices: Devices,
 }
 
 impl Summary {
     pub async fn begin(trainer: &Trainer, reached: &Reached) -> Summary {
-        let devices = devices(trainer, reached).await;
-        Summary { began: Instant::now(), devices }
+        Summary { devices: devices(trainer, reached).await }
     }
 
-    /// Prints what `steps` steps took.
-    pub async fn print(self, trainer: &Trainer, reached: &Reached, steps: u64) -> Result<(), Trouble> {
-        let took = self.began.elapsed();
+    /// Prints what `steps` steps took, the first of which began at `began`.
+    pub async fn print(self, command: &Command, reached: &Reached, steps: u64, began: Instant) -> Result<(), Trouble> {
+        let took = began.elapsed();
         let rate = steps as f64 / took.as_secs_f64().max(1e-9);
-        let examples = rate * trainer.sections.data.batch as f64;
-        let now = devices(trainer, reached).await;
+        let examples = rate * command.trainer.sections().data.batch as f64;
+        let now = devices(&command.trainer, reached).await;
         let share = |(name, busy): (String, u64)| {
             let own = Duration::from_micros(busy.saturating_sub(self.devices.get(&name).copied().unwrap_or_default()));
             (name, own.as_secs_f64() / took.as_secs_f64().max(1e-9))
         };
         let shares: Vec<(String, f64)> = now.into_iter().map(share).filter(|(_, share)| *share > 0.0).collect();
-        if trainer.json {
+        if command.args.json {
             let devices: Vec<_> = shares.iter().map(|(name, busy)| json!({ "device": name, "busy": busy })).collect();
             let summary = json!({ "steps": steps, "seconds": took.as_secs_f64(), "steps_per_s": rate, "examples_per_s": examples,
                 "devices": devices });
@@ -51,7 +50,7 @@ impl Summary {
 
 /// What the devices have done so far; without those of tasks that do not answer.
 async fn devices(trainer: &Trainer, reached: &Reached) -> Devices {
-    let tasks = trainer.job.graph.tasks();
+    let tasks = trainer.tasks();
     let asked: Vec<_> = if tasks.is_empty() { vec![None] } else { tasks.iter().map(Some).collect() };
     let statuses = futures::future::join_all(asked.into_iter().map(|task| reached.status(task))).await;
     let devices = statuses.into_iter().flatten().flat_map(|status| status.devices.items);

@@ -7,11 +7,11 @@ use clap::Parser;
 use temp_dir::TempDir;
 
 use super::*;
-use crate::tensor::{DType, npy, safetensors};
+use crate::tensor::{DType, Tensor, npy, safetensors};
 
 /// `meshtf train` and its arguments.
 #[derive(Parser)]
-struct Command {
+struct Line {
     #[command(flatten)]
     args: Args,
 }
@@ -53,7 +53,7 @@ fn files(train: &str, data: &str) -> TempDir {
 fn args(folder: &TempDir, more: &[&str]) -> Args {
     let graph = folder.child("graph.json").display().to_string();
     let fixed = ["train", &graph, "--local", "--backend", "flex"];
-    Command::try_parse_from(fixed.iter().chain(more)).unwrap_or_else(|error| panic!("{error}")).args
+    Line::try_parse_from(fixed.iter().chain(more)).unwrap_or_else(|error| panic!("{error}")).args
 }
 
 async fn run(folder: &TempDir, more: &[&str]) -> Outcome {
@@ -121,6 +121,33 @@ async fn several_workers_learn_what_one_does() {
                 assert!((one - several).abs() < 1e-4 * (1.0 + one.abs()), "{name}: {several}, and {one} on one worker");
             }
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn states_are_saved_by_time_and_steps_are_traced() {
+    let folder = files(r#", "steps": 60, "workers": 2, "mode": "mirrored""#, "");
+    let [dir, trace] = ["run", "trace.json"].map(|name| folder.child(name).display().to_string());
+    let more = ["--checkpoint", &dir, "--every", "0.000001s", "--keep", "100", "--trace", &trace];
+    run(&folder, &more).await.unwrap();
+    // After the first step, which is run by itself, that time is over.
+    saved(&folder, "run", 1);
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    // Four steps, and each worker updates its own variables in each.
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert_eq!((named("train/step"), named("train/step_1"), named("train/all")), (4, 4, 4), "{events:?}");
+    for wrong in ["0", "0s", "5m", "s", "-1s", "many", "1e400s"] {
+        let line = ["train", "graph.json", "--checkpoint", "run", "--every", wrong];
+        assert!(Line::try_parse_from(line).is_err(), "{wrong}");
+    }
+    for (right, wanted) in [
+        ("500", Every::Steps(500)),
+        ("30s", Every::Time(Duration::from_secs(30))),
+        ("1.5min", Every::Time(Duration::from_secs(90))),
+        ("2h", Every::Time(Duration::from_secs(7200))),
+    ] {
+        assert_eq!(every(right), Ok(wanted));
     }
 }
 
@@ -231,7 +258,7 @@ async fn a_graphdef_is_trained_by_another_file() {
     let (graph, with, dir) = (folder.child("graph.pb"), folder.child("train.json"), folder.child("run"));
     let [graph, with, dir] = [graph, with, dir].map(|path| path.display().to_string());
     let words = ["train", &graph, "--local", "--backend", "flex", "--with", &with, "--checkpoint", &dir];
-    super::train(Command::try_parse_from(words).unwrap().args).await.unwrap();
+    super::train(Line::try_parse_from(words).unwrap().args).await.unwrap();
     let end = saved(&folder, "run", 200);
     let w = &end.iter().find(|(name, _)| name == "w").unwrap().1;
     assert!((floats(w)[0] - 2.0).abs() < 1e-3 && (floats(w)[1] + 1.0).abs() < 1e-3, "{w:?}");

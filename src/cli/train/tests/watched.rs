@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::cli::export::{ExportArgs, ImportArgs, export, import};
-use crate::cli::stored;
 use crate::tensor::safetensors::Contents;
+use crate::trainer::stored;
 
 /// Replaces parts of the graph's file.
 fn change(folder: &TempDir, changes: &[(&str, &str)]) {
@@ -100,7 +100,7 @@ async fn the_node_that_made_a_nan_is_named() {
             )],
         );
         let trouble = run(&folder, &[]).await.unwrap_err().to_string();
-        assert!(trouble.contains("--check-numerics says which node made it"), "{trouble}");
+        assert!(trouble.contains("--check-numerics) says which node made it"), "{trouble}");
         let trouble = run(&folder, &["--check-numerics"]).await.unwrap_err();
         assert_eq!(trouble.exit, Exit::GraphFailed);
         let trouble = trouble.to_string();
@@ -154,5 +154,5 @@ async fn weights_go_to_other_programs_and_back() {
     assert_eq!(of(&anew, "w1"), of(&end, "w1"));
     assert_eq!(of(&anew, "global_step"), Tensor::scalar(10i64));
     let trouble = run(&folder, &["--weights", &folder.child("none").display().to_string()]).await.unwrap_err();
-    assert!(trouble.to_string().contains("--weights ") && trouble.to_string().contains("no such model"), "{trouble}");
+    assert!(trouble.to_string().contains("weights ") && trouble.to_string().contains("no such model"), "{trouble}");
 }

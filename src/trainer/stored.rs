@@ -5,16 +5,16 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::Trouble;
+use super::Error;
 use crate::checkpoint::{Checkpoint, DataDir, Saved, save};
 use crate::data::{read_npz_all, write_npz};
 use crate::tensor::safetensors::{self, Contents};
 use crate::tensor::{MAX_TENSOR_BYTES, Tensor};
 
 /// The key of a state's metadata that says after how many steps it was saved.
-pub(super) const STEP: &str = "meshtf.step";
+pub(crate) const STEP: &str = "meshtf.step";
 /// The key of a state that another program made, or that went through a form without metadata.
-pub(super) const IMPORTED: &str = "meshtf.imported";
+pub(crate) const IMPORTED: &str = "meshtf.imported";
 /// The largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 * MAX_TENSOR_BYTES as u64;
 /// Most tensors that are named in a message.
@@ -40,9 +40,9 @@ impl Form {
 }
 
 /// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; answers which it was.
-pub(super) fn read(path: &Path) -> Result<(PathBuf, Contents), Trouble> {
+pub(crate) fn read(path: &Path) -> Result<(PathBuf, Contents), Error> {
     let path = if path.is_dir() { last(path)? } else { path.to_owned() };
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
     let contents = match Form::of(&path) {
         Form::Safetensors => safetensors::read(&bytes(&path)?).map_err(|failure| at(&failure.message))?,
         Form::Npz => {
@@ -54,8 +54,8 @@ pub(super) fn read(path: &Path) -> Result<(PathBuf, Contents), Trouble> {
     Ok((path, contents))
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", path.display()));
+fn bytes(path: &Path) -> Result<Vec<u8>, Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
     let length = fs::metadata(path).map_err(|error| at(&error))?.len();
     if length > MAX_FILE_BYTES {
         return Err(at(&format!("it exceeds the limit of {MAX_FILE_BYTES} bytes per file")));
@@ -64,8 +64,8 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
     fs::read(path).map_err(|error| at(&error))
 }
 
-fn checkpoint(prefix: &Path) -> Result<Contents, Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", prefix.display()));
+fn checkpoint(prefix: &Path) -> Result<Contents, Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", prefix.display()));
     let (folder, name) = split(prefix)?;
     if !folder.is_dir() || !folder.join(format!("{name}.index")).exists() {
         return Err(at(&format!(
@@ -84,16 +84,16 @@ fn checkpoint(prefix: &Path) -> Result<Contents, Trouble> {
 }
 
 /// The folder of a file, and its name.
-fn split(path: &Path) -> Result<(&Path, &str), Trouble> {
+fn split(path: &Path) -> Result<(&Path, &str), Error> {
     let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Trouble::input(format!("{}: this is no name of a file", path.display())))?;
+    let name = name.ok_or_else(|| Error::input(format!("{}: this is no name of a file", path.display())))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     Ok((folder.unwrap_or(Path::new(".")), name))
 }
 
 /// Writes a file in the form that its name says, whole or not at all.
-pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("cannot write {}: {why}", path.display()));
+pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("cannot write {}: {why}", path.display()));
     let (folder, name) = split(path)?;
     fs::create_dir_all(folder).map_err(|error| at(&error))?;
     let form = Form::of(path);
@@ -105,7 +105,7 @@ pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), Trouble> {
         return save(&dir, name.as_bytes(), &tensors).map_err(|failure| at(&failure.message));
     }
     let part = folder.join(format!("{name}.part"));
-    let write = || -> Result<(), Trouble> {
+    let write = || -> Result<(), Error> {
         let mut file = BufWriter::new(File::create(&part).map_err(|error| at(&error))?);
         match form {
             Form::Npz => write_npz(&mut file, &contents.tensors).map_err(|failure| at(&failure.message))?,
@@ -120,14 +120,14 @@ pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), Trouble> {
 }
 
 /// The last state that a training saved in a folder.
-fn last(folder: &Path) -> Result<PathBuf, Trouble> {
-    let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", folder.display()));
+fn last(folder: &Path) -> Result<PathBuf, Error> {
+    let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", folder.display()));
     let last = states(folder).map_err(|error| at(&error))?.pop();
     last.ok_or_else(|| at(&"there is no state of a training in it, step-….safetensors"))
 }
 
 /// The files of states that a training saved in a folder, the oldest first.
-pub(super) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let is_state = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("step-") && name.ends_with(".safetensors")
@@ -139,7 +139,7 @@ pub(super) fn states(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The file of a state in a folder.
-pub(super) fn state(folder: &Path, step: u64) -> PathBuf {
+pub(crate) fn state(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:012}.safetensors"))
 }
 
@@ -147,7 +147,7 @@ pub(super) fn state(folder: &Path, step: u64) -> PathBuf {
 ///
 /// # Errors
 /// Which tensors differ, if they are of another model.
-pub(super) fn values(
+pub(crate) fn values(
     tensors: &[(String, Tensor)],
     variables: &[crate::train::Variable],
     extra: bool,

@@ -1,12 +1,14 @@
 //! What a step whose loss is NaN or infinite says: and which node was the first with such a value, if it was asked for.
 
-use super::Trainer;
+use super::{Error, Trainer};
 use crate::Session;
-use crate::cli::{Exit, Trouble};
 use crate::failure::{Failure, Stage};
 use crate::tensor::{Data, Tensor};
 use crate::train::job::CHECK;
 use crate::train::numerics::Check;
+
+/// How a person asks for more.
+const WITH: &str = "check_numerics (on the command line --check-numerics) says";
 
 impl Trainer {
     /// What a failed run of steps means to whoever trains: of the worker's kind of step, its first `number` done.
@@ -16,37 +18,47 @@ impl Trainer {
         failure: Failure,
         worker: usize,
         number: impl Fn(u64) -> u64,
-    ) -> Trouble {
+    ) -> Error {
         let Stage::InStep(step) = failure.stage else { return failure.into() };
         if !failure.node.as_ref().is_some_and(|node| node.starts_with(CHECK)) {
             return failure.into();
         }
         let step = number(step);
-        let saved = match &self.folder {
-            Some(folder) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
+        let saved = match (self.save_before(session, step).await, &self.folder) {
+            (Ok(true), _) => "; the state before it is saved",
+            (_, Some(folder)) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
             _ => "",
         };
         let found = match &self.numerics {
             None if self.sections.train.backup > 0 => {
-                "without \"backup\", --check-numerics says which node made it".to_owned()
+                format!("without \"backup\", {WITH} which node made it")
             }
-            None => "--check-numerics says which node made it".to_owned(),
+            None => format!("{WITH} which node made it"),
             Some(_) => match self.first_wrong(session, step, worker).await {
                 Ok(found) => found,
-                Err(trouble) => format!("which node made it could not be found: {trouble}"),
+                Err(error) => format!("which node made it could not be found: {error}"),
             },
         };
-        Trouble::new(
-            Exit::GraphFailed,
-            format!(
-                "the loss is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
-                 other first values may help"
-            ),
-        )
+        Error::NotFinite(format!(
+            "the loss is NaN or infinite in step {step}, which changed nothing{saved}; {found}. A lower rate, clip_norm or \
+             other first values may help"
+        ))
+    }
+
+    /// Saves the state before a step that failed, if states are saved and the variables are as that step found them.
+    async fn save_before(&self, session: &Session, step: u64) -> Result<bool, Error> {
+        let is_whole = self.folder.is_some()
+            && self.job.steps.len() == 1
+            && self.job.beside.is_empty()
+            && self.counted(session).await? == step.saturating_sub(1);
+        if is_whole {
+            self.save(session, step.saturating_sub(1)).await?;
+        }
+        Ok(is_whole)
     }
 
     /// The first value of a step that is not finite: the step is computed again with its batch. The variables are as it had them.
-    async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Trouble> {
+    async fn first_wrong(&self, session: &Session, step: u64, worker: usize) -> Result<String, Error> {
         let Some(numerics) = &self.numerics else { return Ok(String::new()) };
         let batch = self.order.clone().of_step(step.saturating_sub(1));
         let rows = self.sections.train.rows(self.sections.data.batch)?;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Trouble;
-use crate::cli::stored::{self, IMPORTED, STEP, states};
+use super::stored::{self, IMPORTED, STEP, states};
+use super::{Error, Observer};
 use crate::tensor::Tensor;
 use crate::tensor::safetensors::Contents;
 use crate::train::file::Sections;
@@ -38,8 +38,8 @@ pub(super) struct Saved {
 
 impl Folder {
     /// Of the last `keep` states, for a training with as many examples.
-    pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Trouble> {
-        fs::create_dir_all(path).map_err(|error| Trouble::input(format!("{}: {error}", path.display())))?;
+    pub fn new(path: &Path, keep: usize, sections: &Sections, examples: usize) -> Result<Folder, Error> {
+        fs::create_dir_all(path).map_err(|error| Error::input(format!("{}: {error}", path.display())))?;
         let shuffle = sections.data.shuffle.map_or_else(|| "no".to_owned(), |seed| seed.to_string());
         let batch = sections.train.drawn(sections.data.batch)?;
         let order = [(BATCH, batch.to_string()), (SHUFFLE, shuffle), (EXAMPLES, examples.to_string())];
@@ -48,7 +48,7 @@ impl Folder {
     }
 
     /// Saves a state, and then removes those that are too many; answers the file.
-    pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Trouble> {
+    pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Error> {
         let path = stored::state(&self.path, step);
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
@@ -62,7 +62,7 @@ impl Folder {
     }
 
     /// Saves the state with the best weights so far: those with this value of what is watched, such as `greatest accuracy`.
-    pub fn save_best(&self, step: u64, value: f64, of: &str, tensors: Vec<(String, Tensor)>) -> Result<(), Trouble> {
+    pub fn save_best(&self, step: u64, value: f64, of: &str, tensors: Vec<(String, Tensor)>) -> Result<(), Error> {
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
         metadata.insert(BEST.to_owned(), value.to_string());
@@ -70,55 +70,57 @@ impl Folder {
         stored::write(&self.path.join(BEST_FILE), &Contents { tensors, metadata })
     }
 
-    /// The best value of this that was saved, and after which step it was.
-    pub fn best(&self, of: &str) -> Result<Option<(f64, u64)>, Trouble> {
+    /// The best value of this that was saved, and after which step it was. What is there but of another measure is noted.
+    pub fn best(&self, of: &str, observer: &mut dyn Observer) -> Result<Option<(f64, u64)>, Error> {
         let path = self.path.join(BEST_FILE);
-        if !path.try_exists().map_err(|error| Trouble::input(format!("{}: {error}", path.display())))? {
+        if !path.try_exists().map_err(|error| Error::input(format!("{}: {error}", path.display())))? {
             return Ok(None);
         }
         let (_, Contents { metadata, .. }) = stored::read(&path)?;
         let own = metadata.get(BEST_OF).map_or("something that it does not name", String::as_str);
         if own != of {
             let path = path.display();
-            eprintln!("{path} has the best weights by the {own}; the next evaluation replaces them by the {of}");
+            let text =
+                format!("{path} has the best weights by the {own}; the next evaluation replaces them by the {of}");
+            observer.noted(&text)?;
             return Ok(None);
         }
         let value = metadata.get(BEST).and_then(|value| value.parse().ok());
         let step = metadata.get(STEP).and_then(|step| step.parse().ok());
-        let wrong = || Trouble::input(format!("{}: it does not say how good its weights are", path.display()));
+        let wrong = || Error::input(format!("{}: it does not say how good its weights are", path.display()));
         value.zip(step).map(Some).ok_or_else(wrong)
     }
 
     /// Whether it has a state.
-    pub fn has_states(&self) -> Result<bool, Trouble> {
+    pub fn has_states(&self) -> Result<bool, Error> {
         Ok(!self.files()?.is_empty())
     }
 
     /// Refuses a folder with the states or the best weights of another training: they would be taken for those of this.
-    pub fn begin_anew(&self) -> Result<(), Trouble> {
+    pub fn begin_anew(&self) -> Result<(), Error> {
         let path = self.path.display();
         if self.has_states()? {
-            return Err(Trouble::input(format!(
+            return Err(Error::input(format!(
                 "{path} has the saved states of a training: go on with it (--resume), or name another folder"
             )));
         }
         match self.path.join(BEST_FILE).exists() {
             false => Ok(()),
-            true => Err(Trouble::input(format!(
+            true => Err(Error::input(format!(
                 "{path} has {BEST_FILE}, the best weights of another training: move them, or name another folder"
             ))),
         }
     }
 
     /// The files of states, the oldest first.
-    fn files(&self) -> Result<Vec<PathBuf>, Trouble> {
-        states(&self.path).map_err(|error| Trouble::input(format!("{}: {error}", self.path.display())))
+    fn files(&self) -> Result<Vec<PathBuf>, Error> {
+        states(&self.path).map_err(|error| Error::input(format!("{}: {error}", self.path.display())))
     }
 
     /// The last state, which must be of a training with the same data in the same order.
-    pub fn last(&self) -> Result<Option<Saved>, Trouble> {
+    pub fn last(&self) -> Result<Option<Saved>, Error> {
         let Some(file) = self.files()?.pop() else { return Ok(None) };
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", file.display()));
+        let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", file.display()));
         let (_, Contents { tensors, metadata }) = stored::read(&file)?;
         for (key, wanted) in &self.order {
             let what = key.strip_prefix("meshtf.").unwrap_or(key);
@@ -146,8 +148,8 @@ impl Saved {
     ///
     /// # Errors
     /// Which tensors differ, if it is of another model.
-    pub fn values(&self, variables: &[crate::train::Variable]) -> Result<Vec<Tensor>, Trouble> {
+    pub fn values(&self, variables: &[crate::train::Variable]) -> Result<Vec<Tensor>, Error> {
         stored::values(&self.tensors, variables, true)
-            .map_err(|differ| Trouble::input(format!("{} is of another model: {differ}", self.file.display())))
+            .map_err(|differ| Error::input(format!("{} is of another model: {differ}", self.file.display())))
     }
 }

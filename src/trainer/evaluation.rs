@@ -1,12 +1,10 @@
 //! Looking at examples that are held out: means, the classes that are taken for others, and whether it gets better.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde_json::{Value, json};
-
-use super::{Progress, Trainer, progress};
+use super::{Error, Observer, Trainer, number};
 use crate::Session;
-use crate::cli::Trouble;
 use crate::tensor::Tensor;
 use crate::train::file::EvaluateSection;
 
@@ -16,24 +14,26 @@ const EVALUATED: usize = 1024;
 const MAX_CLASSES: i64 = 1000;
 
 /// What an evaluation found.
-pub(super) struct Evaluated {
-    /// The means of the loss and the metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// The means of the loss and of the section's metrics over all examples that are held out, in that order.
     pub means: Vec<f64>,
+    /// How often each class was taken for each, if the section asks for that.
     pub confusion: Option<Confusion>,
 }
 
-/// How often examples of each class are taken for each.
-#[derive(Debug, Default)]
-pub(super) struct Confusion(BTreeMap<(i64, i64), u64>);
+/// How often examples of each class are taken for each. Its text is a table for a person.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Confusion(BTreeMap<(i64, i64), u64>);
 
 impl Confusion {
-    fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Trouble> {
+    fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Error> {
         let classes = |what: &str, tensor: &Tensor| {
             let classes =
                 tensor.to_i64s().ok().filter(|classes| classes.iter().all(|class| (0..MAX_CLASSES).contains(class)));
             classes.ok_or_else(|| {
                 let (dtype, shape) = (tensor.dtype(), tensor.shape());
-                Trouble::input(format!(
+                Error::input(format!(
                     "confusion: the {what} are {dtype}{shape}; expected whole numbers from 0 to {}, one for each example",
                     MAX_CLASSES - 1
                 ))
@@ -42,35 +42,37 @@ impl Confusion {
         let (labels, predictions) = (classes("labels", labels)?, classes("predictions", predictions)?);
         if labels.len() != predictions.len() {
             let (labels, predictions) = (labels.len(), predictions.len());
-            return Err(Trouble::input(format!("confusion: there are {labels} labels and {predictions} predictions")));
+            return Err(Error::input(format!("confusion: there are {labels} labels and {predictions} predictions")));
         }
         labels.into_iter().zip(predictions).for_each(|pair| *self.0.entry(pair).or_default() += 1);
         Ok(())
     }
 
     /// A row for each class that examples have, a column for each that they are taken for.
-    fn rows(&self) -> Vec<Vec<u64>> {
+    pub fn rows(&self) -> Vec<Vec<u64>> {
         let classes = self.0.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
         let of = |label, prediction| self.0.get(&(label, prediction)).copied().unwrap_or(0);
         (0..classes).map(|label| (0..classes).map(|prediction| of(label, prediction)).collect()).collect()
     }
+}
 
-    pub fn to_json(&self) -> Value {
-        json!(self.rows())
-    }
-
-    pub fn to_text(&self) -> String {
+impl fmt::Display for Confusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows();
         let longest = |row: &Vec<u64>| row.iter().map(|count| count.to_string().len()).max().unwrap_or(0);
         let width = rows.iter().map(longest).max().unwrap_or(0).max(rows.len().to_string().len()) + 2;
-        let mut text = format!("{:>7}", "is");
-        (0..rows.len()).for_each(|class| text += &format!("{class:>width$}"));
-        text += "  taken for";
-        for (class, row) in rows.iter().enumerate() {
-            text += &format!("\n{class:>7}");
-            row.iter().for_each(|count| text += &format!("{count:>width$}"));
+        write!(f, "{:>7}", "is")?;
+        for class in 0..rows.len() {
+            write!(f, "{class:>width$}")?;
         }
-        text
+        write!(f, "  taken for")?;
+        for (class, row) in rows.iter().enumerate() {
+            write!(f, "\n{class:>7}")?;
+            for count in row {
+                write!(f, "{count:>width$}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -139,11 +141,11 @@ impl Watch {
 
 impl Trainer {
     /// What watches the evaluations after a step, if there are any.
-    pub(super) fn watch(&self, start: u64) -> Result<Option<Watch>, Trouble> {
+    pub(super) fn watch(&self, start: u64, observer: &mut dyn Observer) -> Result<Option<Watch>, Error> {
         let Some(section) = &self.sections.evaluate else { return Ok(None) };
         let watch = Watch::new(section);
         let best = match self.folder.as_ref().filter(|_| self.resume) {
-            Some(folder) => folder.best(&watch.aim())?,
+            Some(folder) => folder.best(&watch.aim(), observer)?,
             None => None,
         };
         Ok(Some(watch.from(start, best, section.every)))
@@ -154,28 +156,28 @@ impl Trainer {
         &self,
         session: &Session,
         step: u64,
-        progress: &mut Progress,
+        observer: &mut dyn Observer,
         watch: &mut Option<Watch>,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, Error> {
         let is_over = step >= self.steps;
         let due = |one: &&EvaluateSection| step.is_multiple_of(one.every) || is_over;
         if self.sections.evaluate.as_ref().filter(due).is_none() {
             return Ok(false);
         }
         let evaluated = self.evaluate(session).await?;
-        progress.evaluated(step, &evaluated)?;
+        observer.evaluated(step, &evaluated)?;
         let is_enough = match watch {
             Some(watch) => self.judge(session, step, watch, &evaluated.means).await?,
             None => false,
         };
         if is_over || is_enough {
-            progress.confused(&evaluated)?;
+            observer.evaluated_last(&evaluated)?;
         }
         Ok(is_enough)
     }
 
     /// What follows from an evaluation: better weights are saved. Answers whether the training ends.
-    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Trouble> {
+    async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Error> {
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
                 folder.save_best(step, value, &watch.aim(), self.values(session, |_| true).await?)?;
@@ -186,7 +188,13 @@ impl Trainer {
     }
 
     /// The means of the loss and the metrics over the examples that are held out, and their confusion.
-    pub(super) async fn evaluate(&self, session: &Session) -> Result<Evaluated, Trouble> {
+    ///
+    /// # Errors
+    /// [`Error::Input`] if a metric is no number, or a class of the confusion none; [`Error::Failed`] as [`Session::run`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, nothing has changed.
+    pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
         let mut confusion = section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::default());
         let Some(held_out) = &self.held_out else { return Ok(Evaluated { means: Vec::new(), confusion: None }) };
@@ -203,7 +211,7 @@ impl Trainer {
             let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
             let values = session.run(&feeds, &fetches, &[]).await?;
             for (sum, value) in sums.iter_mut().zip(&values) {
-                *sum += progress::number(value)? * count as f64;
+                *sum += number(value)? * count as f64;
             }
             if let (Some(confusion), [labels, predictions]) = (&mut confusion, &values[sums.len()..]) {
                 confusion.add(labels, predictions)?;
@@ -225,12 +233,12 @@ mod tests {
         let mut confusion = Confusion::default();
         confusion.add(&Tensor::vector(vec![0i32, 1, 1, 2]), &Tensor::vector(vec![0i64, 1, 0, 2])).unwrap();
         confusion.add(&Tensor::vector(vec![1i32]), &Tensor::vector(vec![0i64])).unwrap();
-        assert_eq!(confusion.to_json(), json!([[1, 0, 0], [2, 1, 0], [0, 0, 1]]));
+        assert_eq!(confusion.rows(), [[1, 0, 0], [2, 1, 0], [0, 0, 1]]);
         let lines = ["     is  0  1  2  taken for", "      0  1  0  0", "      1  2  1  0", "      2  0  0  1"];
-        assert_eq!(confusion.to_text().lines().collect::<Vec<_>>(), lines);
+        assert_eq!(confusion.to_string().lines().collect::<Vec<_>>(), lines);
         let mut wrong = |labels: Tensor, predictions: Tensor, why: &str| {
-            let trouble = confusion.add(&labels, &predictions).unwrap_err().to_string();
-            assert!(trouble.contains(why), "{trouble}");
+            let error = confusion.add(&labels, &predictions).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         };
         wrong(
             Tensor::vector(vec![0.5f32]),

@@ -1,8 +1,8 @@
-//! `--weights`: variables get the values that a training saved.
+//! Variables get the values that a training saved.
 
 use std::path::Path;
 
-use super::Trouble;
+use super::Error;
 use super::stored::{read, values};
 use crate::Session;
 use crate::graph::{Graph, GraphBuilder};
@@ -13,8 +13,10 @@ use crate::train::job::{restore, variables};
 const STEP_BYTES: usize = 256 << 20;
 
 /// The values of a graph's variables, and the nodes that set them.
-pub(super) struct Weights(Vec<Weight>);
+#[derive(Debug)]
+pub(crate) struct Weights(Vec<Weight>);
 
+#[derive(Debug)]
 struct Weight {
     /// What is fed with the value.
     feed: String,
@@ -28,13 +30,13 @@ impl Weights {
     ///
     /// # Errors
     /// Bad input: no such file, and which variables it does not have, or has otherwise.
-    pub fn add(graph: Graph, path: &Path) -> Result<(Graph, Weights), Trouble> {
-        let (file, contents) = read(path).map_err(|trouble| Trouble::input(format!("--weights {trouble}")))?;
+    pub fn add(graph: Graph, path: &Path) -> Result<(Graph, Weights), Error> {
+        let (file, contents) = read(path).map_err(|error| Error::input(format!("weights {error}")))?;
         let mut g = GraphBuilder::from(graph);
         let variables = variables(&mut g)?;
         let values = values(&contents.tensors, &variables, false);
         let values = values.map_err(|differ| {
-            Trouble::input(format!("--weights {}: it does not fit the graph: {differ}", file.display()))
+            Error::input(format!("weights {}: it does not fit the graph: {differ}", file.display()))
         })?;
         let mut weights = Vec::with_capacity(variables.len());
         for (variable, value) in variables.iter().zip(values) {
@@ -45,7 +47,7 @@ impl Weights {
     }
 
     /// Gives the variables their values.
-    pub async fn set(&self, session: &Session) -> Result<(), Trouble> {
+    pub async fn set(&self, session: &Session) -> Result<(), Error> {
         let mut left = &self.0[..];
         while !left.is_empty() {
             let mut bytes = 0;

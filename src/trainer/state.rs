@@ -1,22 +1,25 @@
 //! The values of a training's variables: the first ones, those that were saved, those that are saved.
 
-use super::Trainer;
+use std::time::Duration;
+
 use super::checkpoint::Folder;
+use super::{Error, Observer, Trainer};
 use crate::Session;
-use crate::cli::Trouble;
 use crate::tensor::Tensor;
-use crate::train::Variable;
+use crate::train::{GLOBAL_STEP, Variable};
 
 /// Bytes of variables that are fetched or set in one step, unless one is larger.
 const STATE_BYTES: usize = 256 << 20;
+/// How often it is looked whether the last step is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Trainer {
     /// Gives all variables their values; answers how many steps they have behind them.
-    pub(super) async fn begin(&self, session: &Session) -> Result<u64, Trouble> {
+    pub(super) async fn begin(&self, session: &Session, observer: &mut dyn Observer) -> Result<u64, Error> {
         if self.resume {
             let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
             let Some(saved) = saved else {
-                return Err(Trouble::input("--resume: there is no saved state in the folder of --checkpoint yet"));
+                return Err(Error::input("there is no saved state in the folder of checkpoints to resume from yet"));
             };
             let values = saved.values(&self.job.variables)?;
             for group in self.groups() {
@@ -25,10 +28,10 @@ impl Trainer {
                 let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
                 session.run(&feeds, &[], &targets).await?;
             }
-            eprintln!("goes on after step {} from {}", saved.step, saved.file.display());
+            observer.noted(&format!("goes on after step {} from {}", saved.step, saved.file.display()))?;
             return Ok(saved.step);
         }
-        let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
+        let init: Vec<&str> = self.sections.init.iter().map(String::as_str).collect();
         if !init.is_empty() {
             session.run(&[], &[], &init).await?;
         }
@@ -38,6 +41,22 @@ impl Trainer {
         }
         session.run(&[], &[], &[&self.job.init]).await?;
         Ok(0)
+    }
+
+    /// The updates so far, as the variable counts them that is saved with the others.
+    pub(super) async fn counted(&self, session: &Session) -> Result<u64, Error> {
+        let counts = |variable: &&Variable| variable.name == GLOBAL_STEP;
+        let Some(variable) = self.job.variables.iter().find(counts) else { return Ok(0) };
+        let name = self.job.graph.tensor_name(variable.value);
+        Ok(u64::try_from(session.run(&[], &[&name], &[]).await?[0].to_i64()?).unwrap_or(0))
+    }
+
+    /// Waits until there were so many updates.
+    pub(super) async fn reach(&self, session: &Session, updates: u64) -> Result<(), Error> {
+        while self.counted(session).await? < updates {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
     }
 
     /// The variables in groups that fit a message.
@@ -58,7 +77,7 @@ impl Trainer {
     }
 
     /// Saves the state after a step, if states are saved.
-    pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Trouble> {
+    pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Error> {
         let Some(folder) = &self.folder else { return Ok(()) };
         folder.save(step, self.values(session, |_| true).await?)?;
         Ok(())
@@ -69,7 +88,7 @@ impl Trainer {
         &self,
         session: &Session,
         wanted: impl Fn(&Variable) -> bool,
-    ) -> Result<Vec<(String, Tensor)>, Trouble> {
+    ) -> Result<Vec<(String, Tensor)>, Error> {
         let mut tensors = Vec::with_capacity(self.job.variables.len());
         for group in self.groups() {
             let variables: Vec<_> =

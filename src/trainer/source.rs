@@ -6,16 +6,15 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Error;
 use super::folder::ImageFolder;
 use super::rows::{FileRows, MAX_HELD};
-use crate::cli::Trouble;
-use crate::data::{self, Csv, Examples, Lines, Named, Rows, read_tensor, unpacked};
+use crate::data::{self, Csv, Examples, Lines, Named, read_tensor, unpacked};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 use crate::train::file::{DataSection, Source, Take};
-use crate::train::job::Part;
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
@@ -29,24 +28,34 @@ struct Known {
     folders: HashMap<String, ImageFolder>,
 }
 
-/// Reads what the section names, files from this folder on, and fits it to the graph's placeholders.
+/// What a section `data` names, read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The examples, by the placeholders that they are fed to.
+    pub examples: Examples,
+    /// The folders of images, by their names in the section, with how many images each has, and the names of its classes in the order
+    /// of their numbers.
+    pub folders: Vec<(String, usize, Vec<String>)>,
+}
+
+/// Reads what a section names, files from this folder on, and fits it to a graph's placeholders: the dtype and the shape of an
+/// example are those that the placeholder takes. Large .npy files are read as their examples are taken.
 ///
 /// # Errors
-/// Bad input, with the placeholder and the file.
-pub(super) fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<(Examples, Vec<Part>), Trouble> {
-    let (mut known, mut tensors, mut parts) = (Known::default(), Vec::new(), Vec::new());
+/// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
+pub fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<Loaded, Error> {
+    let (mut known, mut tensors) = (Known::default(), Vec::new());
     for (name, source) in &section.feed {
-        let id = graph.find_or_nearest(name).map_err(|error| Trouble::input(format!("data for {name}: {error}")))?;
+        let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
         let node = graph.node(id);
         if node.op.role != Role::Placeholder {
-            return Err(Trouble::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
+            return Err(Error::input(format!("data for {name}: it is a node {}, and no Placeholder", node.op.name)));
         }
         let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
-        let at = |why: String| Trouble::input(format!("data for {name}: {}: {why}", source.file));
+        let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
         if source.columns.is_empty() && source.except.is_empty() && source.take == Take::Values {
             let rows = FileRows::open(&folder.join(&source.file), dtype, &shape, source.scale, MAX_HELD);
             if let Some(rows) = rows.map_err(at)? {
-                parts.push(Part { name: name.clone(), dtype, example: rows.example().1.to_vec() });
                 tensors.push((name.clone(), data::Part::Elsewhere(Arc::new(rows))));
                 continue;
             }
@@ -54,14 +63,10 @@ pub(super) fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Resul
         let raw = known.raw(source, folder, dtype, &shape);
         let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
         let fitted = fitted.map_err(at)?;
-        parts.push(Part { name: name.clone(), dtype, example: fitted.dims()[1..].to_vec() });
         tensors.push((name.clone(), data::Part::Held(fitted)));
     }
-    for (file, folder) in &known.folders {
-        let classes = folder.classes.iter().enumerate().map(|(i, class)| format!("{i} {class}"));
-        eprintln!("{file}: {} images; classes: {}", folder.images.len(), classes.collect::<Vec<_>>().join(", "));
-    }
-    Ok((Examples::of(tensors)?, parts))
+    let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
+    Ok(Loaded { examples: Examples::of(tensors)?, folders: folders.collect() })
 }
 
 impl Known {

@@ -1,0 +1,374 @@
+//! Trains a model in a session: batches are sent ahead to the workers, which go from step to step without waiting for this process,
+//! and between the steps it evaluates, saves and reports. `meshtf train` is this with a command line.
+//!
+//! ```no_run
+//! # async fn example() -> meshtf::Result<()> {
+//! use meshtf::data::Examples;
+//! use meshtf::model::Model;
+//! use meshtf::protocol::SessionOptions;
+//! use meshtf::tensor::{DType, Tensor};
+//! use meshtf::train::file::Sections;
+//! use meshtf::train::{Optimizer, Training};
+//! use meshtf::trainer::{Options, Trainer};
+//! use meshtf::{LocalCluster, exec::BackendChoice};
+//!
+//! let m = Model::new();
+//! let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+//! let y = m.placeholder("y", DType::I32, [None]);
+//! x.dense("hidden", 8).tanh().dense("out", 2).sparse_cross_entropy(&y).mean().named("loss");
+//! let x = Tensor::from(vec![[0.0f32, 1.0], [1.0, 1.0]]);
+//! let examples = Examples::new(vec![("x".to_owned(), x), ("y".to_owned(), Tensor::from(vec![1i32, 0]))])?;
+//! let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.01), 2);
+//! (sections.train.steps, sections.train.workers, sections.train.ps) = (Some(100), 2, 1);
+//! let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
+//! let cluster = LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;
+//! let session = cluster.session(trainer.graph().clone(), &trainer.tasks()[0], SessionOptions::default()).await?;
+//! trainer.run(&session, &mut ()).await?;
+//! # Ok(()) }
+//! ```
+
+mod checkpoint;
+mod evaluation;
+mod feed;
+mod folder;
+mod numerics;
+mod observer;
+mod rows;
+mod source;
+mod state;
+mod steps;
+pub(crate) mod stored;
+mod tracing;
+pub(crate) mod weights;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+pub use self::evaluation::{Confusion, Evaluated};
+pub use self::observer::{Error, Observed, Observer};
+pub use self::source::{Loaded, load};
+
+use self::checkpoint::Folder;
+use self::steps::number;
+use self::weights::Weights;
+use crate::Session;
+use crate::data::{Examples, Order};
+use crate::device::Task;
+use crate::failure::Failure;
+use crate::graph::Graph;
+use crate::graph::op::Role;
+use crate::tensor::{DType, Shape};
+use crate::train::file::Sections;
+use crate::train::job::{Job, Part, job};
+use crate::train::numerics::{Numerics, add_checks};
+
+/// Bytes of batches that are sent to the workers at a time, unless one is larger.
+const BLOCK_BYTES: usize = 4 << 20;
+/// Most batches that are sent at a time. Twice as many wait in a queue.
+const MAX_BLOCK: usize = 64;
+/// How many saved states are kept.
+const KEEP: usize = 3;
+
+/// How a training runs, beside what its sections say.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How many steps in all, whatever the sections say.
+    pub steps: Option<u64>,
+    /// The folder in which the state is saved: at the end, when the training is stopped, and after every so many steps. It is made if it
+    /// is not there.
+    pub checkpoint: Option<PathBuf>,
+    /// How often the state is saved besides.
+    pub every: Option<Every>,
+    /// How many of the saved states are kept, the last ones; 0: three.
+    pub keep: usize,
+    /// Goes on from the last saved state, in place of beginning anew.
+    pub resume: bool,
+    /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the prefix of a
+    /// TensorFlow checkpoint.
+    pub weights: Option<PathBuf>,
+    /// If the loss becomes NaN or infinite, find the node that made it.
+    pub check_numerics: bool,
+    /// Has [`Observer::traced`] told what each device ran in a few steps, and when.
+    pub trace: bool,
+}
+
+/// How often something is done between steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Every {
+    /// After every so many steps.
+    Steps(u64),
+    /// After the first whole step, or half a second of them, that ends this long after the last time.
+    Time(Duration),
+}
+
+/// A training that is ready to run.
+#[derive(Debug)]
+pub struct Trainer {
+    job: Job,
+    sections: Sections,
+    examples: Examples,
+    held_out: Option<Examples>,
+    order: Order,
+    /// Batches that are sent at a time.
+    block: usize,
+    steps: u64,
+    /// After how many steps the loss is fetched.
+    record: u64,
+    /// After how many the weights are.
+    weights_every: Option<u64>,
+    every: Option<Every>,
+    traces: bool,
+    folder: Option<Folder>,
+    resume: bool,
+    /// In place of first values.
+    weights: Option<Weights>,
+    numerics: Option<Numerics>,
+}
+
+/// How a training ended, and after which step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Steps that were done when it began.
+    pub start: u64,
+    /// Steps that are done now.
+    pub step: u64,
+    /// Why it ended.
+    pub how: How,
+}
+
+/// Why a training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// All steps are done.
+    Done,
+    /// What the section `evaluate` watches has not become better for as long as it says.
+    Enough,
+    /// Somebody wanted it to end.
+    Stopped,
+}
+
+impl Trainer {
+    /// Puts a training together: replicas of the model on workers, the optimizer, what saves and restores. The graph has the model, with
+    /// placeholders for the examples, by whose names `examples` has them, examples first. What `sections.data.feed` says is not looked
+    /// at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
+    ///
+    /// # Errors
+    /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the workers
+    /// cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its placeholder,
+    /// or a folder or a file of the options is not as it must be.
+    pub fn new(graph: Graph, mut sections: Sections, examples: Examples, options: &Options) -> Result<Trainer, Error> {
+        let wrong = |failure: Failure| Error::Sections(failure.message);
+        let parts = parts(&graph, &examples)?;
+        let (examples, held_out) = held_out(&sections, examples)?;
+        let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
+        let order = Order::new(examples.len(), drawn, sections.data.shuffle);
+        let order = order.map_err(|failure| Error::Sections(format!("$.data: {}", failure.message)))?;
+        if let Some(evaluate) = &mut sections.evaluate {
+            let epochs = evaluate.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
+            evaluate.every = match epochs.unwrap_or(evaluate.every) {
+                0 => u64::MAX,
+                every => every,
+            };
+            for name in evaluate.confusion.iter().flat_map(|both| [&both.labels, &both.predictions]) {
+                let found = graph.output(name);
+                found.map_err(|error| Error::Sections(format!("$.evaluate.confusion: {name}: {error}")))?;
+            }
+        }
+        let epochs = sections.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
+        let steps = options.steps.or(sections.train.steps).or(epochs).unwrap_or(1).max(1);
+        let example = examples.example_bytes()?;
+        let block = (BLOCK_BYTES / example.saturating_mul(drawn).max(1)).clamp(1, MAX_BLOCK);
+        let (graph, weights) = match &options.weights {
+            Some(path) => Weights::add(graph, path).map(|(graph, weights)| (graph, Some(weights)))?,
+            None => (graph, None),
+        };
+        if options.check_numerics && sections.train.backup > 0 {
+            let why = "\"backup\" and --check-numerics exclude each other: a batch whose update others have made is not \
+                       there to look at again; set \"backup\" to 0 to find the node";
+            return Err(Error::Sections(why.to_owned()));
+        }
+        let mut job = job(graph, &sections, &parts, 2 * block).map_err(wrong)?;
+        let numerics = options.check_numerics.then(|| add_checks(&mut job)).transpose()?;
+        let keep = if options.keep == 0 { KEEP } else { options.keep };
+        let folder = options.checkpoint.as_ref();
+        let folder = folder.map(|path| Folder::new(path, keep, &sections, examples.len())).transpose()?;
+        if let Some(folder) = folder.as_ref().filter(|_| !options.resume) {
+            folder.begin_anew()?;
+        }
+        Ok(Trainer {
+            job,
+            sections,
+            examples,
+            held_out,
+            order,
+            block,
+            steps,
+            record: (steps / 20).max(1),
+            weights_every: None,
+            every: options.every,
+            traces: options.trace,
+            folder,
+            resume: options.resume,
+            weights,
+            numerics,
+        })
+    }
+
+    /// The graph that a session of this training must have.
+    pub fn graph(&self) -> &Graph {
+        &self.job.graph
+    }
+
+    /// The tasks that the graph names.
+    pub fn tasks(&self) -> Vec<Task> {
+        self.job.graph.tasks()
+    }
+
+    /// How many steps there are in all.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// How many steps go through all examples once.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.order.steps_per_epoch()
+    }
+
+    /// What this trains with, and how. Epochs between evaluations are steps here.
+    pub fn sections(&self) -> &Sections {
+        &self.sections
+    }
+
+    /// What is recorded of steps: the loss and the metrics.
+    pub fn names(&self) -> Vec<String> {
+        std::iter::once("loss".to_owned()).chain(self.sections.train.metrics.iter().cloned()).collect()
+    }
+
+    /// Has [`Observer::trained`] told after each so many steps, and after the last; without this, a twentieth of all.
+    pub fn record_every(&mut self, steps: u64) {
+        self.record = steps.max(1);
+    }
+
+    /// Has [`Observer::weights`] told: after each evaluation, or each tenth of all steps, and after the last.
+    pub fn report_weights(&mut self) {
+        let tenth = (self.steps / 10).max(1);
+        self.weights_every =
+            Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
+    }
+
+    /// Trains to the end, in a session on [`graph`](Trainer::graph).
+    ///
+    /// # Errors
+    /// [`Error::Input`] if there is no state to resume from, or it is of another model; [`Error::NotFinite`]; [`Error::Failed`] if
+    /// a step fails; [`Error::Observer`].
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some not. What
+    /// was saved is whole, and a new run, of this or another trainer, begins anew or resumes from it. To end a training after a whole
+    /// step, use [`run_until`](Trainer::run_until).
+    pub async fn run(&self, session: &Session, observer: &mut dyn Observer) -> Result<Ended, Error> {
+        self.run_until(session, observer, std::future::pending()).await
+    }
+
+    /// As [`run`](Trainer::run), until `stop` is ready: the steps that have begun are done then, within about half a second or one
+    /// step, and the state is saved if there is a folder for that.
+    ///
+    /// # Errors
+    /// As [`run`](Trainer::run).
+    ///
+    /// # Cancellation
+    /// As [`run`](Trainer::run).
+    pub async fn run_until(
+        &self,
+        session: &Session,
+        observer: &mut dyn Observer,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, Error> {
+        self.drain(session).await?;
+        let start = self.begin(session, observer).await?;
+        if let Some(begin) = &self.job.begin {
+            session.run(&[], &[], &[begin]).await?;
+        }
+        if start >= self.steps {
+            return Ok(Ended { start, step: start, how: How::Done });
+        }
+        observer.begins(start)?;
+        let (fed, before) = (AtomicU64::new(start), self.counted(session).await?);
+        let feeding =
+            async { futures::future::try_join(self.feed(session, start, &fed), self.beside(session, start)).await };
+        let stepping = self.step(session, start, observer, stop);
+        tokio::pin!(feeding, stepping);
+        let mut is_fed = false;
+        let unfed = loop {
+            tokio::select! {
+                fed = &mut feeding, if !is_fed => match fed {
+                    Ok(_) => is_fed = true,
+                    Err(error) => break error,
+                },
+                ended = &mut stepping => return ended.map(|(how, step)| Ended { start, step, how }),
+            }
+        };
+        // The steps that have their batches are done first, so that what is saved is whole.
+        let Error::Input(why) = unfed else { return Err(unfed) };
+        if self.folder.is_none() || self.job.steps.len() > 1 || !self.job.beside.is_empty() {
+            return Err(Error::Input(why));
+        }
+        let last = fed.load(std::sync::atomic::Ordering::Relaxed);
+        tokio::select! {
+            ended = &mut stepping => ended.map(|(how, step)| Ended { start, step, how }),
+            waited = self.reach(session, before.saturating_add(last - start)) => {
+                waited?;
+                self.save(session, last).await?;
+                Err(Error::Input(format!("{why}; the state after step {last} is saved")))
+            }
+        }
+    }
+}
+
+/// What the examples are to their placeholders, which they must fit.
+fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<Part>, Error> {
+    let part = |(name, dtype, example): (&str, DType, &[usize])| {
+        let at = |why: String| Error::input(format!("data for {name}: {why}"));
+        let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
+        let node = graph.node(id);
+        if node.op.role != Role::Placeholder {
+            return Err(at(format!("it is a node {}, and no Placeholder", node.op.name)));
+        }
+        let (takes, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?);
+        let one: Shape = std::iter::once(1).chain(example.iter().copied()).collect();
+        let fits = shape.0.as_ref().is_none_or(|sizes| {
+            sizes.len() == one.rank()
+                && sizes.iter().zip(one.dims()).skip(1).all(|(size, own)| size.is_none_or(|size| size == *own))
+        });
+        if takes != dtype || !fits {
+            let own = Shape::from(example.to_vec());
+            return Err(at(format!(
+                "an example is {dtype}{own}, and the placeholder takes {takes} in batches {shape}"
+            )));
+        }
+        Ok(Part { name: name.to_owned(), dtype, example: example.to_vec() })
+    };
+    examples.parts().map(part).collect()
+}
+
+/// The examples that are trained with, and those that are held out.
+fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option<Examples>), Error> {
+    match (&sections.evaluate, sections.data.hold_out) {
+        (Some(_), 0.0) => Err(Error::Sections(
+            "$.evaluate needs examples that are held out: say which share with data.hold_out".to_owned(),
+        )),
+        (_, 0.0) => Ok((examples, None)),
+        (_, share) => {
+            let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
+            if held.is_empty() {
+                let count = examples.len();
+                return Err(Error::Sections(format!("$.data.hold_out: {share} of {count} examples is none")));
+            }
+            Ok((kept, Some(held)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Sending the batches of a training ahead to the workers.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Error, Trainer};
+use crate::Session;
+use crate::tensor::Tensor;
+use crate::train::file::Mode;
+use crate::train::job::Drain;
+
+impl Trainer {
+    /// Drops what a training left behind which was killed.
+    pub(super) async fn drain(&self, session: &Session) -> Result<(), Error> {
+        for Drain { size, drop } in &self.job.drains {
+            if session.run(&[], &[size], &[]).await?[0].to_i64()? > 0 {
+                session.run(&[], &[], &[drop]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the batches of all steps ahead, as far as the workers have room.
+    /// `fed` is the number of steps whose batches were sent, where all workers get theirs together.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for an example that cannot be had; the batches before it were sent.
+    pub(super) async fn feed(&self, session: &Session, start: u64, fed: &AtomicU64) -> Result<(), Error> {
+        let all = 0..self.job.queues.len();
+        if self.job.beside.is_empty() {
+            return self.feed_some(session, start, all, fed).await;
+        }
+        // A worker that is late has no room, and no other waits for that.
+        futures::future::try_join_all(all.map(|i| self.feed_some(session, start, i..i + 1, fed))).await?;
+        Ok(())
+    }
+
+    /// As [`feed`](Trainer::feed), for some of the workers.
+    async fn feed_some(&self, session: &Session, start: u64, some: Range<usize>, fed: &AtomicU64) -> Result<(), Error> {
+        let mut order = self.order.clone();
+        // Either all queues share each batch, or each takes one in turn.
+        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == Mode::Async);
+        let rows = self.sections.train.rows(self.sections.data.batch)?;
+        let (mut step, mut block) = (start, self.block as u64);
+        'blocks: while step < self.steps {
+            let count = (self.steps - step).min(block);
+            let batches: Vec<Vec<usize>> = (step..step + count).map(|step| order.of_step(step)).collect();
+            let (mut feeds, mut targets) = (Vec::new(), Vec::new());
+            for (i, queue) in (0..).zip(&self.job.queues).skip(some.start).take(some.len()) {
+                let own: Vec<usize> = match is_async {
+                    true => {
+                        let turns = (step..step + count).zip(&batches).filter(|(step, _)| step % replicas == i);
+                        turns.flat_map(|(_, batch)| batch.iter().copied()).collect()
+                    }
+                    false => batches.iter().flat_map(|batch| &batch[i as usize * rows..][..rows]).copied().collect(),
+                };
+                if own.is_empty() {
+                    continue;
+                }
+                let tensors = match self.examples.take(&own, &[own.len() / rows, rows]) {
+                    Ok(tensors) => tensors,
+                    // The batches before the one that cannot be had are whole.
+                    Err(_) if count > 1 => {
+                        block = 1;
+                        continue 'blocks;
+                    }
+                    Err(failure) => return Err(Error::Input(failure.message)),
+                };
+                feeds.extend(queue.feeds.iter().map(String::as_str).zip(tensors));
+                targets.push(queue.enqueue.as_str());
+            }
+            session.run(&feeds, &[], &targets).await?;
+            step += count;
+            fed.store(step, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What tells the layers that ask for it that a step trains.
+    pub(super) fn training(&self) -> Vec<(&str, Tensor)> {
+        self.job.training.as_deref().map(|name| (name, Tensor::scalar(true))).into_iter().collect()
+    }
+}
