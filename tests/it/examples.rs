@@ -8,6 +8,10 @@ mod classifier;
 #[path = "../../examples/language.rs"]
 mod language;
 
+#[allow(dead_code)]
+#[path = "../../examples/trainer.rs"]
+mod trainer;
+
 use crate::sandbox::{Sandbox, project};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,6 +84,13 @@ fn digits_are_told_apart_whatever_the_workers_do() {
 fn a_network_of_convolutions_tells_digits_apart() {
     let line = trained(&Sandbox::new(), "cnn.json", "{", "{", "held out:");
     assert!(number(&line, "accuracy") >= 0.97, "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_trainer_trains_on_two_workers_in_at_most_40_lines() {
+    assert!(std::fs::read_to_string(project("examples/trainer.rs")).unwrap().lines().count() <= 40);
+    let accuracy = trainer::accuracy().await.unwrap();
+    assert!(accuracy > 0.9, "{accuracy}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
