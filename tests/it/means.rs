@@ -21,13 +21,24 @@ pub enum Means {
     Proc,
     Gpu,
     Corpus,
+    Cores,
     /// What `make test-tf` runs. No test in Rust needs it.
     TensorFlow,
+    /// What `make test-burn` runs. No test of this crate needs it.
+    Burn,
 }
 
 impl Means {
-    pub const ALL: [Means; 6] =
-        [Means::Namespaces, Means::SocketKill, Means::Proc, Means::Gpu, Means::Corpus, Means::TensorFlow];
+    pub const ALL: &[Means] = &[
+        Means::Namespaces,
+        Means::SocketKill,
+        Means::Proc,
+        Means::Gpu,
+        Means::Corpus,
+        Means::Cores,
+        Means::TensorFlow,
+        Means::Burn,
+    ];
 
     /// Its name in the variable, and what is not there without it.
     fn words(self) -> (&'static str, &'static str) {
@@ -37,7 +48,9 @@ impl Means {
             Means::Proc => ("proc", "there is no /proc that tells of a process"),
             Means::Gpu => ("gpu", "there is no GPU, not even Mesa's in software (`make setup` installs that)"),
             Means::Corpus => ("corpus", "there is no ../shared/corpus/tf with more recorded sessions"),
+            Means::Cores => ("cores", "there is one processor, and kernels do not run beside each other"),
             Means::TensorFlow => ("tensorflow", "there is no TensorFlow"),
+            Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
         }
     }
 
@@ -74,8 +87,8 @@ fn verdict(means: Means, ci: &str, may_skip: &str) -> Result<&'static str, Strin
     let mut is_named = false;
     for word in may_skip.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         if !Means::ALL.iter().any(|means| means.name() == word) {
-            let all = Means::ALL.map(Means::name).join(", ");
-            return Err(format!("{MAY_SKIP} names {word:?}; there are {all}"));
+            let all: Vec<&str> = Means::ALL.iter().map(|means| means.name()).collect();
+            return Err(format!("{MAY_SKIP} names {word:?}; there are {}", all.join(", ")));
         }
         is_named |= word == name;
     }
@@ -127,11 +140,16 @@ fn only_what_is_named_may_be_missing_in_ci() {
     check(Means::Gpu, "1", "netns", false);
     check(Means::Namespaces, "1", "netns,gpu", true);
     check(Means::Namespaces, "1", "net", false);
+    check(Means::Cores, "1", "burn,cores", true);
+    check(Means::Burn, "1", "tensorflow", false);
     // A word that is none is told whatever else is allowed.
     check(Means::Gpu, "", "gpu,nets", false);
 
     let why = verdict(Means::Namespaces, "true", "gpu").unwrap_err();
     assert!(why.contains("ip netns") && why.contains("MESHTF_TEST_MAY_SKIP") && why.contains("\"netns\""), "{why}");
     let why = verdict(Means::Gpu, "", "gpus").unwrap_err();
-    assert!(why.contains("\"gpus\"") && why.contains("netns, ss-kill, proc, gpu, corpus, tensorflow"), "{why}");
+    assert!(
+        why.contains("\"gpus\"") && why.contains("netns, ss-kill, proc, gpu, corpus, cores, tensorflow, burn"),
+        "{why}"
+    );
 }

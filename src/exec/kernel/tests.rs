@@ -36,7 +36,7 @@ fn kernels_answer_as_tensorflow_does() {
         }
     }
     let cases = cases.len();
-    assert!(cases > 0);
+    assert!(cases > 3000, "{cases} cases");
     let shown: Vec<&str> = wrong.iter().take(40).map(String::as_str).collect();
     assert!(wrong.is_empty(), "{} of {cases} cases are wrong:\n{}", wrong.len(), shown.join("\n"));
 }

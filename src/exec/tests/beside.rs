@@ -10,6 +10,7 @@ use super::super::kernel::KernelNode;
 use super::super::turn;
 use super::fair::until;
 use super::*;
+use crate::means::{Means, missing};
 use crate::plan::Mode;
 use crate::trace::{DeviceTrace, NodeTrace};
 
@@ -80,7 +81,7 @@ impl Engine for Neg {
 fn device(does: Does) -> Option<(Cluster, Arc<Shared>, MutexGuard<'static, ()>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if Beside::by_cores(true) == Beside::Never {
-        eprintln!("NOT RUN: it takes two cores");
+        missing(Means::Cores, "kernels beside each other");
         return None;
     }
     let alone = crate::lock::lock(&ONE_AT_A_TIME);
