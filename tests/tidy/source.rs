@@ -4,8 +4,13 @@ use std::ops::Range;
 
 /// The source with everything blanked out that names nothing: comments, strings, and the items that `#[cfg(test)]` marks.
 /// What is left keeps its place, so that its line is known.
+#[derive(Default)]
 pub struct Code {
     text: Vec<char>,
+    /// The same with the items for tests.
+    with_tests: Vec<char>,
+    /// What `use` brings in, each with its whole path as it is written.
+    used: Vec<Named>,
     /// Modules within the file: their names, and where they are.
     modules: Vec<(String, Range<usize>)>,
     /// Modules in files of their own that are for tests alone, and where each says that its file is.
@@ -22,10 +27,19 @@ pub struct Named {
 impl Code {
     pub fn of(source: &str) -> Code {
         let original: Vec<char> = source.chars().collect();
-        let mut code = Code { text: original.clone(), modules: Vec::new(), test_files: Vec::new() };
+        let mut code = Code { text: original.clone(), ..Code::default() };
         code.blank_comments_and_strings();
+        code.with_tests.clone_from(&code.text);
         code.blank_tests(&original);
         code.find_modules();
+        code.used = code.find_used();
+        code
+    }
+
+    /// The same source with the items for tests, too.
+    pub fn with_tests(&self) -> Code {
+        let mut code = Code { text: self.with_tests.clone(), ..Code::default() };
+        code.used = code.find_used();
         code
     }
 
@@ -33,6 +47,47 @@ impl Code {
     pub fn lines(&self) -> impl Iterator<Item = (usize, String)> {
         let lines: Vec<String> = self.text.split(|&c| c == '\n').map(|line| line.iter().collect()).collect();
         lines.into_iter().enumerate().map(|(i, line)| (i + 1, line))
+    }
+
+    /// Where code names the crate or path `name` (`tokio`, `std::fs`): in a path that begins with it, or in a `use`.
+    pub fn naming(&self, name: &str) -> Vec<usize> {
+        let mut lines: Vec<usize> =
+            self.lines().filter(|(_, line)| begins_a_path(line, name)).map(|(number, _)| number).collect();
+        let wanted: Vec<&str> = name.split("::").collect();
+        for used in &self.used {
+            // `use std::*` and `use std as s` may name anything below it.
+            let is_named = used.path.iter().zip(&wanted).all(|(a, b)| a == b) && !used.path.is_empty();
+            if is_named && !lines.contains(&used.line) {
+                lines.push(used.line);
+            }
+        }
+        lines
+    }
+
+    fn find_used(&self) -> Vec<Named> {
+        let mut used = Vec::new();
+        let mut from = 0;
+        while let Some(at) = self.find(from, "use") {
+            from = at + 3;
+            let is_whole =
+                (at == 0 || !self.is_word(at - 1)) && !self.is_word(from) && self.text.get(from) != Some(&'<');
+            if !is_whole {
+                continue;
+            }
+            let line = 1 + self.text[..at].iter().filter(|&&c| c == '\n').count();
+            let end = self.find(from, ";").unwrap_or(self.text.len());
+            // A tree that begins with `::` or a brace begins with what follows that.
+            while from < end {
+                if self.is_word(from) {
+                    let next = self.read_path(from, &[], Vec::new(), &mut |path| used.push(Named { line, path }));
+                    // A name after `as` is no path.
+                    from = (next.max(from + 1)..end).find(|&i| self.text[i] == ',').unwrap_or(end);
+                } else {
+                    from += 1;
+                }
+            }
+        }
+        used
     }
 
     fn blank(&mut self, range: Range<usize>) {
@@ -280,6 +335,14 @@ impl Code {
     }
 }
 
+/// Whether a path in a line begins with the crate or path `name`, and not with something that merely contains it.
+fn begins_a_path(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].strip_suffix("::").unwrap_or(&line[..at]).chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_:>".contains(c)) && line[at + name.len()..].starts_with("::")
+    })
+}
+
 /// Whether a condition holds in tests alone: `test`, `all(test, unix)`, but not `any(test, feature = "fuzzing")`.
 fn is_for_tests(predicate: &str) -> bool {
     let predicate = predicate.trim();
@@ -343,4 +406,25 @@ fn paths_are_read_with_all_their_branches() {
     check("mod a { use super::b; } use super::*;", &[(1, "exec::step::b"), (1, "exec")]);
     check("pub(in crate::exec) fn begin(x: crate::a::B) {}", &[(1, "a::B")]);
     check("#[cfg(test)] mod tests { use crate::a; } // crate::b\n\"crate::c\"", &[]);
+}
+
+#[test]
+fn a_crate_is_known_by_its_whole_name() {
+    let check = |source: &str, name: &str, lines: &[usize]| {
+        assert_eq!(Code::of(source).naming(name), lines, "{name} in {source}");
+    };
+    check("use tokio::sync;", "tokio", &[1]);
+    check("let now = std::time::Instant::now();", "std::time", &[1]);
+    check("\n::std::fs::read(path)", "std::fs", &[2]);
+    check("use std::fs;", "std::fs", &[1]);
+    check("\nuse std::{\n    fs,\n    io,\n};", "std::fs", &[2]);
+    check("use std::{io::{self, Read}, fs::File};", "std::fs", &[1]);
+    check("pub(crate) use ::std::thread;", "std::thread", &[1]);
+    check("use std as s; use std::*;", "std::env", &[1]);
+    check("use tokio as t;", "tokio", &[1]);
+    check("use {a::b as c, tokio};", "tokio", &[1]);
+    check("let tokio_like = my_tokio::x; a::tokio::x; because();", "tokio", &[]);
+    check("let tokio = 1; use a::{b as tokio, std::fs}; reuse(std);", "tokio", &[]);
+    check("use a::{b, std::fs}; use std::io::Write as fs; T::std::fs::x;", "std::fs", &[]);
+    check("// use std::fs;\n#[cfg(test)]\nmod tests { use std::fs; }", "std::fs", &[]);
 }
