@@ -180,7 +180,7 @@ impl LocalCluster {
         inquire::status(&self.host(task)?.client, &peer_of(task)).await
     }
 
-    /// The variables, queues and accumulators of a task, in the order of their names.
+    /// The variables, queues, accumulators, tables, iterators and readers of a task, in the order of their names.
     ///
     /// # Errors
     /// NotFound if there is no such task.

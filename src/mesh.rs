@@ -86,9 +86,8 @@ pub trait Inbox: Send + Sync {
     fn joined(&self, _mesh: &Mesh) {}
 
     /// Any message but Hello and Goodbye. Small messages of one peer come in the order they were sent. A message over
-    /// [`MAX_SMALL_BYTES`] is overtaken by small ones, except within one request (`Request`, `Fetched`, `Reply`) and
-    /// among `Register`, `Start` and `Release` of one session, which stay in order whatever their size. What comes before
-    /// [`Mesh::join`] has returned is held back until then.
+    /// [`MAX_SMALL_BYTES`] is overtaken by small ones, except by those of its [`Flow`](crate::protocol::Flow). What comes
+    /// before [`Mesh::join`] has returned is held back until then.
     fn deliver(&self, from: &Peer, envelope: Envelope);
 
     /// A peer is there and has said Hello. What it changes in it later shows in [`Mesh::watch`]. Called before `join` has

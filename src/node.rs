@@ -394,7 +394,7 @@ impl Node {
         futures::future::join_all(asked).await
     }
 
-    /// The variables, queues and accumulators of a node, in the order of their names.
+    /// The variables, queues, accumulators, tables, iterators and readers of a node, in the order of their names.
     ///
     /// # Errors
     /// As [`Node::status`].

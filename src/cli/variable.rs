@@ -36,7 +36,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List what outlives steps on a node: variables, queues, accumulators
+    /// List what outlives steps on a node: variables, queues, accumulators, tables, iterators, readers
     List {
         #[command(flatten)]
         of: NodeArgs,

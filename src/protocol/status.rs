@@ -67,7 +67,7 @@ pub struct NodeStatus {
     pub pieces: Listed<PieceStatus>,
     /// Its devices.
     pub devices: Listed<DeviceStatus>,
-    /// Variables, queues and accumulators: first what takes most memory.
+    /// Variables, queues, accumulators, tables, iterators and readers: first what takes most memory.
     pub resources: Listed<ResourceStatus>,
     /// Those that it has a link with: nodes by their tasks, and then clients.
     pub peers: Listed<PeerStatus>,
@@ -167,7 +167,7 @@ pub struct DeviceStatus {
 /// What outlives steps on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
-    /// `variable`, `queue` or `accumulator`.
+    /// `variable`, `queue`, `accumulator`, `iterator`, `lookup table` or `reader`.
     pub kind: String,
     /// The device that it is on.
     pub device: DeviceName,

@@ -90,7 +90,11 @@ pub fn text(status: &NodeStatus) -> String {
     );
 
     let resources = &status.resources;
-    text.gauge("meshtf_resources", "Variables, queues and accumulators.", one(resources.total as f64));
+    text.gauge(
+        "meshtf_resources",
+        "Variables, queues, accumulators, tables, iterators and readers.",
+        one(resources.total as f64),
+    );
     text.gauge(
         "meshtf_resource_bytes",
         "Bytes that one of the largest of them holds.",

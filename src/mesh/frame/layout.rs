@@ -27,6 +27,13 @@ fn stamped(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
+fn the_document_is_of_this_version() {
+    let document = include_str!("../../../docs/protocol.md");
+    let sentence = format!("The version of this protocol is {} (`protocol::VERSION`).", crate::protocol::VERSION);
+    assert!(document.contains(&sentence), "docs/protocol.md does not say: {sentence}");
+}
+
+#[test]
 fn every_kind_of_frame_has_its_bytes() {
     let check = |frame: Vec<u8>, prefix: Vec<u8>, header: &[u8], payload: &[u8]| {
         assert_eq!(stamped(frame), [&prefix, header, payload].concat());
