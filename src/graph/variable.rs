@@ -132,7 +132,7 @@ pub fn variable_of(g: &mut GraphBuilder, name: &str) -> Result<Variable> {
     let mut output = graph.output(name)?;
     let mut node = graph.node(output.node);
     let mut value = None;
-    if node.op.name == "ReadVariableOp" {
+    if node.op.reads_variable {
         value = Some(output);
         output = node.inputs[0];
         node = graph.node(output.node);

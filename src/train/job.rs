@@ -7,6 +7,7 @@ mod replicas;
 mod updates;
 
 pub use self::queue::Queue;
+pub(in crate::train) use self::queue::name_of_next;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
 use crate::failure::{Failure, Result};
 use crate::graph::gradient::Gradient;
+use crate::graph::op::Role;
 use crate::graph::variable::ops::{cast, on};
 use crate::graph::variable::{Variable, add_init, variable_of};
 use crate::graph::{Graph, GraphBuilder, Node, NodeId, Output};
@@ -119,7 +121,8 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         let copies = made.copies.iter().map(|of_replica| &of_replica[i]);
         restores.push(restore(&mut g, variable, copies)?);
     }
-    let is_flag = |node: &Node| node.op.name == "PlaceholderWithDefault" && node.outputs[0].dtype == DType::Bool;
+    let is_flag =
+        |node: &Node| node.op.is_fed && node.op.role != Role::Placeholder && node.outputs[0].dtype == DType::Bool;
     let flag = graph.find("training").filter(|&id| is_flag(graph.node(id)));
     let init = g.tensor_name(made.init);
     let Beside { begin, drains: others, workers, gates, after } = made.beside;
@@ -253,9 +256,9 @@ pub(crate) fn variables(g: &mut GraphBuilder) -> Result<Vec<Variable>> {
 /// The names by which [`variable_of`] finds every variable of a graph.
 fn names_of_variables(graph: &Graph) -> Vec<String> {
     let reads = |handle: NodeId| {
-        let read = graph.nodes().find(|(_, node)| {
-            node.op.name == "ReadVariableOp" && node.inputs[0].node == handle && node.control.is_empty()
-        });
+        let read = graph
+            .nodes()
+            .find(|(_, node)| node.op.reads_variable && node.inputs[0].node == handle && node.control.is_empty());
         read.map(|(_, node)| node.name.clone())
     };
     let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable);

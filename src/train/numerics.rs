@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::job::Job;
+use super::job::{Job, name_of_next};
 use crate::failure::Result;
+use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
-use crate::graph::{Graph, GraphBuilder, NodeId, Output};
+use crate::graph::{Graph, GraphBuilder, Node, NodeId, Output};
 
 /// What finds the first value that is not finite.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +35,7 @@ pub struct Check {
 /// Those of adding nodes.
 pub fn add_checks(job: &mut Job) -> Result<Numerics> {
     let graph = job.graph.clone();
-    let taken: Vec<Vec<NodeId>> = job.queues.iter().map(|queue| takers(&graph, &queue.enqueue)).collect();
+    let taken: Vec<Vec<NodeId>> = (0..job.queues.len()).map(|replica| takers(&graph, replica)).collect();
     let ends: HashSet<NodeId> = taken.iter().flatten().copied().collect();
     let inside = within_flow(&graph);
     let mut g = GraphBuilder::from(graph.clone());
@@ -63,18 +64,12 @@ pub fn add_checks(job: &mut Job) -> Result<Numerics> {
     Ok(Numerics { steps, taken: taken.iter().map(|nodes| nodes.iter().map(name).collect()).collect() })
 }
 
-/// The nodes that take what a queue is filled with, part after part.
-fn takers(graph: &Graph, enqueue: &str) -> Vec<NodeId> {
-    let Some(queue) = graph.find(enqueue).map(|id| graph.node(id).inputs[0].node) else { return Vec::new() };
-    let takes = |id: NodeId| graph.node(id).inputs.first().copied();
-    let is_next =
-        |id: NodeId| graph.node(id).op.name == "QueueDequeueV2" && takes(id).is_some_and(|from| from.node == queue);
-    let mut takers: Vec<(u32, NodeId)> = Vec::new();
-    for (id, node) in graph.nodes() {
-        if let Some(from) = takes(id).filter(|from| node.op.name == "Identity" && is_next(from.node)) {
-            takers.push((from.port, id));
-        }
-    }
+/// The nodes that take what a replica's queue is filled with, part after part.
+fn takers(graph: &Graph, replica: usize) -> Vec<NodeId> {
+    let Some(next) = graph.find(&name_of_next(replica)) else { return Vec::new() };
+    let port = |node: &Node| node.inputs.first().filter(|from| from.node == next).map(|from| from.port);
+    let forwards = graph.nodes().filter(|(_, node)| node.op.role == Role::Forward);
+    let mut takers: Vec<(u32, NodeId)> = forwards.filter_map(|(id, node)| Some((port(node)?, id))).collect();
     takers.sort_unstable();
     takers.into_iter().map(|(_, id)| id).collect()
 }
@@ -101,8 +96,8 @@ fn before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>) -> Vec<NodeId> {
 
 /// Which nodes are within a loop or a branch.
 fn within_flow(graph: &Graph) -> Vec<bool> {
-    let begins = |name: &str| matches!(name, "Enter" | "RefEnter" | "Switch" | "RefSwitch" | "SwitchN" | "_SwitchN");
-    let ends = |name: &str| matches!(name, "Exit" | "RefExit" | "Merge" | "RefMerge");
+    let begins = |node: &Node| matches!(node.op.role, Role::Enter | Role::Switch);
+    let ends = |node: &Node| matches!(node.op.role, Role::Exit | Role::Merge);
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for from in node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()) {
@@ -110,18 +105,17 @@ fn within_flow(graph: &Graph) -> Vec<bool> {
         }
     }
     let mut within = vec![false; graph.len()];
-    let mut open: Vec<NodeId> = graph.nodes().filter(|(_, node)| begins(node.op.name)).map(|(id, _)| id).collect();
+    let mut open: Vec<NodeId> = graph.nodes().filter(|(_, node)| begins(node)).map(|(id, _)| id).collect();
     while let Some(id) = open.pop() {
         // The value of a loop's Merge is one of its iterations', and that of an Exit is outside.
-        let name = graph.node(id).op.name;
-        if !ends(name) && !std::mem::replace(&mut within[id.index()], true) {
+        if !ends(graph.node(id)) && !std::mem::replace(&mut within[id.index()], true) {
             open.extend(&users[id.index()]);
         }
     }
     // A Merge that a NextIteration leads to is a loop's.
     for (id, node) in graph.nodes() {
-        let is_loops = |input: &Output| matches!(graph.node(input.node).op.name, "NextIteration" | "RefNextIteration");
-        if ends(node.op.name) && node.inputs.iter().any(is_loops) {
+        let is_loops = |input: &Output| graph.node(input.node).op.role == Role::NextIteration;
+        if ends(node) && node.inputs.iter().any(is_loops) {
             within[id.index()] = true;
         }
     }

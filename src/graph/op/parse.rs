@@ -36,9 +36,13 @@ fn facts(flags: &'static str) -> OpDef {
             "fed" => op.is_fed = true,
             "files" => op.uses_files = true,
             "variable" => op.makes_variable = true,
+            "reads" => op.reads_variable = true,
             "assigns" => op.assigns = true,
             "unchanged" => op.unchanged = Some(unchanged(next())),
-            "shape" => op.shape = shape(next()),
+            "shape" => assert!(
+                std::mem::replace(&mut op.shape, shape(next())) == ShapeRule::OF_NEWER,
+                "two shape rules: {flags}"
+            ),
             "is" => op.role = role(next()),
             "as" => op.newer = Some(next()),
             other => panic!("{other} is not a flag, in {flags}"),

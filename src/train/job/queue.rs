@@ -7,6 +7,14 @@ use crate::tensor::{DType, PartialShape, Shape};
 /// So many updates a worker may be late; then the others wait for it.
 const MOST_LATE: i64 = 4096;
 
+/// What the name of the node that takes a batch ends in.
+const NEXT: &str = "/next";
+
+/// The name of the node that takes a batch from a replica's queue, part by part.
+pub(in crate::train) fn name_of_next(replica: usize) -> String {
+    format!("train/queue_{replica}{NEXT}")
+}
+
 /// What fills the queue of one replica.
 #[derive(Clone, Debug)]
 pub struct Queue {
@@ -47,7 +55,7 @@ pub(super) fn queue(
     let of_types = || Attrs::from([("component_types", types.clone().into())]);
     let mut nodes = vec![
         node("", "FIFOQueueV2", vec![], whole),
-        node("/next", "QueueDequeueV2", vec![own.clone()], of_types()),
+        node(NEXT, "QueueDequeueV2", vec![own.clone()], of_types()),
         node("/size", "QueueSizeV2", vec![own.clone()], Attrs::default()),
         node("/drain", "QueueDequeueManyV2", vec![own.clone(), format!("{own}/size")], of_types()),
     ];

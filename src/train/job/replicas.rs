@@ -1,6 +1,6 @@
 //! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
 
-use super::queue::{Queue, queue, tokens};
+use super::queue::{Queue, name_of_next, queue, tokens};
 use super::{Drain, Part};
 use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
@@ -83,7 +83,7 @@ impl<'a> Replicas<'a> {
     /// what they take then.
     pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
         g.settle()?;
-        let next = g.settled().output(&format!("train/queue_{replica}/next"))?;
+        let next = g.settled().output(&name_of_next(replica))?;
         let device = g.device_of(next);
         let mut gates = Vec::with_capacity(self.parts.len());
         for (k, part) in (0..).zip(self.parts) {
@@ -166,7 +166,7 @@ impl<'a> Replicas<'a> {
         if let Some(part) = self.parts.iter().position(|part| part.name == node.name) {
             let port = if part == 0 { String::new() } else { format!(":{part}") };
             def.op = "Identity".to_owned();
-            def.inputs = vec![format!("train/queue_{replica}/next{port}")];
+            def.inputs = vec![format!("{}{port}", name_of_next(replica))];
             def.attrs = Attrs::from([("T", self.parts[part].dtype.into())]);
             return Ok(def);
         }
