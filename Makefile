@@ -35,12 +35,13 @@ build: ## the release binary
 	@$(CARGO) build --release --bin meshtf $(JOBS_FLAG)
 	$(call say,built $(MESHTF))
 
-dist: ## the binary to give away, small and slow to build, in target/dist (without GPUs: make dist GPU=no)
+dist: ## what is given away, in target/dist: a small binary, an archive, a .deb, an image (without GPUs: make dist GPU=no)
 	$(call say,building meshtf to give away: about half an hour of a 2-core machine the first time)
 	@$(CARGO) rustc --profile dist --bin meshtf $(if $(filter no,$(GPU)),--no-default-features --features node) $(JOBS_FLAG) \
 		-- -C llvm-args=-inline-threshold=$(DIST_INLINE)
-	@$(TARGET_DIR)/dist/meshtf man $(TARGET_DIR)/dist/man/man1
-	$(call say,built $(TARGET_DIR)/dist/meshtf and its manual pages beside it)
+	$(call say,packing it)
+	@bash packaging/dist.sh '$(TARGET_DIR)/dist/meshtf' '$(TARGET_DIR)/dist/packages'
+	$(call say,built $(TARGET_DIR)/dist/meshtf and what is in $(TARGET_DIR)/dist/packages)
 
 demo: build ## two nodes as separate processes, one graph over both, the answer: 238
 	@MESHTF='$(MESHTF)' bash examples/demo.sh
