@@ -24,8 +24,8 @@ static ALLOCATOR: meshtf::Allocator = meshtf::Allocator;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // A copy of this program that serves as the other end of a baseline.
-    if let [role, rest @ ..] = arguments.as_slice()
-        && baseline::serve(role, rest)
+    if let [role, ..] = arguments.as_slice()
+        && baseline::serve(role)
     {
         return;
     }

@@ -1,7 +1,8 @@
-//! The baselines: an echo on raw TCP, and a sink behind TLS with AES-GCM.
+//! The baselines: an echo on raw TCP, and sinks behind TLS with AES-GCM and behind a Unix socket.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -15,30 +16,43 @@ use crate::measure::{Spread, time_each};
 
 const ECHO: &str = "--serve-echo";
 const SINK: &str = "--serve-sink";
+const UNIX_SINK: &str = "--serve-unix-sink";
+/// Most bytes that a sink takes at a time.
+const SINK_BYTES: usize = 64 << 20;
 
 /// Plays a role in a child process; returns whether `role` is one.
-pub fn serve(role: &str, _rest: &[String]) -> bool {
+pub fn serve(role: &str) -> bool {
     match role {
         ECHO => echo(),
         SINK => sink(),
+        UNIX_SINK => unix_sink(),
         _ => return false,
     }
     true
 }
 
-/// A copy of this program in `role`, and its port. It ends with its connection.
-fn spawn(role: &str) -> (Child, u16) {
+/// Moves bytes to another process.
+pub trait Bare {
+    /// The process at the other end.
+    fn peer(&self) -> u32;
+
+    /// Sends the payload, and waits until the other side has received it.
+    fn move_once(&mut self);
+}
+
+/// A copy of this program in `role`, and the port or the socket where it listens. It ends with its connection.
+fn spawn(role: &str) -> (Child, String) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut child =
         Command::new(program).arg(role).stdout(Stdio::piped()).spawn().expect("a copy of this program starts");
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says its port");
-    (child, line.trim().parse().expect("a port"))
+    (child, line.trim().to_owned())
 }
 
 fn accept() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    println!("{}", listener.local_addr().expect("an address").port());
+    println!("{}", listener.local_addr().expect("an address"));
     let (stream, _) = listener.accept().expect("the bench connects");
     stream.set_nodelay(true).expect("a socket");
     stream
@@ -52,8 +66,8 @@ fn echo() {
 
 /// Round trips of 64 bytes on raw TCP between two processes.
 pub fn tcp_round_trip(rounds: usize) -> Spread {
-    let (mut child, port) = spawn(ECHO);
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the echo listens");
+    let (mut child, address) = spawn(ECHO);
+    let mut stream = TcpStream::connect(address).expect("the echo listens");
     stream.set_nodelay(true).expect("a socket");
     let mut buffer = [7; 64];
     let spread = time_each(rounds, || {
@@ -65,19 +79,37 @@ pub fn tcp_round_trip(rounds: usize) -> Spread {
     spread
 }
 
-/// Reads chunks that are preceded by their length, and answers each with one byte.
 fn sink() {
     let mut stream = accept();
     let mut tls = ServerConnection::new(Arc::new(server_config())).expect("a TLS server");
-    let mut tls = rustls::Stream::new(&mut tls, &mut stream);
-    let mut buffer = vec![0; 64 << 20];
+    take_all(&mut rustls::Stream::new(&mut tls, &mut stream));
+}
+
+fn unix_sink() {
+    let path = std::env::temp_dir().join(format!("meshtf-bench-sink-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).expect("a socket in the folder of temporary files");
+    println!("{}", path.display());
+    let (mut stream, _) = listener.accept().expect("the bench connects");
+    std::fs::remove_file(&path).expect("the socket's file is there");
+    take_all(&mut stream);
+}
+
+/// Reads chunks that are preceded by their length, always into the same memory, and answers each with one byte.
+fn take_all(stream: &mut (impl Read + Write)) {
+    let mut buffer = vec![0; SINK_BYTES];
     let mut length = [0; 8];
-    while tls.read_exact(&mut length).is_ok() {
+    while stream.read_exact(&mut length).is_ok() {
         let length = u64::from_le_bytes(length) as usize;
-        if tls.read_exact(&mut buffer[..length]).is_err() || tls.write_all(&[1]).is_err() {
+        if stream.read_exact(&mut buffer[..length]).is_err() || stream.write_all(&[1]).is_err() {
             return;
         }
     }
+}
+
+fn move_through(stream: &mut (impl Read + Write), payload: &[u8]) {
+    stream.write_all(&(payload.len() as u64).to_le_bytes()).expect("the sink reads");
+    stream.write_all(payload).expect("the sink reads");
+    stream.read_exact(&mut [0]).expect("the sink answers");
 }
 
 /// TLS with AES-GCM on a plain TcpStream to another process.
@@ -91,29 +123,59 @@ pub struct BareTls {
 impl BareTls {
     /// A connection that moves `bytes` at a time.
     pub fn connect(bytes: usize) -> BareTls {
-        let (child, port) = spawn(SINK);
-        let socket = TcpStream::connect(("127.0.0.1", port)).expect("the sink listens");
+        let (child, address) = spawn(SINK);
+        let socket = TcpStream::connect(address).expect("the sink listens");
         socket.set_nodelay(true).expect("a socket");
         let name = ServerName::try_from("bench").expect("a name");
         let connection = ClientConnection::new(Arc::new(client_config()), name).expect("a TLS client");
         BareTls { child, socket, connection, payload: vec![3; bytes] }
     }
+}
 
-    /// The process at the other end.
-    pub fn peer(&self) -> u32 {
+impl Bare for BareTls {
+    fn peer(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends the payload, and waits until the other side has received it.
-    pub fn move_once(&mut self) {
-        let mut stream = rustls::Stream::new(&mut self.connection, &mut self.socket);
-        stream.write_all(&(self.payload.len() as u64).to_le_bytes()).expect("the sink reads");
-        stream.write_all(&self.payload).expect("the sink reads");
-        stream.read_exact(&mut [0]).expect("the sink answers");
+    fn move_once(&mut self) {
+        move_through(&mut rustls::Stream::new(&mut self.connection, &mut self.socket), &self.payload);
     }
 }
 
 impl Drop for BareTls {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// A Unix socket to another process.
+pub struct BareUnix {
+    child: Child,
+    socket: UnixStream,
+    payload: Vec<u8>,
+}
+
+impl BareUnix {
+    /// A connection that moves `bytes` at a time.
+    pub fn connect(bytes: usize) -> BareUnix {
+        let (child, path) = spawn(UNIX_SINK);
+        let socket = UnixStream::connect(path).expect("the sink listens");
+        BareUnix { child, socket, payload: vec![3; bytes] }
+    }
+}
+
+impl Bare for BareUnix {
+    fn peer(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn move_once(&mut self) {
+        move_through(&mut self.socket, &self.payload);
+    }
+}
+
+impl Drop for BareUnix {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _gone = self.child.wait();

@@ -18,14 +18,20 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(name: &str, home: &Path) -> Peer {
-        Peer::run(Command::new(env!("CARGO_BIN_EXE_meshtf")), name, "127.0.0.1:0", home)
+        Peer::start_with(name, home, &[])
+    }
+
+    /// With more flags.
+    fn start_with(name: &str, home: &Path, flags: &[&str]) -> Peer {
+        Peer::run(Command::new(env!("CARGO_BIN_EXE_meshtf")), name, "127.0.0.1:0", home, flags)
     }
 
     /// By a command that runs `meshtf`.
-    pub fn run(mut meshtf: Command, name: &str, listen: &str, home: &Path) -> Peer {
+    pub fn run(mut meshtf: Command, name: &str, listen: &str, home: &Path, flags: &[&str]) -> Peer {
         let start = Instant::now();
         let mut child = meshtf
             .args(["node", "--name", name, "--backend", "flex", "--listen", listen])
+            .args(flags)
             .env("MESHTF_HOME", home)
             .stdout(Stdio::piped())
             .spawn()
@@ -58,14 +64,21 @@ pub fn home(name: &str) -> PathBuf {
 
 /// This process as `own`, and the other tasks as processes of their own, all in the home folder `name`.
 pub async fn cluster(name: &str, own: Task, others: &[Task]) -> (Vec<Peer>, Node) {
+    cluster_over(name, own, others, true).await
+}
+
+/// The same; `local`: through Unix sockets and shared memory, else over TCP and TLS.
+pub async fn cluster_over(name: &str, own: Task, others: &[Task], local: bool) -> (Vec<Peer>, Node) {
     let home = home(name);
-    let peers = others.iter().map(|task| Peer::start(&task.short(), &home)).collect();
+    let flags = if local { &[][..] } else { &["--tcp-only"] };
+    let peers = others.iter().map(|task| Peer::start_with(&task.short(), &home, flags)).collect();
     let config = NodeConfig {
         task: Some(own),
         backend: BackendChoice::Flex,
         listen: vec!["127.0.0.1:0".to_owned()],
         home: Some(home),
         mdns: false,
+        local,
         ..NodeConfig::default()
     };
     let node = Node::start(config).await.expect("the node of this process starts");

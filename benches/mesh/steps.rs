@@ -10,9 +10,9 @@ use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, PartialShape, Tensor};
 use meshtf::{LocalCluster, Session, Steps};
 
-use crate::baseline;
+use crate::baseline::{self, Bare};
 use crate::measure::{cpu_seconds, micros, resident_mb, spread, time_each};
-use crate::peer::{Peer, cluster, home};
+use crate::peer::{Peer, cluster, cluster_over, home};
 use crate::report::Report;
 
 const STEPS: usize = 3000;
@@ -91,47 +91,58 @@ pub async fn split_step(report: &mut Report) {
     node.close().await;
 }
 
-/// 64 MB from task 1 to task 0, compared with TLS on a plain socket.
+/// Tensors from task 1 to task 0, through shared memory beside a bare Unix socket, and over TCP beside TLS on a plain socket.
 pub async fn transfer(report: &mut Report) {
+    for (size, bytes, aim) in [("64 MB", TENSOR_BYTES, "at least 5 GB/s"), ("4 MB", 4 << 20, "")] {
+        let what = format!("{size} tensor from task to task of one user, beside a bare Unix socket");
+        moved(report, &what, bytes, true, baseline::BareUnix::connect(bytes), aim).await;
+    }
+    let what = "64 MB tensor from task to task (--tcp-only), beside TLS (AES-GCM) on a bare TcpStream";
+    moved(report, what, TENSOR_BYTES, false, baseline::BareTls::connect(TENSOR_BYTES), "at least 0.85 of it").await;
+}
+
+/// A constant from task 1 to task 0, and as many bytes through `bare`.
+async fn moved(report: &mut Report, what: &str, bytes: usize, local: bool, mut bare: impl Bare, aim: &str) {
     let mut graph = GraphBuilder::new();
-    let elements = TENSOR_BYTES / 4;
-    let big = Tensor::from_vec([elements], vec![1.5f32; elements]);
+    let big = Tensor::from_vec([bytes / 4], vec![1.5f32; bytes / 4]);
     let big = graph.op("Const").name("big").attr("value", big).device("/job:local/task:1").build().expect("a constant");
     graph.op("Size").name("size").input(big).device("/job:local/task:0").build().expect("a node");
-    let (peers, node, session) = two_tasks("transfer", graph.finish().expect("a graph")).await;
+    let (own, others) = (Task::new("local", 0), [Task::new("local", 1)]);
+    let (peers, node) = cluster_over(&format!("transfer-{local}-{bytes}"), own, &others, local).await;
+    let graph = graph.finish().expect("a graph");
+    let session = node.session(graph, None, SessionOptions::default()).await.expect("a session");
 
     // In turns, so that what else the machine does falls on both.
-    let mut bare = baseline::BareTls::connect(TENSOR_BYTES);
     session.run(&[], &["size"], &[]).await.expect("a step");
     bare.move_once();
     let (here, there, sink) = (std::process::id(), peers[0].id(), bare.peer());
-    let (mut times, mut tls_times) = (Vec::new(), Vec::new());
-    let (mut used, mut tls_used) = (0.0, 0.0);
+    let (mut times, mut bare_times) = (Vec::new(), Vec::new());
+    let (mut used, mut bare_used) = (0.0, 0.0);
+    let transfers = TRANSFERS * TENSOR_BYTES / bytes;
     for _ in 0..TRANSFERS {
         let cpu = || cpu_seconds(here) + cpu_seconds(there);
-        let (start, before) = (Instant::now(), cpu());
-        session.run(&[], &["size"], &[]).await.expect("a step");
-        times.push(start.elapsed());
+        let before = cpu();
+        for _ in 0..transfers / TRANSFERS {
+            let start = Instant::now();
+            session.run(&[], &["size"], &[]).await.expect("a step");
+            times.push(start.elapsed());
+        }
         used += cpu() - before;
 
         let cpu = || cpu_seconds(here) + cpu_seconds(sink);
-        let (start, before) = (Instant::now(), cpu());
-        bare.move_once();
-        tls_times.push(start.elapsed());
-        tls_used += cpu() - before;
+        let before = cpu();
+        for _ in 0..transfers / TRANSFERS {
+            let start = Instant::now();
+            bare.move_once();
+            bare_times.push(start.elapsed());
+        }
+        bare_used += cpu() - before;
     }
-    let rate = |times| TENSOR_BYTES as f64 / spread(times).p50.as_secs_f64();
-    let (rate, tls_rate) = (rate(times), rate(tls_times));
-    let moved = TENSOR_BYTES as f64 * TRANSFERS as f64 / 1e9;
-    let (used, tls_used) = (used / moved, tls_used / moved);
-    let show = |rate: f64, used: f64| format!("{:.2} GB/s ({used:.2} CPU-s/GB)", rate / 1e9);
-    report.row(
-        "64 MB tensor from task to task, beside TLS (AES-GCM) on a bare TcpStream",
-        show(rate, used),
-        show(tls_rate, tls_used),
-        Some(rate / tls_rate),
-        "at least 0.85",
-    );
+    let rate = |times| bytes as f64 / spread(times).p50.as_secs_f64();
+    let (rate, bare_rate) = (rate(times), rate(bare_times));
+    let all = (bytes * transfers) as f64 / 1e9;
+    let show = |rate: f64, used: f64| format!("{:.2} GB/s ({:.2} CPU-s/GB)", rate / 1e9, used / all);
+    report.row(what, show(rate, used), show(bare_rate, bare_used), Some(rate / bare_rate), aim);
     drop((session, peers));
     node.close().await;
 }

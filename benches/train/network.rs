@@ -89,7 +89,7 @@ pub fn speed(report: &mut Report) {
     };
     let home = home("network");
     let meshtf = PathBuf::from(env!("CARGO_BIN_EXE_meshtf"));
-    let _worker = Peer::run(network.command(1, &meshtf), "worker/1", &format!("{}:0", ADDRESSES[1]), &home);
+    let _worker = Peer::run(network.command(1, &meshtf), "worker/1", &format!("{}:0", ADDRESSES[1]), &home, &[]);
     let program = std::env::current_exe().expect("this program has a path");
     let output = network.command(0, &program).arg(ROLE).arg(&home).stderr(Stdio::inherit()).output();
     let output = output.expect("a copy of this program starts");
