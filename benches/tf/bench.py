@@ -45,9 +45,20 @@ def split_sum():
 
 def step_time():
     """Median milliseconds of `sess.run` of the split 238."""
+    return run_time(split_sum())
+
+
+def constant_time():
+    """Median milliseconds of `sess.run` of a constant: what the client, the wire and the door take by themselves."""
+    from client import tf
+
+    with tf.device("/job:local/task:0"):
+        return run_time(tf.constant(238))
+
+
+def run_time(y):
     from client import check, target, tf
 
-    y = split_sum()
     with tf.Session(target("local/0"), config=config()) as session:
         taken = []
         for i in range(1500):
@@ -133,6 +144,10 @@ def split_time(kind, meshtf):
     return measured(kind, meshtf, {"local": 2}, step_time)
 
 
+def round_trip_time(kind, meshtf):
+    return measured(kind, meshtf, {"local": 2}, constant_time)
+
+
 def exponential_rate(kind, meshtf):
     return measured(kind, meshtf, {"master": 1, "worker": 2}, exponential)
 
@@ -166,6 +181,7 @@ def idle_memory(kind, meshtf):
 
 MEASUREMENTS = [
     ("sess.run of the split 238, p50, ms", split_time, "least", 0.25),
+    ("sess.run of a constant, p50, ms", round_trip_time, "least", 0.5),
     ("y=e^x data-parallel, 2 workers, steps/s", exponential_rate, "most", 6),
     ("digits, 2 ps + 2 workers, async, steps/s", digits_rate, "most", 5),
     ("two servers' start to the first answer, s", start_time, "least", 0.1),

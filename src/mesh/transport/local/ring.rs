@@ -189,8 +189,11 @@ impl Beside {
     }
 
     fn new(descriptor: RawFd) -> Beside {
-        let head =
-            libc::cmsghdr { cmsg_len: Self::BYTES as _, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+        // SAFETY: as in `message`.
+        let mut head: libc::cmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        head.cmsg_len = Self::BYTES as _;
+        head.cmsg_level = libc::SOL_SOCKET;
+        head.cmsg_type = libc::SCM_RIGHTS;
         Beside { head, descriptor }
     }
 }
