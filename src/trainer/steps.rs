@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
 use crate::Steps;
@@ -40,13 +41,13 @@ impl Trainer {
         tokio::pin!(stop);
         let (mut step, mut pace, mut stops) = (start, 1, false);
         let mut watch = self.watch(start, observer)?;
-        let (mut saved, traced) = (Instant::now(), self.traced(start));
+        let (mut saved, mut traces) = (Instant::now(), Traces::of(self.traced(start)));
         loop {
-            let count = self.next_stop(step, pace, &traced) - step;
+            let count = self.next_stop(step, pace, &traces.steps) - step;
             let began = Instant::now();
             let segment = async {
-                match traced.contains(&step) {
-                    true => self.trace(session, step, count, observer).await,
+                match traces.steps.contains(&step) {
+                    true => self.trace(session, step, count, observer, &mut traces).await,
                     false => self.segment(session, step, count, observer).await,
                 }
             };
@@ -97,9 +98,6 @@ impl Trainer {
 
     /// The step up to which is run without coming back: what is due, or a while on. Reports are whole steps apart.
     fn next_stop(&self, step: u64, pace: u64, traced: &Range<u64>) -> u64 {
-        if traced.contains(&step) {
-            return traced.end;
-        }
         let after = |every: u64| (step / every + 1).saturating_mul(every);
         let every = match self.every {
             Some(Every::Steps(every)) => Some(every.max(1)),
@@ -107,6 +105,9 @@ impl Trainer {
         };
         let due = [every, self.sections.evaluate.as_ref().map(|one| one.every), self.weights_every];
         let due = due.into_iter().flatten().map(after).fold(self.steps, u64::min);
+        if traced.contains(&step) {
+            return due.min(traced.end);
+        }
         let due = if step < traced.start { due.min(traced.start) } else { due };
         let soon = match step % self.record {
             0 if pace >= self.record && self.job.steps.len() == 1 => step + pace / self.record * self.record,

@@ -64,8 +64,10 @@ async fn running_averages_are_kept_and_evaluated_with() {
         assert_eq!(ended, Ended { start: 0, step: steps, how: How::Done });
         let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await.unwrap();
         let [(_, average)] = &values[..] else { panic!("{values:?}") };
+        // A worker that does not wait may not see the other's last one.
+        let near = if mode == Mode::Async { 0.02 } else { 1e-5 };
         for (average, mean) in average.slice::<f32>().unwrap().iter().zip(mean(rows)) {
-            assert!((average - share * mean).abs() < 1e-5, "{mode:?}: {average}, expected {}", share * mean);
+            assert!((average - share * mean).abs() < near, "{mode:?}: {average}, expected {}", share * mean);
         }
     }
     // What is held out is looked at with the averages: far from its own mean, it is not brought to 0.

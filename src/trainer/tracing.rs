@@ -13,8 +13,29 @@ const TRACED: u64 = 4;
 /// How many steps run before those, if there are as many: the first ones plan, compile and measure.
 const BEFORE: u64 = 10;
 
+/// The steps that are traced, counted from 0, and what was traced of them so far.
+pub(super) struct Traces {
+    pub steps: Range<u64>,
+    devices: Vec<DeviceTrace>,
+}
+
+impl Traces {
+    pub fn of(steps: Range<u64>) -> Traces {
+        Traces { steps, devices: Vec::new() }
+    }
+
+    fn add(&mut self, traces: Vec<DeviceTrace>) {
+        for own in traces {
+            match self.devices.iter_mut().find(|known| known.device == own.device) {
+                Some(known) => known.nodes.extend(own.nodes),
+                None => self.devices.push(own),
+            }
+        }
+    }
+}
+
 impl Trainer {
-    /// The steps that are traced, counted from 0: the 11th to the 14th of this run, or the last ones of a shorter one.
+    /// The steps that are traced: the 11th to the 14th of this run, or the last ones of a shorter one.
     pub(super) fn traced(&self, start: u64) -> Range<u64> {
         if !self.traces {
             return 0..0;
@@ -24,16 +45,17 @@ impl Trainer {
         first..first + count
     }
 
-    /// Runs steps one after the other, and traces them. Of workers that do not wait for each other, each step is the one whose turn it is.
+    /// Runs steps one after the other, and traces them; tells of it once the last of those is done. Of workers that do not wait for
+    /// each other, each step is the one whose turn it is.
     pub(super) async fn trace(
         &self,
         session: &Session,
         step: u64,
         count: u64,
         observer: &mut dyn Observer,
+        traces: &mut Traces,
     ) -> Result<(), Error> {
         let (feeds, workers) = (self.training(), self.job.steps.len() as u64);
-        let mut traces: Vec<DeviceTrace> = Vec::new();
         for done in 0..count {
             let worker = ((step + done) % workers) as usize;
             let StepNodes { run, loss, metrics } = &self.job.steps[worker];
@@ -42,18 +64,17 @@ impl Trainer {
                 Ok(ran) => ran,
                 Err(failure) => return Err(self.explained(session, failure, worker, |_| step + done + 1).await),
             };
-            for own in ran.traces {
-                match traces.iter_mut().find(|known| known.device == own.device) {
-                    Some(known) => known.nodes.extend(own.nodes),
-                    None => traces.push(own),
-                }
-            }
+            traces.add(ran.traces);
             let last = step + done + 1;
             if last.is_multiple_of(self.record) || last >= self.steps {
                 let values = ran.fetches.iter().map(number).collect::<Result<Vec<f64>, Error>>()?;
                 observer.trained(last, &values)?;
             }
         }
-        Ok(observer.traced(step + 1, count, traces)?)
+        if step + count < traces.steps.end {
+            return Ok(());
+        }
+        let Range { start, end } = traces.steps;
+        Ok(observer.traced(start + 1, end - start, std::mem::take(&mut traces.devices))?)
     }
 }
