@@ -439,6 +439,7 @@ def images():
     every("Conv3DBackpropInputV2", ("input_sizes", [lambda: c([2, 8, 9, 4, 3]), lambda: p([5], "int32")]), ("filter", [kernel]), ("out_backprop", f(N)), **three)
     every("Conv3DBackpropFilterV2", ("input", [volume]), ("filter_sizes", [lambda: c([3, 3, 3, 3, 7]), lambda: p([5], "int32")]), ("out_backprop", f(N)), **three)
     raw.MaxPool3DGrad(orig_input=volume(), orig_output=p(N), grad=p(N), ksize=[1, 2, 2, 2, 1], **three)
+    raw.MaxPool3DGradGrad(orig_input=volume(), orig_output=p(N), grad=p(N), ksize=[1, 2, 2, 2, 1], **three)
     raw.AvgPool3DGrad(orig_input_shape=c([2, 8, 9, 4, 3]), grad=p(N), ksize=[1, 2, 2, 2, 1], **three)
     every("LRN", ("input", f(*shapes)))
     every("LRNGrad", ("input_grads", f(*shapes)), ("input_image", f(*shapes)), ("output_image", f(*shapes)))

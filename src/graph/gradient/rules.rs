@@ -9,6 +9,7 @@ mod batch_norm;
 mod binary;
 mod convolution;
 mod einsum;
+mod factor;
 mod flow;
 mod image;
 mod index;
@@ -75,6 +76,7 @@ fn named(name: &str) -> Option<Rule> {
         matmul::named,
         einsum::named,
         linalg::named,
+        factor::named,
         activation::named,
         loss::named,
         convolution::named,

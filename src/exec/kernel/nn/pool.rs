@@ -12,7 +12,7 @@ use crate::tensor::{Float, Numeric, Shape, Tensor, with_float, with_number};
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let spatial = match node.op {
         "MaxPool" | "MaxPoolGrad" | "AvgPool" | "AvgPoolGrad" => 2,
-        "MaxPool3D" | "MaxPool3DGrad" | "AvgPool3D" | "AvgPool3DGrad" => 3,
+        "MaxPool3D" | "MaxPool3DGrad" | "MaxPool3DGradGrad" | "AvgPool3D" | "AvgPool3DGrad" => 3,
         _ => return Ok(None),
     };
     let (pool, over_channels) = Pool::of(node, spatial)?;
@@ -33,6 +33,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "MaxPool" | "MaxPool3D" => with_number!(dtype, T => call(move |[input]| max_pool::<T>(&pool, input))),
         "MaxPoolGrad" | "MaxPool3DGrad" => with_number!(dtype, T => {
             call(move |[input, output, gradient]| max_pool_grad::<T>(&pool, input, &output, gradient))
+        }),
+        "MaxPool3DGradGrad" => with_number!(dtype, T => {
+            call(move |[input, output, gradient]| max_pool_grad_grad::<T>(&pool, input, &output, gradient))
         }),
         "AvgPool" | "AvgPool3D" => {
             with_float!(dtype, T => call(move |[input]| avg_pool::<T>(&pool, input)))
@@ -173,19 +176,47 @@ fn max_pool_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, gradie
     let mut back = vec![T::ZERO; input.len()];
     let (from, gradient, channels) = (input.slice::<T>()?, gradient.slice::<T>()?, windows.channels);
     windows.for_each(&mut |window, pixels| {
-        let Some((&first, others)) = pixels.split_first() else { return };
         for channel in 0..channels {
-            let mut largest = first * channels + channel;
-            for pixel in others {
-                let at = pixel * channels + channel;
-                if from[at] > from[largest] {
-                    largest = at;
-                }
-            }
+            let Some(largest) = largest(from, pixels, channels, channel) else { return };
             back[largest] = T::add(back[largest], gradient[window * channels + channel]);
         }
     });
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(input.shape().clone(), back))
+}
+
+/// The place of the first of the largest elements under a window.
+fn largest<T: Numeric>(from: &[T], pixels: &[usize], channels: usize, channel: usize) -> Option<usize> {
+    let (&first, others) = pixels.split_first()?;
+    let mut largest = first * channels + channel;
+    for pixel in others {
+        let at = pixel * channels + channel;
+        if from[at] > from[largest] {
+            largest = at;
+        }
+    }
+    Some(largest)
+}
+
+/// The gradient of that: what came to the first of the largest elements goes to its window.
+fn max_pool_grad_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, gradient: Tensor) -> Result<Tensor> {
+    let input = to_channels_last::<T>(&pool.slide, input)?;
+    let output = to_channels_last::<T>(&pool.slide, output.clone())?;
+    let gradient = to_channels_last::<T>(&pool.slide, gradient)?;
+    let windows = pool.over(input.shape())?;
+    pool.check(&windows, "orig_output", output.shape())?;
+    if gradient.shape() != input.shape() {
+        let (wanted, got) = (input.shape(), gradient.shape());
+        return Err(Failure::invalid(format!("Expected grad shape to be {wanted}, but got {got}")));
+    }
+    let mut there = vec![T::ZERO; output.len()];
+    let (from, gradient, channels) = (input.slice::<T>()?, gradient.slice::<T>()?, windows.channels);
+    windows.for_each(&mut |window, pixels| {
+        for channel in 0..channels {
+            let Some(largest) = largest(from, pixels, channels, channel) else { return };
+            there[window * channels + channel] = gradient[largest];
+        }
+    });
+    from_channels_last::<T>(&pool.slide, Tensor::from_vec(output.shape().clone(), there))
 }
 
 fn max_over_channels<T: Numeric>(pool: &Pool, input: Tensor, window: usize) -> Result<Tensor> {

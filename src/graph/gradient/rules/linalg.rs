@@ -110,7 +110,7 @@ fn matrix_sizes(c: &mut Call) -> Result<[Output; 2], super::Stop> {
 }
 
 /// The product of two batches of matrices, either of which may be transposed.
-fn batch_product(c: &mut Call, a: Output, flips_a: bool, b: Output, flips_b: bool) -> Added {
+pub(super) fn batch_product(c: &mut Call, a: Output, flips_a: bool, b: Output, flips_b: bool) -> Added {
     Ok(c.op("BatchMatMulV2").name("MatMul").input(a).input(b).attr("adj_x", flips_a).attr("adj_y", flips_b).build()?)
 }
 

@@ -20,6 +20,8 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.with_attrs("MaxPoolGradWithArgmax", &[x, dy, at], &attrs)?)
         },
         "MaxPoolGrad" => of_greatest,
+        "MaxPool3DGrad" => |c| of_moved(c, "MaxPool3DGradGrad"),
+        "MaxPool3DGradGrad" => |c| of_moved(c, "MaxPool3DGrad"),
         _ => return None,
     })
 }
@@ -39,6 +41,13 @@ fn of_average(c: &mut Call, op: &str) -> Grads {
 fn greatest(c: &mut Call, op: &str) -> Grads {
     let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
     one(c.with_attrs(op, &[x, y, dy], WINDOW)?)
+}
+
+/// Of what moves elements between windows and where the greatest are: the way back.
+fn of_moved(c: &mut Call, op: &str) -> Grads {
+    let (x, y, dz) = (c.x(0), c.x(1), c.dy()?);
+    let back = c.with_attrs(op, &[x, y, dz], WINDOW)?;
+    all([c.un("ZerosLike", x)?, c.un("ZerosLike", y)?, back])
 }
 
 /// Of the gradient of a pool: it only moves elements to where the greatest were, from where they are fetched back.
