@@ -10,6 +10,7 @@ mod images;
 mod npz;
 mod order;
 mod text;
+mod there;
 
 pub use csv::Csv;
 #[cfg(feature = "node")]
@@ -21,6 +22,7 @@ pub use images::{Images, read_image};
 pub use npz::{read as read_npz, read_all as read_npz_all, write as write_npz};
 pub use order::Order;
 pub use text::Lines;
+pub use there::There;
 
 use std::sync::Arc;
 
@@ -53,6 +55,8 @@ pub enum Part {
     Held(Tensor),
     /// What is read when it is taken.
     Elsewhere(Arc<dyn Rows>),
+    /// What lies on the workers. What is taken of it are places in the file.
+    There(Arc<There>),
 }
 
 impl Part {
@@ -61,6 +65,7 @@ impl Part {
         match self {
             Part::Held(tensor) => tensor.dims().first().copied(),
             Part::Elsewhere(rows) => Some(rows.count()),
+            Part::There(there) => Some(there.count()),
         }
     }
 
@@ -69,6 +74,7 @@ impl Part {
         match self {
             Part::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
             Part::Elsewhere(rows) => rows.example(),
+            Part::There(there) => (there.takes, &there.example),
         }
     }
 }
@@ -138,6 +144,14 @@ impl Examples {
         })
     }
 
+    /// Those of them that lie on the workers, part by part, as [`parts`](Examples::parts) has them.
+    pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
+        self.parts.iter().map(|(_, part)| match part {
+            Part::There(there) => Some(&**there),
+            _ => None,
+        })
+    }
+
     /// The bytes of one, but for those of text.
     ///
     /// # Errors
@@ -152,7 +166,8 @@ impl Examples {
     }
 
     /// Some of the examples, by their places, for each part a tensor of this outer shape and then an example's own. The outer shape
-    /// has as many elements as there are places.
+    /// has as many elements as there are places. Of a part that lies on the workers, it is their places in the file, int64, of the
+    /// outer shape.
     ///
     /// # Errors
     /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it; those of [`Rows::read`].
@@ -170,6 +185,10 @@ impl Examples {
             match part {
                 Part::Held(tensor) => taken(tensor, places, shape),
                 Part::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
+                Part::There(_) => {
+                    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+                    Tensor::vector(places).reshaped(outer)
+                }
             }
         };
         self.parts.iter().map(|(_, part)| take(part)).collect()
@@ -189,7 +208,7 @@ impl Examples {
         let some = |places: &[usize]| {
             let mut places = places.to_vec();
             places.sort_unstable();
-            if self.parts.iter().any(|(_, part)| matches!(part, Part::Elsewhere(_))) {
+            if self.parts.iter().any(|(_, part)| !matches!(part, Part::Held(_))) {
                 let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
                 let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
                 return Ok(Examples { parts: self.parts.clone(), chosen: Some(chosen), count });

@@ -31,6 +31,7 @@ mod checkpoint;
 mod evaluation;
 mod feed;
 mod folder;
+mod lookup;
 mod numerics;
 mod observer;
 mod rows;
@@ -46,6 +47,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 pub use self::evaluation::{Confusion, Evaluated};
+pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
 
@@ -53,7 +55,7 @@ use self::checkpoint::Folder;
 use self::steps::number;
 use self::weights::Weights;
 use crate::Session;
-use crate::data::{Examples, Order};
+use crate::data::{Examples, Order, There};
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::Graph;
@@ -287,13 +289,29 @@ impl Trainer {
     ) -> Result<Ended, Error> {
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
-        if let Some(begin) = &self.job.begin {
+        for begin in &self.job.begin {
             session.run(&[], &[], &[begin]).await?;
         }
         if start >= self.steps {
             return Ok(Ended { start, step: start, how: How::Done });
         }
         observer.begins(start)?;
+        let ended = self.train(session, start, observer, stop).await;
+        // The workers' memory of what lies on them; a session that failed cannot have it dropped.
+        for end in &self.job.end {
+            let _ = session.run(&[], &[], &[end]).await;
+        }
+        ended
+    }
+
+    /// Feeds, steps, and what is due between the steps.
+    async fn train(
+        &self,
+        session: &Session,
+        start: u64,
+        observer: &mut dyn Observer,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Ended, Error> {
         let (fed, before) = (AtomicU64::new(start), self.counted(session).await?);
         let feeding =
             async { futures::future::try_join(self.feed(session, start, &fed), self.beside(session, start)).await };
@@ -328,7 +346,7 @@ impl Trainer {
 
 /// What the examples are to their placeholders, which they must fit.
 fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<Part>, Error> {
-    let part = |(name, dtype, example): (&str, DType, &[usize])| {
+    let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&There>)| {
         let at = |why: String| Error::input(format!("data for {name}: {why}"));
         let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
         let node = graph.node(id);
@@ -347,9 +365,9 @@ fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<Part>, Error> {
                 "an example is {dtype}{own}, and the placeholder takes {takes} in batches {shape}"
             )));
         }
-        Ok(Part { name: name.to_owned(), dtype, example: example.to_vec() })
+        Ok(Part { name: name.to_owned(), dtype, example: example.to_vec(), there: there.cloned() })
     };
-    examples.parts().map(part).collect()
+    examples.parts().zip(examples.there()).map(part).collect()
 }
 
 /// The examples that are trained with, and those that are held out.

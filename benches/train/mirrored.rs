@@ -72,7 +72,7 @@ fn model() -> Job {
             "train": {{"loss": "loss", "optimizer": "sgd", "rate": 1e-6, "steps": {STEPS}, "workers": 2, "mode": "mirrored"}}}}"#
     );
     let sections = file::read(&sections).expect("sections");
-    let parts = [Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] }];
+    let parts = [Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None }];
     job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
 }
 

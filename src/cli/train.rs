@@ -22,11 +22,13 @@ use super::reach::{Deadline, MeshArgs, Reached};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
 use crate::Session;
+use crate::checkpoint::DataDir;
 use crate::device::Task;
 use crate::exec::BackendChoice;
+use crate::graph::Graph;
 use crate::protocol::SessionOptions;
-use crate::train::file;
-use crate::trainer::{Ended, Error, Every, How, Options, Trainer, load};
+use crate::train::file::{self, Sections};
+use crate::trainer::{Ended, Error, Every, Found, How, Lookup, Options, Trainer, load};
 
 /// Most points of a curve between two lines that are printed.
 const BETWEEN: u64 = 20;
@@ -93,6 +95,9 @@ pub struct Args {
     /// Train in this process, without a network
     #[arg(long)]
     local: bool,
+    /// With --local: folder of the files that lie "on_workers", as `meshtf node --data` [default: none]
+    #[arg(long, value_name = "DIR", requires = "local")]
+    data: Option<PathBuf>,
     /// With --local: compute backend; auto picks the best one available
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     backend: BackendChoice,
@@ -107,11 +112,26 @@ pub struct Args {
 
 pub(super) async fn train(args: Args) -> Outcome {
     args.memory.apply();
-    let command = Command::prepare(args)?;
-    let (args, tasks) = (&command.args, command.trainer.tasks());
-    let reached = match args.local {
-        true => Reached::local(tasks, args.target.as_ref(), args.backend, None)?,
-        false => args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None)).await?,
+    let read = Files::read(&args)?;
+    // Where data lies on the workers, they are asked for it before the training is put together.
+    let (reached, found) = match Lookup::of(&read.sections, &read.graph).map_err(|error| read.explained(error))? {
+        None => (None, Found::default()),
+        Some(lookup) => {
+            let reached = reach(&args, read.tasks()).await?;
+            match ask(&reached, &lookup).await {
+                Ok(found) => (Some(reached), found),
+                Err(trouble) => {
+                    let trouble = reached.explain_trouble(trouble);
+                    reached.close().await;
+                    return Err(trouble);
+                }
+            }
+        }
+    };
+    let command = Command::prepare(args, read, &found)?;
+    let reached = match reached {
+        Some(reached) => reached,
+        None => reach(&command.args, command.trainer.tasks()).await?,
     };
     let outcome = async {
         let session = reached.session(command.trainer.graph().clone(), SessionOptions::default()).await?;
@@ -125,6 +145,61 @@ pub(super) async fn train(args: Args) -> Outcome {
     outcome
 }
 
+/// Where the training runs: in this process, or on the nodes of these tasks.
+async fn reach(args: &Args, tasks: Vec<Task>) -> Result<Reached, Trouble> {
+    if !args.local {
+        return args.mesh.reach_for(tasks, args.target.as_ref(), Deadline::after(None)).await;
+    }
+    let data = args.data.as_ref().map(|folder| {
+        DataDir::new(folder).map_err(|error| Trouble::input(format!("--data {}: {error}", folder.display())))
+    });
+    Reached::local(tasks, args.target.as_ref(), args.backend, data.transpose()?)
+}
+
+async fn ask(reached: &Reached, lookup: &Lookup) -> Result<Found, Trouble> {
+    let session = reached.session(lookup.graph().clone(), SessionOptions::default()).await?;
+    let found = lookup.ask(&session).await;
+    let _ = session.close().await;
+    Ok(found?)
+}
+
+/// What the files of a training say.
+struct Files {
+    from: PathBuf,
+    graph: Graph,
+    sections: Sections,
+}
+
+impl Files {
+    fn read(args: &Args) -> Result<Files, Trouble> {
+        let from = args.with.as_ref().unwrap_or(&args.graph).clone();
+        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
+        let (program, graph) = read_graph(&args.graph)?;
+        let text = std::fs::read(&from).map_err(|error| at(&error))?;
+        let text = String::from_utf8(text).map_err(|_| at(&"it says nothing of training; use --with FILE"))?;
+        let mut sections = file::read(&text).map_err(|why| at(&why))?;
+        if !program.init.is_empty() {
+            sections.init = program.init;
+        }
+        Ok(Files { from, graph, sections })
+    }
+
+    /// The tasks that a training of this needs.
+    fn tasks(&self) -> Vec<Task> {
+        let of = |job: &str, count: usize| (0..count).map(|i| Task::new(job, i as u32)).collect::<Vec<_>>();
+        let train = &self.sections.train;
+        [self.graph.tasks(), of("worker", train.workers), of("ps", train.ps)].concat()
+    }
+
+    /// An error about what the sections say names their file.
+    fn explained(&self, error: Error) -> Trouble {
+        match error {
+            Error::Sections(why) => Trouble::input(format!("{}: {why}", self.from.display())),
+            error => error.into(),
+        }
+    }
+}
+
 /// A training that is ready to run, and what is to be shown of it.
 struct Command {
     args: Args,
@@ -135,20 +210,11 @@ struct Command {
 
 impl Command {
     /// Reads everything, and puts the graph together: what is wrong is said before anything runs.
-    fn prepare(args: Args) -> Result<Command, Trouble> {
+    fn prepare(args: Args, read: Files, found: &Found) -> Result<Command, Trouble> {
         args.plot.as_ref().map_or(Ok(()), |file| check_file("--plot", file))?;
         args.trace.as_ref().map_or(Ok(()), |file| check_file("--trace", file))?;
-        let from = args.with.as_ref().unwrap_or(&args.graph);
-        let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", from.display()));
-        let (program, graph) = read_graph(&args.graph)?;
-        let text = std::fs::read(from).map_err(|error| at(&error))?;
-        let text = String::from_utf8(text).map_err(|_| at(&"it says nothing of training; use --with FILE"))?;
-        let mut sections = file::read(&text).map_err(|why| at(&why))?;
-        if !program.init.is_empty() {
-            sections.init = program.init;
-        }
-        let folder = from.parent().unwrap_or_else(|| std::path::Path::new(""));
-        let loaded = load(&sections.data, &graph, folder)?;
+        let folder = read.from.parent().unwrap_or_else(|| std::path::Path::new(""));
+        let loaded = load(&read.sections.data, &read.graph, folder, found)?;
         for (file, images, classes) in &loaded.folders {
             let classes: Vec<String> = classes.iter().enumerate().map(|(i, class)| format!("{i} {class}")).collect();
             eprintln!("{file}: {images} images; classes: {}", classes.join(", "));
@@ -163,11 +229,8 @@ impl Command {
             check_numerics: args.check_numerics,
             trace: args.trace.is_some(),
         };
-        let trainer = Trainer::new(graph, sections, loaded.examples, &options);
-        let mut trainer = trainer.map_err(|error| match error {
-            Error::Sections(why) => at(&why),
-            error => error.into(),
-        })?;
+        let trainer = Trainer::new(read.graph.clone(), read.sections.clone(), loaded.examples, &options);
+        let mut trainer = trainer.map_err(|error| read.explained(error))?;
         let report = args.report.unwrap_or((trainer.steps() / 20).max(1));
         let between = (1..=BETWEEN).rev().find(|&count| report.is_multiple_of(count)).unwrap_or(1);
         trainer.record_every(if args.log.is_some() || args.plot.is_some() { report / between } else { report });

@@ -52,7 +52,7 @@ fn tensor(descr: &str, fortran_order: bool, shape: Shape, data: &[u8]) -> Result
 }
 
 /// What the header of a file says whose examples, along the first dimension, lie one behind the other.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     descr: String,
     shape: Vec<usize>,
@@ -100,6 +100,17 @@ impl Head {
     /// The bytes of an example.
     pub fn example_bytes(&self) -> usize {
         self.example_bytes
+    }
+
+    /// The shape of the whole; its first size is the number of examples.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The dtype of the elements, and whether they lie with the least byte first; `None` for strings.
+    pub fn elements(&self) -> Option<(DType, bool)> {
+        let item = Item::parse(&self.descr).ok()?;
+        item.text.is_none().then_some((item.dtype, !item.big_endian))
     }
 
     /// Where an example begins in the file.

@@ -81,6 +81,8 @@ pub enum Take {
     Images,
     /// The classes of the images of a folder: the places of their folders' names in alphabetical order.
     Classes,
+    /// The numbers of a .npy file that lies on each worker, below the folder whose files graphs may use there.
+    There,
 }
 
 /// The section `train`.
@@ -238,16 +240,17 @@ fn source(value: &Value, path: Path) -> Read<Source> {
     for Member { key, at, value } in value.object(path, "this is a file's name, or an object with a \"file\"")? {
         let path = path.key(key);
         match &**key {
-            "file" | "images" | "classes" if !source.file.is_empty() => {
+            "file" | "images" | "classes" | "on_workers" if !source.file.is_empty() => {
                 return Err(Fault::content(
                     value,
                     path,
-                    "one of \"file\", \"images\" and \"classes\" says what is read",
+                    "one of \"file\", \"images\", \"classes\" and \"on_workers\" says what is read",
                 ));
             }
             "file" => named(&mut source, value.text(path)?, value, path)?,
             "images" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Images),
             "classes" => (source.file, source.take) = (beside(value.text(path)?, value, path)?, Take::Classes),
+            "on_workers" => (source.file, source.take) = (below(value.text(path)?, value, path)?, Take::There),
             "size" => {
                 let sides = list(value, path, count)?;
                 let [height, width] = sides[..] else {
@@ -259,14 +262,14 @@ fn source(value: &Value, path: Path) -> Read<Source> {
             "except" => source.except = names(value, path)?,
             "scale" => source.scale = Some(number(value, path)?),
             _ => {
-                let known = ["file", "columns", "except", "scale", "images", "classes", "size"];
+                let known = ["file", "columns", "except", "scale", "images", "classes", "on_workers", "size"];
                 return Err(unknown(key, *at, path, &known));
             }
         }
     }
     let wrong = |why: &str| Err(Fault::content(value, path, why));
     if source.file.is_empty() {
-        return wrong("\"file\" is missing, or \"images\" or \"classes\" for a folder");
+        return wrong("\"file\" is missing, or \"on_workers\", or \"images\" or \"classes\" for a folder");
     }
     if !source.columns.is_empty() && !source.except.is_empty() {
         return wrong("\"columns\" says which are taken, or \"except\" which are not; not both");
@@ -286,6 +289,17 @@ fn named(source: &mut Source, text: &str, value: &Value, path: Path) -> Read<()>
     source.file = beside(file, value, path)?;
     source.part = part;
     Ok(())
+}
+
+/// A file below the folder of each worker.
+fn below(file: &str, value: &Value, path: Path) -> Read<String> {
+    match is_beside(file) && file.ends_with(".npy") {
+        true => Ok(file.to_owned()),
+        false => {
+            let why = "a .npy file on the workers is named from their folder (meshtf node --data), in it or below it: \"data/x.npy\"";
+            Err(Fault::content(value, path, why))
+        }
+    }
 }
 
 fn beside(file: &str, value: &Value, path: Path) -> Read<String> {

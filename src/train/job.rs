@@ -4,18 +4,22 @@ mod backup;
 mod mirrored;
 mod queue;
 mod replicas;
+mod there;
 mod updates;
 
 pub use self::queue::Queue;
 pub(in crate::train) use self::queue::name_of_next;
+pub use self::there::Held;
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use self::replicas::Replicas;
+use self::queue::QUEUE;
+use self::replicas::{Filled, Replicas};
 use super::file::{Mode, Sections, TrainSection};
 use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
+use crate::data::There;
 use crate::failure::{Failure, Result};
 use crate::graph::gradient::Gradient;
 use crate::graph::op::Role;
@@ -33,6 +37,8 @@ pub struct Part {
     pub dtype: DType,
     /// The shape of one example.
     pub example: Vec<usize>,
+    /// If it lies on the workers, where: then what is fed are places in it.
+    pub there: Option<There>,
 }
 
 /// The graph of a training, and the names of its nodes.
@@ -48,10 +54,14 @@ pub struct Job {
     pub evaluated: Vec<String>,
     /// What runs beside the steps, as often as they do: the workers, where an update does not wait for all of them.
     pub beside: Vec<String>,
-    /// Runs before the first step, whether the variables have first values or others, if it is there.
-    pub begin: Option<String>,
+    /// Run before the first step, in this order, whether the variables have first values or others.
+    pub begin: Vec<String>,
+    /// Run once the steps are over.
+    pub end: Vec<String>,
     /// A queue of batches for each replica.
     pub queues: Vec<Queue>,
+    /// Of the first replica, part by part, what takes examples of those that lie on the workers.
+    pub held: Vec<Option<Held>>,
     /// What a training that was killed may have left behind.
     pub drains: Vec<Drain>,
     /// All variables.
@@ -101,7 +111,7 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         graph.output(name).map_err(|error| Failure::invalid(format!("{what} {name}: {error}")))?;
     }
     let replicas = Replicas::of(&graph, train, parts);
-    let (defs, queues, mut drains) = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
+    let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
     let mut made = match train.mode {
         Mode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
@@ -136,11 +146,14 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         assign: variable.assign.map(moved),
         ..variable
     };
+    let of_held = |of: fn(&Held) -> &String| held.iter().flatten().flatten().map(of).cloned();
     Ok(Job {
         init,
         steps,
         beside: workers,
-        begin,
+        begin: of_held(|held| &held.load).chain(begin).collect(),
+        end: of_held(|held| &held.unload).collect(),
+        held: held.first().cloned().unwrap_or_default(),
         drains,
         evaluated: std::iter::once(&train.loss).chain(looked_at).cloned().collect(),
         queues,
@@ -149,6 +162,16 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         training: flag.map(|_| "training".to_owned()),
         graph: whole,
     })
+}
+
+/// The device of each worker's queue, if `first` is the first placeholder that is fed.
+///
+/// # Errors
+/// InvalidArgument for a device that cannot be read.
+pub(crate) fn homes(graph: &Graph, train: &TrainSection, first: &str) -> Result<Vec<String>> {
+    let first = graph.find(first).map(|id| graph.node(id).device.clone()).unwrap_or_default();
+    let home = |i: usize| if train.workers > 0 { replicas::within(&first, "worker", i) } else { Ok(first.clone()) };
+    (0..train.workers.max(1)).map(home).collect()
 }
 
 /// What was added to the replicas of a model.
@@ -261,7 +284,7 @@ fn names_of_variables(graph: &Graph) -> Vec<String> {
             .find(|(_, node)| node.op.reads_variable && node.inputs[0].node == handle && node.control.is_empty());
         read.map(|(_, node)| node.name.clone())
     };
-    let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable);
+    let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable && !node.name.starts_with(QUEUE));
     makes.map(|(id, node)| reads(id).unwrap_or_else(|| node.name.clone())).collect()
 }
 

@@ -164,7 +164,7 @@ impl Trainer {
         if self.sections.evaluate.as_ref().filter(due).is_none() {
             return Ok(false);
         }
-        let evaluated = self.evaluate(session).await?;
+        let evaluated = self.evaluate_held(session).await?;
         observer.evaluated(step, &evaluated)?;
         let is_enough = match watch {
             Some(watch) => self.judge(session, step, watch, &evaluated.means).await?,
@@ -187,7 +187,7 @@ impl Trainer {
         }
     }
 
-    /// The means of the loss and the metrics over the examples that are held out, and their confusion.
+    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they are.
     ///
     /// # Errors
     /// [`Error::Input`] if a metric is no number, or a class of the confusion none; [`Error::Failed`] as [`Session::run`].
@@ -195,6 +195,20 @@ impl Trainer {
     /// # Cancellation
     /// If the future is dropped before it is ready, nothing has changed.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
+        // A training that runs has what lies on the workers, and lets go of it at its end.
+        let held = || self.job.held.iter().flatten();
+        for held in held() {
+            session.run(&[], &[], &[&held.load]).await?;
+        }
+        let evaluated = self.evaluate_held(session).await;
+        for held in held() {
+            let _ = session.run(&[], &[], &[&held.unload]).await;
+        }
+        evaluated
+    }
+
+    /// As [`evaluate`](Trainer::evaluate), once what lies on the workers is held there.
+    async fn evaluate_held(&self, session: &Session) -> Result<Evaluated, Error> {
         let section = self.sections.evaluate.as_ref();
         let mut confusion = section.and_then(|section| section.confusion.as_ref()).map(|_| Confusion::default());
         let Some(held_out) = &self.held_out else { return Ok(Evaluated { means: Vec::new(), confusion: None }) };
@@ -207,7 +221,7 @@ impl Trainer {
         while at < held_out.len() {
             let count = EVALUATED.min(held_out.len() - at);
             let places: Vec<usize> = (at..at + count).collect();
-            let tensors = held_out.take(&places, &[count])?;
+            let tensors = self.taken(session, held_out, &places).await?;
             let feeds: Vec<(&str, Tensor)> = held_out.names().zip(tensors).collect();
             let values = session.run(&feeds, &fetches, &[]).await?;
             for (sum, value) in sums.iter_mut().zip(&values) {

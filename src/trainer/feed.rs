@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Error, Trainer};
 use crate::Session;
+use crate::data::Examples;
 use crate::tensor::Tensor;
 use crate::train::file::Mode;
 use crate::train::job::Drain;
@@ -74,6 +75,33 @@ impl Trainer {
             fed.store(step, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Some examples, `[places, ...]`: those that lie on the workers as the first of them has them.
+    pub(super) async fn taken(
+        &self,
+        session: &Session,
+        examples: &Examples,
+        places: &[usize],
+    ) -> Result<Vec<Tensor>, Error> {
+        let mut tensors = examples.take(places, &[places.len()])?;
+        let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
+        for (held, tensor) in self.job.held.iter().zip(&mut tensors) {
+            let Some(held) = held else { continue };
+            // Places are taken in whole batches; the last one is filled up.
+            let mut places = tensor.to_i64s()?;
+            let count = places.len();
+            places.resize(count.next_multiple_of(rows), places.last().copied().unwrap_or(0));
+            let batches = [places.len() / rows, rows];
+            let feeds = [(held.feed.as_str(), Tensor::from_vec(batches, places))];
+            let found = session.run(&feeds, &[&held.taken], &[]).await?.remove(0);
+            let example = found.dims()[2..].to_vec();
+            let found = found.reshaped([&[batches[0] * rows][..], &example].concat())?;
+            *tensor = Examples::new(vec![(String::new(), found)])?
+                .take(&(0..count).collect::<Vec<usize>>(), &[count])?
+                .remove(0);
+        }
+        Ok(tensors)
     }
 
     /// What tells the layers that ask for it that a step trains.

@@ -6,10 +6,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Error;
 use super::folder::ImageFolder;
 use super::rows::{FileRows, MAX_HELD};
-use crate::data::{self, Csv, Examples, Lines, Named, read_tensor, unpacked};
+use super::{Error, Found};
+use crate::data::{self, Csv, Examples, Lines, Named, There, read_tensor, unpacked};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
@@ -39,11 +39,12 @@ pub struct Loaded {
 }
 
 /// Reads what a section names, files from this folder on, and fits it to a graph's placeholders: the dtype and the shape of an
-/// example are those that the placeholder takes. Large .npy files are read as their examples are taken.
+/// example are those that the placeholder takes. Large .npy files are read as their examples are taken. What lies on the workers is as
+/// they have been asked for it by a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.
-pub fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<Loaded, Error> {
+pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) -> Result<Loaded, Error> {
     let (mut known, mut tensors) = (Known::default(), Vec::new());
     for (name, source) in &section.feed {
         let id = graph.find_or_nearest(name).map_err(|error| Error::input(format!("data for {name}: {error}")))?;
@@ -53,6 +54,13 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path) -> Result<Loade
         }
         let (dtype, shape) = (node.outputs[0].dtype, node.attrs.shape("shape")?.clone());
         let at = |why: String| Error::input(format!("data for {name}: {}: {why}", source.file));
+        if source.take == Take::There {
+            let head = found.0.get(&source.file).ok_or_else(|| at("the workers were not asked for it".to_owned()))?;
+            let there = There::of(&source.file, head, source.scale, dtype, &shape);
+            let there = there.map_err(|failure| at(failure.message))?;
+            tensors.push((name.clone(), data::Part::There(Arc::new(there))));
+            continue;
+        }
         if source.columns.is_empty() && source.except.is_empty() && source.take == Take::Values {
             let rows = FileRows::open(&folder.join(&source.file), dtype, &shape, source.scale, MAX_HELD);
             if let Some(rows) = rows.map_err(at)? {

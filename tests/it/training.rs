@@ -94,3 +94,53 @@ fn nodes_train_together_and_apart() {
     }
     drop(nodes);
 }
+
+/// A .npy file of float32, `[rows, columns]`.
+fn npy(rows: usize, columns: usize, value: impl Fn(usize) -> f32) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend((0..rows * columns).flat_map(|i| value(i).to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn each_worker_reads_its_own_file_and_one_that_has_another_is_named() {
+    let sandbox = Sandbox::new();
+    let folders = ["one", "two"].map(|name| sandbox.path(name));
+    folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let nodes = [("worker/0", &folders[0]), ("worker/1", &folders[1])]
+        .map(|(name, folder)| sandbox.node_with(name, &["--data", &folder.display().to_string()]));
+    // y = 2 a - b, in which a and b are the two columns.
+    let graph = r#"{"version": 1, "variables": {"w": {"shape": [2, 1]}},
+        "nodes": {"x": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 2]}},
+            "y": {"op": "Placeholder", "attrs": {"dtype": "float32", "shape": [null, 1]}},
+            "xw": {"op": "MatMul", "inputs": ["x", "w"]}, "off": {"op": "SquaredDifference", "inputs": ["xw", "y"]},
+            "loss": {"op": "Mean", "inputs": ["off", [0, 1]]}},
+        "data": {"feed": {"x": {"on_workers": "x.npy"}, "y": {"on_workers": "y.npy"}}, "batch": 8, "shuffle": 3},
+        "train": {"loss": "loss", "optimizer": "adam", "rate": 0.05, "steps": 400, "workers": 2, "mode": "mirrored"}}"#;
+    let graph = sandbox.file("line.json", graph);
+    let x = |i: usize| (i * 7 % 11) as f32 / 5.0 - 1.0;
+    let y = |i: usize| 2.0 * x(2 * i) - x(2 * i + 1);
+    let write = |folder: &Path, rows: usize| {
+        std::fs::write(folder.join("x.npy"), npy(rows, 2, x)).unwrap();
+        std::fs::write(folder.join("y.npy"), npy(rows, 1, y)).unwrap();
+    };
+    write(&folders[0], 64);
+    let ended = sandbox.run(&["train", &graph]).expect(2);
+    assert!(
+        ended.stderr.contains("x.npy on /job:worker/task:1") && ended.stderr.contains("--data"),
+        "{}",
+        ended.stderr
+    );
+    write(&folders[1], 48);
+    let ended = sandbox.run(&["train", &graph]).expect(2);
+    let told = "x.npy on /job:worker/task:1: it is float32[48,2], and on /job:worker/task:0 it is float32[64,2]";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    write(&folders[1], 64);
+    let ended = sandbox.run(&["train", &graph]).expect(0);
+    let last = ended.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("step 400/400") && number(last, "loss") < 1e-2, "{}", ended.stdout);
+    drop(nodes);
+}

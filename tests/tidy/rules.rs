@@ -21,7 +21,7 @@ pub const RULES: &[Rule] = &[
     Rule { module: "graph", may_use: &["device", "tensor", "json", "failure", "nearest"], pure: true },
     Rule { module: "lowering", may_use: &["graph", "tensor", "failure"], pure: true },
     Rule { module: "data", may_use: &["tensor", "memory", "failure", "nearest"], pure: true },
-    Rule { module: "train", may_use: &["device", "graph", "tensor", "json", "failure", "nearest"], pure: true },
+    Rule { module: "train", may_use: &["data", "device", "graph", "tensor", "json", "failure", "nearest"], pure: true },
     Rule { module: "model", may_use: &["train", "graph", "tensor", "failure"], pure: true },
     Rule { module: "trace", may_use: &["device", "tensor", "failure"], pure: true },
     Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },

@@ -27,7 +27,7 @@ const MODEL: &str = r#"{"version": 1,
         "loss": {"op": "Mean", "inputs": ["square", [0, 1]]}}}"#;
 
 fn part(name: &str, dtype: DType, example: &[usize]) -> Part {
-    Part { name: name.to_owned(), dtype, example: example.to_vec() }
+    Part { name: name.to_owned(), dtype, example: example.to_vec(), there: None }
 }
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -247,7 +247,7 @@ fn each_worker_of_an_async_training_makes_its_own_updates() {
     let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 2},
         "train": {"loss": "loss", "optimizer": {"name": "momentum", "momentum": 0.5}, "rate": 0.125, "steps": 2, "workers": 2, "mode": "async"}}"#;
     let program = crate::graph::read(text.as_bytes()).unwrap();
-    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] };
+    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = file::read(sections).unwrap();
     let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
     let mut cluster = Cluster::of(&[Task::new("worker", 0), Task::new("worker", 1)]);
@@ -287,7 +287,7 @@ fn an_update_does_not_wait_for_a_worker_that_is_late() {
     let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &parts, 4).unwrap();
     let tasks = [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)].map(|(job, i)| Task::new(job, i));
     let mut cluster = Cluster::of(&tasks);
-    let begin = job.begin.clone().unwrap();
+    let begin = job.begin[0].clone();
     for node in ["w/assign", &job.init, &begin] {
         run(&mut cluster, &job.graph, &[], &[&format!("^{node}")]);
     }

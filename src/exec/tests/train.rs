@@ -363,7 +363,7 @@ fn a_loss_that_is_no_number_changes_nothing() {
                   "y": {"op": "Mul", "inputs": ["x", "w"]}, "loss": {"op": "Sum", "inputs": ["y", 0]}}}"#;
     let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 1}, "train": {"loss": "loss", "optimizer": "sgd", "rate": 1, "steps": 2}}"#;
     let program = crate::graph::read(text.as_bytes()).unwrap();
-    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![] };
+    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = train::file::read(sections).unwrap();
     let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
     let mut cluster = Cluster::new(1);

@@ -1,5 +1,6 @@
 //! The queue on a worker from which its replica takes batches.
 
+use super::there::{self, Held};
 use super::{Drain, Part};
 use crate::graph::{Attr, Attrs, NodeDef};
 use crate::tensor::{DType, PartialShape, Shape};
@@ -24,6 +25,9 @@ pub struct Queue {
     pub enqueue: String,
 }
 
+/// Begins the names of what belongs to the queues.
+pub(super) const QUEUE: &str = "train/queue_";
+
 /// The nodes of a queue of batches.
 pub(super) fn queue(
     i: usize,
@@ -31,21 +35,21 @@ pub(super) fn queue(
     parts: &[Part],
     rows: usize,
     capacity: usize,
-) -> (Vec<NodeDef>, Queue, Drain) {
+) -> (Vec<NodeDef>, Queue, Drain, Vec<Option<Held>>) {
     let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let shapes: Vec<Shape> =
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
     // Another model's batches are of another queue, and so are those of a training that sends more or fewer at a time.
     let kind: Vec<String> = types.iter().zip(&shapes).map(|(dtype, shape)| format!("{dtype}{shape}")).collect();
     let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
-        name: format!("train/queue_{i}{name}"),
+        name: format!("{QUEUE}{i}{name}"),
         op: op.to_owned(),
         inputs,
         device: device.to_owned(),
         attrs,
         ..NodeDef::default()
     };
-    let own = format!("train/queue_{i}");
+    let own = format!("{QUEUE}{i}");
     let whole = Attrs::from([
         ("component_types", types.clone().into()),
         ("shapes", Attr::Shapes(shapes.iter().map(PartialShape::from).collect())),
@@ -60,17 +64,28 @@ pub(super) fn queue(
         node("/drain", "QueueDequeueManyV2", vec![own.clone(), format!("{own}/size")], of_types()),
     ];
     let mut inputs = vec![own.clone()];
-    let mut feeds = Vec::with_capacity(parts.len());
+    let (mut feeds, mut all) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
     for (k, (part, shape)) in parts.iter().zip(&shapes).enumerate() {
-        let sizes = std::iter::once(None).chain(shape.dims().iter().copied().map(Some)).collect();
-        let attrs = Attrs::from([("dtype", part.dtype.into()), ("shape", Attr::Shape(PartialShape(Some(sizes))))]);
+        let (dtype, sizes) = match &part.there {
+            Some(_) => (DType::I64, &shape.dims()[..1]),
+            None => (part.dtype, shape.dims()),
+        };
+        let sizes = std::iter::once(None).chain(sizes.iter().copied().map(Some)).collect();
+        let attrs = Attrs::from([("dtype", dtype.into()), ("shape", Attr::Shape(PartialShape(Some(sizes))))]);
         nodes.push(node(&format!("/feed_{k}"), "Placeholder", vec![], attrs));
-        feeds.push(format!("{own}/feed_{k}"));
+        let feed = format!("{own}/feed_{k}");
+        let held = part.there.as_ref().map(|there| {
+            let (read, held) = there::nodes(&own, k, device, rows, there);
+            nodes.extend(read);
+            held
+        });
+        inputs.push(held.as_ref().map_or_else(|| feed.clone(), |held| held.taken.clone()));
+        feeds.push(feed);
+        all.push(held);
     }
-    inputs.extend(feeds.iter().cloned());
     nodes.push(node("/enqueue", "QueueEnqueueManyV2", inputs, Attrs::from([("Tcomponents", types.into())])));
     let (enqueue, size, drop) = (format!("{own}/enqueue"), format!("{own}/size"), format!("{own}/drain"));
-    (nodes, Queue { feeds, enqueue }, Drain { size, drop })
+    (nodes, Queue { feeds, enqueue }, Drain { size, drop }, all)
 }
 
 /// The nodes of a queue of tokens, each the number of an update that a step of a worker is for. The node of that name takes one.

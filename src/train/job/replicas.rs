@@ -1,7 +1,8 @@
 //! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
 
 use super::queue::{Queue, name_of_next, queue, tokens};
-use super::{Drain, Part};
+use super::there::Held;
+use super::{Drain, Part, homes};
 use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
 use crate::graph::op::Role;
@@ -22,6 +23,15 @@ pub(super) struct Replicas<'a> {
     is_copied: Vec<bool>,
     /// Whether the graph's own nodes stay beside those of the replicas.
     stays: bool,
+}
+
+/// The nodes of all replicas, and what fills their queues.
+pub(super) struct Filled {
+    pub defs: Vec<NodeDef>,
+    pub queues: Vec<Queue>,
+    pub drains: Vec<Drain>,
+    /// Of each replica, part by part, the examples that lie on its worker.
+    pub held: Vec<Vec<Option<Held>>>,
 }
 
 impl<'a> Replicas<'a> {
@@ -95,7 +105,7 @@ impl<'a> Replicas<'a> {
     }
 
     /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of them.
-    pub fn nodes(&self, rows: usize, capacity: usize) -> Result<(Vec<NodeDef>, Vec<Queue>, Vec<Drain>)> {
+    pub fn nodes(&self, rows: usize, capacity: usize) -> Result<Filled> {
         let all = self.graph.to_defs();
         let mut loads = vec![0usize; self.train.ps];
         let mut defs = Vec::with_capacity(all.len());
@@ -110,14 +120,14 @@ impl<'a> Replicas<'a> {
             defs.push(def);
         }
         let (mut queues, mut drains) = (Vec::with_capacity(self.count()), Vec::with_capacity(self.count()));
-        for i in 0..self.count() {
+        let mut held = Vec::with_capacity(self.count());
+        let homes = homes(self.graph, self.train, &self.parts[0].name)?;
+        for (i, device) in homes.iter().enumerate() {
             for ((_, node), def) in self.graph.nodes().zip(&all).filter(|((id, _), _)| self.is_copied[id.index()]) {
                 defs.push(self.copy(node, def, i)?);
             }
-            let first = self.graph.find(&self.parts[0].name).map(|id| self.graph.node(id).device.clone());
-            let first = first.unwrap_or_default();
-            let device = if self.train.workers > 0 { within(&first, "worker", i)? } else { first };
-            let (nodes, queue, drain) = queue(i, &device, self.parts, rows, capacity);
+            let (nodes, queue, drain, own) = queue(i, device, self.parts, rows, capacity);
+            held.push(own);
             defs.extend(nodes);
             queues.push(queue);
             drains.push(drain);
@@ -127,7 +137,7 @@ impl<'a> Replicas<'a> {
                 defs.extend(tokens(&token(i), &home));
             }
         }
-        Ok((defs, queues, drains))
+        Ok(Filled { defs, queues, drains, held })
     }
 
     /// Where a variable is that all replicas share: on the task of `ps` with the fewest bytes, unless it names a job itself.
@@ -219,7 +229,7 @@ fn dependent(graph: &Graph, on: impl Iterator<Item = NodeId>) -> Vec<bool> {
 }
 
 /// The device on a task, unless it names a job itself.
-fn within(device: &str, job: &str, task: usize) -> Result<String> {
+pub(super) fn within(device: &str, job: &str, task: usize) -> Result<String> {
     let spec = spec(device)?;
     if spec.job.is_some() {
         return Ok(device.to_owned());

@@ -90,3 +90,79 @@ async fn arrays_and_text_are_examples() {
     let trouble = run(&folder, &[]).await.unwrap_err().to_string();
     assert!(trouble.contains("data for x: lines.txt: line 2 has 13 bytes, and the placeholder takes 12"), "{trouble}");
 }
+
+/// The same examples in the same order, whether they are sent or lie on the workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_on_the_workers_teaches_what_data_that_is_sent_does() {
+    let x: Vec<f64> = (0..400).map(|i| f64::from(i * 37 % 101) - 50.0).collect();
+    let y: Vec<i32> = x.chunks(2).map(|pair| i32::from(pair[0] * pair[1] > 0.0)).collect();
+    for (train, exact) in [
+        (r#", "steps": 40"#, true),
+        (r#", "steps": 40, "workers": 2, "ps": 1"#, true),
+        (r#", "steps": 40, "workers": 2, "mode": "mirrored""#, true),
+        // What these learn depends on who is first.
+        (r#", "steps": 40, "workers": 2, "ps": 1, "mode": "async""#, false),
+    ] {
+        let folder = files(train, "");
+        std::fs::create_dir(folder.child("there")).unwrap();
+        // Elements of another dtype, most significant byte first.
+        let mut bytes = npy::write(&Tensor::from_vec([200, 2], x.clone())).unwrap();
+        let at = bytes.windows(3).position(|word| word == b"<f8").unwrap();
+        bytes[at] = b'>';
+        let begin = bytes.len() - 8 * x.len();
+        bytes[begin..].chunks_mut(8).for_each(<[u8]>::reverse);
+        for (name, bytes) in [("x.npy", bytes), ("y.npy", npy::write(&Tensor::vector(y.clone())).unwrap())] {
+            std::fs::write(folder.child("there").join(name), &bytes).unwrap();
+            std::fs::write(folder.child(name), bytes).unwrap();
+        }
+        let text = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+        let (table, labels) =
+            (r#"{"file": "points.csv", "columns": ["a", "b"]}"#, r#"{"file": "points.csv", "columns": ["label"]}"#);
+        assert!(text.contains(table) && text.contains(labels));
+        let mut ends = Vec::new();
+        for (run_dir, key) in [("sent", "file"), ("there_run", "on_workers")] {
+            let x = format!(r#"{{"{key}": "x.npy", "scale": 0.02}}"#);
+            let y = format!(r#"{{"{key}": "y.npy"}}"#);
+            std::fs::write(folder.child("graph.json"), text.replace(table, &x).replace(labels, &y)).unwrap();
+            let [dir, data, log] =
+                [run_dir, "there", &format!("log_{run_dir}")].map(|name| folder.child(name).display().to_string());
+            run(&folder, &["--checkpoint", &dir, "--data", &data, "--log", &log]).await.unwrap();
+            let lines = std::fs::read_to_string(folder.child(&format!("log_{run_dir}")).join("log.jsonl")).unwrap();
+            let numbers: Vec<serde_json::Value> = lines
+                .lines()
+                .map(|line| {
+                    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                    serde_json::json!([line["step"], line["values"], line["evaluated"]])
+                })
+                .collect();
+            ends.push((saved(&folder, run_dir, 40), numbers));
+        }
+        if exact {
+            assert_eq!(ends[0].1, ends[1].1, "{train}");
+            assert!(ends[0].0 == ends[1].0, "{train}");
+        }
+    }
+    let folder = files(r#", "steps": 4"#, "");
+    std::fs::create_dir(folder.child("there")).unwrap();
+    let data = folder.child("there").display().to_string();
+    let text = std::fs::read_to_string(folder.child("graph.json")).unwrap();
+    let table = r#"{"file": "points.csv", "columns": ["a", "b"]}"#;
+    std::fs::write(folder.child("graph.json"), text.replace(table, r#"{"on_workers": "x.npy"}"#)).unwrap();
+    for (tensor, why) in [
+        (None, "meshtf node --data"),
+        (Some(Tensor::from_vec([200, 3], vec![0f32; 600])), "an example has shape [3], and the placeholder takes"),
+        (Some(Tensor::from_vec([100, 2], vec![0f32; 200])), "there are 100 examples for x, and 200 for y"),
+        (Some(Tensor::from_vec([200, 2], vec![0i64; 400])), "it is int64, and the placeholder takes float32"),
+    ] {
+        if let Some(tensor) = tensor {
+            std::fs::write(folder.child("there").join("x.npy"), npy::write(&tensor).unwrap()).unwrap();
+        }
+        let trouble = run(&folder, &["--data", &data]).await.unwrap_err();
+        assert!(trouble.exit == Exit::BadInput && trouble.to_string().contains(why), "{trouble}\nwanted {why}");
+        assert!(trouble.to_string().contains("x.npy") || why.starts_with("there are"), "{trouble}");
+    }
+    let wrong = text.replace(table, r#"{"on_workers": "../x.npy"}"#);
+    std::fs::write(folder.child("graph.json"), wrong).unwrap();
+    let trouble = run(&folder, &["--data", &data]).await.unwrap_err();
+    assert!(trouble.to_string().contains("is named from their folder"), "{trouble}");
+}

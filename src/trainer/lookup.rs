@@ -1,0 +1,146 @@
+//! Which files lie on the workers, and what is in them: each worker is asked before the training is put together.
+
+use std::collections::BTreeMap;
+
+use super::Error;
+use crate::Session;
+use crate::device::Task;
+use crate::graph::{Attr, Attrs, Graph, NodeDef};
+use crate::tensor::npy::Head;
+use crate::tensor::{DType, Shape, Tensor};
+use crate::train::file::{Sections, Take};
+use crate::train::job::homes;
+
+/// Bytes in which the header of a file is looked for.
+const START: i64 = 1 << 17;
+
+/// Asks the workers for the files of a section `data` that lie on them.
+#[derive(Debug)]
+pub struct Lookup {
+    graph: Graph,
+    /// The files, and for each the tensors of its beginning and its length on each worker, with the worker's device.
+    files: Vec<(String, Vec<Asked>)>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    device: String,
+    start: String,
+    length: String,
+}
+
+/// What the workers have of a section's files.
+#[derive(Debug, Default)]
+pub struct Found(pub(super) BTreeMap<String, Head>);
+
+impl Lookup {
+    /// What is to be asked, if a file of the sections lies on workers. The graph is the model's.
+    ///
+    /// # Errors
+    /// [`Error::Sections`] for a device that cannot be read.
+    pub fn of(sections: &Sections, graph: &Graph) -> Result<Option<Lookup>, Error> {
+        let there = sections.data.feed.iter().filter(|(_, source)| source.take == Take::There);
+        let mut names: Vec<&str> = there.map(|(_, source)| source.file.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let first = sections.data.feed.first().map_or("", |(name, _)| name.as_str());
+        let homes = homes(graph, &sections.train, first).map_err(|failure| Error::Sections(failure.message))?;
+        let (mut defs, mut files) = (Vec::new(), Vec::with_capacity(names.len()));
+        for (f, file) in names.into_iter().enumerate() {
+            let mut asked = Vec::with_capacity(homes.len());
+            for (i, device) in homes.iter().enumerate() {
+                let own = format!("file_{f}/worker_{i}");
+                defs.extend(header(&own, device, file));
+                let (start, length) = (format!("{own}/start"), format!("{own}/bytes"));
+                asked.push(Asked { device: device.clone(), start, length });
+            }
+            files.push((file.to_owned(), asked));
+        }
+        Ok(Some(Lookup { graph: Graph::new(defs)?, files }))
+    }
+
+    /// The graph that a session must have to be asked.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The workers that are asked.
+    pub fn tasks(&self) -> Vec<Task> {
+        self.graph.tasks()
+    }
+
+    /// Asks them, in a session on [`graph`](Lookup::graph).
+    ///
+    /// # Errors
+    /// [`Error::Input`], with the file and the worker: there is none below its folder, it is no .npy file whose examples lie one behind
+    /// the other, or has another shape or dtype than on the first worker. [`Error::Failed`] if a worker cannot be reached.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, nothing has changed.
+    pub async fn ask(&self, session: &Session) -> Result<Found, Error> {
+        let mut found = BTreeMap::new();
+        for (file, asked) in &self.files {
+            let mut first: Option<(&str, Head)> = None;
+            for Asked { device, start, length } in asked {
+                let whose = if device.is_empty() { "the worker" } else { device.as_str() };
+                let at = |why: &dyn std::fmt::Display| Error::input(format!("{file} on {whose}: {why}"));
+                let values = session.run(&[], &[start, length], &[]).await.map_err(|failure| match failure.node {
+                    Some(_) => {
+                        at(&format!("{}; it is looked for below the folder of `meshtf node --data`", failure.message))
+                    }
+                    None => failure.into(),
+                })?;
+                let (start, length) = (values[0].item::<Vec<u8>>()?, values[1].to_i64()?);
+                let length = u64::try_from(length).map_err(|_| at(&"it is larger than a worker reads"))?;
+                let head = Head::read(&start, length).map_err(|failure| at(&failure.message))?;
+                let head = head.ok_or_else(|| at(&"it is no .npy file of examples in C order"))?;
+                match &first {
+                    None => first = Some((whose, head)),
+                    Some((other, known)) if *known != head => {
+                        let said = |head: &Head| {
+                            let dtype =
+                                head.elements().map_or_else(|| "text".to_owned(), |(dtype, _)| dtype.to_string());
+                            format!("{dtype}{}", Shape::from(head.shape().to_vec()))
+                        };
+                        return Err(at(&format!("it is {}, and on {other} it is {}", said(&head), said(known))));
+                    }
+                    Some(_) => {}
+                }
+            }
+            found.extend(first.map(|(_, head)| (file.clone(), head)));
+        }
+        Ok(Found(found))
+    }
+}
+
+/// The nodes that answer the beginning of a file, and its length.
+fn header(own: &str, device: &str, file: &str) -> Vec<NodeDef> {
+    let name = |part: &str| format!("{own}/{part}");
+    let node = |part: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
+        name: name(part),
+        op: op.to_owned(),
+        inputs,
+        device: device.to_owned(),
+        attrs,
+        ..NodeDef::default()
+    };
+    let constant = |part: &str, value: Tensor| {
+        node(part, "Const", vec![], Attrs::from([("dtype", value.dtype().into()), ("value", Attr::Tensor(value))]))
+    };
+    vec![
+        constant("name", Tensor::scalar(file.as_bytes().to_vec())),
+        node("whole", "ReadFile", vec![name("name")], Attrs::default()),
+        constant("begin", Tensor::scalar(0i64)),
+        constant("most", Tensor::scalar(START)),
+        node(
+            "start",
+            "Substr",
+            vec![name("whole"), name("begin"), name("most")],
+            Attrs::from([("T", DType::I64.into())]),
+        ),
+        node("bytes", "StringLength", vec![name("whole")], Attrs::default()),
+    ]
+}
