@@ -8,6 +8,7 @@
 mod address;
 mod admission;
 mod bulk_queue;
+mod callers;
 mod cause;
 mod clock;
 mod control;
@@ -26,6 +27,7 @@ mod links;
 mod order;
 mod port;
 mod registry;
+mod release;
 mod remembered;
 mod roster;
 mod sent;
@@ -53,6 +55,7 @@ pub use frame::MAX_SMALL_BYTES;
 pub use key::{MeshKey, check_mesh_name, home, read_secret, remembered_addresses};
 pub use libp2p::identity::Keypair;
 pub use registry::count_running;
+pub use release::{MAX_RELEASE_BYTES, Release, Speaks};
 pub use remembered::{ports_file, remembered_ports};
 pub use ticket::{Accepted, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -71,7 +74,7 @@ use crate::descriptors;
 use crate::device::Task;
 use crate::lock::lock;
 use crate::protocol::status::{LimitStatus, NetworkStatus};
-use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer, VERSION};
+use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Incarnation, Peer};
 use crate::strangers::Ports;
 
 /// Most requests to the driver that wait.
@@ -231,18 +234,20 @@ impl Mesh {
                 Err(error) => tracing::warn!("processes on this machine are reached over TCP alone: {error}"),
             }
         }
-        Mesh::join_over(transports, config, inbox).await
+        Mesh::join_over(transports, config, inbox, Speaks::own()).await
     }
 
-    /// As [`Mesh::join`], over these transports. Of several that handle an address, the first is used.
+    /// As [`Mesh::join`], over these transports, in the name of that meshtf. Of several transports that handle an address, the
+    /// first is used.
     async fn join_over(
         transports: Vec<Arc<dyn Transport>>,
         config: MeshConfig,
         inbox: Arc<dyn Inbox>,
+        speaks: Speaks,
     ) -> Result<Mesh, MeshError> {
         check_mesh_name(&config.mesh)?;
         let hello = Hello {
-            version: VERSION,
+            version: speaks.protocol,
             mesh: config.mesh.clone(),
             task: config.task.clone(),
             incarnation: Incarnation(crate::random::u64()),
@@ -255,7 +260,7 @@ impl Mesh {
             out_of_reach: Vec::new(),
         };
         let id = config.identity.public().to_peer_id();
-        let gate = Gate::new(id, &config.mesh, config.admission.clone());
+        let gate = Gate::new(id, &config.mesh, config.admission.clone(), speaks);
         let port = Arc::new(Port::new(transports, gate));
         let ports = Arc::new(Ports::default());
         ports.add("strangers at the mesh's port", port.strangers());

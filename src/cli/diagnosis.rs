@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::mesh::{Attempt, Multiaddr, Source, Verdict};
+use crate::mesh::{Attempt, Multiaddr, Source, Speaks, Verdict};
 
 /// Most places that one conclusion names.
 const MAX_NAMED: usize = 4;
@@ -29,14 +29,14 @@ impl std::fmt::Display for Conclusion {
 /// ticket or of hearsay, at which nobody is any more is worth one only as long as nobody was met.
 pub(super) fn conclude(attempts: &[Attempt]) -> Vec<Conclusion> {
     let has_met = attempts.iter().any(|attempt| attempt.address.is_some() && attempt.verdict == Verdict::Met);
-    let mut by_reason: BTreeMap<(Verdict, Source), Vec<&Attempt>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<(Verdict, Source, Option<Speaks>), Vec<&Attempt>> = BTreeMap::new();
     for attempt in attempts.iter().filter(|attempt| attempt.address.is_some()) {
         let is_old = matches!(attempt.source, Source::Ticket | Source::Hearsay | Source::Registry);
         if !(has_met && is_old && !attempt.verdict.is_final()) {
-            by_reason.entry((attempt.verdict, attempt.source)).or_default().push(attempt);
+            by_reason.entry((attempt.verdict, attempt.source, attempt.speaks)).or_default().push(attempt);
         }
     }
-    by_reason.into_iter().filter_map(|((verdict, source), tried)| of_reason(verdict, source, &tried)).collect()
+    by_reason.into_iter().filter_map(|((verdict, source, _), tried)| of_reason(verdict, source, &tried)).collect()
 }
 
 /// The conclusions as text, one after the other; empty if there are none.
@@ -73,8 +73,17 @@ fn of_reason(verdict: Verdict, source: Source, tried: &[&Attempt]) -> Option<Con
             (seen("is of a mesh of another name"), "Give both the same name: --mesh NAME, or MESHTF_MESH.".to_owned())
         }
         Verdict::OtherVersion => (
-            seen(&first.outcome),
-            "Install the same version of meshtf on both machines: `meshtf --version`.".to_owned(),
+            match first.speaks {
+                Some(theirs) => seen(&format!(
+                    "{} {theirs}, while this is {}; they refuse each other",
+                    if tried.len() == 1 { "is" } else { "are" },
+                    Speaks::own()
+                )),
+                None => seen(&first.outcome),
+            },
+            "Install the same release on all machines of the mesh, and restart its nodes: `meshtf --version` tells which \
+             there is."
+                .to_owned(),
         ),
         Verdict::Full => (seen(&first.outcome), "Close clients or nodes that are not needed.".to_owned()),
         Verdict::Slow => (
@@ -140,6 +149,11 @@ fn places(tried: &[&Attempt]) -> String {
     named.join(", ")
 }
 
+/// Where an attempt went: `10.0.0.7:4001`.
+pub(super) fn shown_place(attempt: &Attempt) -> String {
+    Place::of(attempt).to_string()
+}
+
 /// A host and a port, as people write them.
 struct Place {
     host: String,
@@ -185,11 +199,19 @@ impl std::fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mesh::parse_address;
+    use crate::mesh::{Release, parse_address};
 
     fn attempt(source: Source, address: &str, verdict: Verdict, outcome: &str) -> Attempt {
         let address = Some(parse_address(address).unwrap());
-        Attempt { source, place: "…".to_owned(), address, verdict, outcome: outcome.to_owned() }
+        Attempt {
+            source,
+            place: "…".to_owned(),
+            address,
+            verdict,
+            outcome: outcome.to_owned(),
+            speaks: None,
+            peer: None,
+        }
     }
 
     #[test]
@@ -250,6 +272,26 @@ mod tests {
         let whats: Vec<&str> = concluded.iter().map(|one| one.what.as_str()).collect();
         let places = "10.0.0.1:1, 10.0.0.2:1, 10.0.0.3:1, 10.0.0.4:1, and 2 more";
         assert_eq!(whats, [format!("6 peers were seen and refused our key: {places}")]);
+    }
+
+    #[test]
+    fn each_other_version_is_told_by_name() {
+        let of = |host: u8, release: &str, protocol| Attempt {
+            speaks: Some(Speaks { protocol, release: Release::new(release) }),
+            ..attempt(Source::Configured, &format!("10.0.0.{host}:1"), Verdict::OtherVersion, "")
+        };
+        let own = Speaks::own();
+        let concluded = conclude(&[of(1, "0.9.0", 900), of(2, "", 901), of(3, "0.9.0", 900)]);
+        let whats: Vec<&str> = concluded.iter().map(|one| one.what.as_str()).collect();
+        let first = format!(
+            "2 peers were seen and are meshtf 0.9.0 (protocol 900), while this is {own}; they refuse each other: \
+             10.0.0.1:1, 10.0.0.3:1"
+        );
+        let second = format!(
+            "One peer was seen and is a meshtf of another release (protocol 901), while this is {own}; they refuse each \
+             other: 10.0.0.2:1"
+        );
+        assert_eq!(whats, [first, second]);
     }
 
     #[test]

@@ -1,33 +1,38 @@
 //! `meshtf ps`: the tasks that are up, their devices, addresses and uptime.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use super::diagnosis::conclude;
+use super::diagnosis::{conclude, shown_place};
 use super::reach::{Deadline, MeshArgs};
 use super::table::{duration, short_peer};
 use super::{Exit, Outcome, output, table};
-use crate::device::DeviceName;
-use crate::mesh::is_loopback;
-use crate::protocol::{Cluster, Member};
+use crate::device::{DeviceName, Task};
+use crate::mesh::{Attempt, Release, Speaks, is_loopback};
+use crate::protocol::{Cluster, Member, VERSION};
 
 /// The list counts as complete when it has not changed for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
+/// How long a node gets to tell its version.
+const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
 
 /// List the tasks that are up
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   meshtf ps
-  meshtf ps --json | jq -r '.[].task'
+  meshtf ps --json | jq -r '.[].task // empty'
   meshtf ps --peer 10.0.0.7:4001
 
 INDEX is that of a device for burn programs that connect now (`meshtf node --burn`).
+VERSION is that of the node's meshtf. A node that speaks another version of the
+protocol has no task here, and its release and protocol stand there instead.
 Below the list are tasks that cannot reach each other, if there are any: steps
 that need both fail.")]
 pub struct Args {
-    /// Print a list of objects: task, peer, incarnation, addresses, devices, since, cannot_reach
+    /// Print a list of objects: task, peer, incarnation, version, protocol, addresses, devices, since_unix_ms, cannot_reach
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -47,13 +52,17 @@ pub(super) async fn ps(args: Args) -> Outcome {
             still_since = tokio::time::Instant::now();
         }
     }
-    let missed = conclude(&node.mesh().tried());
+    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
+    let versions: Versions = told.filter_map(|(task, told)| Some((task, told.ok()?.identity.version))).collect();
+    let attempts = node.mesh().tried();
+    let (missed, others) = (conclude(&attempts), others(&attempts));
     node.close().await;
     let members: Vec<&Member> = cluster.members().collect();
     if args.json {
-        output::json_value(&members.iter().map(|member| as_json(member, &cluster)).collect())?;
+        let members = members.iter().map(|member| as_json(member, &versions, &cluster));
+        output::json_value(&members.chain(others.iter().map(other_as_json)).collect())?;
     } else {
-        output::line(&members_table(&members, &cluster))?;
+        output::line(&members_table(&members, &versions, &others, &cluster))?;
         for (from, to) in cluster.apart() {
             output::line(&format!("{} cannot reach {}, though both are up", from.short(), to.short()))?;
         }
@@ -62,7 +71,32 @@ pub(super) async fn ps(args: Args) -> Outcome {
     Ok(Exit::Ok)
 }
 
-fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
+/// The versions of meshtf that nodes told, by their tasks.
+type Versions = BTreeMap<Task, String>;
+
+/// Where somebody is who speaks another version of the protocol, and which meshtf that is.
+type Other = (String, Speaks);
+
+/// All of those who were seen, each once.
+fn others(attempts: &[Attempt]) -> Vec<Other> {
+    let mut others: Vec<Other> =
+        attempts.iter().filter_map(|attempt| Some((shown_place(attempt), attempt.speaks?))).collect();
+    others.sort_unstable();
+    others.dedup();
+    others
+}
+
+/// An object with the keys of a member's that can be known.
+fn other_as_json((place, speaks): &Other) -> serde_json::Value {
+    json!({
+        "task": null,
+        "version": speaks.release.as_ref().map(Release::as_str),
+        "protocol": speaks.protocol,
+        "addresses": [place],
+    })
+}
+
+fn as_json(member: &Member, versions: &Versions, cluster: &Cluster) -> serde_json::Value {
     let out_of_reach = cluster.apart().filter(|(from, _)| *from == member.task);
     let cannot_reach: Vec<String> = out_of_reach.map(|(_, to)| to.to_string()).collect();
     let devices: Vec<_> = member
@@ -81,6 +115,8 @@ fn as_json(member: &Member, cluster: &Cluster) -> serde_json::Value {
         "task": member.task.to_string(),
         "peer": member.peer.as_str(),
         "incarnation": member.incarnation.to_string(),
+        "version": versions.get(&member.task),
+        "protocol": VERSION,
         "addresses": addresses(member),
         "devices": devices,
         "since_unix_ms": member.since_unix_ms,
@@ -93,7 +129,7 @@ fn index(device: &DeviceName, cluster: &Cluster) -> Option<usize> {
     cluster.devices().iter().position(|name| name == device)
 }
 
-fn members_table(members: &[&Member], cluster: &Cluster) -> String {
+fn members_table(members: &[&Member], versions: &Versions, others: &[Other], cluster: &Cluster) -> String {
     let row = |member: &&Member| {
         let devices: Vec<String> = member
             .devices
@@ -109,10 +145,17 @@ fn members_table(members: &[&Member], cluster: &Cluster) -> String {
             devices.join("\n"),
             addresses(member).join("\n"),
             up_for(member.since_unix_ms),
+            versions.get(&member.task).map_or_else(|| "?".to_owned(), String::clone),
             short_peer(member.peer.as_str()),
         ]
     };
-    table::table(&["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "PEER"], members.iter().map(row))
+    let other = |(place, speaks): &Other| {
+        let release = speaks.release.as_ref().map_or("another", Release::as_str);
+        let version = format!("{release}, protocol {} (here {VERSION})", speaks.protocol);
+        vec!["?".to_owned(), String::new(), String::new(), place.clone(), String::new(), version, String::new()]
+    };
+    let header = ["TASK", "INDEX", "DEVICES", "ADDRESSES", "UP", "VERSION", "PEER"];
+    table::table(&header, members.iter().map(row).chain(others.iter().map(other)))
 }
 
 /// The addresses to dial it at. Loopback addresses are left out if there are others: whether they are known depends on
@@ -127,4 +170,54 @@ fn addresses(member: &Member) -> Vec<&str> {
 fn up_for(since_unix_ms: u64) -> String {
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_unix_ms);
     duration(SystemTime::now().duration_since(since).unwrap_or_default().as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::{Source, Verdict, parse_address};
+    use crate::protocol::{Incarnation, Peer};
+
+    #[test]
+    fn nodes_are_listed_with_their_versions_and_those_of_another_protocol_too() {
+        let task = Task::new("local", 0);
+        let member = Member {
+            task: task.clone(),
+            peer: Peer::new("p"),
+            incarnation: Incarnation(1),
+            devices: Vec::new(),
+            addresses: Vec::new(),
+            since_unix_ms: 0,
+        };
+        let cluster = Cluster::new([member]);
+        let members: Vec<&Member> = cluster.members().collect();
+        let versions = Versions::from([(task, "0.9.1".to_owned())]);
+        let attempt = |source, speaks| Attempt {
+            source,
+            place: String::new(),
+            address: Some(parse_address("10.0.0.7:4001").unwrap()),
+            verdict: Verdict::OtherVersion,
+            outcome: String::new(),
+            speaks,
+            peer: None,
+        };
+        let speaks = Some(Speaks { protocol: 900, release: Release::new("2.0.0") });
+        let nameless = Some(Speaks { protocol: 1, release: None });
+        let seen = [(Source::Lan, speaks), (Source::Configured, speaks), (Source::Lan, None), (Source::Lan, nameless)];
+        let others = others(&seen.map(|(source, speaks)| attempt(source, speaks)));
+
+        let table = members_table(&members, &versions, &others, &cluster);
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!((rows.len(), rows[1][0]), (4, "local/0"), "{table}");
+        assert!(rows[1].contains(&"0.9.1"), "{table}");
+        let here = format!("{VERSION})");
+        assert_eq!(rows[2], ["?", "10.0.0.7:4001", "another,", "protocol", "1", "(here", &here]);
+        assert_eq!(rows[3], ["?", "10.0.0.7:4001", "2.0.0,", "protocol", "900", "(here", &here]);
+
+        let object = as_json(members[0], &versions, &cluster);
+        assert_eq!((&object["version"], &object["protocol"]), (&json!("0.9.1"), &json!(VERSION)));
+        let objects: Vec<serde_json::Value> = others.iter().map(other_as_json).collect();
+        let want = |version: Option<&str>, protocol: u16| json!({ "task": null, "version": version, "protocol": protocol, "addresses": ["10.0.0.7:4001"] });
+        assert_eq!(objects, [want(None, 1), want(Some("2.0.0"), 900)]);
+    }
 }

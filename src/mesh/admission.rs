@@ -19,14 +19,16 @@ use tokio::time::timeout;
 
 use super::Admission;
 use super::handshakes::Handshakes;
+use super::release::{MAX_RELEASE_BYTES, Release, Speaks};
 use super::transport::{Arrival, PeerStream, Secured};
-use crate::protocol::VERSION;
 use crate::strangers::{Progress, Stranger};
 
 /// How long connecting, securing the connection and the proof may take together.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// How long the side that connected may take to send its first byte. A real dialler sends it at once.
 const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
+/// How long the release of a participant of another version of the protocol is waited for.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 const PROOF_BYTES: usize = 32;
 /// What either side says of itself once the other has proven the key: its version of the protocol, and a hash of the
 /// mesh's name.
@@ -65,10 +67,8 @@ pub enum Purpose {
 pub enum Denied {
     #[error("it is no node of a mesh")]
     Stranger,
-    #[error(
-        "it speaks version {theirs} of the protocol, this program version {ours}; run the same meshtf on both sides"
-    )]
-    OtherVersion { theirs: u16, ours: u16 },
+    #[error("it is {theirs}, this is {ours}, and the two refuse each other; run the same release on both machines")]
+    OtherVersion { theirs: Speaks, ours: Speaks },
     #[error("it is of another mesh")]
     OtherMesh,
     #[error(
@@ -106,7 +106,7 @@ impl From<Denied> for io::Error {
 pub struct Gate {
     me: PeerId,
     admission: Admission,
-    version: u16,
+    speaks: Speaks,
     mesh_id: [u8; 32],
     handshakes: Handshakes,
 }
@@ -119,9 +119,9 @@ struct ProofInput {
 }
 
 impl Gate {
-    pub fn new(me: PeerId, mesh: &str, admission: Admission) -> Self {
+    pub fn new(me: PeerId, mesh: &str, admission: Admission, speaks: Speaks) -> Self {
         let mesh_id = blake3::derive_key("meshtf 2026 mesh name", mesh.as_bytes());
-        Gate { me, admission, version: VERSION, mesh_id, handshakes: Handshakes::default() }
+        Gate { me, admission, speaks, mesh_id, handshakes: Handshakes::default() }
     }
 
     /// Proves the key on a stream that this side dialled.
@@ -131,7 +131,8 @@ impl Gate {
     pub async fn prove(&self, secured: Secured, purpose: Purpose) -> io::Result<Admitted> {
         let Secured { peer, binding, mut stream } = secured;
         let input = ProofInput { dialler: self.me, listener: peer, binding };
-        self.prove_first(&mut stream, &input, purpose).await?;
+        let proven = self.prove_first(&mut stream, &input, purpose).await;
+        Self::with_release(&mut stream, proven).await?;
         Ok(Admitted { peer, purpose, stream })
     }
 
@@ -149,17 +150,21 @@ impl Gate {
                 let Secured { peer, binding, mut stream } = arrival.secure().await?;
                 stranger.is_at(Progress::Secured);
                 let input = ProofInput { dialler: peer, listener: gate.me, binding };
-                let purpose = gate.prove_second(&mut stream, &input).await?;
-                stranger.proved();
-                Ok(Admitted { peer, purpose, stream })
+                let proven = gate.prove_second(&mut stream, &input).await;
+                if proven.is_ok() {
+                    stranger.proved();
+                }
+                Ok((peer, stream, proven))
             };
             self.handshakes.run(proof).await
         };
-        tokio::select! {
+        let (peer, mut stream, proven) = tokio::select! {
             biased;
             done = timeout(HANDSHAKE_LIMIT, handshake) => done.unwrap_or_else(|_| Err(Denied::Slow.into())),
             () = told_to_go => Err(Denied::Crowded.into()),
-        }
+        }?;
+        let purpose = Self::with_release(&mut stream, proven).await?;
+        Ok(Admitted { peer, purpose, stream })
     }
 
     async fn prove_first(&self, stream: &mut impl ProofStream, input: &ProofInput, purpose: Purpose) -> io::Result<()> {
@@ -223,19 +228,31 @@ impl Gate {
 
     fn card(&self) -> [u8; CARD_BYTES] {
         let mut card = [0; CARD_BYTES];
-        card[..2].copy_from_slice(&self.version.to_le_bytes());
+        card[..2].copy_from_slice(&self.speaks.protocol.to_le_bytes());
         card[2..].copy_from_slice(&self.mesh_id);
         card
     }
 
-    /// Judges the other side by its card. Of another version, nothing but the number is looked at.
+    /// Judges the other side by its card. Of another version of the protocol, nothing but the number is looked at.
     fn is_of_mine(&self, card: &[u8]) -> io::Result<()> {
         let [a, b, mesh_id @ ..] = card else { return Err(Denied::Stranger.into()) };
-        let (theirs, ours) = (u16::from_le_bytes([*a, *b]), self.version);
-        if theirs != ours {
-            return Err(Denied::OtherVersion { theirs, ours }.into());
+        let protocol = u16::from_le_bytes([*a, *b]);
+        if protocol != self.speaks.protocol {
+            let theirs = Speaks { protocol, release: None };
+            return Err(Denied::OtherVersion { theirs, ours: self.speaks }.into());
         }
         if *mesh_id == self.mesh_id { Ok(()) } else { Err(Denied::OtherMesh.into()) }
+    }
+
+    /// The outcome of a proof. Two that found each other to be of two versions of the protocol tell each other their releases first.
+    async fn with_release<T>(stream: &mut impl ProofStream, proven: io::Result<T>) -> io::Result<T> {
+        let Err(error) = proven else { return proven };
+        let denied = error.get_ref().and_then(|inner| inner.downcast_ref::<Denied>());
+        let Some(Denied::OtherVersion { theirs, ours }) = denied else { return Err(error) };
+        let told = timeout(RELEASE_LIMIT, exchange_releases(stream, ours.release)).await;
+        // One that knows nothing of releases hangs up.
+        let theirs = Speaks { release: told.ok().and_then(Result::ok).flatten(), ..*theirs };
+        Err(Denied::OtherVersion { theirs, ours: *ours }.into())
     }
 
     /// The key to prove: the mesh's, or a key that everybody knows if the mesh is open. So there is one handshake for both.
@@ -267,6 +284,20 @@ impl ProofInput {
 /// Compares in constant time.
 fn same(a: &[u8], b: &[u8; PROOF_BYTES]) -> bool {
     <[u8; PROOF_BYTES]>::try_from(a).is_ok_and(|a| blake3::Hash::from_bytes(a) == blake3::Hash::from_bytes(*b))
+}
+
+/// Tells the own release and takes the other side's: each behind its length, one byte, 0 if it has none. This has to stay as it
+/// is in every version of the protocol.
+async fn exchange_releases(stream: &mut impl ProofStream, own: Option<Release>) -> io::Result<Option<Release>> {
+    let own = own.as_ref().map_or("", Release::as_str);
+    stream.write_all(&[&[own.len() as u8], own.as_bytes()].concat()).await?;
+    stream.flush().await?;
+    let mut bytes = [0; 1 + MAX_RELEASE_BYTES];
+    let (length, name) = bytes.split_at_mut(1);
+    stream.read_exact(length).await?;
+    let Some(name) = name.get_mut(..usize::from(length[0])) else { return Ok(None) };
+    stream.read_exact(name).await?;
+    Ok(std::str::from_utf8(name).ok().and_then(Release::new))
 }
 
 /// Fills `bytes`; false if the other side closed the connection in order before that. One that breaks is an error.
@@ -306,9 +337,9 @@ mod tests {
     }
 
     impl Side {
-        fn new(mesh: &str, admission: Admission, version: u16) -> Side {
+        fn new(mesh: &str, admission: Admission, speaks: Speaks) -> Side {
             let identity = Keypair::generate_ed25519();
-            let gate = Gate { version, ..Gate::new(identity.public().to_peer_id(), mesh, admission) };
+            let gate = Gate::new(identity.public().to_peer_id(), mesh, admission, speaks);
             Side { gate: Arc::new(gate), tcp: Tcp::new(Arc::new(Tls::new(&identity).unwrap())) }
         }
 
@@ -346,25 +377,51 @@ mod tests {
                 assert_eq!(who, (listener.gate.me, dialler.gate.me, Purpose::Send));
             }
         };
-        let gate = |admission, version| Side::new("lab", admission, version);
-        let of = |admission| gate(admission, VERSION);
+        let gate = |admission, speaks| Side::new("lab", admission, speaks);
+        let of = |admission| gate(admission, Speaks::own());
         check(of(key(1)), of(key(1)), None, None).await;
         check(of(Admission::Open), of(Admission::Open), None, None).await;
         check(of(key(1)), of(key(2)), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
         check(of(key(1)), of(Admission::Open), Some(Denied::Open), Some(Denied::KeyWanted)).await;
         check(of(Admission::Open), of(key(1)), Some(Denied::KeyWanted), Some(Denied::Open)).await;
         let other = |theirs, ours| Some(Denied::OtherVersion { theirs, ours });
-        check(gate(key(1), 7), gate(key(1), 8), other(8, 7), other(7, 8)).await;
-        let of_den = || Side::new("den", key(1), VERSION);
+        let speaks = |protocol, release: &str| Speaks { protocol, release: Release::new(release) };
+        let (old, new, nameless) = (speaks(7, "0.7.1"), speaks(8, "0.8.0-rc.1"), speaks(9, ""));
+        check(gate(key(1), old), gate(key(1), new), other(new, old), other(old, new)).await;
+        check(gate(key(1), nameless), gate(key(1), new), other(new, nameless), other(nameless, new)).await;
+        let of_den = || Side::new("den", key(1), Speaks::own());
         check(of_den(), of(key(1)), Some(Denied::OtherMesh), Some(Denied::OtherMesh)).await;
         // Without the key, nobody hears of versions.
-        check(gate(key(1), 7), gate(key(2), 8), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
+        check(gate(key(1), old), gate(key(2), new), Some(Denied::WrongKey), Some(Denied::WrongKey)).await;
+    }
+
+    /// One of a version that knows nothing of releases: it hangs up once it has said and heard which version is spoken.
+    #[tokio::test]
+    async fn one_that_does_not_tell_its_release_is_told_by_its_number() {
+        let listener = Side::new("lab", key(1), Speaks::own());
+        let dialler = Side::new("lab", key(1), Speaks { protocol: 3, release: None });
+        let (address, arrival) = listener.listen().await;
+        let dial = async {
+            let Secured { peer, binding, mut stream } = dialler.tcp.dial(&address).await?;
+            let input = ProofInput { dialler: dialler.gate.me, listener: peer, binding };
+            stream.write_all(&input.proof(&dialler.gate.key(), DIALLER)).await?;
+            stream.flush().await?;
+            let mut answer = [0; ANSWER_BYTES];
+            stream.read_exact(&mut answer).await?;
+            stream.write_all(&dialler.gate.card()).await?;
+            stream.write_all(&[Purpose::Control as u8]).await?;
+            stream.flush().await
+        };
+        let (dialled, accepted) = tokio::join!(dial, async { listener.gate.admit(arrival.await, place()).await });
+        dialled.unwrap();
+        let theirs = Speaks { protocol: 3, release: None };
+        assert_eq!(denied(&accepted), Some(Denied::OtherVersion { theirs, ours: Speaks::own() }));
     }
 
     #[tokio::test]
     async fn a_stranger_without_a_proof_hears_nothing() {
         let check = async |sent: &[u8]| {
-            let listener = Side::new("lab", key(1), VERSION);
+            let listener = Side::new("lab", key(1), Speaks::own());
             let (address, arrival) = listener.listen().await;
             let scan = async {
                 let tls = Tls::new(&Keypair::generate_ed25519()).unwrap().bare().0;
@@ -392,7 +449,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_proof_is_worth_nothing_on_another_connection() {
-        let [dialler, listener] = [(); 2].map(|()| Side::new("lab", key(1), VERSION));
+        let [dialler, listener] = [(); 2].map(|()| Side::new("lab", key(1), Speaks::own()));
         let proof = async || {
             let (address, arrival) = listener.listen().await;
             let (here, there) = tokio::join!(dialler.tcp.dial(&address), async { arrival.await.secure().await });
@@ -422,7 +479,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_has_to_make_room_goes_and_may_try_again() {
-        let listener = Side::new("lab", key(1), VERSION);
+        let listener = Side::new("lab", key(1), Speaks::own());
         let (address, arrival) = listener.listen().await;
         let mut here = TcpStream::connect(socket_address(&address).unwrap()).await.unwrap();
         let there = arrival.await;

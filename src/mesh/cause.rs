@@ -14,7 +14,8 @@ use super::frame::Refusal;
 /// What a failed dial means for the next.
 pub fn miss(error: &DialError) -> Miss {
     if let Some(denied) = find_cause::<Denied>(error).filter(|denied| denied.is_final()) {
-        return Miss::new(verdict_of(*denied), denied.to_string());
+        let speaks = if let Denied::OtherVersion { theirs, .. } = denied { Some(*theirs) } else { None };
+        return Miss { speaks, ..Miss::new(verdict_of(*denied), denied.to_string()) };
     }
     match error {
         DialError::LocalPeerId { .. } => Miss::new(Verdict::Itself, "this is the participant itself"),

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use libp2p::PeerId;
 
 use super::address::{Multiaddr, without_peer};
+use super::release::Speaks;
+use crate::protocol::Peer;
 
 /// Most targets at once.
 pub const MAX_TARGETS: usize = 4096;
@@ -37,6 +39,8 @@ pub enum Source {
     Lan,
     /// A peer told, or it was up before.
     Hearsay,
+    /// It came here, and was turned away.
+    Caller,
 }
 
 impl fmt::Display for Source {
@@ -48,6 +52,7 @@ impl fmt::Display for Source {
             Source::Registry => "this machine",
             Source::Lan => "mDNS",
             Source::Hearsay => "known peer",
+            Source::Caller => "it came here",
         })
     }
 }
@@ -73,13 +78,17 @@ pub struct Attempt {
     pub verdict: Verdict,
     /// The last outcome.
     pub outcome: String,
+    /// Which meshtf is there, if it is of another version of the protocol.
+    pub speaks: Option<Speaks>,
+    /// Who is there, or was looked for, if that is known.
+    pub peer: Option<Peer>,
 }
 
 impl Attempt {
     /// A way of finding that is not a place, and how many it found.
     pub(super) fn way(source: Source, place: String, found: usize, outcome: String) -> Self {
         let verdict = if found > 0 { Verdict::Met } else { Verdict::Pending };
-        Attempt { source, place, address: None, verdict, outcome }
+        Attempt { source, place, address: None, verdict, outcome, speaks: None, peer: None }
     }
 }
 
@@ -154,11 +163,13 @@ pub struct Search {
 pub struct Miss {
     pub verdict: Verdict,
     pub why: String,
+    /// Of [`Verdict::OtherVersion`], which meshtf is there.
+    pub speaks: Option<Speaks>,
 }
 
 impl Miss {
     pub fn new(verdict: Verdict, why: impl Into<String>) -> Self {
-        Miss { verdict, why: why.into() }
+        Miss { verdict, why: why.into(), speaks: None }
     }
 }
 
@@ -175,6 +186,7 @@ struct Entry {
     /// Who was met there.
     peer: Option<PeerId>,
     outcome: Option<String>,
+    speaks: Option<Speaks>,
 }
 
 /// The targets.
@@ -212,6 +224,7 @@ impl Discovery {
             verdict: Verdict::Pending,
             peer: None,
             outcome: None,
+            speaks: None,
         };
         self.targets.insert(target, entry);
     }
@@ -260,6 +273,7 @@ impl Discovery {
         entry.dialling = false;
         entry.verdict = result.as_ref().map_or_else(|miss| miss.verdict, |_| Verdict::Met);
         entry.denied = entry.verdict.is_final();
+        entry.speaks = result.as_ref().err().and_then(|miss| miss.speaks);
         let (pause, outcome) = match result {
             Ok(peer) => {
                 entry.peer = Some(peer);
@@ -327,6 +341,11 @@ impl Discovery {
                 (Some(outcome), _) => outcome.clone(),
                 (None, true) => "being dialled".to_owned(),
                 (None, false) => "not dialled yet".to_owned(),
+            },
+            speaks: entry.speaks,
+            peer: match target {
+                Target::Peer(peer) => Some(Peer::new(peer.to_string())),
+                Target::Address(_) => entry.peer.map(|peer| Peer::new(peer.to_string())),
             },
         });
         attempts.collect()

@@ -21,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 use self::mend::Mending;
 use super::address::{self, local_name, resolved, without_peer};
 use super::admission::Denied;
+use super::callers::Callers;
 use super::cause::{self, find_cause, miss};
 use super::control::End;
 use super::discovery::{Attempt, Discovery, MAX_TARGETS, Miss, Search, Source, Target, Verdict};
@@ -84,6 +85,7 @@ pub struct Driver {
     commands: mpsc::Receiver<Command>,
     search: Arc<Mutex<Search>>,
     discovery: Discovery,
+    callers: Callers,
     registry: Option<Registry>,
     /// The outcome of reading the registry folder, and who answers on the LAN.
     registry_outcome: String,
@@ -137,6 +139,7 @@ impl Driver {
             commands,
             search,
             discovery: Discovery::default(),
+            callers: Callers::default(),
             registry: None,
             registry_outcome: String::new(),
             dials: BTreeMap::new(),
@@ -372,6 +375,9 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
                 if let Some(denied) = find_cause::<Denied>(&error) {
                     tracing::info!(from = %send_back_addr, "denied entry: {denied}");
+                    if let Denied::OtherVersion { theirs, .. } = denied {
+                        self.callers.note(&send_back_addr, *theirs, denied.to_string(), now);
+                    }
                 } else if find_cause::<HandedOver>(&error).is_none() {
                     tracing::debug!(from = %send_back_addr, "denied entry: {error}");
                 }
@@ -488,6 +494,7 @@ impl Driver {
             attempts.push(Attempt::way(Source::Lan, "on the LAN".to_owned(), lan.len(), outcome));
         }
         attempts.extend(self.discovery.attempts());
+        attempts.extend(self.callers.attempts(&attempts, clock::now()));
         // If only an old ticket's address denied us, a node on the LAN may still let us in.
         let asked_lan = self.lan.is_none() || self.age() >= LAN_LIMIT;
         let turned_away = self.discovery.is_turned_away(if asked_lan { Source::Ticket } else { Source::ClusterFile });

@@ -18,7 +18,7 @@ use super::transport::tcp::socket_address;
 use super::*;
 use crate::device::DeviceKind;
 use crate::ids::{RequestId, SessionId, StepId};
-use crate::protocol::{Message, PushedValue, Reply, ToClient, ToMaster, ToWorker};
+use crate::protocol::{Message, PushedValue, Reply, ToClient, ToMaster, ToWorker, VERSION};
 use crate::tensor::Tensor;
 
 /// Nothing here takes that long; a test that waits for it has failed.

@@ -21,7 +21,7 @@ const QUICK_FOR: Duration = Duration::from_secs(3);
 /// How often it is looked whether everybody has answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Clocks that are further apart than this are told of: logs and traces of the two would not fit together.
-const CLOCKS_APART_MS: i64 = 10_000;
+pub const CLOCKS_APART_MS: i64 = 10_000;
 
 /// What was seen of the mesh.
 pub struct Seen {
@@ -119,7 +119,7 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
 
 fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
     let name = answer.task.short();
-    let (version, up_ms, now) = match &answer.told {
+    let (version, up_ms, _) = match &answer.told {
         Ok(told) => told,
         Err(why) => {
             let what = format!("{name} is connected and does not tell how it fares: {why}");
@@ -133,8 +133,7 @@ fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
         let what = format!("{name} runs meshtf {version}, this is {own}; they understand each other");
         findings.push(Finding::note("version", what, "Install the same version on all machines in time."));
     }
-    // It started at a time of its own clock, and has been up for so long since.
-    let apart = member.map_or(0, |member| (member.since_unix_ms + up_ms) as i64 - *now as i64);
+    let apart = clock_apart(answer, member).unwrap_or(0);
     if apart.abs() > CLOCKS_APART_MS {
         let how = if apart > 0 { "ahead of" } else { "behind" };
         findings.push(Finding::warning(
@@ -147,6 +146,13 @@ fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// By how many milliseconds the clock of a node is ahead of this machine's, if that is known.
+pub fn clock_apart(answer: &Answer, member: Option<&Member>) -> Option<i64> {
+    let ((_, up_ms, now), member) = (answer.told.as_ref().ok()?, member?);
+    // It started at a time of its own clock, and has been up for so long since.
+    Some(member.since_unix_ms.saturating_add(*up_ms) as i64 - *now as i64)
 }
 
 #[cfg(test)]
@@ -169,7 +175,7 @@ mod tests {
 
     fn refused(source: Source, verdict: Verdict) -> Attempt {
         let address = Some(parse_address("10.0.0.7:4001").unwrap());
-        Attempt { source, place: String::new(), address, verdict, outcome: String::new() }
+        Attempt { source, place: String::new(), address, verdict, outcome: String::new(), speaks: None, peer: None }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use libp2p::identity::Keypair;
 
 use super::{ANSWER_BYTES, DIALLER, ERRAND_BYTES, Gate, LISTENER, PROOF_BYTES, ProofInput, Purpose};
-use crate::mesh::{Admission, MeshKey};
+use crate::mesh::{Admission, MeshKey, Speaks};
 
 /// Bits of the first byte. If this one is not set, the fuzzer is the dialler.
 const LISTENS: u8 = 1;
@@ -18,7 +18,7 @@ const PROVES: u8 = 4;
 static GATES: LazyLock<[Gate; 2]> = LazyLock::new(|| {
     [Admission::Key(MeshKey::from_bytes([1; 32])), Admission::Open].map(|admission| {
         let identity = Keypair::ed25519_from_bytes([7; 32]).expect("32 bytes are a key");
-        Gate::new(identity.public().to_peer_id(), "lab", admission)
+        Gate::new(identity.public().to_peer_id(), "lab", admission, Speaks::own())
     })
 });
 

@@ -10,6 +10,15 @@ pub(super) async fn join(network: &Arc<Network>, task: &str) -> Result<Someone, 
 }
 
 async fn join_with(network: &Arc<Network>, task: &str, admission: Admission) -> Result<Someone, MeshError> {
+    join_as(network, task, admission, Speaks::own()).await
+}
+
+async fn join_as(
+    network: &Arc<Network>,
+    task: &str,
+    admission: Admission,
+    speaks: Speaks,
+) -> Result<Someone, MeshError> {
     let first = "/memory/1".parse().unwrap();
     let config = MeshConfig {
         task: (!task.is_empty()).then(|| task.parse().unwrap()),
@@ -18,7 +27,7 @@ async fn join_with(network: &Arc<Network>, task: &str, admission: Admission) -> 
     };
     let memory = Memory { network: network.clone(), me: config.identity.public().to_peer_id() };
     let (sender, heard) = unbounded_channel();
-    let mesh = Mesh::join_over(vec![Arc::new(memory)], config, Arc::new(Ear(sender))).await?;
+    let mesh = Mesh::join_over(vec![Arc::new(memory)], config, Arc::new(Ear(sender)), speaks).await?;
     Ok(Someone { mesh, heard })
 }
 
@@ -106,4 +115,33 @@ async fn strangers_and_holders_of_a_task_are_told_apart_on_any_transport() {
     b.mesh.leave().await;
     assert_eq!(a.down().await.0, peer);
     assert!(at.elapsed() < PATIENCE);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_two_versions_say_so_on_both_sides() {
+    let network = Arc::new(Network::default());
+    let key = || Admission::Key(MeshKey::from_bytes([1; 32]));
+    let old = join(&network, "local/0").await.unwrap();
+    let speaks = Speaks { protocol: VERSION + 1, release: Release::new("0.9.0") };
+    let new = join_as(&network, "local/1", key(), speaks).await.unwrap();
+    // The old one is dialled, and dials nobody: it knows of the new one because that came.
+    let seen = async |someone: &Someone| {
+        let looked = async {
+            loop {
+                let found = someone.mesh.tried().into_iter().find(|attempt| attempt.verdict == Verdict::OtherVersion);
+                match found {
+                    Some(attempt) => return attempt,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, looked).await.expect("in time")
+    };
+    let (by_new, by_old) = (seen(&new).await, seen(&old).await);
+    assert_eq!((by_new.source, by_new.speaks), (Source::Configured, Some(Speaks::own())));
+    assert_eq!((by_old.source, by_old.speaks), (Source::Caller, Some(speaks)));
+    for (attempt, theirs, ours) in [(by_new, Speaks::own(), speaks), (by_old, speaks, Speaks::own())] {
+        assert!(attempt.outcome.starts_with(&format!("it is {theirs}, this is {ours}")), "{}", attempt.outcome);
+    }
+    assert_eq!((old.mesh.cluster().len(), new.mesh.cluster().len()), (1, 1));
 }

@@ -153,7 +153,7 @@ async fn two_that_dial_each_other_at_once_have_one_link() {
         };
         let memory = Memory { network: network.clone(), me: config.identity.public().to_peer_id() };
         let (sender, heard) = unbounded_channel();
-        let mesh = Mesh::join_over(vec![Arc::new(memory)], config, Arc::new(Ear(sender))).await.unwrap();
+        let mesh = Mesh::join_over(vec![Arc::new(memory)], config, Arc::new(Ear(sender)), Speaks::own()).await.unwrap();
         Someone { mesh, heard }
     };
     let (mut a, mut b) = tokio::join!(meet(1, 2), meet(2, 1));

@@ -29,7 +29,7 @@ impl Raw {
         // The lower of the two opens the control stream.
         let ids = std::iter::repeat_with(|| Keypair::generate_ed25519().public().to_peer_id());
         let me = ids.into_iter().find(|id| *id < node).unwrap();
-        let gate = Gate::new(me, "lab", Admission::Key(MeshKey::from_bytes([1; 32])));
+        let gate = Gate::new(me, "lab", Admission::Key(MeshKey::from_bytes([1; 32])), Speaks::own());
         let port = Port::new(vec![Arc::new(Memory { network: network.clone(), me })], gate);
         let address = "/memory/1".parse().unwrap();
         let mut control = port.dial(&address, Some(node), Purpose::Control).await.unwrap().stream;
