@@ -4,6 +4,7 @@ mod finding;
 mod interfaces;
 mod machine;
 mod peers;
+mod stages;
 
 use std::path::PathBuf;
 
@@ -90,7 +91,10 @@ async fn examine(args: &Args) -> Result<Vec<Finding>, Trouble> {
 
     if has_key {
         match peers::look(&args.mesh, args.quick).await {
-            Ok(seen) => findings.extend(peers::judge(&args.mesh.mesh, &seen, &args.expect)),
+            Ok(seen) => {
+                findings.extend(stages::lines(&seen));
+                findings.extend(peers::judge(&args.mesh.mesh, &seen, &args.expect));
+            }
             Err(why) => findings.push(Finding::problem("peers", why, "See the problems above.")),
         }
     } else {
