@@ -61,6 +61,6 @@ pub(super) async fn join(args: Args) -> Outcome {
     }
     let mesh =
         if ticket.mesh == crate::node::DEFAULT_MESH { String::new() } else { format!(" --mesh {}", ticket.mesh) };
-    eprintln!("to list its tasks: meshtf ps{mesh}");
+    eprintln!("to serve a task: meshtf node --name local/1{mesh}; to list those that are up: meshtf ps{mesh}");
     Ok(Exit::Ok)
 }
