@@ -22,6 +22,7 @@ mod memory;
 mod network;
 mod ops;
 mod output;
+mod packaging;
 mod sandbox;
 mod server;
 mod shared;

@@ -17,6 +17,7 @@ const LEAST_SESSIONS: usize = 44;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Means {
     Namespaces,
+    Packages,
     SocketKill,
     Proc,
     Gpu,
@@ -31,6 +32,7 @@ pub enum Means {
 impl Means {
     pub const ALL: &[Means] = &[
         Means::Namespaces,
+        Means::Packages,
         Means::SocketKill,
         Means::Proc,
         Means::Gpu,
@@ -44,6 +46,10 @@ impl Means {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Means::Namespaces => ("netns", "`ip netns` makes no network namespace here (it takes root and iproute2)"),
+            Means::Packages => (
+                "packages",
+                "no package can be installed beside this system (it takes root, overlay file systems, dpkg and python3)",
+            ),
             Means::SocketKill => ("ss-kill", "`ss -K` ends no connection here (the kernel needs INET_DIAG_DESTROY)"),
             Means::Proc => ("proc", "there is no /proc that tells of a process"),
             Means::Gpu => ("gpu", "there is no GPU, not even Mesa's in software (`make setup` installs that)"),
@@ -149,7 +155,8 @@ fn only_what_is_named_may_be_missing_in_ci() {
     assert!(why.contains("ip netns") && why.contains("MESHTF_TEST_MAY_SKIP") && why.contains("\"netns\""), "{why}");
     let why = verdict(Means::Gpu, "", "gpus").unwrap_err();
     assert!(
-        why.contains("\"gpus\"") && why.contains("netns, ss-kill, proc, gpu, corpus, cores, tensorflow, burn"),
+        why.contains("\"gpus\"")
+            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, tensorflow, burn"),
         "{why}"
     );
 }

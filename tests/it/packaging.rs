@@ -1,0 +1,221 @@
+//! What is given away: it is packed here with the binary that the tests have, installed, started and removed, and this system stays as
+//! it is.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::means::{Means, missing};
+use crate::network::Namespaces;
+use crate::sandbox::Sandbox;
+
+/// Installs a package in a copy of this system that ends with the process; `$1` is the package, `$2` a folder to work in.
+const IN_A_COPY: &str = r#"
+mount -t tmpfs none "$2" && mkdir "$2/upper" "$2/work" "$2/copy" &&
+mount -t overlay none -o "lowerdir=/,upperdir=$2/upper,workdir=$2/work" "$2/copy" && mount --rbind /proc "$2/copy/proc" || exit 99
+[ -n "$1" ] || exit 0
+cp "$1" "$2/copy/meshtf.deb" && exec chroot "$2/copy" sh -eu -c "$3"
+"#;
+
+/// What is done there, told line by line.
+const INSTALL: &str = r#"
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+# Quickly: nothing here has to outlive a power failure, and nobody reads the index of manual pages.
+put() { dpkg --no-triggers --force-unsafe-io --install /meshtf.deb; }
+put >/dev/null
+echo "version $(meshtf --version)"
+echo "user $(getent passwd meshtf | cut -d: -f6,7), home $(stat -c '%U %G %a' /var/lib/meshtf)"
+echo "conffiles $(dpkg-query -W -f '${Conffiles}' meshtf | cut -d' ' -f2)"
+for file in usr/share/man/man1/meshtf-node.1.gz usr/share/bash-completion/completions/meshtf \
+        usr/share/doc/meshtf/copyright usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz; do
+    [ -s "/$file" ] && echo "has $file"
+done
+bash -n /usr/share/bash-completion/completions/meshtf && echo "completions are right"
+dpkg --verify meshtf && echo "as packed"
+command -v systemd-analyze >/dev/null && systemd-analyze verify --man=no /usr/lib/systemd/system/meshtf@.service 2>&1
+su meshtf -s /bin/sh -c 'meshtf node --name worker/0 --config /etc/meshtf/config.toml --print-config' | grep '^name'
+echo '# mine' >>/etc/meshtf/config.toml
+put >/dev/null </dev/null
+echo "kept $(tail -n 1 /etc/meshtf/config.toml)"
+dpkg --remove meshtf >/dev/null
+[ ! -e /usr/bin/meshtf ] && [ -e /var/lib/meshtf ] && [ -e /etc/meshtf/config.toml ] && echo removed
+dpkg --purge meshtf >/dev/null 2>&1
+[ ! -e /var/lib/meshtf ] && [ ! -e /etc/meshtf ] && echo purged
+"#;
+
+/// The folder of the project.
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The output of one of the packaging scripts, on this test's binary.
+fn script(name: &str, out: &Path) -> String {
+    let output = Command::new("bash")
+        .arg(project().join("packaging").join(name))
+        .args([env!("CARGO_BIN_EXE_meshtf").as_ref(), out])
+        .env("CARGO", env!("CARGO"))
+        .envs([("MESHTF_LEVEL", "1"), ("MESHTF_BUILDERS", ""), ("MESHTF_TARGETS", "")])
+        .output()
+        .expect("bash runs");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a path").trim().to_owned()
+}
+
+/// Does `work` with a package in a copy of this system.
+fn in_a_copy(package: &str, work: &str) -> Option<Output> {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("copy");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", IN_A_COPY, "sh", package]).arg(&folder).arg(work);
+    command.stdin(Stdio::null()).output().ok()
+}
+
+/// Whether packages can be made here, and a copy of this system.
+fn can_install() -> bool {
+    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
+    runs("dpkg-deb") && runs("python3") && in_a_copy("", "").is_some_and(|ran| ran.status.success())
+}
+
+#[test]
+fn a_package_is_installed_and_removed() {
+    if !can_install() {
+        return missing(Means::Packages, "a Debian package");
+    }
+    let sandbox = Sandbox::new();
+    let package = script("deb.sh", &sandbox.path("out"));
+    let ran = in_a_copy(&package, INSTALL).expect("unshare runs");
+    let (told, wrong) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let version = format!("version meshtf {}", env!("CARGO_PKG_VERSION"));
+    let want = [
+        version.as_str(),
+        "user /var/lib/meshtf:/usr/sbin/nologin, home meshtf meshtf 700",
+        "conffiles /etc/meshtf/config.toml",
+        "has usr/share/man/man1/meshtf-node.1.gz",
+        "has usr/share/bash-completion/completions/meshtf",
+        "has usr/share/doc/meshtf/copyright",
+        "has usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt.gz",
+        "completions are right",
+        "as packed",
+        "name = \"worker/0\"",
+        "kept # mine",
+        "removed",
+        "purged",
+    ];
+    assert_eq!(told.lines().collect::<Vec<_>>(), want, "{wrong}");
+    assert!(!Path::new("/var/lib/meshtf").exists(), "this system is as it was");
+}
+
+#[test]
+fn an_archive_has_the_binary_its_manual_and_all_licences() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return missing(Means::Packages, "an archive");
+    }
+    let sandbox = Sandbox::new();
+    let archive = script("archive.sh", &sandbox.path("out"));
+    let name = PathBuf::from(&archive).file_name().expect("a file").to_string_lossy().into_owned();
+    assert!(name.starts_with(&format!("meshtf-{}-", env!("CARGO_PKG_VERSION"))) && name.ends_with(".tar.gz"), "{name}");
+    let unpacked = sandbox.path("unpacked");
+    std::fs::create_dir_all(&unpacked).expect("a folder");
+    let tar = Command::new("tar").args(["-xzf", &archive, "--strip-components=1", "-C"]).arg(&unpacked).status();
+    assert!(tar.is_ok_and(|status| status.success()));
+    let same = |file: &str, original: &Path| {
+        assert_eq!(std::fs::read(unpacked.join(file)).ok(), std::fs::read(original).ok(), "{file}");
+    };
+    same("meshtf", Path::new(env!("CARGO_BIN_EXE_meshtf")));
+    same("LICENSE-MIT", &project().join("LICENSE-MIT"));
+    same("systemd/meshtf@.service", &project().join("packaging/meshtf@.service"));
+    let folders = ["man/man1/meshtf.1.gz", "completions/_meshtf", "completions/meshtf.fish", "completions/meshtf.bash"];
+    for file in folders {
+        assert!(std::fs::metadata(unpacked.join(file)).is_ok_and(|file| file.len() > 0), "{file}");
+    }
+    let licences = Command::new("gzip").arg("-dc").arg(unpacked.join("THIRD-PARTY-LICENCES.txt.gz")).output().unwrap();
+    let licences = String::from_utf8_lossy(&licences.stdout).into_owned();
+    for part in ["  libp2p 0.57.1: MIT", "  tokio 1.", "  mimalloc", "Permission is hereby granted"] {
+        assert!(licences.contains(part), "{part:?} is not among the licences");
+    }
+    // What only tests use is not in the binary.
+    assert!(!licences.contains("  proptest "));
+}
+
+/// A process that ends with the test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The words of the last line of a Containerfile that has this instruction, which are a list in JSON behind `key`.
+fn instruction(file: &str, key: &str) -> Vec<String> {
+    let line = file.lines().rfind(|line| line.starts_with(key)).unwrap_or_else(|| panic!("no {key}"));
+    let list = &line[line.find('[').expect("a list")..];
+    serde_json::from_str(list).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+#[test]
+fn an_image_starts_as_its_user_and_is_healthy() {
+    let Some(network) = Namespaces::new(1, "an image") else { return };
+    if !can_install() {
+        return missing(Means::Packages, "an image");
+    }
+    let sandbox = Sandbox::new();
+    let image = PathBuf::from(script("image.sh", &sandbox.path("image")));
+    let file = std::fs::read_to_string(image.join("Containerfile")).expect("a Containerfile");
+    let value = |key: &str| {
+        let line = file.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("no {key}")).trim().to_owned()
+    };
+    // As a container is started: in its file system, as its user, with its environment and a network of its own.
+    let run = |words: &[String]| {
+        let enter = r#"mount --rbind /proc "$1/proc" && user=$2 && root=$1 && variables=$3 && shift 3 &&
+            exec env -i $variables "$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -v chroot)" --userspec="$user" "$root" "$@""#;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &network.names[0], "unshare", "--mount", "sh", "-c", enter, "sh"]);
+        command.arg(image.join("rootfs")).args([value("USER"), value("ENV")]).args(words);
+        command
+    };
+    let start = [instruction(&file, "ENTRYPOINT"), instruction(&file, "CMD")].concat();
+    let node = run(&start).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
+    let mut node = Started(node);
+    let mut line = String::new();
+    BufReader::new(node.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    if !line.starts_with("local/0 serves") {
+        let _ = node.0.kill();
+        let mut stderr = BufReader::new(node.0.stderr.take().expect("piped"));
+        panic!("{line}{}", std::io::read_to_string(&mut stderr).unwrap_or_default());
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.0.id())).expect("it runs");
+    assert!(status.lines().any(|line| line.starts_with("Uid:\t10001\t10001")), "{status}");
+
+    let checked = run(&instruction(&file, "HEALTHCHECK")).output().expect("a process");
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    let words = ["/usr/bin/meshtf", "doctor", "--quick", "--json", "--expect", "local/0"].map(str::to_owned);
+    let report: Value = serde_json::from_slice(&run(&words).output().expect("a process").stdout).expect("JSON");
+    assert_eq!(report["ok"], true, "{report}");
+    // The key and the data are in the volume, and there is no other place to write to.
+    assert_eq!(instruction(&file, "VOLUME"), ["/data"]);
+    assert!(image.join("rootfs/data/keys/meshtf.key").exists());
+}
+
+#[test]
+fn the_crate_is_source_without_test_data() {
+    let list = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO")).args(arguments).current_dir(project()).output().expect("cargo runs");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("names")
+    };
+    let files = list(&["package", "--list", "--offline", "--allow-dirty"]);
+    let files: Vec<&str> = files.lines().collect();
+    for file in ["src/main.rs", "src/graph/op/table.txt", "src/cli/tf/sitecustomize.py", "README.md", "LICENSE-MIT"] {
+        assert!(files.contains(&file), "{file} is not in the crate");
+    }
+    assert!(!files.iter().any(|file| file.starts_with("tests/") || file.starts_with("benches/")));
+    let bytes: u64 =
+        files.iter().filter_map(|file| std::fs::metadata(project().join(file)).ok()).map(|file| file.len()).sum();
+    assert!(bytes < 10 << 20, "{bytes} bytes");
+}
