@@ -16,7 +16,7 @@ printf 'root:x:0:0::/:/usr/sbin/nologin\nmeshtf:x:10001:10001::/data:/usr/sbin/n
 printf 'root:x:0:\nmeshtf:x:10001:\n' >"$rootfs/etc/group"
 printf 'hosts: files dns\n' >"$rootfs/etc/nsswitch.conf"
 install -D -m 644 "$root/LICENSE-MIT" "$root/LICENSE-APACHE" -t "$rootfs/usr/share/doc/meshtf"
-python3 "$root/packaging/licences.py" "$(rustc -vV | sed -n 's/^host: //p')" >"$rootfs/usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt"
+licences "$(rustc -vV | sed -n 's/^host: //p')" >"$rootfs/usr/share/doc/meshtf/THIRD-PARTY-LICENCES.txt"
 # The libraries where the binary looks for them, the dynamic linker where it names it; a static binary has none. Host names are resolved by
 # libraries that are opened as they are needed.
 if libraries=$(ldd "$binary" 2>/dev/null); then

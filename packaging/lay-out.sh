@@ -20,7 +20,7 @@ complete fish usr/share/fish/vendor_completions.d/meshtf.fish
 doc=$dir/usr/share/doc/meshtf
 mkdir -p "$doc"
 install -m 644 "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE-MIT" "$root/LICENSE-APACHE" "$root/docs/grafana.json" "$doc"
-python3 "$root/packaging/licences.py" "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
+licences "$target" >"$doc/THIRD-PARTY-LICENCES.txt"
 gzip -9n "$doc/THIRD-PARTY-LICENCES.txt"
 install -D -m 644 "$root/packaging/meshtf@.service" "$dir/usr/lib/systemd/system/meshtf@.service"
 install -D -m 644 "$root/packaging/config.toml" "$dir/etc/meshtf/config.toml"

@@ -16,3 +16,9 @@ binary_of() {
     [ -f "$binary" ] && [ -x "$binary" ] || die "$binary is no file that can be run"
     realpath "$binary"
 }
+
+# The licences of the crates in a binary for that target.
+licences() {
+    command -v python3 >/dev/null || die "it takes Python 3 to collect the licences of crates"
+    python3 "$root/packaging/licences.py" "$1"
+}
