@@ -70,7 +70,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 21] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 22] = [
         unary::named,
         binary::named,
         matmul::named,
