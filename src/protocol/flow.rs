@@ -7,6 +7,7 @@ use super::{Message, Request, ToClient, ToHost, ToMaster, ToWorker};
 
 /// Messages to one peer that arrive in the order in which they were sent, however large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Flow {
     /// What a client asks about one run, and what is answered to one request or inquiry.
     Request(u64),
@@ -33,7 +34,10 @@ impl Message {
     /// Whether somebody waits for it who would wait for ever, or keep something for ever, if it did not come. It is small.
     pub fn must_come(&self) -> bool {
         match self {
-            Message::ToClient(message) => matches!(message, ToClient::Reply { .. }),
+            Message::ToClient(message) => match message {
+                ToClient::Reply { .. } => true,
+                ToClient::Fetched { .. } | ToClient::PartialFetch { .. } | ToClient::Progress { .. } => false,
+            },
             Message::ToMaster(message) => match message {
                 ToMaster::Registered { .. }
                 | ToMaster::Done { .. }

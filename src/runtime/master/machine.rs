@@ -3,6 +3,7 @@
 //! Pure: what happens comes in as an [`Event`] with the time at which it does, and what is to be sent comes out, in the order in
 //! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
 
+mod about;
 mod constants;
 mod plans;
 mod run;
@@ -10,6 +11,7 @@ mod run;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+pub(super) use self::about::About;
 pub(super) use self::constants::Stock;
 use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Registration, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
@@ -23,7 +25,7 @@ use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event as Happened;
 use crate::protocol::status::SessionStatus;
-use crate::protocol::{Cluster, Envelope, Message, Peer, Reply, SessionOptions, ToClient, ToWorker};
+use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
 /// What is to be sent.
@@ -54,7 +56,7 @@ pub(super) enum Event<'a> {
     Failed { step: u64, failure: Failure },
     /// A worker lost its link with `peer` after it was told to start steps up to `until`.
     PeerLost { worker: &'a Peer, until: u64, peer: Peer, why: String },
-    /// A peer is gone, and what waits for it waits in vain.
+    /// A peer is gone, and whatever waits for it fails.
     Down { peer: &'a Peer, failure: &'a Failure },
     /// Something the session wanted sent could not be.
     Unsent { to: &'a Peer, about: About, failure: &'a Failure },
@@ -90,20 +92,6 @@ impl ToPlan {
             Of::Alone(alone) => &alone.graph,
         }
     }
-}
-
-/// What a message is about, for when it cannot be sent.
-pub(super) enum About {
-    /// Pieces of a plan that a worker is to hold.
-    Pieces(Vec<PieceId>),
-    /// A worker's part in a run, by one of its steps.
-    Step(u64),
-    /// What answers a request.
-    Answer(RequestId),
-    /// What a run tells its client while it is under way.
-    Fetch(RequestId),
-    /// What nobody waits for.
-    Nothing,
 }
 
 pub(super) struct Machine {
@@ -346,7 +334,7 @@ impl Machine {
     /// Numbers a fresh plan's pieces and sends them out.
     ///
     /// # Errors
-    /// Where a task is gone, or too many plans are in use. Nothing is sent then.
+    /// Unavailable if a task is gone; ResourceExhausted if too many plans are in use. Nothing is sent then.
     fn register(&mut self, request: RequestId, of: ToPlan, plan: Plan, cluster: &Cluster) -> Result<()> {
         let graph = of.graph();
         let signature = &of.signature;
@@ -472,7 +460,7 @@ impl Machine {
         }
     }
 
-    /// Answers those who wait for a plan that does not come, and lets go of it. The next request for it starts anew.
+    /// Answers those who wait for a plan that does not come, and drops it. The next request for it starts anew.
     fn give_up(&mut self, number: u32, failure: &Failure) {
         let plan = self.plans.get_mut(number).map(|plan| &mut plan.registration);
         if let Some(Registration::Waiting { requests, .. }) = plan {
@@ -490,14 +478,14 @@ impl Machine {
         self.tasks.keys().filter(|_| self.options.ends_with_its_tasks).filter(is_gone).min().map(lost)
     }
 
-    /// What could not be sent is made good.
+    /// Fails what depended on a message that could not be sent.
     fn unsent(&mut self, to: &Peer, about: About, failure: &Failure) {
         let is_gone = failure.code == Code::Unavailable;
         match about {
             About::Pieces(_) | About::Step(_) if is_gone => self.lose(to, failure),
             About::Pieces(pieces) => self.registered(to, &pieces, Err(failure.clone())),
             About::Step(number) => self.unsent_step(number, failure),
-            // The peer is gone; its sessions end, and it has let go of everything.
+            // The peer is gone; its sessions end, and it has released everything.
             _ if is_gone => {}
             About::Answer(id) => self.answer(id, Err(failure.clone())),
             About::Fetch(id) => self.cancel(id, failure),
@@ -505,7 +493,7 @@ impl Machine {
         }
     }
 
-    /// `peer` is gone, and what waits for it waits in vain.
+    /// `peer` is gone, and whatever waits for it fails.
     fn lose(&mut self, peer: &Peer, failure: &Failure) {
         self.constants.lost(peer);
         for run in self.runs.needing(peer) {
@@ -545,33 +533,6 @@ impl Machine {
     }
 }
 
-impl About {
-    pub fn of(message: &Message) -> About {
-        match message {
-            Message::ToWorker(message) => match message {
-                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
-                ToWorker::Start { first, .. } => About::Step(*first),
-                ToWorker::Push { step, .. } => About::Step(step.number),
-                ToWorker::Abort { .. }
-                | ToWorker::Forget { .. }
-                | ToWorker::Release { .. }
-                | ToWorker::Clear { .. } => About::Nothing,
-            },
-            Message::ToClient(message) => match message {
-                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
-                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
-                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
-            },
-            // A master says nothing else.
-            Message::ToMaster(_)
-            | Message::ToHost(_)
-            | Message::Hello(_)
-            | Message::Goodbye { .. }
-            | Message::Refused { .. } => About::Nothing,
-        }
-    }
-}
-
 /// The tasks of which the first sends the second values.
 fn meets(plan: &Plan) -> BTreeSet<(Task, Task)> {
     let sends = plan.pieces.iter().flat_map(|piece| piece.nodes.iter().map(move |node| (&piece.device.task, &node.op)));
@@ -597,3 +558,6 @@ fn lost(task: &Task) -> Failure {
     );
     Failure::new(Code::Aborted, why).on_task(&task.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::super::Limits;
 use crate::device::{DeviceName, Task};
-use crate::failure::{Code, Failure, Reason, Result};
+use crate::failure::{Code, Failure, Reason, Result, counted};
 use crate::ids::{Incarnation, PieceId, RequestId};
 use crate::plan::{Signature, Summary};
 use crate::protocol::{Cluster, Content, Peer};
@@ -327,7 +327,7 @@ impl Prepared {
     /// InvalidArgument if their number, a dtype or a shape is another.
     pub fn check_feeds(&self, feeds: &[Tensor]) -> Result<()> {
         if self.feed_types.len() != feeds.len() {
-            let why = format!("the plan takes {} feed(s), got {}", self.feed_types.len(), feeds.len());
+            let why = format!("the plan takes {}, got {}", counted(self.feed_types.len(), "feed"), feeds.len());
             return Err(Failure::invalid(why));
         }
         feeds.iter().enumerate().try_for_each(|(place, feed)| self.check_feed(place, feed))

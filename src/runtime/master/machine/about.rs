@@ -1,0 +1,45 @@
+//! What a message of a master is about.
+
+use crate::ids::{PieceId, RequestId};
+use crate::protocol::{Message, ToClient, ToWorker};
+
+/// What a message is about, for when it cannot be sent.
+pub(in super::super) enum About {
+    /// Pieces of a plan that a worker is to hold.
+    Pieces(Vec<PieceId>),
+    /// A worker's part in a run, by one of its steps.
+    Step(u64),
+    /// What answers a request.
+    Answer(RequestId),
+    /// What a run tells its client while it is under way.
+    Fetch(RequestId),
+    /// What nobody waits for.
+    Nothing,
+}
+
+impl About {
+    pub fn of(message: &Message) -> About {
+        match message {
+            Message::ToWorker(message) => match message {
+                ToWorker::Register { pieces, .. } => About::Pieces(pieces.iter().map(|(id, _)| *id).collect()),
+                ToWorker::Start { first, .. } => About::Step(*first),
+                ToWorker::Push { step, .. } => About::Step(step.number),
+                ToWorker::Abort { .. }
+                | ToWorker::Forget { .. }
+                | ToWorker::Release { .. }
+                | ToWorker::Clear { .. } => About::Nothing,
+            },
+            Message::ToClient(message) => match message {
+                ToClient::Reply { id, result: Ok(_) } => About::Answer(*id),
+                ToClient::Fetched { id, .. } | ToClient::PartialFetch { id, .. } => About::Fetch(*id),
+                ToClient::Reply { result: Err(_), .. } | ToClient::Progress { .. } => About::Nothing,
+            },
+            // A master says nothing else.
+            Message::ToMaster(_)
+            | Message::ToHost(_)
+            | Message::Hello(_)
+            | Message::Goodbye { .. }
+            | Message::Refused { .. } => About::Nothing,
+        }
+    }
+}

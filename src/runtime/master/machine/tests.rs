@@ -1,0 +1,232 @@
+//! The machine of a session by itself: events with invented times in, messages out. There is no lock, no clock and no thread.
+
+use super::*;
+use crate::device::{DeviceKind, DeviceName};
+use crate::graph::read;
+use crate::plan::{PlanOptions, plan};
+use crate::protocol::{DeviceInfo, Member, Message};
+
+const SECOND: Nanos = 1_000_000_000;
+const MS: Nanos = 1_000_000;
+
+/// `y` on task 1 of `x` on task 0, which is fed.
+const GRAPH: &str = r#"{ "version": 1, "nodes": {
+    "x": { "op": "Placeholder", "attrs": { "dtype": "int32" }, "device": "/job:t/task:0" },
+    "w": { "op": "Neg", "inputs": ["x"], "device": "/job:t/task:0" },
+    "y": { "op": "Neg", "inputs": ["w"], "device": "/job:t/task:1" } } }"#;
+
+fn worker(index: u32) -> Peer {
+    Peer::new(format!("worker {index}"))
+}
+
+fn cluster() -> Cluster {
+    Cluster::new((0..2).map(|index| {
+        let task = Task::new("t", index);
+        let name: DeviceName = task.device(DeviceKind::Cpu, 0);
+        let device = DeviceInfo { name, backend: String::new(), description: String::new() };
+        let (peer, incarnation) = (worker(index), Incarnation(index.into()));
+        Member { task, peer, incarnation, devices: vec![device], addresses: vec![], since_unix_ms: 0 }
+    }))
+}
+
+/// A machine, and all that it has sent, a message a line.
+struct Script {
+    machine: Machine,
+    cluster: Cluster,
+    sent: Vec<String>,
+}
+
+impl Script {
+    /// A session that was opened at `now`.
+    fn new(now: Nanos) -> Script {
+        let graph = Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
+        let (client, options) = (Peer::new("client"), SessionOptions::default());
+        let machine = Machine::new(SessionId(7), client, graph, options, Limits::default(), now);
+        Script { machine, cluster: cluster(), sent: Vec::new() }
+    }
+
+    /// Tells the machine what happens; what it sends then.
+    fn on(&mut self, event: Event<'_>, now: Nanos) -> Vec<(Peer, Message)> {
+        assert!(self.machine.handle(event, now).is_none(), "something is to be planned");
+        self.sent()
+    }
+
+    fn sent(&mut self) -> Vec<(Peer, Message)> {
+        let mut outgoing = Outgoing::new();
+        self.machine.take_outgoing(&mut outgoing);
+        self.sent.extend(outgoing.iter().map(|(to, envelope)| format!("{to}: {envelope:?}")));
+        outgoing.into_iter().map(|(to, envelope)| (to, envelope.message)).collect()
+    }
+
+    /// Has the plan for `y` made and registered: its number and its pieces, by worker.
+    fn prepare(&mut self, now: Nanos) -> (u32, Vec<PieceId>) {
+        let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], ..Signature::default() };
+        let (request, cluster) = (RequestId(1), self.cluster.clone());
+        let asked = Event::Prepare { request, signature, alone: None, cluster: &cluster };
+        let of = self.machine.handle(asked, now).expect("nothing is planned yet");
+        assert!(self.sent().is_empty(), "a plan is not there before it is made");
+        let options =
+            PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
+        let plan = plan(of.graph(), &cluster.devices(), &of.signature, &options).map_err(Failure::from);
+        let registers = self.on(Event::Planned { request, of, plan, cluster: &cluster }, now);
+        assert_eq!(registers.len(), 2, "{registers:?}");
+        let mut all = Vec::new();
+        for (i, (to, message)) in registers.into_iter().enumerate() {
+            let Message::ToWorker(ToWorker::Register { pieces, .. }) = message else { panic!("{message:?}") };
+            let pieces: Vec<PieceId> = pieces.into_iter().map(|(id, _)| id).collect();
+            all.extend(&pieces);
+            let answers = self.on(Event::Registered { worker: &to, pieces, result: Ok(()) }, now);
+            assert_eq!(answers.len(), i, "the answer waits for both workers");
+            for (to, answer) in answers {
+                assert_eq!(to.as_str(), "client");
+                let Message::ToClient(ToClient::Reply { id: RequestId(1), result }) = answer else { panic!() };
+                let Ok(Reply::Prepared { plan, .. }) = result else { panic!("{result:?}") };
+                return (plan, all);
+            }
+        }
+        panic!("the plan was not answered");
+    }
+
+    fn run(&mut self, plan: u32, steps: u64, watched: bool, now: Nanos) -> Vec<(Peer, Message)> {
+        let ask = Ask { plan, steps, every: 0, watched, feeds: vec![Tensor::scalar(7i32)] };
+        let cluster = self.cluster.clone();
+        self.on(Event::Run { request: RequestId(2), ask, cluster: &cluster }, now)
+    }
+
+    /// Both pieces are done with a step.
+    fn done(&mut self, pieces: &[PieceId], step: u64, now: Nanos) -> Vec<(Peer, Message)> {
+        let mut sent = self.on(Event::Done { piece: pieces[0], step, tensors: vec![] }, now);
+        let is_progress =
+            |(_, message): &(Peer, Message)| matches!(message, Message::ToClient(ToClient::Progress { .. }));
+        assert!(sent.iter().all(is_progress), "a step is not over before both have done their part: {sent:?}");
+        sent.extend(self.on(Event::Done { piece: pieces[1], step, tensors: vec![Tensor::scalar(7i32)] }, now));
+        sent
+    }
+}
+
+/// The steps that workers are told to start: whom, the first and how many.
+fn started(sent: &[(Peer, Message)]) -> Vec<(&str, u64, u64)> {
+    let starts = sent.iter().filter_map(|(to, message)| match message {
+        Message::ToWorker(ToWorker::Start { first, count, .. }) => Some((to.as_str(), *first, *count)),
+        _ => None,
+    });
+    starts.collect()
+}
+
+fn told(sent: &[(Peer, Message)]) -> Vec<u64> {
+    let told = sent.iter().filter_map(|(_, message)| match message {
+        Message::ToClient(ToClient::Progress { id: RequestId(2), steps }) => Some(*steps),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_window_of_steps_is_open_and_moves_by_half() {
+    let mut script = Script::new(0);
+    let (plan, pieces) = script.prepare(0);
+    let sent = script.run(plan, 100, false, 0);
+    assert_eq!(started(&sent), [("worker 0", 1, 32), ("worker 1", 1, 32)]);
+    for step in 1..16 {
+        assert_eq!(script.done(&pieces, step, 0), [], "step {step}");
+    }
+    let sent = script.done(&pieces, 16, 0);
+    assert_eq!(started(&sent), [("worker 0", 33, 16), ("worker 1", 33, 16)]);
+    // A step that is done before those before it opens nothing.
+    for step in 18..40 {
+        assert_eq!(script.done(&pieces, step, 0), [], "step {step}");
+    }
+    let sent = script.done(&pieces, 17, 0);
+    assert_eq!(started(&sent), [("worker 0", 49, 23), ("worker 1", 49, 23)]);
+}
+
+#[test]
+fn who_watches_a_run_is_told_every_100_ms_how_far_it_is() {
+    let begun = 5 * SECOND;
+    // When each step is done after the run began, and how many the client is told of then.
+    let times: [(Nanos, &[u64]); 7] = [
+        (1, &[]),
+        (100 * MS - 1, &[]),
+        // The first worker's part of the third step is done, which counts once it is whole.
+        (100 * MS, &[2]),
+        (100 * MS, &[]),
+        (200 * MS - 1, &[]),
+        (250 * MS, &[5]),
+        // The next is due 100 ms after it was told, not after it was due.
+        (345 * MS, &[]),
+    ];
+    for watched in [true, false] {
+        let mut script = Script::new(0);
+        let (plan, pieces) = script.prepare(SECOND);
+        script.run(plan, 20, watched, begun);
+        for ((after, expected), step) in times.iter().zip(1..) {
+            let sent = script.done(&pieces, step, begun + after);
+            let expected = if watched { *expected } else { &[] };
+            assert_eq!(told(&sent), expected, "step {step}, {after} ns after the run began, watched: {watched}");
+        }
+    }
+}
+
+#[test]
+fn a_session_is_idle_from_when_its_client_last_asked() {
+    let mut script = Script::new(2 * SECOND);
+    let ms = |script: &Script, now| {
+        let status = script.machine.status(now);
+        (status.age_ms, status.idle_ms, status.runs, status.steps)
+    };
+    assert_eq!(ms(&script, 2 * SECOND), (0, 0, 0, 0));
+    assert_eq!(ms(&script, 5 * SECOND), (3000, 3000, 0, 0));
+    let (plan, pieces) = script.prepare(6 * SECOND);
+    assert_eq!((ms(&script, 7 * SECOND), script.machine.used()), ((5000, 1000, 0, 0), 6 * SECOND));
+    script.run(plan, 2, false, 8 * SECOND);
+    assert_eq!(ms(&script, 8 * SECOND), (6000, 0, 1, 0));
+    // What workers say is nothing that the client asks.
+    script.done(&pieces, 1, 9 * SECOND);
+    assert_eq!(ms(&script, 9 * SECOND), (7000, 1000, 1, 1));
+    script.done(&pieces, 2, 10 * SECOND);
+    assert_eq!((ms(&script, 10 * SECOND), script.machine.is_idle()), ((8000, 2000, 0, 2), true));
+    // A clock that another thread read before is no time travel.
+    assert_eq!(ms(&script, SECOND), (0, 0, 0, 2));
+}
+
+#[test]
+fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
+    let mut script = Script::new(0);
+    let (plan, pieces) = script.prepare(0);
+    script.run(plan, 4, false, 0);
+    let failure = Failure::new(Code::Unavailable, "task t/1 is gone");
+    let sent = script.on(Event::Down { peer: &worker(1), failure: &failure }, 0);
+    let aborted: Vec<&str> = sent
+        .iter()
+        .filter(|(_, message)| matches!(message, Message::ToWorker(ToWorker::Abort { .. })))
+        .map(|(to, _)| to.as_str())
+        .collect();
+    assert!(aborted.contains(&"worker 0"), "{sent:?}");
+    let answers: Vec<&Message> = sent.iter().filter(|(to, _)| to.as_str() == "client").map(|(_, m)| m).collect();
+    let [Message::ToClient(ToClient::Reply { id: RequestId(2), result: Err(why) })] = answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(why.code, Code::Unavailable);
+    // What comes late from the other is of no run.
+    assert_eq!(script.on(Event::Done { piece: pieces[0], step: 1, tensors: vec![] }, 0), []);
+    assert_eq!(script.machine.runs(), 0);
+}
+
+#[test]
+fn the_same_events_at_the_same_times_send_the_same() {
+    let play = || {
+        let mut script = Script::new(1);
+        let (plan, pieces) = script.prepare(2);
+        script.run(plan, 40, true, 3);
+        for step in 1..=30 {
+            script.done(&pieces, step, step * 40 * MS);
+        }
+        let failure = Failure::new(Code::Cancelled, "the client closed the session");
+        script.on(Event::End { failure: &failure }, 2 * SECOND);
+        script.sent
+    };
+    let (first, second) = (play(), play());
+    // Two of Register, one of each answer, two of Start, progress as it goes, and the end.
+    assert!(first.len() > 10, "{first:#?}");
+    assert_eq!(first, second);
+}
