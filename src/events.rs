@@ -24,6 +24,8 @@ const MAX_WAITING: usize = 1024;
 
 /// Most events of a second that are logged where a person reads: whatever clients do, the log stays readable and small.
 const MOST_LINES: u64 = 50;
+/// The second.
+const PACE: Duration = Duration::from_secs(1);
 
 /// The events of one node.
 pub(crate) struct Events {
@@ -146,7 +148,7 @@ impl Pace {
     /// Whether one more is to be logged, and how many of the second before were not.
     fn admit(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
-        if self.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
+        if self.began.is_none_or(|began| now.duration_since(began) >= PACE) {
             left_out = self.lines.saturating_sub(MOST_LINES);
             *self = Pace { began: Some(now), lines: 0 };
         }
@@ -184,6 +186,9 @@ fn keep(ring: &mut VecDeque<Noted>, noted: Noted) {
 
 impl Follower {
     /// The next event; `None` once the node is gone. What came while too many waited is left out, and counted.
+    ///
+    /// # Cancellation
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Noted> {
         loop {
             match self.receiver.recv().await {

@@ -6,6 +6,9 @@ const MAX_BYTES: usize = 256;
 /// Most pairs of letters compared for one name: with a million known names, nothing is suggested for a long one.
 const MAX_COMPARED: usize = 64 << 20;
 
+/// Most names that are suggested.
+const MOST: usize = 3;
+
 /// The candidates that differ from `name` by at most a third of its letters (case aside), best first, at most three.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     if name.len() > MAX_BYTES {
@@ -30,7 +33,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         }
     }
     near.sort_unstable();
-    near.into_iter().take(3).map(|(_, candidate)| candidate).collect()
+    near.into_iter().take(MOST).map(|(_, candidate)| candidate).collect()
 }
 
 #[cfg(test)]

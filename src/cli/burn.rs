@@ -78,8 +78,7 @@ pub(super) async fn burn(args: Args) -> Outcome {
         }
     };
     drop(door);
-    // The others must be told; whatever still runs ends with the process.
-    let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+    let _ = tokio::time::timeout(super::node::LEAVE_LIMIT, node.close()).await;
     let cannot = |error: std::io::Error| Trouble::input(format!("cannot wait for {program}: {error}"));
     let status = status.map_err(|error| cannot(error.into()))?.map_err(cannot)?;
     Ok(Exit::Program(code(status)))

@@ -109,9 +109,9 @@ pub(super) fn read_graph(path: &Path) -> Result<(Program, Graph), Trouble> {
     let bytes = read(path)?;
     // That of stdin is the current one.
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| trouble.to_string());
+    let mut beside = |file: &str| read(&folder.join(file)).map_err(|trouble| Failure::invalid(trouble.to_string()));
     let mut program = graph::read_beside(&bytes, &mut beside).map_err(|error| match error {
-        FormatError::NoRoom { .. } => Trouble::from(Failure::from(error)),
+        FormatError::NoMemory { .. } => Trouble::from(Failure::from(error)),
         error => at(&error),
     })?;
     let graph = Graph::new(std::mem::take(&mut program.nodes)).map_err(|error| {

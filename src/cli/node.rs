@@ -21,6 +21,8 @@ use crate::node::{ClusterSpec, Node, NodeConfig, NodeError};
 
 /// When a node that has met no other reports what it tried, and how often it looks for new reasons.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
+/// How long a node that ends takes to tell the others; whatever still runs ends with the process.
+pub(super) const LEAVE_LIMIT: Duration = Duration::from_millis(700);
 /// The target of the log's lines on the node as a whole.
 const LOG: &str = "meshtf::node";
 /// Most reasons for which peers are not met that a node tells.
@@ -176,7 +178,7 @@ pub(super) async fn serve(
             _ = terminate.recv() => break,
             // Whoever it served is gone: nobody needs to be told.
             () = &mut ends => {
-                let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+                let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;
                 return Ok(Exit::Ok);
             }
             error = node.mesh().lost() => return Err(NodeError::from(error).into()),
@@ -194,8 +196,7 @@ pub(super) async fn serve(
         }
     }
     tracing::info!(target: LOG, "{} is shutting down", task.short());
-    // The others must be told; whatever still runs ends with the process.
-    let _ = tokio::time::timeout(Duration::from_millis(700), node.close()).await;
+    let _ = tokio::time::timeout(LEAVE_LIMIT, node.close()).await;
     Ok(Exit::Ok)
 }
 

@@ -17,6 +17,8 @@ use crate::protocol::{Cluster, Member, VERSION};
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// How long a node gets to tell its version.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
+/// How often it is looked at meanwhile.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// List the tasks that are up
 #[derive(Debug, clap::Args)]
@@ -45,7 +47,7 @@ pub(super) async fn ps(args: Args) -> Outcome {
     let mut cluster = node.cluster();
     let mut still_since = tokio::time::Instant::now();
     while still_since.elapsed() < SETTLED_AFTER {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(LOOKS_EVERY).await;
         let now = node.cluster();
         if now != cluster {
             cluster = now;

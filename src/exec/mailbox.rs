@@ -128,8 +128,8 @@ pub(super) fn open() -> (Mailbox, Inbox) {
 }
 
 impl Mailbox {
-    /// Sends what the device itself, or the node, has to say: it always finds room. To a device that is closed, it says
-    /// nothing.
+    /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
+    /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
     pub fn send(&self, message: Message) {
         let _closed = self.pass(message);
     }

@@ -210,14 +210,23 @@ impl Stored<'_, '_> {
     fn tensor(&self, budget: &mut Budget, beside: &mut Beside) -> Result<Tensor, Fault> {
         let path = Path::Written(&self.path);
         let fault = |why: String| Fault::content(self.value, path, why);
-        let failed = |failure: Failure| match failure.refusal {
+        let because = |failure: Failure, why: String| match failure.refusal {
             Some(_) => Fault::refused(self.value, path, failure),
-            None => fault(format!("{:?}: {}", self.file, failure.message)),
+            None => fault(why),
+        };
+        let failed = |failure: Failure| {
+            let why = format!("{:?}: {}", self.file, failure.message);
+            because(failure, why)
+        };
+        // Whoever reads it names the file.
+        let unread = |failure: Failure| {
+            let why = failure.message.clone();
+            because(failure, why)
         };
         let elements = self.shape.checked_elements(self.dtype).map_err(failed)?;
         let each = self.dtype.size().unwrap_or(size_of::<Vec<u8>>());
         budget.take(elements.saturating_mul(each)).map_err(fault)?;
-        let held = npy::read(&beside(self.file).map_err(fault)?).map_err(failed)?;
+        let held = npy::read(&beside(self.file).map_err(unread)?).map_err(failed)?;
         if *held.shape() != self.shape {
             return Err(fault(format!("{:?} holds a tensor of shape {}, not {}", self.file, held.shape(), self.shape)));
         }

@@ -86,8 +86,9 @@ impl Budget {
     }
 }
 
-/// Reads a file that stands beside a graph: from its name, relative to the graph's folder, to its bytes or why they cannot be read.
-pub type Beside<'b> = dyn FnMut(&str) -> Result<Vec<u8>, String> + 'b;
+/// Reads a file that stands beside a graph: from its name, relative to the graph's folder, to its bytes, or to a failure
+/// whose message names the file.
+pub type Beside<'b> = dyn FnMut(&str) -> crate::failure::Result<Vec<u8>> + 'b;
 
 /// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides which
 /// it is. No file is read beside it: see [`read_beside`].
@@ -96,7 +97,8 @@ pub type Beside<'b> = dyn FnMut(&str) -> Result<Vec<u8>, String> + 'b;
 /// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
 /// [`Graph::new`](super::Graph::new) validates the graph.
 pub fn read(bytes: &[u8]) -> Result<Program, FormatError> {
-    read_beside(bytes, &mut |file| Err(format!("{file:?} cannot be read: this graph was given without a folder")))
+    let refuse = |file: &str| format!("{file:?} cannot be read: this graph was given without a folder");
+    read_beside(bytes, &mut |file| Err(Failure::invalid(refuse(file))))
 }
 
 /// As [`read`], with the files beside it in which a graph.json may have constants.

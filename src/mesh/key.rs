@@ -18,6 +18,10 @@ use super::error::{KeyError, MeshError};
 const KEY_FILE_MARK: &str = "meshtf-key-1";
 /// Most bytes of a file that holds a secret.
 const MAX_SECRET_BYTES: u64 = 64 << 10;
+/// Most bytes of a mesh's name.
+const MAX_NAME: usize = 64;
+/// Most characters that an error shows of a name that is refused.
+const MOST_SHOWN: usize = 80;
 /// Who may read a file: anybody but its owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
@@ -133,10 +137,10 @@ pub fn remembered_addresses(home: &Path, mesh: &str) -> Result<Vec<Multiaddr>, K
 /// # Errors
 /// [`KeyError::Name`] if it cannot.
 pub fn check_mesh_name(mesh: &str) -> Result<(), KeyError> {
-    let ok = (1..=64).contains(&mesh.len())
+    let ok = (1..=MAX_NAME).contains(&mesh.len())
         && mesh.starts_with(|c: char| c.is_ascii_alphanumeric())
         && mesh.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(80).collect() }) }
+    if ok { Ok(()) } else { Err(KeyError::Name { name: mesh.chars().take(MOST_SHOWN).collect() }) }
 }
 
 /// The mark next to a key that was made here and that no peer has proven yet.

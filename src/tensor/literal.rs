@@ -15,6 +15,9 @@ use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_i
 use crate::failure::{Failure, Result};
 use crate::json::{self, Fault, Kind, Path, Value};
 
+/// Most characters that an error shows of a literal.
+const MOST_SHOWN: usize = 60;
+
 /// Parses a typed literal: JSON, and also NaN and infinities.
 ///
 /// # Errors
@@ -39,7 +42,7 @@ pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
 /// The error for a literal that somebody typed.
 pub(crate) fn typed(text: &str, fault: &Fault) -> Failure {
     let (line, column) = json::position(text, fault.at);
-    let mut shown: String = text.chars().take(60).collect();
+    let mut shown: String = text.chars().take(MOST_SHOWN).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }

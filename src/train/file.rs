@@ -22,7 +22,7 @@ pub struct Sections {
     pub train: TrainSection,
     /// What is looked at on the examples that are held out.
     pub evaluate: Option<EvaluateSection>,
-    /// The nodes that give the graph's variables their first values, where the file says them.
+    /// The nodes that give the graph's variables their first values, if the file says them.
     pub init: Vec<String>,
 }
 
@@ -37,6 +37,21 @@ impl Sections {
             init: vec!["init".to_owned()],
         }
     }
+}
+
+/// Why sections cannot be read, and where: `$.train.rate (line 3, column 5): …`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path} (line {line}, column {column}): {why}")]
+#[non_exhaustive]
+pub struct SectionsError {
+    /// The value, as a path from the root `$`.
+    pub path: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Its column, from 1, in characters.
+    pub column: usize,
+    /// What is wrong, and what would be right.
+    pub why: String,
 }
 
 /// The section `data`.
@@ -65,7 +80,7 @@ pub struct Source {
     pub size: Option<[usize; 2]>,
     /// The columns of a .csv file.
     pub columns: Vec<String>,
-    /// The columns that are not taken, where all others are.
+    /// The columns that are not taken, if all others are.
     pub except: Vec<String>,
     /// What numbers are multiplied with.
     pub scale: Option<f64>,
@@ -73,6 +88,7 @@ pub struct Source {
 
 /// What is taken of a file, or of a folder of images with a folder for each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Take {
     /// The numbers or the text of a file.
     #[default]
@@ -115,6 +131,7 @@ pub struct TrainSection {
 
 /// How the gradients of several workers change the variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// All workers share a batch, and the mean of their gradients makes one update of variables that they share.
     #[default]
@@ -147,7 +164,7 @@ impl TrainSection {
         }
     }
 
-    /// How many workers an update waits for, where they make it together.
+    /// How many workers an update waits for, if they make it together.
     pub fn needed(&self) -> usize {
         self.workers.saturating_sub(self.backup).max(1)
     }
@@ -185,13 +202,13 @@ type Read<T> = Result<T, Fault>;
 /// Reads the sections of a graph.json, or of a file that has them alone.
 ///
 /// # Errors
-/// What is wrong, and where: `$.train.rate (line 3, column 5): …`.
-pub fn read(text: &str) -> Result<Sections, String> {
+/// [`SectionsError`].
+pub fn read(text: &str) -> Result<Sections, SectionsError> {
     let sections = parse(text).and_then(|value| sections(&value));
     sections.map_err(|fault| {
         let (line, column) = position(text, fault.at);
-        let path = fault.path.as_deref().unwrap_or("$");
-        format!("{path} (line {line}, column {column}): {}", fault.why)
+        let path = fault.path.as_deref().unwrap_or("$").to_owned();
+        SectionsError { path, line, column, why: fault.why }
     })
 }
 
@@ -499,7 +516,7 @@ fn share(value: &Value, path: Path) -> Read<f64> {
     let share = number(value, path)?;
     match (0.0..1.0).contains(&share) {
         true => Ok(share),
-        false => Err(Fault::content(value, path, format!("{share} is no share; expected a number from 0 to below 1"))),
+        false => Err(Fault::content(value, path, format!("the share is {share}; expected a number from 0 to below 1"))),
     }
 }
 

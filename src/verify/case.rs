@@ -51,6 +51,7 @@ pub struct RecordedStep {
 
 /// How fetched values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Check {
     /// Floats within the case's tolerances, everything else exactly.
     AllClose,
@@ -66,6 +67,7 @@ pub enum Check {
 
 /// The outcome of a step.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Expected {
     /// One value for each fetch.
     Values(Vec<Tensor>),
@@ -90,7 +92,7 @@ impl Case {
     pub fn read(folder: &FilePath) -> Result<Case> {
         let binary = folder.join("graph.pb");
         let path = if binary.exists() { binary } else { folder.join("graph.json") };
-        let mut beside = |file: &str| load(&folder.join(file)).map_err(|failure| failure.message);
+        let mut beside = |file: &str| load(&folder.join(file));
         let program = graph::read_beside(&load(&path)?, &mut beside).map_err(|error| in_file(&path, error))?;
         let graph = Graph::new(program.nodes).map_err(|error| in_file(&path, error))?;
 

@@ -58,7 +58,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     let good = r#""train": {"loss": "l", "optimizer": "sgd", "rate": 0.1, "steps": 5}"#;
     read(&format!("{{{data}, {good}}}")).unwrap();
     let check = |text: String, path: &str, part: &str| {
-        let why = read(&text).expect_err(&text);
+        let why = read(&text).expect_err(&text).to_string();
         assert!(why.starts_with(&format!("{path} (line 1, column ")) && why.contains(part), "{text}: {why}");
     };
     check(format!("{{{data}}}"), "$", "\"train\" is missing");
@@ -80,7 +80,7 @@ fn every_fault_says_where_and_what_would_be_right() {
         (r#"{"feed": {"x": {"images": "f", "size": [1]}}, "batch": 1}"#, "$.data.feed.x.size", "[HEIGHT, WIDTH]"),
         (r#"{"feed": {"x": {"classes": "f", "columns": ["a"]}}, "batch": 1}"#, "$.data.feed.x", "only a .csv file"),
         (r#"{"feed": {"x": "f"}, "batch": 0}"#, "$.data.batch", "from 1"),
-        (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "1 is no share"),
+        (r#"{"feed": {"x": "f"}, "batch": 1, "hold_out": 1}"#, "$.data.hold_out", "the share is 1"),
     ] {
         check(format!("{{\"data\": {section}, {good}}}"), path, part);
     }
@@ -130,7 +130,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     for (section, path, part) in [
         ("{}", "$.evaluate", "\"every\", in steps, or by \"epochs\""),
         (r#"{"every": 1, "epochs": 2}"#, "$.evaluate", "\"every\", in steps, or by \"epochs\""),
-        (r#"{"every": 1, "best": {"greatest": "a"}}"#, "$.evaluate.best", "a is no metric of this section"),
+        (r#"{"every": 1, "best": {"greatest": "a"}}"#, "$.evaluate.best", "a is not among \"metrics\""),
         (r#"{"every": 1, "best": {"greatest": "a", "least": "a"}}"#, "$.evaluate.best.least", "not both"),
         (r#"{"every": 1, "best": {}}"#, "$.evaluate.best", "\"greatest\" or \"least\""),
         (r#"{"every": 1, "confusion": {"labels": "y"}}"#, "$.evaluate.confusion", "\"predictions\""),
