@@ -48,7 +48,7 @@ impl One {
             "Log" => One::Log,
             "Log1p" => One::Log1p,
             "Neg" => One::Neg,
-            "Reciprocal" | "Inv" => One::Reciprocal,
+            "Reciprocal" => One::Reciprocal,
             "Relu" => One::Relu,
             "Relu6" => One::Relu6,
             "Rsqrt" => One::Rsqrt,

@@ -133,7 +133,7 @@ fn unary_function<B: Backing>(op: &str) -> Option<Unary<B>> {
         "Log" => B::float_log,
         "Log1p" => B::float_log1p,
         "Sqrt" => B::float_sqrt,
-        "Reciprocal" | "Inv" => B::float_recip,
+        "Reciprocal" => B::float_recip,
         "Tanh" => B::float_tanh,
         "Relu" => B::relu,
         "Floor" => B::float_floor,

@@ -116,7 +116,7 @@ pub fn unary(op: &str) -> Option<Unary> {
         "Exp" => unary!(Exponential),
         "Log" => unary!(Logarithm),
         "Neg" => unary!(Negative),
-        "Reciprocal" | "Inv" => unary!(Reciprocal),
+        "Reciprocal" => unary!(Reciprocal),
         "Relu" => unary!(Rectified),
         "Rsqrt" => unary!(RootBelow),
         "Sigmoid" => unary!(Logistic),

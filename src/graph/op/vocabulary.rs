@@ -61,38 +61,81 @@ fn of_sessions(named: &mut BTreeSet<String>) {
     }
 }
 
-/// The words of code that tests: comments are none, nor are names in paths such as `Ordering::Less`.
+/// The words of what tests say in strings: of their graphs, and the names they give. Of Python, also what is called as a raw op.
 fn of_text(named: &mut BTreeSet<String>) {
     let is_tests = |path: &PathBuf| {
         let inside = path.strip_prefix(root()).expect("below the project");
         inside.starts_with("tests") || inside.iter().any(|part| part == "tests" || part == "tests.rs")
     };
-    let mut texts: Vec<String> = Vec::new();
     for file in files("src", "rs").into_iter().chain(files("tests/it", "rs")) {
         let text = read(&file);
-        let tests =
-            if is_tests(&file) { Some(&text[..]) } else { text.split_once("\n#[cfg(test)]").map(|split| split.1) };
-        texts.extend(tests.map(str::to_owned));
+        let tests = if is_tests(&file) { Some(&text[..]) } else { tests_within(&text) };
+        named.extend(words(&strings(tests.unwrap_or_default(), "//")).map(str::to_owned));
     }
-    texts.extend(files("tests/tf/programs", "py").iter().map(|file| read(file)));
-    for line in texts.iter().flat_map(|text| text.lines()) {
-        let line = line.trim_start();
-        if line.starts_with("//") || line.starts_with('#') || line.starts_with("use ") {
-            continue;
-        }
-        named.extend(words(line).map(str::to_owned));
+    for file in files("tests/tf/programs", "py") {
+        let text = read(&file);
+        named.extend(words(&strings(&text, "#")).map(str::to_owned));
+        let raw = text.match_indices("raw.").chain(text.match_indices("raw_ops."));
+        named.extend(raw.filter_map(|(at, before)| words(&text[at + before.len()..]).next()).map(str::to_owned));
     }
 }
 
-fn words(line: &str) -> impl Iterator<Item = &str> {
-    let is_path = |before: &str, after: &str| before.ends_with("::") || after.starts_with("::");
-    let ends =
-        line.char_indices().filter(|(_, c)| !c.is_alphanumeric() && *c != '_').map(|(i, c)| (i, i + c.len_utf8()));
-    let starts = std::iter::once(0).chain(ends.clone().map(|(_, after)| after));
-    starts.zip(ends.map(|(i, _)| i).chain([line.len()])).filter_map(move |(from, to)| {
-        let word = line.get(from..to).filter(|word| !word.is_empty())?;
-        (!is_path(&line[..from], &line[to..])).then_some(word)
+/// The module of tests at the end of a file.
+fn tests_within(text: &str) -> Option<&str> {
+    let (_, after) = text.rsplit_once("\n#[cfg(test)]\n")?;
+    let head = after.lines().next()?;
+    (head.contains("mod ") && head.ends_with('{')).then_some(after)
+}
+
+/// What a source has in strings, without its comments, which `comment` begins, and without strings in three quotes. A line of
+/// names and nothing else is left out: such lists also say which ops a test is not about.
+fn strings(text: &str, comment: &str) -> String {
+    let is_name = |part: &str| part.strip_prefix('"').and_then(|part| part.strip_suffix('"')).is_some_and(is_word);
+    let is_list = |line: &&str| line.trim().trim_end_matches(',').split(", ").all(is_name);
+    let text: Vec<&str> = text.lines().filter(|line| !is_list(line)).collect();
+    let (text, mut found) = (text.join("\n"), String::new());
+    let mut rest = &text[..];
+    while let Some(first) = rest.chars().next() {
+        let hashes = rest.strip_prefix('r').map_or(0, |rest| rest.len() - rest.trim_start_matches('#').len());
+        let is_raw = rest.get(1 + hashes..).is_some_and(|rest| rest.starts_with('"')) && first == 'r';
+        if rest.starts_with(comment) {
+            rest = rest.find('\n').map_or("", |end| &rest[end..]);
+        } else if let Some(inside) = rest.strip_prefix("\"\"\"") {
+            rest = inside.split_once("\"\"\"").map_or("", |(_, rest)| rest);
+        } else if is_raw || first == '"' {
+            let inside = &rest[if is_raw { hashes + 2 } else { 1 }..];
+            let end = match is_raw {
+                true => inside.find(&format!("\"{}", "#".repeat(hashes))),
+                false => end_of_string(inside),
+            };
+            let (string, after) = inside.split_at(end.unwrap_or(inside.len()));
+            found.push_str(string);
+            found.push('\n');
+            rest = after.get(1 + if is_raw { hashes } else { 0 }..).unwrap_or_default();
+        } else if let Some(quote) = ["'\"'", "'\\\"'", "'\\''"].into_iter().find(|quote| rest.starts_with(*quote)) {
+            rest = &rest[quote.len()..];
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    found
+}
+
+fn end_of_string(inside: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    inside.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
     })
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
 #[test]
@@ -107,11 +150,16 @@ fn every_op_is_named_by_a_test() {
 }
 
 #[test]
-fn words_of_code_are_those_of_no_path() {
-    let read = |line| words(line).collect::<Vec<_>>();
-    assert_eq!(
-        read(r#"check("Neg", Ordering::Less, tf.raw_ops.Add(x))"#),
-        ["check", "Neg", "tf", "raw_ops", "Add", "x"]
-    );
-    assert_eq!(read("s = Shape x"), ["s", "Shape", "x"]);
+fn what_tests_say_is_in_strings() {
+    let check = |text: &str, comment: &str, expected: &[&str]| {
+        let said = strings(text, comment);
+        assert_eq!(words(&said).collect::<Vec<_>>(), expected, "{text}");
+    };
+    check(r#"check("Neg", Ordering::Less); // "Abs" "#, "//", &["Neg"]);
+    check("let a = r#\"y = \"Add\" x\"#; Sub(\"z = Mul\\\" y\")", "//", &["y", "Add", "x", "z", "Mul", "y"]);
+    check("split('\"').is(\"Neg\", '\\'', \"Abs\")", "//", &["Neg", "Abs"]);
+    check("const WITHOUT: &[&str] = &[\n    \"Neg\",\n    \"Abs\", \"Add\",\n];\nf(\"Sub\")", "//", &["Sub"]);
+    check("\"\"\"Neg of \"Abs\".\"\"\"\nnode(\"y = Sub\")  # \"Mul\"", "#", &["y", "Sub"]);
+    assert_eq!(tests_within("fn a() {}\n#[cfg(test)]\nmod tests {\n}"), Some("mod tests {\n}"));
+    assert_eq!(tests_within("#[cfg(test)]\nuse a;\n\n#[cfg(test)]\nfn a() {}"), None);
 }
