@@ -19,7 +19,7 @@ pub(crate) mod weigh;
 use std::collections::BTreeMap;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-pub use library::Library;
+pub use library::{Growth, Library};
 use prost::Message as _;
 pub use proto::{Dim, GraphDef, TensorProto, TensorShapeProto};
 
@@ -45,7 +45,7 @@ pub fn from_binary(bytes: &[u8]) -> Result<Vec<NodeDef>, FormatError> {
         _ => {}
     }
     let graph = GraphDef::decode(bytes)
-        .map_err(|error| FormatError::NoGraph { why: format!("the bytes are no GraphDef: {error}") })?;
+        .map_err(|error| FormatError::NoGraph { why: format!("not a valid GraphDef: {error}") })?;
     nodes(graph)
 }
 

@@ -232,7 +232,8 @@ impl MasterService {
             let _share = share;
             let (request, _counted): (msg::CreateSessionRequest, _) = budget.decode(pieces, &msg::CREATE_SESSION)?;
             let mut library = graphdef::Library::default();
-            let nodes = stated(&mut library, request.graph_def.unwrap_or_default())?;
+            let (nodes, growth) = stated(&library, request.graph_def.unwrap_or_default())?;
+            library.grow(growth);
             let placeholders = Placeholders::of(&nodes);
             Ok((Graph::new(nodes)?, library, placeholders, request.config.unwrap_or_default()))
         };

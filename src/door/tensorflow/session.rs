@@ -12,7 +12,7 @@ use super::recent::{Full, Recent};
 use super::trace::metadata;
 use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::{GraphDef, Library};
+use crate::graph::graphdef::{GraphDef, Growth, Library};
 use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef, op};
 use crate::lock::lock;
 use crate::plan::{Mode, Signature};
@@ -76,13 +76,13 @@ impl Placeholders {
 
 /// The nodes of a GraphDef as a TensorFlow client means them: relative file names are relative to the program's folder,
 /// since the program looks for its checkpoints itself.
-pub(super) fn stated(library: &mut Library, graph_def: GraphDef) -> Result<Vec<NodeDef>> {
-    let mut nodes = library.expand(graph_def)?;
+pub(super) fn stated(library: &Library, graph_def: GraphDef) -> Result<(Vec<NodeDef>, Growth)> {
+    let (mut nodes, growth) = library.expanded(graph_def)?;
     let uses_files = |node: &&mut NodeDef| op::lookup(&node.op).is_some_and(|op| op.uses_files);
     for node in nodes.iter_mut().filter(uses_files) {
         node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
     }
-    Ok(nodes)
+    Ok((nodes, growth))
 }
 
 /// When a session was last used, and over which connection.
@@ -183,15 +183,13 @@ impl DoorSession {
             return Err(Failure::new(Code::Aborted, why));
         }
         let known = Arc::clone(&graph.library);
-        let expand = move || {
-            let mut library = Library::clone(&known);
-            Ok((stated(&mut library, graph_def)?, library))
-        };
-        let (nodes, library) = readers.run(expand).await?;
+        let (nodes, growth) = readers.run(move || stated(&known, graph_def)).await?;
         let placeholders = Placeholders::of(&nodes);
         self.session.extend(nodes).await?;
         lock(&self.placeholders).0.extend(placeholders.0);
-        *graph = Growing { library: Arc::new(library), version: version + 1 };
+        // Nobody else has it any more, but for a call that was given up while it read.
+        Arc::make_mut(&mut graph.library).grow(growth);
+        graph.version += 1;
         Ok(graph.version)
     }
 
@@ -367,7 +365,10 @@ impl DoorSession {
         Ok(StepAnswer { fetched: fetch.into_iter().zip(result?).collect(), metadata: None })
     }
 
-    /// Ends the session; its running steps end with Cancelled. Cancel-safe: the session ends even if this is dropped.
+    /// Ends the session; its running steps end with Cancelled.
+    ///
+    /// # Cancellation
+    /// The session ends even if the future is dropped.
     pub async fn end(&self) -> Result<()> {
         self.session.end().await
     }

@@ -13,6 +13,7 @@ use super::function::{Body, Call, Functions, control, fill, types};
 use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
 use super::{Reading, read_node};
 use crate::device::DeviceSpec;
+use crate::failure::counted;
 use crate::graph::op::{self, ArgType};
 use crate::graph::{Attr, Attrs, FormatError, NodeDef};
 use crate::tensor::{DType, Tensor};
@@ -96,7 +97,7 @@ pub(super) struct Answer {
 /// Expands calls into nodes.
 pub(super) struct Expander<'a> {
     functions: &'a Functions,
-    names: &'a mut HashSet<String>,
+    names: Names<'a>,
     /// The last number behind a name that was taken.
     numbers: HashMap<String, u32>,
     /// The functions that are being expanded, each within the one before.
@@ -112,22 +113,38 @@ pub(super) struct Expander<'a> {
     pub reading: Reading,
 }
 
+/// Names that are taken: those of before, and those since.
+#[derive(Default)]
+struct Names<'a> {
+    taken: Option<&'a HashSet<String>>,
+    fresh: HashSet<String>,
+}
+
+impl Names<'_> {
+    /// Takes a name; whether it was free.
+    fn insert(&mut self, name: String) -> bool {
+        !self.taken.is_some_and(|taken| taken.contains(&name)) && self.fresh.insert(name)
+    }
+}
+
 /// The names and nodes of a graph, while those of a function that is a value are made.
-pub(super) struct AroundIt {
-    names: HashSet<String>,
+pub(super) struct AroundIt<'a> {
+    names: Names<'a>,
     numbers: HashMap<String, u32>,
     made: Vec<NodeDef>,
 }
 
 impl<'a> Expander<'a> {
-    pub fn new(functions: &'a Functions, names: &'a mut HashSet<String>, limit: usize, reading: Reading) -> Self {
+    /// `taken` are the names that no node may get.
+    pub fn new(functions: &'a Functions, taken: &'a HashSet<String>, limit: usize, reading: Reading) -> Self {
+        let names = Names { taken: Some(taken), fresh: HashSet::new() };
         let numbers = HashMap::new();
         let (active, made) = (Vec::new(), Vec::new());
         Expander { functions, names, numbers, active, made, spent: 0, limit, bytes: 0, within: 0, reading }
     }
 
     /// Refuses a call that would become more nodes than are left; a count of `None` is too many.
-    pub fn has_room(&self, node: &str, wanted: Option<usize>) -> Result<(), FormatError> {
+    pub fn admits(&self, node: &str, wanted: Option<usize>) -> Result<(), FormatError> {
         match wanted {
             Some(wanted) if wanted <= self.limit - self.spent.min(self.limit) => Ok(()),
             _ => Err(self.too_many(node)),
@@ -139,20 +156,30 @@ impl<'a> Expander<'a> {
         std::mem::take(&mut self.made)
     }
 
+    /// Takes the names of nodes that stand in the graph as they are.
+    pub fn state(&mut self, names: impl IntoIterator<Item = String>) {
+        self.names.fresh.extend(names);
+    }
+
+    /// The names that were stated or claimed.
+    pub fn into_names(self) -> HashSet<String> {
+        self.names.fresh
+    }
+
     /// From now on what is made has names of its own, and stands by itself.
-    pub fn apart(&mut self) -> AroundIt {
+    pub fn apart(&mut self) -> AroundIt<'a> {
         self.within += 1;
         AroundIt {
-            names: std::mem::take(self.names),
+            names: std::mem::take(&mut self.names),
             numbers: std::mem::take(&mut self.numbers),
             made: self.take_made(),
         }
     }
 
-    /// Ends that; answers what was made.
-    pub fn together(&mut self, around: AroundIt) -> Vec<NodeDef> {
+    /// Ends that; returns what was made.
+    pub fn together(&mut self, around: AroundIt<'a>) -> Vec<NodeDef> {
         self.within -= 1;
-        *self.names = around.names;
+        self.names = around.names;
         self.numbers = around.numbers;
         std::mem::replace(&mut self.made, around.made)
     }
@@ -271,7 +298,7 @@ impl<'a> Expander<'a> {
         let formal = types(&signature.input_arg, &attrs).map_err(in_function)?;
         let wanted: usize = formal.iter().map(Vec::len).sum();
         if wanted != args.len() {
-            return Err(in_function(format!("it takes {wanted} input(s), got {}", args.len())));
+            return Err(in_function(format!("it takes {}, got {}", counted(wanted, "input"), args.len())));
         }
         let mut args = args.into_iter();
         let named = signature.input_arg.iter().zip(formal);
@@ -339,7 +366,8 @@ impl<'a> Expander<'a> {
             let from = from.ok_or_else(|| in_function(format!("its output {:?} comes from nowhere", arg.name)))?;
             let tensors = body.resolve(from).map_err(in_function)?;
             if tensors.len() != types.len() {
-                let why = format!("its output {:?} is {} tensor(s), not {}", arg.name, types.len(), tensors.len());
+                let why =
+                    format!("its output {:?} is {}, not {}", arg.name, counted(types.len(), "tensor"), tensors.len());
                 return Err(in_function(why));
             }
             answer.tensors.extend(tensors);

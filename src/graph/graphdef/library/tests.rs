@@ -1,5 +1,8 @@
 //! Small graphs with functions, and the nodes that they stand for, by hand.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crate::graph::graphdef::{Library, from_json, read_json};
 use crate::graph::{Graph, NodeDef};
 
@@ -263,6 +266,11 @@ fn a_library_grows_with_its_graph() {
     assert_eq!(error, "there are two functions \"f\" that differ");
     let nodes = library.expand(piece(&graph(&[node("n = PartitionedCall y", &func("f", "new"))], &[]))).unwrap();
     assert_eq!(nodes[0].refused.as_deref(), Some("calls \"new\", which is not a function of the graph's library"));
+    // A piece adds what it has, and copies nothing of what is there.
+    let (_, growth) = library.expanded(piece(&graph(&[node("last = f y", "")], &[square()]))).unwrap();
+    let names: BTreeSet<&str> = growth.names.iter().map(String::as_str).collect();
+    assert_eq!((names, growth.handles.len()), (BTreeSet::from(["last", "last/m"]), 0));
+    assert!(Arc::ptr_eq(&growth.functions, &library.functions));
 }
 
 #[test]
@@ -274,7 +282,7 @@ fn what_cannot_be_expanded_is_refused_by_name() {
     };
     let twice = function("f(a) -> (o)", &[node("n = f a", "")], "o=n:o:0", "");
     check(&[x(), node("y = f x", "")], &[twice], "node y/n: calls f within f (f); functions are expanded before");
-    check(&[node("y = f", "")], &[square()], "node y: function f: it takes 1 input(s), got 0");
+    check(&[node("y = f", "")], &[square()], "node y: function f: it takes 1 input, got 0");
     let lost = function("f(a) -> (o)", &[node("m = Neg b", FLOAT)], "o=m:y:0", "");
     check(&[x(), node("y = f x", "")], &[lost], "node y/m: input \"b\" is neither an argument nor an output");
     let lost = function("f(a) -> (o)", &[], "", "");
