@@ -48,13 +48,13 @@ pub(crate) struct Fault {
     pub path: Option<String>,
     pub why: String,
     /// The content is valid, but there is not enough memory for it.
-    pub is_for_room: bool,
+    pub is_for_memory: bool,
 }
 
 impl Fault {
     /// The text is not JSON.
     fn syntax(at: usize, why: impl Into<String>) -> Self {
-        Fault { at, path: None, why: why.into(), is_for_room: false }
+        Fault { at, path: None, why: why.into(), is_for_memory: false }
     }
 
     /// The content of `value`, whose path is `path`, is wrong.
@@ -64,13 +64,13 @@ impl Fault {
 
     /// Like [`Fault::content`], for a value that begins at byte `at`.
     pub fn of_content(at: usize, path: Path, why: impl Into<String>) -> Self {
-        Fault { at, path: Some(path.to_string()), why: why.into(), is_for_room: false }
+        Fault { at, path: Some(path.to_string()), why: why.into(), is_for_memory: false }
     }
 
     /// The tensor that `value` states was refused.
     pub fn refused(value: &Value, path: Path, failure: Failure) -> Self {
-        let is_for_room = failure.refusal.is_some();
-        Fault { is_for_room, ..Fault::content(value, path, failure.with_holder().message) }
+        let is_for_memory = failure.refusal.is_some();
+        Fault { is_for_memory, ..Fault::content(value, path, failure.with_holder().message) }
     }
 }
 

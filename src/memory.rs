@@ -79,7 +79,7 @@ impl Budget {
 
     /// Whether this many bytes fit now.
     #[inline]
-    fn has_room(&self, bytes: usize) -> bool {
+    fn fits(&self, bytes: usize) -> bool {
         let (limit, in_use) = (self.limit(), self.in_use());
         if bytes < SMALL {
             return in_use + bytes <= limit.saturating_add(limit / SHARE);
@@ -109,7 +109,7 @@ impl Budget {
     /// Reserves a large result for the op that runs on this thread, in place of its previous reservation.
     fn promise(&self, bytes: usize) -> bool {
         if PROMISED.get().is_none() || self.limit() == usize::MAX {
-            return self.has_room(bytes);
+            return self.fits(bytes);
         }
         self.forget_promise();
         let fits = self.try_reserve(bytes);
@@ -220,7 +220,7 @@ pub fn tell_all() {
 /// ResourceExhausted if that exceeds the budget.
 #[inline]
 pub fn admit(bytes: usize) -> Result<()> {
-    let may = if bytes < SMALL { BUDGET.has_room(bytes) } else { BUDGET.promise(bytes) };
+    let may = if bytes < SMALL { BUDGET.fits(bytes) } else { BUDGET.promise(bytes) };
     if may { Ok(()) } else { Err(BUDGET.refuse(bytes)) }
 }
 
@@ -429,10 +429,10 @@ mod tests {
         assert!(!budget.try_reserve(1));
         budget.reserved.fetch_sub(40 << 20, Ordering::Relaxed);
         budget.in_use.fetch_add(40 << 20, Ordering::Relaxed);
-        assert!(!budget.has_room(SMALL));
-        assert!(budget.has_room(SMALL - 1), "small results go on");
+        assert!(!budget.fits(SMALL));
+        assert!(budget.fits(SMALL - 1), "small results go on");
         budget.in_use.fetch_add(4 << 20, Ordering::Relaxed);
-        assert!(!budget.has_room(1), "but not for ever");
+        assert!(!budget.fits(1), "but not for ever");
         budget.in_use.store(-5, Ordering::Relaxed);
         assert_eq!(budget.in_use(), 0);
     }

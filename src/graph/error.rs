@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, counted};
 use crate::json::{self, Fault};
 use crate::tensor::DType;
 
@@ -30,10 +30,10 @@ pub enum GraphError {
     #[error("node {node}: {} names a node that does not exist{}", shown(input), hint(nearest))]
     UnknownInput { node: String, input: String, nearest: Vec<String> },
     /// A node takes an input from an output that its node does not have.
-    #[error("node {node}: input {input:?}: {producer} ({op}) has {ports} output(s), numbered from 0")]
+    #[error("node {node}: input {input:?}: {producer} ({op}) has {}, numbered from 0", counted(*ports, "output"))]
     UnknownPort { node: String, input: String, producer: String, op: &'static str, ports: usize },
     /// A node has more or fewer inputs than its op takes.
-    #[error("node {node}: {op} takes {wanted} input(s), got {got}")]
+    #[error("node {node}: {op} takes {}, got {got}", counted(*wanted, "input"))]
     InputCount { node: String, op: &'static str, wanted: usize, got: usize },
     /// An input is of another dtype than the op takes.
     #[error("node {node}: input {index} of {op} ({argument}) is {wanted}, but {input} is {got}")]
@@ -65,7 +65,7 @@ pub enum GraphError {
     #[error("The operation, '{name}', does not exist in the graph{}", hint(nearest))]
     NoSuchNode { name: String, nearest: Vec<String> },
     /// A name stands for an output that its node does not have.
-    #[error("{tensor:?}: {op} has {ports} output(s), numbered from 0")]
+    #[error("{tensor:?}: {op} has {}, numbered from 0", counted(*ports, "output"))]
     NoSuchPort { tensor: String, op: &'static str, ports: usize },
 }
 
@@ -128,7 +128,7 @@ pub enum FormatError {
     NoGraph { why: String },
     /// Nothing is wrong with it, but this process has no memory for it.
     #[error("{why}")]
-    NoRoom { why: String },
+    NoMemory { why: String },
     /// A part of it is over its limit.
     #[error("{what} is {bytes} bytes, over the limit of {limit}; feed large values instead, from .npy files")]
     TooLarge { what: String, bytes: u64, limit: u64 },
@@ -139,8 +139,8 @@ impl FormatError {
     pub(crate) fn of_json(text: &str, fault: Fault) -> Self {
         let (line, column) = json::position(text, fault.at);
         match fault.path {
-            Some(path) if fault.is_for_room => {
-                FormatError::NoRoom { why: format!("{path} (line {line}, column {column}): {}", fault.why) }
+            Some(path) if fault.is_for_memory => {
+                FormatError::NoMemory { why: format!("{path} (line {line}, column {column}): {}", fault.why) }
             }
             None => FormatError::Syntax { line, column, why: fault.why },
             Some(path) => FormatError::Content { path, line, column, why: fault.why },
@@ -151,7 +151,7 @@ impl FormatError {
 impl From<FormatError> for Failure {
     fn from(error: FormatError) -> Self {
         let code = match error {
-            FormatError::TooLarge { .. } | FormatError::NoRoom { .. } => Code::ResourceExhausted,
+            FormatError::TooLarge { .. } | FormatError::NoMemory { .. } => Code::ResourceExhausted,
             _ => Code::InvalidArgument,
         };
         Failure::new(code, error.to_string())

@@ -137,7 +137,7 @@ impl Client {
             ToClient::Progress { id, steps } => {
                 // One that finds no room is no loss: the next says more.
                 if let Some(sender) = self.events_of(id, from) {
-                    let _no_room = sender.try_send(StepEvent::Progress { steps });
+                    let _dropped = sender.try_send(StepEvent::Progress { steps });
                 }
             }
         }
@@ -179,12 +179,18 @@ impl Asked {
     ///
     /// # Errors
     /// What the master or host answers; Unavailable if it is gone.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, the answer is forgotten when it comes.
     pub async fn answer(self) -> Result<(Reply, Vec<Tensor>)> {
         let (result, tensors) = self.answer_with_feeds().await;
         result.map(|reply| (reply, tensors))
     }
 
     /// The answer, and the feeds that a master gives back with a failure.
+    ///
+    /// # Cancellation
+    /// As [`Asked::answer`].
     pub async fn answer_with_feeds(mut self) -> Answer {
         let closing = |_| (Err(Failure::new(Code::Unavailable, "this node is closing")), Vec::new());
         (&mut self.answer).await.unwrap_or_else(closing)

@@ -43,7 +43,7 @@ pub(super) struct Running {
     /// Something has arrived that may be due.
     wake: Notify,
     /// A step has taken something out of the queues.
-    room: Notify,
+    freed: Notify,
     /// The last session was closed.
     over: Notify,
 }
@@ -86,7 +86,7 @@ impl Running {
     pub fn new() -> Running {
         let program = Program::new(WORTH_A_STEP);
         let shared = Mutex::new(Shared { program, ..Shared::default() });
-        Running { shared, wake: Notify::new(), room: Notify::new(), over: Notify::new() }
+        Running { shared, wake: Notify::new(), freed: Notify::new(), over: Notify::new() }
     }
 
     /// Opens a session on a device; its answers go to `replies`.
@@ -121,20 +121,23 @@ impl Running {
         open.any(|session| shared.program.device(*session) == device)
     }
 
-    /// Reserves memory for a message. While there is too little, it waits for the steps of the program, which may let go of some.
+    /// Reserves memory for a message. While there is too little, it waits for the steps of the program, which may release some.
     ///
     /// # Errors
     /// ResourceExhausted if there is too little, and no step is under way; names the largest holder.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, nothing is reserved.
     pub async fn reserve(&self, bytes: usize) -> Result<Reservation> {
         loop {
-            let room = self.room.notified();
-            tokio::pin!(room);
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
             // Before the look, so that none is missed after it.
-            room.as_mut().enable();
+            freed.as_mut().enable();
             match memory::try_reserve(bytes) {
                 Ok(reserved) => return Ok(reserved),
                 Err(failure) if !lock(&self.shared).is_busy() => return Err(failure.with_holder()),
-                Err(_) => room.await,
+                Err(_) => freed.await,
             }
         }
     }
@@ -179,14 +182,14 @@ impl Running {
             }
         }
         loop {
-            let room = self.room.notified();
-            tokio::pin!(room);
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
             // Before the look, so that none is missed after it.
-            room.as_mut().enable();
+            freed.as_mut().enable();
             if !lock(&self.shared).is_full() {
                 return Ok(());
             }
-            room.await;
+            freed.await;
         }
     }
 
@@ -217,7 +220,7 @@ impl Running {
                 shared.is_running = step.is_some();
                 (step, shared.replies.is_empty())
             };
-            self.room.notify_waiters();
+            self.freed.notify_waiters();
             match step {
                 // Nobody waits for it once the program is gone.
                 Some(step) => tokio::select! {

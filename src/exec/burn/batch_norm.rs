@@ -46,7 +46,7 @@ fn bias_add_grad(inputs: Values) -> Result<EngineOutcome> {
     if shape.rank() < 2 || gradient.is_empty() {
         return Ok(EngineOutcome::Declined(inputs));
     }
-    budget::admit(channels::room(gradient.len(), channels))?;
+    budget::admit(channels::scratch_bytes(gradient.len(), channels))?;
     Ok(EngineOutcome::Done(smallvec![rounded(&channels::sums(gradient, channels))]))
 }
 
@@ -85,7 +85,7 @@ impl BatchNorm {
         else {
             return Ok(EngineOutcome::Declined(inputs));
         };
-        budget::admit(channels::room(xs.len(), channels))?;
+        budget::admit(channels::scratch_bytes(xs.len(), channels))?;
         let (means, variances): (Vec<f32>, Vec<f32>) = if self.is_training {
             let [means, variances] = channels::moments(xs, channels).map(|all| all.into_iter().map(|x| x as f32));
             (means.collect(), variances.collect())
@@ -136,7 +136,7 @@ impl BatchNorm {
             .zip(scales)
             .map(|((&mean, &variance), &scale)| Normal { mean, factor: self.factor(variance), scale, offset: 0.0 })
             .collect();
-        budget::admit(channels::room(xs.len(), channels))?;
+        budget::admit(channels::scratch_bytes(xs.len(), channels))?;
         let [sums, products] = channels::gradient_sums(gradient, xs, &normal);
         let places = (xs.len() / channels) as f32;
         let of_means = [&sums, &products].map(|all| all.iter().map(|&sum| sum as f32 / places).collect::<Vec<f32>>());

@@ -72,7 +72,7 @@ fn computed<B: Backing>(
     let (x, y) = (last(site, x)?, last(site, y)?);
     let (Some(xs), Some(ys)) = (dense::floats(&x), dense::floats(&y)) else { return Ok(None) };
     shape.checked_elements(DType::F32)?;
-    budget::admit(convolution.room())?;
+    budget::admit(convolution.scratch_bytes())?;
     let Some(answer) = function(&convolution, xs, ys) else { return Ok(None) };
     let value = match (shape.dims(), is_image && window.channels_first) {
         (&[batch, channels, height, width], true) => {

@@ -23,7 +23,7 @@ trait Terms: Copy + Send + Sync {
 pub type Sums = [Vec<f64>; 2];
 
 /// How many bytes the sums of so many elements take while they are computed.
-pub fn room(len: usize, channels: usize) -> usize {
+pub fn scratch_bytes(len: usize, channels: usize) -> usize {
     let size = size_of::<[f64; 2]>() * row(channels);
     (len / part(channels) + 2).saturating_mul(size)
 }

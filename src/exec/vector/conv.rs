@@ -34,7 +34,7 @@ pub struct Convolution {
 /// Most multiplications of a part during which nothing looks whether the step was given up: a tenth of a second.
 const MOST_WORK: usize = 1 << 32;
 /// Most floats that are copied to be padded for one row of an answer.
-const MOST_ROOM: usize = 1 << 22;
+const MOST_SCRATCH: usize = 1 << 22;
 
 impl Convolution {
     /// The answer, as NHWC, for an image in NHWC and a filter in HWIO of these sizes; `None` if a row of it takes too
@@ -97,10 +97,10 @@ impl Convolution {
     }
 
     /// Most bytes that the answer or a gradient takes beside the result.
-    pub fn room(&self) -> usize {
+    pub fn scratch_bytes(&self) -> usize {
         let width = Width::widest();
-        let passes = self.forward(width).room(self.made).max(self.backward(width).room(self.channels));
-        size_of::<f32>() * passes.max(filter::room(self, width))
+        let passes = self.forward(width).scratch(self.made).max(self.backward(width).scratch(self.channels));
+        size_of::<f32>() * passes.max(filter::scratch(self, width))
     }
 
     /// From the image to the answer.
@@ -137,7 +137,7 @@ impl Convolution {
         (0..self.window[axis]).map(|index| Tap { at: at(index), index }).collect()
     }
 
-    /// The answers that pixels take part in. Where the stride is `n`, each tap meets every `n`th pixel only: for the pixels
+    /// The answers that pixels take part in. If the stride is `n`, each tap meets every `n`th pixel only: for the pixels
     /// that meet the same taps, the first of them and the taps, in the order in which the answers lie.
     fn phases(&self, axis: usize) -> Vec<(usize, Vec<Tap>)> {
         let stride = self.stride[axis] as isize;

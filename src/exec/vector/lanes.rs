@@ -1,6 +1,6 @@
 //! Registers of floats, for the few loops that a compiler does not keep in registers by itself: those of products.
 //!
-//! Unlike the loops of [`target`](super::target), these fuse multiplication and addition where the processor does, as the
+//! Unlike the loops of [`target`](super::target), these fuse multiplication and addition if the processor does, as the
 //! products of matrices do: the last bit of an answer is the processor's.
 
 #![allow(unsafe_code, reason = "what a processor computes with is used only where that is the processor")]
@@ -93,7 +93,7 @@ impl Width {
             // SAFETY: as above.
             unsafe { work.run::<__m256>() }
         }
-        // SAFETY: a width is made only where the processor has it, and every processor has the narrowest.
+        // SAFETY: a width is made only if the processor has it, and every processor has the narrowest.
         unsafe {
             match self.0 {
                 16 => sixteen(work),

@@ -53,7 +53,7 @@ fn log2(x: f32) -> f64 {
     if x == 0.0 { f64::NEG_INFINITY } else { or_endless }
 }
 
-/// 2^x; infinity or zero where that is what a float holds.
+/// 2^x; infinity or zero if that is what a float holds.
 #[inline(always)]
 fn exp2(x: f64) -> f64 {
     let x = if x < -300.0 { -300.0 } else { x };
@@ -120,7 +120,7 @@ mod tests {
         let check = |x: f32, y: f32, want: f32| {
             let got = Power.of(x, y);
             let same = if want.is_nan() { got.is_nan() } else { got.to_bits() == want.to_bits() };
-            // What lies between the smallest float and zero counts as zero where kernels run.
+            // What lies between the smallest float and zero counts as zero when kernels run.
             assert!(same || want.is_subnormal(), "{x:?}^{y:?} = {got:?}, not {want:?}");
         };
         for x in special {

@@ -10,7 +10,7 @@ use crate::lowering::values::dtype;
 use crate::tensor::DType;
 
 impl Lowering<'_> {
-    /// (x - mean) · gamma / √(variance + epsilon) + beta, where all but x are one number per channel.
+    /// (x - mean) · gamma / √(variance + epsilon) + beta; all but x are one number per channel.
     pub(super) fn batch_norm(&mut self, op: &BatchNormOpIr) -> Result<()> {
         let (x, of) = (self.read(&op.x)?, dtype(op.x.dtype)?);
         let mean = self.per_channel(&op.mean, &op.x)?;
@@ -39,7 +39,7 @@ impl Lowering<'_> {
         self.reshape(value, &tensor.shape, &dims)
     }
 
-    /// (x - mean) · gamma / √(variance + epsilon) + beta, where mean and variance are those of the last dim.
+    /// (x - mean) · gamma / √(variance + epsilon) + beta; mean and variance are those of the last dim.
     pub(super) fn layer_norm(&mut self, op: &LayerNormOpIr) -> Result<()> {
         let (x, of) = (self.read(&op.input)?, dtype(op.input.dtype)?);
         let Some(last) = op.input.shape.rank().checked_sub(1) else {

@@ -61,7 +61,7 @@ impl Pool {
             if [self.size[i], stride, fit.image[i], fit.answer[i]].contains(&0) {
                 return Err(Failure::invalid(format!("no pool makes {image:?} into {answer:?}")));
             }
-            let even = padded.checked_sub(extent).is_some_and(|room| room / stride + 1 == fit.answer[i]);
+            let even = padded.checked_sub(extent).is_some_and(|span| span / stride + 1 == fit.answer[i]);
             // The last window may reach over the padding, or not reach its end.
             let needed = (fit.answer[i] - 1) * stride + extent;
             fit.sides[i] = (padding, if even { padding } else { needed.saturating_sub(fit.image[i] + padding) });
@@ -102,7 +102,7 @@ impl Pool {
         })
     }
 
-    /// How much of the answer of a pool over the padded image is that of this one: 1 where all elements under the window are counted.
+    /// How much of the answer of a pool over the padded image is that of this one: 1 if all elements under the window are counted.
     fn shares(&self, fit: &Fit, count_padding: bool) -> Vec<f64> {
         let counted = |i: usize, at: usize| {
             let (start, padding) = (at * self.stride[i], self.padding[i]);

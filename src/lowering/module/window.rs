@@ -50,7 +50,7 @@ impl Lowering<'_> {
             let extent = options.dilation[i] * op.kernel_size[i].saturating_sub(1) + 1;
             let size = dims[i + 2] + 2 * options.padding[i];
             let (stride, dilation) = (options.stride[i], options.dilation[i]);
-            let count = size.checked_sub(extent).map_or(0, |room| room / stride.max(1) + 1);
+            let count = size.checked_sub(extent).map_or(0, |span| span / stride.max(1) + 1);
             Places { window: op.kernel_size[i], count, stride, dilation }
         };
         let windows = self.windows(x, [places(0), places(1)])?;

@@ -273,13 +273,13 @@ impl AsyncWrite for Pipe {
         }
         let carried = self.line.carried.load(Ordering::Relaxed);
         let limit = *lock(&self.network.breaks_after);
-        let room = limit.map_or(bytes.len(), |limit| limit.saturating_sub(carried).min(bytes.len()));
-        if room == 0 && !bytes.is_empty() {
+        let left = limit.map_or(bytes.len(), |limit| limit.saturating_sub(carried).min(bytes.len()));
+        if left == 0 && !bytes.is_empty() {
             *lock(&self.network.breaks_after) = None;
             self.line.cut();
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        let written = ready!(Pin::new(&mut self.pipe).poll_write(cx, &bytes[..room]))?;
+        let written = ready!(Pin::new(&mut self.pipe).poll_write(cx, &bytes[..left]))?;
         self.line.carried.fetch_add(written, Ordering::Relaxed);
         Poll::Ready(Ok(written))
     }

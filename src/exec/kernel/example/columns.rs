@@ -126,7 +126,7 @@ impl Values {
     /// # Errors
     /// ResourceExhausted if all of them exceed the limit of a tensor, or the memory budget.
     pub fn push(&mut self, kind: Option<Kind>) -> Result<()> {
-        self.make_room(kind.as_ref().map_or(0, Kind::len))?;
+        self.reserve(kind.as_ref().map_or(0, Kind::len))?;
         self.counts.push(kind.as_ref().map_or(0, Kind::len));
         if let Some(kind) = kind {
             kind.append_to(&mut self.data);
@@ -135,7 +135,7 @@ impl Values {
     }
 
     /// Admits so many values more, with those that are moved for them.
-    fn make_room(&mut self, more: usize) -> Result<()> {
+    fn reserve(&mut self, more: usize) -> Result<()> {
         memory::grow()?;
         let dtype = self.data.dtype();
         Shape::from([self.data.len().saturating_add(more)]).limited_elements(dtype)?;
@@ -213,7 +213,7 @@ impl<'a> Rows<'a> {
                     format!("Name: {name}, {what}: {key} (data type: {dtype}) is required but could not be found.");
                 return Err(Failure::invalid(why));
             }
-            self.values.make_room(default.len())?;
+            self.values.reserve(default.len())?;
             let _ = with_type!(*dtype, T => {
                 if let (Some(all), Some(one)) = (T::vec_mut(&mut self.values.data), T::slice(default.data())) {
                     all.extend_from_slice(one);

@@ -8,12 +8,12 @@ use std::ops::Range;
 use super::super::lanes::Width;
 use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
-use super::{Convolution, MOST_ROOM, MOST_WORK, even_parts};
+use super::{Convolution, MOST_SCRATCH, MOST_WORK, even_parts};
 use crate::exec::lots::{in_lots, threads};
 use crate::exec::vector::sum_over;
 
 /// Floats of images that are read at once: they stay in a core's cache.
-const ROOM: usize = 32 << 10;
+const SCRATCH: usize = 32 << 10;
 /// Floats of the gradient that are read at once, of as many channels as a tile has: they stay in the nearest cache.
 const NEAR: usize = 6 << 10;
 /// With as many channels, tiles are high enough for one place of the window alone.
@@ -42,8 +42,8 @@ pub fn gradient(c: &Convolution, width: Width, images: &[f32], gradient: &[f32])
 }
 
 /// Most floats that the gradient takes beside the answer.
-pub fn room(c: &Convolution, width: Width) -> usize {
-    let band = MOST_ROOM.min(c.image[0] * c.image[1] * c.channels + ROOM);
+pub fn scratch(c: &Convolution, width: Width) -> usize {
+    let band = MOST_SCRATCH.min(c.image[0] * c.image[1] * c.channels + SCRATCH);
     let gradient = NEAR.max(c.answer[1]) * c.made.next_multiple_of(width.lanes());
     c.weights() * parts(c, LOTS) + threads() * (band + gradient)
 }
@@ -96,8 +96,8 @@ impl Weights<'_> {
         let images = c.batch.div_ceil(parts(c, lots));
         let parts = c.batch.div_ceil(images);
         let range = weights.div_ceil(lots.div_ceil(parts)).max(most_rows(self.width)).min(weights);
-        let band = if let Groups::Padded(_, source) = &self.groups { source.room(1) } else { 0 };
-        if band > MOST_ROOM || wide.saturating_mul(c.made) > MOST_ROOM || work(range) > MOST_WORK {
+        let band = if let Groups::Padded(_, source) = &self.groups { source.scratch(1) } else { 0 };
+        if band > MOST_SCRATCH || wide.saturating_mul(c.made) > MOST_SCRATCH || work(range) > MOST_WORK {
             return None;
         }
         let mut sums = vec![0f32; parts * weights * c.made];
@@ -125,11 +125,11 @@ impl Weights<'_> {
         let (c, [high, wide]) = (self.c, self.c.answer);
         let near = NEAR / most_columns(self.width).min(c.made.next_multiple_of(self.width.lanes())) / wide;
         let most = match &self.groups {
-            Groups::Padded(_, source) => source.rows_within(ROOM),
-            Groups::Clipped(_) => ROOM / (c.image[1] * c.channels).saturating_mul(c.stride[0]),
+            Groups::Padded(_, source) => source.rows_within(SCRATCH),
+            Groups::Clipped(_) => SCRATCH / (c.image[1] * c.channels).saturating_mul(c.stride[0]),
         };
         let most = most.min(near).max(1);
-        let mut room = Room::default();
+        let mut scratch = Scratch::default();
         let mut from = rows.start;
         while from < rows.end {
             // Images are cut evenly; several that are small make one band.
@@ -139,22 +139,22 @@ impl Weights<'_> {
             } else {
                 rest.div_ceil(rest.div_ceil(most))
             };
-            self.band(from..from + count, first, sums, &mut room);
+            self.band(from..from + count, first, sums, &mut scratch);
             from += count;
         }
     }
 
     /// As [`Weights::add`], for rows that are read at once: some of one image, or all of some images.
-    fn band(&self, rows: Range<usize>, first: usize, sums: &mut [f32], room: &mut Room) {
+    fn band(&self, rows: Range<usize>, first: usize, sums: &mut [f32], scratch: &mut Scratch) {
         let (c, [high, wide]) = (self.c, self.c.answer);
         let lot = first..first + sums.len() / c.made;
-        let gradient = self.widened(rows.clone(), &mut room.gradient);
+        let gradient = self.widened(rows.clone(), &mut scratch.gradient);
         match &self.groups {
             Groups::Padded(groups, source) => {
                 let [next, along] = source.steps();
                 let images = rows.start / high..rows.end.div_ceil(high);
                 let count = rows.len() / images.len();
-                let (band, apart) = source.bands(self.images, images, rows.start % high, count, &mut room.pixels);
+                let (band, apart) = source.bands(self.images, images, rows.start % high, count, &mut scratch.pixels);
                 let windows = (0..rows.len()).map(|i| Run {
                     at: i / count * apart + i % count * next,
                     len: wide,
@@ -174,8 +174,8 @@ impl Weights<'_> {
                         continue;
                     }
                     let place = |window: usize, i: usize| (taps[i].at + (window * c.stride[i]) as isize) as usize;
-                    room.windows.clear();
-                    room.windows.extend(rows.clone().filter(|row| down.contains(&(row % high))).map(|row| {
+                    scratch.windows.clear();
+                    scratch.windows.extend(rows.clone().filter(|row| down.contains(&(row % high))).map(|row| {
                         let y = row / high * c.image[0] + place(row % high, 0);
                         Run {
                             at: (y * c.image[1] + place(across.start, 1)) * c.channels,
@@ -183,7 +183,7 @@ impl Weights<'_> {
                             right: (row - rows.start) * wide + across.start,
                         }
                     }));
-                    self.group(self.images, &room.windows, along, own, gradient, (&lot, sums));
+                    self.group(self.images, &scratch.windows, along, own, gradient, (&lot, sums));
                 }
             }
         }
@@ -222,7 +222,7 @@ impl Weights<'_> {
     }
 
     /// The gradient of some rows, with as many channels as whole registers hold.
-    fn widened<'b>(&'b self, rows: Range<usize>, room: &'b mut Vec<f32>) -> &'b [f32] {
+    fn widened<'b>(&'b self, rows: Range<usize>, scratch: &'b mut Vec<f32>) -> &'b [f32] {
         let (made, wide) = (self.c.made, self.c.made.next_multiple_of(self.width.lanes()));
         let row = self.c.answer[1] * made;
         let gradient = &self.gradient[rows.start * row..rows.end * row];
@@ -230,17 +230,17 @@ impl Weights<'_> {
             return gradient;
         }
         // What a register has beyond the channels goes nowhere, so it may be anything.
-        room.resize(gradient.len() / made * wide, 0.0);
-        for (window, to) in gradient.chunks_exact(made).zip(room.chunks_exact_mut(wide)) {
+        scratch.resize(gradient.len() / made * wide, 0.0);
+        for (window, to) in gradient.chunks_exact(made).zip(scratch.chunks_exact_mut(wide)) {
             to[..made].copy_from_slice(window);
         }
-        room
+        scratch
     }
 }
 
 /// What is copied for a band, and its windows; used again for the next.
 #[derive(Default)]
-struct Room {
+struct Scratch {
     pixels: Vec<f32>,
     gradient: Vec<f32>,
     windows: Vec<Run>,

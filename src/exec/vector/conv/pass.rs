@@ -6,11 +6,11 @@ use std::ops::Range;
 use super::super::lanes::Width;
 use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
-use super::{MOST_ROOM, MOST_WORK, even_parts};
+use super::{MOST_SCRATCH, MOST_WORK, even_parts};
 use crate::exec::lots::{in_lots, threads};
 
 /// Floats of the images that are padded at once: they stay in a core's cache.
-const ROOM: usize = 64 << 10;
+const SCRATCH: usize = 64 << 10;
 /// Weights for each column that are read at once, for the same reason.
 const DEPTH: usize = 2048;
 /// Fewest multiplications of a lot, which take about a tenth of a millisecond.
@@ -97,14 +97,14 @@ impl Pass {
         let apart = grids.first().map_or(1, |ready| ready.grid.apart[0]);
         let rows = fair.clamp(1, (MOST_WORK / work.max(1)).max(1)).max(WORK / work.max(1)).next_multiple_of(apart);
         in_lots(answer.chunks_mut(rows * row).enumerate(), |(i, answer)| {
-            let mut room = Vec::new();
+            let mut scratch = Vec::new();
             let (mut from, end) = (i * rows, i * rows + answer.len() / row);
             while from < end {
                 let (image, y) = (from / self.target[0], from % self.target[0]);
                 let high = (self.target[0] - y).min(end - from);
                 let answer = &mut answer[(from - i * rows) * row..][..high * row];
                 for ready in &grids {
-                    self.rows(ready, (images, image), y, answer, &mut room);
+                    self.rows(ready, (images, image), y, answer, &mut scratch);
                 }
                 from += high;
             }
@@ -137,9 +137,9 @@ impl Pass {
     }
 
     /// Most floats that a pass takes beside its answer.
-    pub fn room(&self, made: usize) -> usize {
+    pub fn scratch(&self, made: usize) -> usize {
         let weights = self.window[0] * self.window[1] * self.depth * made.next_multiple_of(self.width.lanes());
-        weights + threads() * MOST_ROOM.min(self.source[0] * self.source[1] * self.depth + ROOM)
+        weights + threads() * MOST_SCRATCH.min(self.source[0] * self.source[1] * self.depth + SCRATCH)
     }
 
     /// How many multiplications a row of the answer takes.
@@ -150,7 +150,7 @@ impl Pass {
 
     fn ready(&self, grid: Grid, filter: &[f32]) -> Option<Ready> {
         let source = Source::new(self.source, self.depth, grid.step, &grid.taps, grid.count);
-        if self.row_work(&grid) > MOST_WORK || source.room(1) > MOST_ROOM {
+        if self.row_work(&grid) > MOST_WORK || source.scratch(1) > MOST_SCRATCH {
             return None;
         }
         let groups = grouped(&source.runs(), grid.taps[1].len() * self.depth);
@@ -186,15 +186,22 @@ impl Pass {
     }
 
     /// Makes what a grid has of some rows of an image, from row `y` on.
-    fn rows(&self, ready: &Ready, (images, image): (&[f32], usize), y: usize, answer: &mut [f32], room: &mut Vec<f32>) {
+    fn rows(
+        &self,
+        ready: &Ready,
+        (images, image): (&[f32], usize),
+        y: usize,
+        answer: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) {
         let Ready { grid, source, .. } = ready;
         let row = self.target[1] * self.made;
         let before = |y: usize| y.saturating_sub(grid.first[0]).div_ceil(grid.apart[0]).min(grid.count[0]);
         let (mut from, end) = (before(y), before(y + answer.len() / row));
-        let most = source.rows_within(ROOM);
+        let most = source.rows_within(SCRATCH);
         while from < end {
             let rows = most.min(end - from);
-            let band = source.band(images, image, from, rows, room);
+            let band = source.band(images, image, from, rows, scratch);
             self.band(ready, band, from..from + rows, y, answer);
             from += rows;
         }

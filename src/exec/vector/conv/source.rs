@@ -75,7 +75,7 @@ impl Source {
     }
 
     /// How many floats are copied for a band of so many rows of windows.
-    pub fn room(&self, rows: usize) -> usize {
+    pub fn scratch(&self, rows: usize) -> usize {
         if self.is_inside {
             return 0;
         }
@@ -121,9 +121,9 @@ impl Source {
         image: usize,
         first: usize,
         rows: usize,
-        room: &'a mut Vec<f32>,
+        scratch: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        self.bands(images, image..image + 1, first, rows, room).0
+        self.bands(images, image..image + 1, first, rows, scratch).0
     }
 
     /// As [`Source::band`], for the same rows of some images; and how far those lie apart.
@@ -133,7 +133,7 @@ impl Source {
         images: Range<usize>,
         first: usize,
         rows: usize,
-        room: &'a mut Vec<f32>,
+        scratch: &'a mut Vec<f32>,
     ) -> (&'a [f32], usize) {
         let size = self.image[0] * self.image[1] * self.depth;
         let high = (rows - 1) * self.step[0] + self.span[0];
@@ -144,11 +144,11 @@ impl Source {
             let end = (images.end - 1) * size + place(top as usize + high, 0);
             return (&all[start..end], size);
         }
-        room.clear();
+        scratch.clear();
         for image in all.chunks_exact(size).skip(images.start).take(images.len()) {
-            self.pad(image, top..top + high as isize, room);
+            self.pad(image, top..top + high as isize, scratch);
         }
-        (room, high * self.pitch())
+        (scratch, high * self.pitch())
     }
 
     /// Appends rows of an image, of which some may be padding, with the padding on both sides.
