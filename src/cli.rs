@@ -126,9 +126,9 @@ enum Command {
     Burn(burn::Args),
     /// List the tasks that are up
     Ps(ps::Args),
-    /// Show how nodes fare: sessions, devices, variables, peers, limits
+    /// Show the state of nodes: sessions, devices, variables, peers, limits
     Status(status::Args),
-    /// Show how the mesh fares, as it changes
+    /// Show the state of the mesh, refreshed
     Top(top::Args),
     /// Follow what happens on a node: who comes and goes, sessions, failures, limits
     Events(events::Args),
@@ -136,13 +136,13 @@ enum Command {
     Variable(variable::Args),
     /// Show placement and transfers of a graph without running it
     Plan(plan::Args),
-    /// Add the gradients of some tensors of a graph by others to it
+    /// Add gradients to a graph
     Differentiate(differentiate::Args),
     /// Train a graph with data from files
     Train(train::Args),
     /// Write what a training saved as .safetensors, .npz or a TensorFlow checkpoint
     Export(export::ExportArgs),
-    /// Make .safetensors, .npz or a TensorFlow checkpoint a state that training goes on from
+    /// Convert .safetensors, .npz or a TensorFlow checkpoint into a state that train --resume can load
     Import(export::ImportArgs),
     /// Find out why nodes do not meet, and what this machine lacks
     Doctor(doctor::Args),

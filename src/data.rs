@@ -50,6 +50,7 @@ pub trait Rows: std::fmt::Debug + Send + Sync {
 
 /// One kind of data, in all examples.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Part {
     /// A tensor whose first dimension is the examples.
     Held(Tensor),

@@ -20,6 +20,7 @@ pub struct Task {
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum DeviceKind {
     /// The processors of the task's machine, with the memory of its process.
     Cpu,

@@ -47,6 +47,11 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
+/// A count with its noun: `1 input`, `2 inputs`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 impl Code {
     /// The canonical number, as gRPC writes it.
     pub const fn number(self) -> u8 {
@@ -103,7 +108,7 @@ impl Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A task that is named is not up; its name is no slip of the pen for one that is.
+    /// A task that is named is not up; its name does not look like a typo of one that is.
     TaskDown,
     /// The plan that was to run is not kept any more, or a task of it is another process now: it is to be prepared again.
     /// No step has begun, and the feeds come back with the answer.

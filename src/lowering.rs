@@ -59,6 +59,7 @@ pub struct Lowering<'g> {
 
 /// What the scalars of the operations stand for.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Scalars<'a> {
     /// For themselves: each becomes a constant.
     Constant,
@@ -86,6 +87,7 @@ pub struct Fed {
 
 /// What a placeholder takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FedValue {
     /// The scalar at this place of the list, in the placeholder's dtype; shape [].
     Scalar(usize),

@@ -224,6 +224,9 @@ impl Mesh {
     /// # Errors
     /// [`MeshError::TaskTaken`] if a live node holds the task; otherwise what is wrong with the configuration, or what
     /// the operating system refused.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it is ready, the participant leaves again if it had joined.
     pub async fn join(config: MeshConfig, inbox: Arc<dyn Inbox>) -> Result<Mesh, MeshError> {
         let tls = Arc::new(Tls::new(&config.identity)?);
         let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(Tcp::new(Arc::clone(&tls)))];
@@ -434,6 +437,9 @@ impl Mesh {
 
     /// Returns when another node turns out to hold this one's task, which can be after `join`: two parts of a network
     /// that find each other late, or a node that was suspended while another took its place. This node is to stop then.
+    ///
+    /// # Cancellation
+    /// Dropping the future only ends the wait.
     pub async fn lost(&self) -> MeshError {
         let mut lost = self.roster.lost();
         let lost = lost.wait_for(Option::is_some).await.ok().and_then(|lost| lost.clone());
@@ -451,6 +457,9 @@ impl Mesh {
     }
 
     /// Says goodbye to everybody and closes every connection; takes 0.3 s at most.
+    ///
+    /// # Cancellation
+    /// If the future is dropped after its first poll, the participant leaves nonetheless.
     pub async fn leave(self) {
         let (done, left) = oneshot::channel();
         if self.commands.send(Command::Leave(done)).await.is_ok() {

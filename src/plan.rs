@@ -91,6 +91,7 @@ pub struct Signature {
 
 /// How a step takes its feeds and returns its fetches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Mode {
     /// All feeds at its start, all fetches at its end.
     #[default]
@@ -177,6 +178,7 @@ pub struct Placement {
 
 /// Why a node was placed where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Why {
     /// Its device string leaves no choice, or its first match was taken.
     Requested,
@@ -285,6 +287,7 @@ pub struct PieceNode {
 
 /// What a node of a piece does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum PieceOp {
     /// An op of the vocabulary.
     Op(String),

@@ -113,6 +113,7 @@ impl<M: Into<Message>> From<M> for Envelope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Message {
     /// First on every connection, and again when something in it changes. The link itself reads it.
     Hello(Box<Hello>),
@@ -159,6 +160,7 @@ impl From<ToHost> for Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ToClient {
     /// Once per request; `Run` is answered after its last step. A run that is refused because its plan is gone
     /// ([`Reason::PlanGone`](crate::Reason::PlanGone)) gives its feeds back: they are the tensors.
@@ -175,6 +177,7 @@ pub enum ToClient {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ToMaster {
     /// A client asks for something.
     Request { id: RequestId, request: Request },
@@ -196,6 +199,7 @@ pub enum ToMaster {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ToWorker {
     /// Hold these pieces until they are forgotten or the session ends; the tensors are those of their constants that the
     /// worker does not hold for another piece of the session.
@@ -220,6 +224,7 @@ pub enum ToWorker {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ToHost {
     /// Answered by a [`ToClient::Reply`] of this id, with [`Reply::Told`] or a failure. The tensors: for
     /// [`Inquiry::WriteVariable`] the value, else none.
@@ -241,6 +246,7 @@ pub struct PushedValue {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Request {
     /// The tensors are the graph's large constants.
     Open { session: SessionId, graph: Vec<NodeDef>, options: SessionOptions, constants: Constants },
@@ -269,6 +275,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // What the doc of a message does not say of its fields, their names and types do.
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Reply {
     /// The session is open.
     Opened,

@@ -117,7 +117,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and answers the fetched values in order.
+    /// Runs one step: feeds `feeds`, runs what `fetches` and `targets` need, and returns the fetched values in order.
     ///
     /// # Errors
     /// InvalidArgument for names that do not exist, a missing feed or one of the wrong type; what a node of the graph
@@ -206,7 +206,7 @@ impl Session {
             let plan = self.planned(&signature).await?;
             match self.run_plan(plan.number, feeds, steps, watched, &mut on_event).await {
                 (Ok(fetches), _) => break (fetches, plan.summary),
-                // The master has let go of it for others that are used more, or a task of it was restarted; no step has begun.
+                // The master has dropped it for others that are used more, or a task of it was restarted; no step has begun.
                 // The next plan does without that task, or says what is missing.
                 (Err(failure), back)
                     if failure.reason == Some(Reason::PlanGone)
@@ -322,7 +322,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session: waits until the master has let go of it. Dropping a session ends it too, without waiting.
+    /// Ends the session: waits until the master has released it. Dropping a session ends it too, without waiting.
     ///
     /// # Errors
     /// Unavailable if the master is gone.
@@ -416,5 +416,5 @@ fn values(feeds: &[(&str, Tensor)]) -> Vec<Tensor> {
 }
 
 fn unexpected(reply: &Reply) -> Failure {
-    Failure::new(Code::Internal, format!("the master answered another question: {reply:?}"))
+    Failure::new(Code::Internal, format!("unexpected reply from the master: {reply:?}"))
 }

@@ -22,7 +22,7 @@ use half::{bf16, f16};
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, counted};
 use crate::memory;
 
 /// Most bytes of elements that a tensor may have: 2 GiB less one, TensorFlow's own limit for a constant.
@@ -30,6 +30,7 @@ pub const MAX_TENSOR_BYTES: usize = i32::MAX as usize;
 
 /// The elements of a tensor, row-major, in the one vector that fits their dtype.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Data {
     /// float16, IEEE 754's binary16.
     F16(Vec<f16>),
@@ -76,11 +77,8 @@ impl Tensor {
     pub fn new(shape: impl Into<Shape>, data: Data) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != Some(data.len()) {
-            return Err(Failure::invalid(format!(
-                "shape {shape} does not hold {} element{}",
-                data.len(),
-                if data.len() == 1 { "" } else { "s" }
-            )));
+            let why = format!("shape {shape} does not hold {}", counted(data.len(), "element"));
+            return Err(Failure::invalid(why));
         }
         Ok(Tensor { shape, data: Arc::new(data) })
     }

@@ -186,8 +186,8 @@ impl Trainer {
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {
-            let why = "\"backup\" and --check-numerics exclude each other: a batch whose update others have made is not \
-                       there to look at again; set \"backup\" to 0 to find the node";
+            let why = "--check-numerics cannot be used with \"backup\": the batch that caused a NaN may be gone by then; set \
+                       \"backup\" to 0 to find the node";
             return Err(Error::Sections(why.to_owned()));
         }
         let mut job = job(graph, &sections, &parts, 2 * block).map_err(wrong)?;
@@ -381,7 +381,7 @@ fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option
             let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
             if held.is_empty() {
                 let count = examples.len();
-                return Err(Error::Sections(format!("$.data.hold_out: {share} of {count} examples is none")));
+                return Err(Error::Sections(format!("$.data.hold_out: {share} of {count} examples is less than one example")));
             }
             Ok((kept, Some(held)))
         }

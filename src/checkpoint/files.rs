@@ -121,7 +121,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Writes a file for `prefix` and brings it to the disk; answers what the content's writer does.
+    /// Writes a file for `prefix` and brings it to the disk; returns what the content's writer does.
     pub fn write<T>(
         prefix: &Path,
         what: &str,

@@ -105,7 +105,7 @@ fn added(node: &Command, given: &ArgMatches, table: &Table) -> Result<Vec<String
     let known: BTreeSet<&str> = of_file(node).map(|(_, long)| long).collect();
     if let Some(unknown) = table.keys().find(|key| !known.contains(key.as_str())) {
         let known: Vec<&str> = known.into_iter().collect();
-        return Err(format!("{unknown} is no flag of `meshtf node`; those are {}", known.join(", ")));
+        return Err(format!("`meshtf node` has no flag {unknown}; it has {}", known.join(", ")));
     }
     let mut added = Vec::new();
     for (arg, long) in of_file(node) {
@@ -241,8 +241,8 @@ mod tests {
             assert!(why.contains("c.toml"), "{why}");
             parts.iter().for_each(|part| assert!(why.contains(part), "{part}: {why}"));
         };
-        check("nam = \"ps/0\"", &["nam is no flag", "name"]);
-        check("name = \"ps/0\"\nconfig = \"x\"", &["config is no flag"]);
+        check("nam = \"ps/0\"", &["has no flag nam", "name"]);
+        check("name = \"ps/0\"\nconfig = \"x\"", &["has no flag config"]);
         check("name = 7", &["invalid value '7' for '--name"]);
         check("name = \"ps\"", &["invalid value 'ps' for '--name"]);
         check("open = \"yes\"", &["open is a string, where true or false is expected"]);

@@ -30,13 +30,13 @@ pub struct Args {
     /// Tensor to differentiate, NAME or NAME:PORT; repeatable, or separated by commas: then it is their sum
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
     of: Vec<String>,
-    /// Tensor by which, NAME or NAME:PORT; a variable by its own name; repeatable, or separated by commas
+    /// Tensor to differentiate with respect to, NAME or NAME:PORT; a variable by its own name; repeatable, or separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
     by: Vec<String>,
     /// File to write: graph.json if it ends with .json, a binary GraphDef if it ends with .pb
     #[arg(long, value_name = "FILE", value_parser = out)]
     out: PathBuf,
-    /// Where nothing depends on a tensor, take zeros as the gradient by it
+    /// Use zeros as the gradient with respect to a tensor that nothing depends on
     #[arg(long)]
     zeros: bool,
     /// Print JSON: the name of each gradient
@@ -80,7 +80,7 @@ pub(super) fn differentiate(args: Args) -> Outcome {
 fn write(args: &Args, program: Program, graph: &Graph, gradients: &[Named]) -> Result<(), Trouble> {
     for (_, node) in graph.nodes() {
         if let Some(why) = node.refused.as_ref().and_then(|refused| refused.why.as_ref()) {
-            eprintln!("meshtf: node {} is written without what no step could run it for: {why}", node.name);
+            eprintln!("warning: no step can run node {}: {why}", node.name);
         }
     }
     let nodes = graph.to_defs();
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_cannot_be_differentiated_is_bad_input() {
         let folder = temp_dir::TempDir::new().unwrap();
-        for (by, why) in [("n", "does not depend on it"), ("y", "does not exist"), ("w:1", "1 output(s)")] {
+        for (by, why) in [("n", "does not depend on it"), ("y", "does not exist"), ("w:1", "1 output,")] {
             let trouble = differentiate(args(&folder, by, "out.pb")).unwrap_err();
             assert_eq!(trouble.exit, Exit::BadInput);
             assert!(trouble.to_string().contains(why), "{trouble}");

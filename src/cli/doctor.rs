@@ -39,10 +39,10 @@ pub struct Args {
     /// Task that must be up; repeatable, or separated by commas
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     expect: Vec<Task>,
-    /// Address at which a node is to listen, to be checked; repeatable
+    /// Check whether a node can listen on this address; repeatable
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Folder that a node is to use for files, to be checked
+    /// Check this folder for --data
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Print an object: ok, findings (check, level, what, remedy)

@@ -72,7 +72,7 @@ pub(super) fn import(args: ImportArgs) -> Outcome {
 
 /// After how many steps a state was saved: as it says, or as the variable counts that the optimizer has; else 0.
 fn step_of(contents: &Contents) -> Result<u64, Trouble> {
-    let wrong = |text: &str| Trouble::input(format!("{text} is no count of steps"));
+    let wrong = |text: &str| Trouble::input(format!("{text} is not a number of steps"));
     if let Some(text) = contents.metadata.get(STEP) {
         return text.parse().map_err(|_| wrong(text));
     }

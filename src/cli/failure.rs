@@ -84,7 +84,7 @@ impl Trouble {
         Trouble { closed_pipe, ..Trouble::new(exit, format!("cannot write to stdout: {error}")) }
     }
 
-    /// The same, with more to say where a task is down.
+    /// The same, with more to say if a task is down.
     pub fn with_reasons(mut self, reasons: impl FnOnce() -> String) -> Self {
         if self.is_task_down {
             self.message.push_str(&reasons());

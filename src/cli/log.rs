@@ -28,7 +28,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged where neither `-v` nor `MESHTF_LOG` says it. A node tells what happens on it; of libraries, and of commands that
+/// What is logged if neither `-v` nor `MESHTF_LOG` says it. A node tells what happens on it; of libraries, and of commands that
 /// ask nodes, only what goes wrong is of interest.
 fn levels(verbose: u8, is_node: bool) -> &'static str {
     match (verbose, is_node) {
@@ -98,7 +98,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Writes events as objects, one a line.
+/// Writes events as objects, one a line: flat, with the time in `unix_ms`. The objects of tracing-subscriber's feature `json` are
+/// nested.
 struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json

@@ -67,7 +67,7 @@ pub(super) fn shown() -> String {
     memory::limit().map_or_else(String::new, |limit| format!(" memory={}", Bytes(limit).to_string().replace(' ', "")))
 }
 
-/// `4GB`, `512 MiB`, `1.5g`, `50%`, or a number of bytes.
+/// `4GB`, `512 MiB`, `1.5g`, `50%`, or a number of bytes. No library reads the percentage, too.
 fn size(text: &str) -> Result<Size, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value, json};
 
 use super::Trouble;
+use crate::failure::counted;
 use crate::memory::Bytes;
 use crate::plan::{DeviceSummary, Summary};
 use crate::tensor::render::to_json;
@@ -95,7 +96,7 @@ pub(super) fn check_save(folder: &Path, values: &[(&str, DType)]) -> Result<(), 
     }
 }
 
-/// Writes each value to `DIR/NAME.npy`, and answers the files. What a file name cannot hold becomes `_`.
+/// Writes each value to `DIR/NAME.npy`, and returns the files. What a file name cannot hold becomes `_`.
 pub(super) fn save(folder: &Path, names: &[String], values: &[Tensor]) -> Result<Vec<PathBuf>, Trouble> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| Trouble::input(format!("--out {}: {why}", path.display()));
     let mut files = Vec::with_capacity(names.len());
@@ -134,8 +135,7 @@ pub(super) fn where_it_ran(summary: &Summary) -> String {
         lines.push(format!("{} -> {}: {}{bytes}", transfer.from, transfer.to, transfer.tensor));
     }
     if summary.more_transfers > 0 {
-        let plural = if summary.more_transfers == 1 { "" } else { "s" };
-        lines.push(format!("and {} more transfer{plural}", summary.more_transfers));
+        lines.push(format!("and {}", counted(summary.more_transfers as usize, "more transfer")));
     }
     lines.join("\n")
 }

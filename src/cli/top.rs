@@ -48,7 +48,7 @@ pub struct Args {
 
 pub(super) async fn top(args: Args) -> Outcome {
     if !std::io::stdout().is_terminal() {
-        return Err(Trouble::input("top draws on a terminal, and stdout is none; `meshtf status` prints the same"));
+        return Err(Trouble::input("top needs a terminal, and stdout is not one; use `meshtf status`"));
     }
     let node = args.mesh.reach(&[], Deadline::after(None)).await?;
     let outcome = watch(&node, args.every).await;

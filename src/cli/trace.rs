@@ -12,7 +12,7 @@ use crate::trace::{Costs, DeviceTrace, PathPart, Timeline};
 const MOST_OPS: usize = 10;
 const MOST_OF_PATH: usize = 5;
 
-/// Writes the timeline of steps, one after the other, and answers where their time went.
+/// Writes the timeline of steps, one after the other, and returns where their time went.
 pub(super) fn write(path: &Path, steps: u64, traces: &[DeviceTrace]) -> Result<String, Trouble> {
     let timeline = Timeline::of(traces);
     let write = || {

@@ -58,16 +58,16 @@ pub struct Args {
     /// Save the state of the training in this folder, at the end and when it is interrupted, too
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// Save it after every N steps, or after a time: 500, 30s, 10min, 2h
+    /// Save the state after every N steps, or after a time: 500, 30s, 10min, 2h
     #[arg(long, value_name = "N|TIME", requires = "checkpoint", value_parser = every)]
     every: Option<Every>,
     /// Keep the last N saved states
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Go on from the last saved state in --checkpoint
+    /// Continue from the last saved state in --checkpoint
     #[arg(long, requires = "checkpoint")]
     resume: bool,
-    /// Begin with these weights in place of first values: the last of a folder of --checkpoint, or a file .safetensors, .npz or a
+    /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz or a
     /// TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     weights: Option<PathBuf>,
@@ -269,8 +269,8 @@ impl Command {
             eprintln!("{trouble}");
         }
         let how = match &args.checkpoint {
-            Some(_) => "it goes on with --resume",
-            None => "what it learned is in the variables only: nothing was saved, without --checkpoint",
+            Some(_) => "continue with --resume",
+            None => "nothing was saved (no --checkpoint); the trained values are only in the tasks' variables",
         };
         Err(Trouble::new(trouble.exit, format!("interrupted after {step} of {} steps; {how}", trainer.steps())))
     }

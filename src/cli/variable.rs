@@ -98,7 +98,7 @@ fn device(text: &str) -> Result<(DeviceKind, u32), String> {
 }
 
 fn wrong_device(text: &str) -> String {
-    format!("{text:?} is no device; it is written cpu:0 or gpu:0")
+    format!("{text:?} is not a device: expected cpu:0 or gpu:0")
 }
 
 impl VariableArgs {

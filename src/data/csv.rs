@@ -85,7 +85,7 @@ impl Csv {
                 let field = &record[place];
                 let number = field.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(|| {
                     let name = &self.names[place];
-                    Failure::invalid(format!("line {line}: column {name} has {field:?}, which is no number"))
+                    Failure::invalid(format!("line {line}: column {name} has {field:?}, which is not a number"))
                 })?;
                 numbers.push(number);
             }

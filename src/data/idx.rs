@@ -8,7 +8,7 @@ use crate::tensor::{DType, Shape, Tensor};
 /// # Errors
 /// InvalidArgument if they are none, or are not as many as their header says.
 pub fn read(bytes: &[u8]) -> Result<Tensor> {
-    let wrong = |why: String| Failure::invalid(format!("no idx file: {why}"));
+    let wrong = |why: String| Failure::invalid(format!("not a valid idx file: {why}"));
     let [0, 0, kind, rank, rest @ ..] = bytes else {
         return Err(wrong("it does not begin with two zero bytes, a type and a number of dimensions".to_owned()));
     };

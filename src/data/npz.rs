@@ -52,7 +52,7 @@ fn read_within(bytes: &[u8], limit: usize) -> Result<Vec<(String, Tensor)>> {
 }
 
 fn open(bytes: &[u8]) -> Result<ZipArchive<Cursor<&[u8]>>> {
-    ZipArchive::new(Cursor::new(bytes)).map_err(|error| Failure::invalid(format!("no .npz file: {error}")))
+    ZipArchive::new(Cursor::new(bytes)).map_err(|error| Failure::invalid(format!("not a valid .npz file: {error}")))
 }
 
 fn array(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Tensor> {

@@ -100,11 +100,11 @@ fn csv_files_are_read() {
         ("a,b\n1\n", &["a"], "line 2 has 1 fields, and the first line has 2"),
         ("a,a\n1,2\n", &["a"], "two columns are named a"),
         ("label\n1\n", &["lable"], "did you mean label?"),
-        ("a\n1\n\"\n2\"\nx\n", &["a"], "line 5: column a has \"x\", which is no number"),
-        ("a,b\n1,\"2\n3,4\n", &["a", "b"], "line 2: column b has \"2\\n3,4\", which is no number"),
-        ("a,b\n1,2\n,\n", &["a"], "line 3: column a has \"\", which is no number"),
-        ("a\nNaN\n", &["a"], "line 2: column a has \"NaN\", which is no number"),
-        ("a\n\"1\"x\n", &["a"], "line 2: column a has \"1x\", which is no number"),
+        ("a\n1\n\"\n2\"\nx\n", &["a"], "line 5: column a has \"x\", which is not a number"),
+        ("a,b\n1,\"2\n3,4\n", &["a", "b"], "line 2: column b has \"2\\n3,4\", which is not a number"),
+        ("a,b\n1,2\n,\n", &["a"], "line 3: column a has \"\", which is not a number"),
+        ("a\nNaN\n", &["a"], "line 2: column a has \"NaN\", which is not a number"),
+        ("a\n\"1\"x\n", &["a"], "line 2: column a has \"1x\", which is not a number"),
     ] {
         let message = refused(text, columns);
         assert!(message.contains(why), "{text:?}: {message}");

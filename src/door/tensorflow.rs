@@ -79,10 +79,13 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens a door to a node. Cancel-safe: nothing stays open if the future is dropped.
+    /// Opens a door to a node.
     ///
     /// # Errors
     /// If the address is taken, or can be reached from other machines and there is no token.
+    ///
+    /// # Cancellation
+    /// Nothing stays open if the future is dropped.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let DoorConfig { address, token, max_message_bytes } = config;
         let (listener, address) = listen(FLAG, "run graphs on the mesh", address, token.is_some()).await?;

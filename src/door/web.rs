@@ -59,10 +59,13 @@ struct Serving {
 }
 
 impl Door {
-    /// Opens a server on a node. Cancel-safe: nothing stays open if the future is dropped.
+    /// Opens a server on a node.
     ///
     /// # Errors
     /// If the address is taken, or can be reached from other machines and there is no token.
+    ///
+    /// # Cancellation
+    /// Nothing stays open if the future is dropped.
     pub async fn open(node: Arc<Node>, config: DoorConfig) -> Result<Door, DoorError> {
         let (listener, address) =
             listen(FLAG, "see how the mesh fares", config.address, config.token.is_some()).await?;

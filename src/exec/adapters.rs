@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use super::engine::Engine;
 use crate::device::DeviceKind;
-use crate::failure::Result;
+use crate::failure::{Result, counted};
 
 /// What computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl fmt::Display for BackendChoice {
     }
 }
 
-/// A word that is no backend.
+/// Not the name of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a backend; there are auto, flex, ndarray and wgpu")]
 pub struct NoSuchBackend(String);
@@ -131,7 +131,7 @@ fn processor() -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     });
     let model = model.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    format!("{model}, {threads} thread{}", if threads == 1 { "" } else { "s" })
+    format!("{model}, {}", counted(threads, "thread"))
 }
 
 #[cfg(feature = "wgpu")]

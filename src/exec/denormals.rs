@@ -1,4 +1,4 @@
-//! Denormal floats count as zero where kernels run, as in TensorFlow, whose threads are set so: a processor takes up to a
+//! Denormal floats count as zero while kernels run, as in TensorFlow, whose threads are set so: a processor takes up to a
 //! hundred times as long over one, and what has come so close to zero is seldom worth that.
 //!
 //! It is a setting of a thread, not of a kernel: threads that compute for devices have it, the others of the process never

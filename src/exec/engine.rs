@@ -13,6 +13,7 @@ use crate::tensor::{DType, Shape, Tensor};
 
 /// A tensor, wherever it lies. Cloning is cheap and shares the elements.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Value {
     /// In the memory of this process.
     Host(Tensor),

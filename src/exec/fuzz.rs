@@ -111,7 +111,7 @@ const SCALARS: &[&str] = &[
 /// What became of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The graph around it is none, and never came to a device.
+    /// The graph was invalid and reached no device.
     NoGraph,
     Refused,
     Answered,

@@ -1,4 +1,4 @@
-//! The engine that is none: every node runs its host kernel.
+//! The engine without a backend: every node runs its host kernel.
 
 use super::engine::{Engine, EngineKernel, Value};
 use super::kernel::KernelNode;

@@ -1,7 +1,7 @@
 //! Host kernels: what each op type computes, on host tensors, in plain Rust.
 //!
 //! A kernel is compiled once for a node (attributes read, dtypes known, bad ones refused) and then called once a step.
-//! These kernels take every dtype that TensorFlow's CPU kernels take. Where a burn backend is faster, `exec::burn` has
+//! These kernels take every dtype that TensorFlow's CPU kernels take. If a burn backend is faster, `exec::burn` has
 //! a second kernel for the same op, and the device prefers that. Nothing here knows a device, a step or the network.
 
 mod array;

@@ -34,7 +34,7 @@ struct Batch {
 }
 
 impl Outbox {
-    /// An empty outbox of a piece of so many nodes.
+    /// An empty outbox of a piece with `nodes` nodes.
     pub fn new(nodes: usize) -> Outbox {
         Outbox { batches: Vec::new(), since: None, is_quick: vec![false; nodes] }
     }

@@ -321,7 +321,7 @@ fn keep(code: &PieceCode, acts: &mut [Act], engine: &dyn Engine) -> Result<()> {
     Ok(())
 }
 
-/// Whether a node runs on the engine, or hands on to who knows whom.
+/// Whether a node runs on the engine, or passes its value to unknown consumers.
 fn may_go_to_engine(act: &Act) -> bool {
     match act {
         Act::Kernel { engine, .. } => engine.is_some(),

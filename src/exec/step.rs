@@ -172,7 +172,7 @@ impl Step {
         }
     }
 
-    /// Runs the body of a function once, to its end, on this thread; answers what it fetches as it is.
+    /// Runs the body of a function once, to its end, on this thread; returns what it fetches as it is.
     ///
     /// # Errors
     /// What a node failed with; Unimplemented if one would have to wait.

@@ -14,7 +14,7 @@ pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
             Ok(())
         })
     });
-    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is not a numeric dtype"))))
 }
 
 /// Divides by a number. If that fails, nothing has changed.
@@ -33,5 +33,5 @@ pub(super) fn divide(sum: &mut Tensor, count: u64) -> Result<()> {
             })
         })
     });
-    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is no number"))))
+    done.unwrap_or_else(|| Err(Failure::invalid(format!("{dtype} is not a numeric dtype"))))
 }

@@ -208,7 +208,7 @@ impl Cluster {
         &self.hub.devices.get().unwrap()[name]
     }
 
-    /// Starts steps of `graph`; answers the number of the first.
+    /// Starts steps of `graph`; returns the number of the first.
     fn start(&mut self, graph: &Graph, feeds: &[(&str, Tensor)], wanted: &[&str], count: u64) -> Result<u64, Failure> {
         let signature = Signature {
             feeds: feeds.iter().map(|(name, _)| (*name).to_owned()).collect(),

@@ -227,7 +227,7 @@ impl Threads {
         driver
     }
 
-    /// Looks at the turns until one takes long while something else waits; answers the driver then, and `None` once the
+    /// Looks at the turns until one takes long while something else waits; returns the driver then, and `None` once the
     /// device is closed.
     fn watch_turns<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Option<Box<Driver>>) {
         let (mut seen, mut quiet) = (0, 0);

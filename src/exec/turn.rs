@@ -104,7 +104,7 @@ thread_local! {
 /// What [`look`] unwinds with.
 struct Stopped;
 
-/// Whether a panic is none, but the end of an op whose step was given up.
+/// Whether this unwinding is not a panic but the end of an op whose step was given up.
 pub(super) fn is_stop(panic: &(dyn Any + Send)) -> bool {
     panic.is::<Stopped>()
 }

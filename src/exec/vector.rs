@@ -1,5 +1,5 @@
 //! What is computed on float32 in bulk: loops over slices that the compiler can vectorise, for the processor that they run
-//! on (`target`), on several threads where that pays (`walk`).
+//! on (`target`), on several threads if that pays (`walk`).
 //!
 //! Nothing here knows a tensor, a backend or a step; denormals count as zero or not, as the thread is set.
 

@@ -79,7 +79,7 @@ pub(super) trait Waited: Sized {
 
     fn shared(&self) -> &Shared<Self::State>;
 
-    /// Forgets an op that waits; answers what became of others by that.
+    /// Forgets an op that waits; returns what became of others by that.
     fn forget(&self, state: &mut Self::State, wait: WaitId) -> Finished;
 
     /// The state, as soon as nobody else works on it.

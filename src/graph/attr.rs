@@ -11,6 +11,7 @@ use crate::tensor::{DType, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
 
 /// The value of an attribute. In a list, all items are of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Attr {
     /// `int`: 64 bits, signed.
     Int(i64),

@@ -92,6 +92,7 @@ impl From<Graph> for GraphBuilder {
 
 /// An input of an op: an output of a node, or a value.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Input {
     /// An output of a node that is there.
     Output(Output),
@@ -456,6 +457,6 @@ mod tests {
         check(g.op("Neg").input(far).build(), "another graph");
         assert!(g.add_input(far, far).is_err());
         g.op("Neg").build().unwrap();
-        assert!(g.finish().unwrap_err().to_string().contains("Neg takes 1 input(s), got 0"));
+        assert!(g.finish().unwrap_err().to_string().contains("Neg takes 1 input, got 0"));
     }
 }

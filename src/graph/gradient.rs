@@ -25,10 +25,11 @@ use crate::failure::Result;
 
 /// The derivative by a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Gradient {
     /// A tensor of the shape of what it is the gradient of.
     Dense(Output),
-    /// Rows of it, where all others are zero.
+    /// Rows of it; all others are zero.
     Sparse(Rows),
 }
 

@@ -53,6 +53,7 @@ pub struct OpDef {
 
 /// When an op outputs its first input as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unchanged {
     /// When the input has the shape of the output.
     SameShape,
@@ -62,6 +63,7 @@ pub enum Unchanged {
 
 /// What an op does beside computing. Planning and running a graph depend on this, not on the names of ops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Role {
     /// Computes outputs from inputs, in a kernel.
     #[default]
@@ -121,6 +123,7 @@ pub struct ArgDef {
 
 /// The type, and number, of the tensors that an argument stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ArgType {
     /// One tensor of this dtype.
     Fixed(DType),
@@ -136,6 +139,7 @@ pub enum ArgType {
 
 /// What an attribute holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AttrKind {
     /// An integer of 64 bits.
     Int,
@@ -170,7 +174,7 @@ pub struct AttrDef {
     pub types: Vec<DType>,
     /// The values that a string attribute may have; empty: any.
     pub strings: Vec<&'static str>,
-    /// Its value where a node states none; `None`: each node must state it.
+    /// Its value if a node states none; `None`: each node must state it.
     pub default: Option<Attr>,
 }
 

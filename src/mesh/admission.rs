@@ -65,7 +65,7 @@ pub enum Purpose {
 /// Why a connection was not admitted, on either side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    #[error("it is no node of a mesh")]
+    #[error("it is not a meshtf node")]
     Stranger,
     #[error("it is {theirs}, this is {ours}, and the two refuse each other; run the same release on both machines")]
     OtherVersion { theirs: Speaks, ours: Speaks },

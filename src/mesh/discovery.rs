@@ -26,6 +26,7 @@ const HEARSAY_ATTEMPTS: u32 = 12;
 
 /// How a target became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Source {
     /// `--peer`, `MESHTF_PEERS`.
     Configured,

@@ -310,7 +310,7 @@ impl Roster {
         let hello = trimmed(hello);
         let current = link.hello();
         if hello.task != current.task || hello.incarnation != current.incarnation || hello.mesh != current.mesh {
-            return self.end(link, "it changed its name while it was up");
+            return self.end(link, "its task, incarnation or mesh changed while it was connected");
         }
         link.set_hello(hello);
         self.refresh();

@@ -22,6 +22,8 @@ const CHECKSUM_BYTES: usize = 8;
 const MAX_TICKET_ADDRESSES: usize = 16;
 /// Longest line that is looked at as a ticket.
 const MAX_TICKET_CHARS: usize = 8192;
+/// What is wrong with a line that ends too early.
+const INCOMPLETE: &str = "it is incomplete: copy the whole line";
 
 /// What brings a second machine into a mesh: one line to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,7 @@ struct TicketBody {
 
 /// What [`Ticket::accept`] found and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Accepted {
     /// This machine had no key for the mesh.
     Stored,
@@ -93,12 +96,15 @@ impl std::str::FromStr for Ticket {
             base64::engine::general_purpose::NO_PAD.with_decode_allow_trailing_bits(true),
         );
         let bytes = lenient.decode(whole).map_err(|_| refuse("it has a character that no ticket has"))?;
-        let Some((length, rest)) = bytes.split_at_checked(2) else { return Err(refuse("it is cut off")) };
+        let Some((length, rest)) = bytes.split_at_checked(2) else { return Err(refuse(INCOMPLETE)) };
         let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
         let wanted = length + CHECKSUM_BYTES;
         if rest.len() < wanted || whole.len() != text.len() {
-            let missing = wanted.saturating_sub(rest.len()) * 4 / 3;
-            return Err(refuse(&format!("it is cut off, about {} characters are missing", missing.max(1))));
+            // A length that is wrong itself says little of what is missing.
+            return Err(refuse(match wanted <= MAX_TICKET_CHARS * 3 / 4 {
+                true => INCOMPLETE,
+                false => "a character of it has changed on the way",
+            }));
         }
         if rest.len() > wanted {
             return Err(refuse("something follows it"));
@@ -191,9 +197,13 @@ mod tests {
         assert_eq!(format!("  {line}\n").parse::<Ticket>().unwrap(), ticket());
         let why = |line: &str| line.parse::<Ticket>().unwrap_err().to_string();
         for cut in TICKET_PREFIX.len()..line.len() {
-            assert!(why(&line[..cut]).contains("cut off"), "{cut}: {}", why(&line[..cut]));
+            assert!(why(&line[..cut]).contains("incomplete"), "{cut}: {}", why(&line[..cut]));
         }
         assert!(why(&format!("{line}AAAA")).contains("follows"));
+        // A length that has changed says nothing of what is missing.
+        let mut changed = line.clone();
+        changed.replace_range(TICKET_PREFIX.len()..=TICKET_PREFIX.len(), "_");
+        assert!(why(&changed).contains("has changed on the way"), "{}", why(&changed));
         assert!(why("hello").contains("begin with"));
         assert!(why(&line.replace("ticket-1", "ticket-9")).contains("version 9"));
         assert!(!format!("{:?}", ticket()).contains("7, 7"));

@@ -35,7 +35,7 @@ impl Operand for f64 {
             DType::F64 => Tensor::scalar(*self),
             DType::I32 if self.fract() == 0.0 && self.abs() < 2e9 => Tensor::scalar(*self as i32),
             DType::I64 if self.fract() == 0.0 && self.abs() < 9e15 => Tensor::scalar(*self as i64),
-            other => return Err(Failure::invalid(format!("{self} is no {other}, as {} is", value.name()))),
+            other => return Err(Failure::invalid(format!("{} is {other}, which cannot hold {self}", value.name()))),
         };
         Ok(Input::Value(number))
     }
@@ -250,7 +250,7 @@ impl Value {
         self.with_attrs(op, [axes.clone()], Attrs::from([("keep_dims", keep.into())]))
     }
 
-    /// This where a bool holds, else the other.
+    /// This if a bool holds, else the other.
     pub fn or_else(&self, condition: &Value, other: &Value) -> Value {
         condition.with("SelectV2", [self.input(), other.input()])
     }
@@ -314,6 +314,7 @@ impl Value {
 
 /// What is beyond the edge of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Padding {
     /// Zeros, so many that the output is as large as the input, divided by the stride.
     Same,

@@ -50,7 +50,7 @@ fn the_first_mistake_is_what_finish_says() {
         (&|_, x| drop(x.dropout("d", 1.5)), "the share is 1.5"),
         (&|m, x| m.on("/job:", || drop(x.exp())), "/job:"),
         (&|m, x| drop(x + m.constant(1i32)), "int32"),
-        (&|_, x| drop(x.cast(DType::I32) * 0.5), "0.5 is no int32"),
+        (&|_, x| drop(x.cast(DType::I32) * 0.5), "is int32, which cannot hold 0.5"),
         (&|m, _| m.variable("w", [2], Initializer::Zeros).named("a").tensor_twice(), "there is a node w already"),
     ];
     for (write, why) in cases {

@@ -85,7 +85,7 @@ impl ClusterSpec {
                 return Err(Failure::invalid(format!("{address} is the address of both {other} and {task}")));
             }
             if addresses.contains_key(&task) {
-                return Err(Failure::invalid(format!("{task} stands there twice")));
+                return Err(Failure::invalid(format!("{task} is listed twice")));
             }
             addresses.insert(task, address);
         }

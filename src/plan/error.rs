@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::device::{DeviceName, DeviceSpec};
-use crate::failure::{Code, Failure, Reason};
+use crate::failure::{Code, Failure, Reason, counted};
 use crate::graph::GraphError;
 use crate::tensor::{DType, PartialShape};
 
@@ -12,6 +12,7 @@ const MAX_LISTED: usize = 32;
 
 /// How a signature uses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Use {
     /// A value is given for it.
     Feed,
@@ -31,7 +32,7 @@ pub enum PlanError {
     #[error("{usage} {name}: The operation, '{name}', does not exist in the graph{}", did_you_mean(nearest))]
     NoSuchNode { usage: Use, name: String, nearest: Vec<String> },
     /// A name of the signature stands for an output that its node does not have.
-    #[error("{usage} {tensor}: {node} ({op}) has {ports} output(s), numbered from 0{}", as_target(*ports))]
+    #[error("{usage} {tensor}: {node} ({op}) has {}, numbered from 0{}", counted(*ports, "output"), as_target(*ports))]
     NoSuchPort { usage: Use, tensor: String, node: String, op: String, ports: usize },
     /// It needs a node that no step can run.
     #[error(transparent)]

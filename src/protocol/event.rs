@@ -99,6 +99,7 @@ pub enum Event {
 
 /// What an event is about, for those who want only some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Subject {
     /// Nodes and clients that come and go, and the links with them.
     Peers,

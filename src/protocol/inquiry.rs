@@ -19,6 +19,7 @@ pub const MAX_EVENTS: usize = 128;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Inquiry {
     /// How the node fares.
     Status,
@@ -48,6 +49,7 @@ pub enum Inquiry {
 
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Answer {
     /// How the node fares, over a short time before the answer.
     Status(Box<NodeStatus>),

@@ -237,7 +237,7 @@ pub enum LinkState {
 pub struct LimitStatus {
     /// What is limited.
     pub name: String,
-    /// How much of it is in use; where each of several has the limit for itself, the most of one.
+    /// How much of it is in use; if each of several has the limit for itself, the most of one.
     pub used: u64,
     /// `None`: none is set.
     pub limit: Option<u64>,

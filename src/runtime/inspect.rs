@@ -158,7 +158,7 @@ impl Inspector {
 
     fn worker(&self) -> Result<Arc<Worker>> {
         let worker = self.worker.as_ref().and_then(Weak::upgrade);
-        worker.ok_or_else(|| Failure::new(Code::NotFound, "this is no node with a task, and has no variables"))
+        worker.ok_or_else(|| Failure::new(Code::NotFound, "only a node with a task has variables"))
     }
 
     fn status(&self) -> NodeStatus {

@@ -228,7 +228,7 @@ impl State {
         if let Err(failure) = self.router.send(client, ToClient::Reply { id, result }.into())
             && failure.code != Code::Unavailable
         {
-            // An answer that is too large, or one too much. A client that is gone by now waits for nothing.
+            // The answer is too large, or the queue to the client is full. A client that is gone by now waits for nothing.
             let _gone = self.router.send(client, ToClient::Reply { id, result: Err(failure) }.into());
         }
     }
@@ -243,7 +243,7 @@ impl State {
         self.on_session(handle, event, |_| true)?
     }
 
-    /// So too, if it `is_wanted` then; `None` if not.
+    /// As [`Master::on`], if `is_wanted` holds under the lock; else `None`.
     ///
     /// What a session decides leaves in the order in which it was decided, whichever threads it was decided on: so two runs
     /// of one plan start in the same order everywhere (or each could wait for the other), and no Abort overtakes the Start
@@ -312,7 +312,7 @@ impl State {
     /// A session hears that something could not be sent; what it then wants sent comes behind what is being sent.
     fn unsent(&self, handle: &Handle, about: About, to: &Peer, failure: &Failure) {
         if matches!(about, About::Nothing) && failure.code != Code::Unavailable {
-            tracing::warn!("{to} was not told to let go of something: {failure}");
+            tracing::warn!("{to} was not told to release something: {failure}");
         }
         let mut session = handle.lock();
         session.machine.handle(Event::Unsent { to, about, failure }, self.now());

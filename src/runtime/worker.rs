@@ -264,7 +264,7 @@ impl Worker {
 impl Drop for Worker {
     /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
     fn drop(&mut self) {
-        // Dropped outside of the locks: the last one to let go of a device waits for its thread, which may want them.
+        // Dropped outside of the locks: the last one to drop a device waits for its thread, which may want them.
         let devices = std::mem::take(&mut *self.state.devices.write().expect("no panic under this lock"));
         let sessions = std::mem::take(&mut *self.state.sessions());
         drop((devices, sessions));

@@ -35,10 +35,10 @@ impl Session {
         }
     }
 
-    /// Runs one step of such a plan; answers what it fetches.
+    /// Runs one step of such a plan; returns what it fetches.
     ///
     /// # Errors
-    /// As [`Session::run`]. With the reason [`Reason::PlanGone`](crate::Reason::PlanGone), the master has let go of the plan for
+    /// As [`Session::run`]. With the reason [`Reason::PlanGone`](crate::Reason::PlanGone), the master has dropped the plan for
     /// others that are used more, or a task of it was restarted: no step has begun, and the plan is to be prepared again.
     ///
     /// # Cancellation

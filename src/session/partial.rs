@@ -90,6 +90,9 @@ impl PartialRun {
     ///
     /// # Errors
     /// InvalidArgument for what was not announced, or was given or fetched before; what a node of the graph fails with.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, feeds may have been given and what was fetched is lost: the run is to be ended.
     pub async fn go_on(&self, feeds: Vec<(String, Tensor)>, fetches: &[String]) -> Result<Vec<Tensor>> {
         let mut progress = self.progress.lock().await;
         let wanted: Vec<u32> =

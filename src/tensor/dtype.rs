@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum DType {
     /// float16, IEEE 754's binary16: 2 bytes.
     F16,

@@ -195,7 +195,7 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
         return Err(format!("its header is {length} bytes long; the limit is {MAX_HEADER}"));
     }
     let (header, data) = rest.split_at_checked(length).ok_or_else(cut_off)?;
-    let header = std::str::from_utf8(header).map_err(|_| "its header is no text")?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
     Ok((header, data))
 }
 
@@ -234,7 +234,7 @@ impl Header {
                     let (sizes, rest) = value
                         .strip_prefix('(')
                         .and_then(|value| value.split_once(')'))
-                        .ok_or("'shape' is no tuple of sizes")?;
+                        .ok_or("'shape' is not a tuple of sizes")?;
                     shape = Some(sizes_of(sizes)?);
                     rest
                 }
@@ -266,7 +266,7 @@ fn sizes_of(text: &str) -> Result<Vec<usize>, String> {
     let text = text.trim();
     let items = text.strip_suffix(',').unwrap_or(text);
     if items.is_empty() {
-        return if text.is_empty() { Ok(Vec::new()) } else { Err("'shape' is no tuple of sizes".into()) };
+        return if text.is_empty() { Ok(Vec::new()) } else { Err("'shape' is not a tuple of sizes".into()) };
     }
     items
         .split(',')
@@ -350,7 +350,7 @@ impl Text {
             Text::Ucs4 => {
                 let (codes, _) = element.as_chunks::<4>();
                 let text: Option<String> = codes.iter().map(|code| char::from_u32(u32::from_le_bytes(*code))).collect();
-                let text = text.ok_or("a string holds what is no character")?;
+                let text = text.ok_or("a string holds a code that is not a character")?;
                 Ok(text.trim_end_matches('\0').as_bytes().to_vec())
             }
         }

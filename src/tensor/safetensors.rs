@@ -82,7 +82,7 @@ pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
 /// # Errors
 /// InvalidArgument with what is wrong with it: a header that is no such, a tensor that is not where it says.
 pub fn read(bytes: &[u8]) -> Result<Contents> {
-    let wrong = |why: String| Failure::invalid(format!("no safetensors file: {why}"));
+    let wrong = |why: String| Failure::invalid(format!("not a valid safetensors file: {why}"));
     let (length, header) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(error.to_string()))?;
     let elements = bytes.get(LENGTH + length..).unwrap_or_default();
     let metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
@@ -171,7 +171,7 @@ mod tests {
             assert!(message.contains(why), "{header}: {message}");
         }
         for bytes in [&b""[..], b"1234567", &u64::MAX.to_le_bytes(), &9u64.to_le_bytes()] {
-            assert!(read(bytes).unwrap_err().message.contains("no safetensors file: "));
+            assert!(read(bytes).unwrap_err().message.contains("not a valid safetensors file: "));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::graph::{GraphBuilder, Output};
 /// InvalidArgument if `decay` is not within 0 and 1, or a name is taken.
 pub fn add_averages(g: &mut GraphBuilder, variables: &[Variable], decay: f64) -> Result<Vec<Variable>> {
     if !(0.0..1.0).contains(&decay) {
-        return Err(Failure::invalid(format!("{decay} is no decay of averages; expected a number from 0 to below 1")));
+        return Err(Failure::invalid(format!("the decay of averages is {decay}; expected a number from 0 to below 1")));
     }
     let mut averages = Vec::with_capacity(variables.len());
     for variable in variables {

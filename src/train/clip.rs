@@ -8,6 +8,7 @@ use crate::tensor::DType;
 
 /// How gradients are limited.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Clip {
     /// Each element to ±this.
     Value(f64),

@@ -1,4 +1,4 @@
-//! What an optimizer does with a dense gradient: TensorFlow's ops where there are some, else plain ones.
+//! What an optimizer does with a dense gradient: TensorFlow's ops if there are some, else plain ones.
 
 use super::optimizer::{Optimizer, Powers, Slots};
 use crate::failure::Result;
@@ -54,7 +54,7 @@ impl<'a> Update<'a> {
         binary(self.g, &op, variable.handle, value)
     }
 
-    /// Adds the update by a dense gradient; answers the node that has done it.
+    /// Adds the update by a dense gradient; returns the node that has done it.
     pub fn dense(&mut self, optimizer: &Optimizer, gradient: Output) -> Result<Output> {
         let rate = self.rate;
         match *optimizer {

@@ -52,7 +52,7 @@ pub struct Job {
     pub steps: Vec<StepNodes>,
     /// The loss and the metrics of one replica, for evaluating: the data is then fed to the placeholders.
     pub evaluated: Vec<String>,
-    /// What runs beside the steps, as often as they do: the workers, where an update does not wait for all of them.
+    /// What runs beside the steps, as often as they do: the workers, if an update does not wait for all of them.
     pub beside: Vec<String>,
     /// Run before the first step, in this order, whether the variables have first values or others.
     pub begin: Vec<String>,

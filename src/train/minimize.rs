@@ -29,7 +29,7 @@ pub struct Training {
     pub weight_decay: f64,
     /// The decay of moving averages of the variables, if they are to be kept.
     pub average: Option<f64>,
-    /// The device of the count of steps; where it is empty, the first variable's.
+    /// The device of the count of steps; if it is empty, the first variable's.
     pub device: String,
 }
 
@@ -73,7 +73,7 @@ pub fn gradients(g: &mut GraphBuilder, losses: &[Output], variables: &[Variable]
     gradients_of_share(g, losses, losses.len(), variables)
 }
 
-/// As [`gradients`], where the mean is over this many losses, of which the others are elsewhere: their part of it.
+/// As [`gradients`], if the mean is over this many losses, of which the others are elsewhere: their part of it.
 pub(super) fn gradients_of_share(
     g: &mut GraphBuilder,
     losses: &[Output],
@@ -134,7 +134,7 @@ pub fn apply(
     apply_with(g, variables, gradients, training, &[])
 }
 
-/// As [`apply`], where the step runs other nodes, too.
+/// As [`apply`], if the step runs other nodes, too.
 ///
 /// # Errors
 /// As [`apply`].

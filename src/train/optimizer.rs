@@ -8,6 +8,7 @@ use crate::graph::variable::{Initializer, Variable, VariableSpec, add_variable};
 /// How gradients change variables. The numbers are those of TensorFlow's classes in `tf.train`, which these behave like; AdamW
 /// and Lion behave like those of Keras.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Optimizer {
     /// `w -= rate · g`.
     Sgd,

@@ -210,7 +210,7 @@ fn buckets(elements: &[usize], width: usize, limit: usize) -> Vec<Bucket> {
     buckets
 }
 
-/// The size of a part, where so many elements are cut into `count` parts as equal as can be.
+/// The size of a part, if so many elements are cut into `count` parts as equal as can be.
 fn share(elements: usize, count: usize, part: usize) -> usize {
     elements / count + usize::from(part < elements % count)
 }

@@ -7,6 +7,7 @@ use crate::tensor::DType;
 
 /// The learning rate as a function of the number of updates so far.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Schedule {
     /// Always the same.
     Constant(f64),
@@ -79,7 +80,7 @@ impl Schedule {
             }
         };
         if let Some(rate) = rates.iter().find(|rate| !rate.is_finite() || **rate < 0.0) {
-            return wrong(format!("{rate} is no rate; expected a number from 0"));
+            return wrong(format!("the rate is {rate}; expected 0 or more"));
         }
         match self {
             Schedule::Steps { after, rates } if rates.len() != after.len() + 1 => {
@@ -92,10 +93,10 @@ impl Schedule {
                 wrong("it takes at least one step".to_owned())
             }
             Schedule::Exponential { factor, .. } if !(*factor > 0.0 && factor.is_finite()) => {
-                wrong(format!("{factor} is no factor; expected a number above 0"))
+                wrong(format!("the factor is {factor}; expected a number above 0"))
             }
             Schedule::Cosine { last, .. } if !(0.0..=1.0).contains(last) => {
-                wrong(format!("{last} is no share of the first rate; expected 0 to 1"))
+                wrong(format!("the last share of the rate is {last}; expected 0 to 1"))
             }
             _ => Ok(()),
         }

@@ -10,7 +10,7 @@ use crate::graph::variable::Variable;
 use crate::graph::variable::ops::{binary, unary};
 
 impl Update<'_> {
-    /// Adds the update by rows; answers the node that has done it.
+    /// Adds the update by rows; returns the node that has done it.
     pub fn sparse(&mut self, optimizer: &Optimizer, rows: Rows) -> Result<Output> {
         let rate = self.rate;
         if *optimizer == Optimizer::Sgd {

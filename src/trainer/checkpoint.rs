@@ -47,7 +47,7 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
     }
 
-    /// Saves a state, and then removes those that are too many; answers the file.
+    /// Saves a state, and then removes those that are too many; returns the file.
     pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Error> {
         let path = stored::state(&self.path, step);
         let mut metadata = self.order.clone();
@@ -81,7 +81,7 @@ impl Folder {
         if own != of {
             let path = path.display();
             let text =
-                format!("{path} has the best weights by the {own}; the next evaluation replaces them by the {of}");
+                format!("{path} holds the weights with the best {own}; the next evaluation will replace it with those with the best {of}");
             observer.noted(&text)?;
             return Ok(None);
         }
@@ -131,9 +131,7 @@ impl Folder {
                 }
                 None if metadata.contains_key(IMPORTED) => {}
                 None => {
-                    return Err(at(&format!(
-                        "it does not say with which {what} it was saved; it is of another program"
-                    )));
+                    return Err(at(&format!("it does not record {what}, so another program wrote it")));
                 }
             }
         }

@@ -151,7 +151,7 @@ impl Trainer {
         Ok(Some(watch.from(start, best, section.every)))
     }
 
-    /// Evaluates if it is due after a step, and follows from it what is to follow; answers whether the training ends.
+    /// Evaluates if it is due after a step, and follows from it what is to follow; returns whether the training ends.
     pub(super) async fn look(
         &self,
         session: &Session,

@@ -34,7 +34,7 @@ impl ImageFolder {
             for (file, path) in files {
                 let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
                 if !ENDINGS.contains(&ending.as_str()) {
-                    return Err(format!("{name}/{file} is no image; expected .{}", ENDINGS.join(", .")));
+                    return Err(format!("{name}/{file} is not an image; expected .{}", ENDINGS.join(", .")));
                 }
                 folder.images.push((path, class));
             }

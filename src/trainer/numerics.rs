@@ -71,7 +71,7 @@ impl Trainer {
             for ((name, part), tensor) in names.iter().zip(self.examples.names()).zip(tensors) {
                 if let Some(row) = odd_row(&tensor) {
                     return Ok(format!(
-                        "the data for {part} has such a value, in example {} of those to train with",
+                        "the data for {part} contains NaN or infinity, in example {} of those to train with",
                         own[row] + 1
                     ));
                 }
@@ -90,7 +90,7 @@ impl Trainer {
         }
         Ok(first.map_or_else(
             || {
-                "computed again, it has no such value: it came from random numbers, or within a loop or a branch"
+                "computed again, it contains no NaN or infinity: they came from random numbers, or from within a loop or a branch"
                     .to_owned()
             },
             |check| self.described(check),
@@ -102,11 +102,14 @@ impl Trainer {
         let node = graph.node(check.node);
         let device = if node.device.is_empty() { String::new() } else { format!(" on {}", node.device) };
         if self.job.variables.iter().any(|variable| variable.value.node == check.node) {
-            return format!("variable {}{device} has had such a value since an earlier step", node.name);
+            return format!("variable {}{device} has contained NaN or infinity since an earlier step", node.name);
         }
         let inputs: Vec<String> = node.inputs.iter().map(|&input| graph.tensor_name(input)).collect();
         let inputs = if inputs.is_empty() { String::new() } else { format!(", of {}", inputs.join(" and ")) };
-        format!("the first node with such a value is {}, a {}{device}{inputs}", check.tensor, node.op.name)
+        format!(
+            "the first node whose output contains NaN or infinity is {}, a {}{device}{inputs}",
+            check.tensor, node.op.name
+        )
     }
 }
 

@@ -77,8 +77,8 @@ impl Rows for FileRows {
         let mut raw = vec![0; bytes];
         if size > 0 {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-            for (place, room) in places.iter().zip(raw.chunks_exact_mut(size)) {
-                let read = file.seek(SeekFrom::Start(self.head.offset(*place))).and_then(|_| file.read_exact(room));
+            for (place, row) in places.iter().zip(raw.chunks_exact_mut(size)) {
+                let read = file.seek(SeekFrom::Start(self.head.offset(*place))).and_then(|_| file.read_exact(row));
                 read.map_err(|error| at(&format!("example {place}: {error}")))?;
             }
         }
@@ -141,7 +141,7 @@ mod tests {
         std::fs::write(&path, npy::write(&Tensor::from_vec([40, 6], values)).unwrap()).unwrap();
         let rows = FileRows::open(&path, DType::U8, &shape, None, 100).unwrap().expect("it is large");
         let refused = rows.read(&[3, 7, 0]).unwrap_err();
-        assert!(refused.message.contains("example 7: 0.5 is no uint8"), "{refused}");
+        assert!(refused.message.contains("example 7: the placeholder takes uint8, which cannot hold 0.5"), "{refused}");
         // What is no .npy file is read as a whole.
         std::fs::write(&path, vec![b'1'; 200]).unwrap();
         assert!(open(&shape, 100).unwrap().is_none());

@@ -168,7 +168,7 @@ pub(super) fn fitted(raw: Tensor, dtype: DType, shape: &PartialShape, scale: Opt
     };
     let size = elements(own)?;
     let wanted: Vec<usize> = match &shape.0 {
-        // One column is a number an example where nothing else is said.
+        // One column is a number an example if nothing else is said.
         None if own == [1] => Vec::new(),
         None => own.to_vec(),
         Some(sizes) if sizes.is_empty() => return Err("the placeholder is one value, and takes no examples".to_owned()),
@@ -224,7 +224,7 @@ fn converted(raw: &Tensor, dtype: DType, scale: f64) -> Result<Tensor, String> {
         other => return Err(format!("a placeholder of {other} cannot be fed from files")),
     };
     match wrong {
-        Some(number) => Err(format!("{number} is no {dtype}, which the placeholder takes")),
+        Some(number) => Err(format!("the placeholder takes {dtype}, which cannot hold {number}")),
         None => Ok(made),
     }
 }

@@ -14,7 +14,7 @@ const STATE_BYTES: usize = 256 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Trainer {
-    /// Gives all variables their values; answers how many steps they have behind them.
+    /// Gives all variables their values; returns how many steps they have behind them.
     pub(super) async fn begin(&self, session: &Session, observer: &mut dyn Observer) -> Result<u64, Error> {
         if self.resume {
             let saved = self.folder.as_ref().map(Folder::last).transpose()?.flatten();
@@ -28,7 +28,7 @@ impl Trainer {
                 let targets: Vec<&str> = group.iter().map(|&i| self.job.restores[i].1.as_str()).collect();
                 session.run(&feeds, &[], &targets).await?;
             }
-            observer.noted(&format!("goes on after step {} from {}", saved.step, saved.file.display()))?;
+            observer.noted(&format!("continuing after step {} from {}", saved.step, saved.file.display()))?;
             return Ok(saved.step);
         }
         let init: Vec<&str> = self.sections.init.iter().map(String::as_str).collect();

@@ -39,7 +39,7 @@ impl Form {
     }
 }
 
-/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; answers which it was.
+/// Reads a file, a checkpoint of TensorFlow by its prefix, or the last state of a training in a folder; returns which it was.
 pub(crate) fn read(path: &Path) -> Result<(PathBuf, Contents), Error> {
     let path = if path.is_dir() { last(path)? } else { path.to_owned() };
     let at = |why: &dyn std::fmt::Display| Error::input(format!("{}: {why}", path.display()));
@@ -86,7 +86,7 @@ fn checkpoint(prefix: &Path) -> Result<Contents, Error> {
 /// The folder of a file, and its name.
 fn split(path: &Path) -> Result<(&Path, &str), Error> {
     let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Error::input(format!("{}: this is no name of a file", path.display())))?;
+    let name = name.ok_or_else(|| Error::input(format!("{}: this is not the name of a file", path.display())))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     Ok((folder.unwrap_or(Path::new(".")), name))
 }

@@ -120,6 +120,6 @@ mod tests {
         let why = refused(&file);
         assert!(why.contains("w is float64[] and not float32[2], n (int64[]) is missing"), "{why}");
         std::fs::write(&file, "text").unwrap();
-        assert!(refused(&file).contains("no safetensors file"));
+        assert!(refused(&file).contains("not a valid safetensors file"));
     }
 }

@@ -22,6 +22,7 @@ pub struct Difference {
 
 /// How a step differed from the recording.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Why {
     /// A fetched value differs.
     Value { fetch: String, mismatch: Mismatch },
@@ -36,6 +37,9 @@ pub enum Why {
 ///
 /// # Errors
 /// The first step that differed from the recording.
+///
+/// # Cancellation
+/// If the future is dropped, the step under way is cancelled, as [`Session::run`] says.
 pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Difference> {
     let session = match (session, case.steps.first()) {
         (Ok(session), _) => session,

@@ -66,7 +66,7 @@ fn graphs_that_are_wrong() {
     refused(nodes(r#""x": 2, "y": {"op": "Ad", "inputs": ["x", "x"]}"#), &[], &["\"Ad\"", "did you mean Add"]);
     refused(nodes(r#""count": 2, "y": {"op": "Neg", "inputs": ["cuont"]}"#), &[], &["cuont", "did you mean count"]);
     refused(nodes(r#""x": 2, "y": {"op": "Neg", "inputs": ["x:3"]}"#), &[], &["x:3", "1 output"]);
-    refused(nodes(r#""x": 2, "y": {"op": "Add", "inputs": ["x"]}"#), &[], &["takes 2 input(s), got 1"]);
+    refused(nodes(r#""x": 2, "y": {"op": "Add", "inputs": ["x"]}"#), &[], &["takes 2 inputs, got 1"]);
     refused(nodes(r#""x": 2, "z": "two", "y": {"op": "Sub", "inputs": ["x", "z"]}"#), &[], &["node y", "string"]);
     refused(
         nodes(r#""x": 2, "y": {"op": "Sub", "inputs": ["x", 0.5]}"#),

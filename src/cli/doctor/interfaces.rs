@@ -1,4 +1,5 @@
-//! The network interfaces of this machine, and whether multicast works on them.
+//! The network interfaces of this machine, and whether multicast works on them. By getifaddrs, since the library if-addrs does not say
+//! which interfaces have multicast.
 
 #![allow(unsafe_code, reason = "the system lists its interfaces in C")]
 

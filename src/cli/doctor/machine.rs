@@ -168,7 +168,7 @@ fn of_port(address: SocketAddr, bound: io::Result<()>, interfaces: &[Interface])
         ),
         Err((io::ErrorKind::AddrNotAvailable, _)) => Finding::problem(
             "port",
-            format!("{} is no address of this machine", address.ip()),
+            format!("{} is not an address of this machine", address.ip()),
             format!("It has {}; 0.0.0.0 is all of them.", names(interfaces)),
         ),
         Err((_, error)) => {
@@ -299,7 +299,7 @@ mod tests {
         let one = |listen: &str| super::ports(&[listen.to_owned()], &[], &all).remove(0);
         check(one(&taken.to_string()), Level::Warning, "is taken", &format!("sport = :{}", taken.port()));
         check(one("127.0.0.1:0"), Level::Ok, "free", "");
-        check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is no address of this machine", "eth0 10.0.0.7");
+        check(one("192.0.2.1:9"), Level::Problem, "192.0.2.1 is not an address of this machine", "eth0 10.0.0.7");
         check(one("nonsense"), Level::Problem, "not an address", "--listen");
         let before = [("ps-3".to_owned(), vec![taken])];
         let [free, again] = <[_; 2]>::try_from(super::ports(&[], &before, &all)).unwrap();

@@ -210,7 +210,7 @@ mod tests {
         check(key(), fine(), &[], &[(Fine, ""), (Warning, "refused our key")]);
         let given = || vec![refused(Source::Configured, Verdict::OtherKey)];
         check(given(), fine(), &[], &[(Fine, ""), (Problem, "refused our key")]);
-        // Where tasks are expected, they alone decide.
+        // If tasks are expected, they alone decide.
         let expected = std::slice::from_ref(&task);
         check(given(), fine(), expected, &[(Fine, ""), (Warning, "refused our key")]);
         let other = [task.clone(), Task::new("ps", 1)];

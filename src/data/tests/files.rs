@@ -54,14 +54,14 @@ fn files_of_every_form_are_read() {
     for (name, bytes, why) in [
         ("t.npz", bytes(NPZ), "say which array is meant, as in FILE:x; there are x, a/b"),
         ("t.npz:xx", bytes(NPZ), "there is no array xx in it; did you mean x?"),
-        ("t.npz:x", bytes(NPZ)[..200].to_vec(), "no .npz file"),
-        ("t.npz", b"text".to_vec(), "no .npz file"),
+        ("t.npz:x", bytes(NPZ)[..200].to_vec(), "not a valid .npz file"),
+        ("t.npz", b"text".to_vec(), "not a valid .npz file"),
         ("t.safetensors:layer", saved.clone(), "there is no tensor layer in it; there are w, b"),
         ("t.csv:c", b"a,b\n1,2\n".to_vec(), "there is no column c"),
         ("t.csv.gz", bytes(GZ)[..20].to_vec(), "gzip: "),
         ("t.npy", b"text".to_vec(), "bad .npy"),
         ("t.txt", vec![0xff], "not UTF-8"),
-        ("t", b"text".to_vec(), "no idx file"),
+        ("t", b"text".to_vec(), "not a valid idx file"),
     ] {
         let failure = read_tensor(&Named::of(name), bytes).unwrap_err();
         assert!(failure.message.contains(why), "{name}: {failure}");

@@ -202,7 +202,7 @@ impl<'g> Builder<'g> {
         Ok(variable)
     }
 
-    /// Puts a value into a slot, after what the slot had was read; answers the node's name.
+    /// Puts a value into a slot, after what the slot had was read; returns the node's name.
     fn assign(&mut self, slot: Slot, value: Output) -> Result<String> {
         let variable = self.variable(slot)?;
         let before = self.variables.get(&slot).and_then(|(_, read)| *read);

@@ -364,7 +364,7 @@ impl Program {
         [session.seed as i64, session.drawn as i64]
     }
 
-    /// Appends to a stream; answers the stream and the item's number.
+    /// Appends to a stream; returns the stream and the item's number.
     fn queue(
         &mut self,
         session: SessionNo,

@@ -184,7 +184,7 @@ impl Open {
         }
     }
 
-    /// Takes the messages of a frame; answers whether more are to come. `reserved` is for what they are as tasks.
+    /// Takes the messages of a frame; returns whether more are to come. `reserved` is for what they are as tasks.
     async fn take(&self, frame: Bytes, reserved: Reservation, answer: &mpsc::Sender<TaskResponse>) -> Result<bool> {
         let messages = message::decode(&frame)?;
         // They are in memory now, and in its place.

@@ -68,7 +68,7 @@ struct Freed {
 
 /// After so many steps a free slot is emptied, if none takes it.
 const EMPTIED_AFTER: u32 = 2;
-/// A larger value is let go of after the step that freed its slot.
+/// A larger value is dropped after the step that freed its slot.
 const LARGE: usize = 8 << 20;
 
 /// Which slots of a kind are taken.
@@ -144,7 +144,7 @@ impl Slots {
         self.freed.extend(slots.iter().map(|&slot| Freed { slot, waited: 0 }));
     }
 
-    /// Slots of such devices have nothing that is to be let go of: it is gone.
+    /// Slots of such devices have nothing that is to be dropped: it is gone.
     pub fn lost(&mut self, is_lost: impl Fn(u32) -> bool) {
         let kinds = &self.kinds;
         self.freed.retain(|freed| !is_lost(kinds[freed.slot.kind as usize].device));

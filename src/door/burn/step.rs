@@ -29,7 +29,7 @@ pub(super) struct Recipe {
     pub resident: Vec<(u32, Slot)>,
     /// What stays after it: the number of the value, and the slot.
     pub kept: Vec<(u32, Slot)>,
-    /// Slots whose values are to be let go of.
+    /// Slots whose values are to be dropped.
     pub emptied: Vec<Slot>,
     /// What is read.
     pub fetched: Vec<u32>,
@@ -107,7 +107,7 @@ impl Program {
     pub fn next_step(&mut self) -> Option<Step> {
         if std::mem::take(&mut self.is_after_step) {
             let emptied = self.slots.due_to_be_emptied();
-            // By itself, so that what a loop computes is the same whatever was let go of before.
+            // By itself, so that what a loop computes is the same whatever was dropped before.
             if !emptied.is_empty() {
                 return Some(Step { recipe: Recipe { emptied, ..Recipe::default() }, ..Step::default() });
             }
@@ -180,7 +180,7 @@ struct Making<'p> {
 }
 
 impl Making<'_> {
-    /// Takes in the items of a stream up to one that uses what is still to be made; answers whether there was any.
+    /// Takes in the items of a stream up to one that uses what is still to be made; returns whether there was any.
     fn go_on(&mut self, stream: usize, items: &mut VecDeque<Item>) -> bool {
         let session = self.program.streams[stream].session;
         let device = self.program.device(session);

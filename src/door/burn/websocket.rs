@@ -299,17 +299,17 @@ mod tests {
         bytes
     }
 
-    /// Bytes of which none is as that four before it.
+    /// Bytes each of which differs from the one four before it.
     fn numbered(length: usize) -> Vec<u8> {
         (0..length).map(|i| i as u8).collect()
     }
 
     /// What a client's bytes say, up to their end: messages with what is reserved for them, pings, refusals.
-    async fn read(bytes: impl AsyncRead + Unpin, most: usize, room: usize) -> Result<Vec<String>, String> {
+    async fn read(bytes: impl AsyncRead + Unpin, most: usize, limit: usize) -> Result<Vec<String>, String> {
         let mut reader = Reader::new(bytes);
         let mut all = Vec::new();
         loop {
-            let reserve = |bytes| std::future::ready(memory::with_limit(room, || memory::try_reserve(bytes)));
+            let reserve = |bytes| std::future::ready(memory::with_limit(limit, || memory::try_reserve(bytes)));
             all.push(match reader.next(most, reserve).await {
                 Ok(Incoming::Message(bytes, reserved)) => {
                     assert_eq!(bytes, numbered(bytes.len()));
@@ -372,8 +372,8 @@ mod tests {
         let large = |length: usize| frame(true, BINARY, &numbered(length));
         let parts = [frame(false, BINARY, &[1; 70_000]), frame(true, MORE, &vec![2; 900_000])].concat();
         let bytes = [large(60_000), large(1_000_000), large(60_000), parts, large(70_000)].concat();
-        let room = memory::in_use() + 400_000;
-        let got = read(&bytes[..], 1 << 20, room).await.unwrap();
+        let limit = memory::in_use() + 400_000;
+        let got = read(&bytes[..], 1 << 20, limit).await.unwrap();
         assert!(
             got[1].starts_with("a message of 1.00 MB is refused: this takes 2.00 MB, but the process has"),
             "{got:?}"

@@ -1,4 +1,5 @@
-//! What a node tells of itself in the text format of Prometheus (version 0.0.4).
+//! What a node tells of itself in the text format of Prometheus (version 0.0.4). It is a dozen gauges and
+//! counters of one snapshot, which takes no registry, and so no library.
 
 use std::fmt::Write as _;
 

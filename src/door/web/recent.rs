@@ -14,10 +14,12 @@ pub struct Recent(Mutex<Option<(Instant, Arc<str>)>>);
 
 impl Recent {
     /// The last text; one that `make` makes if that is as old as `age`. One is made at a time: whoever asks meanwhile gets it, too.
-    /// Cancel-safe: the next one who asks makes what was not finished.
     ///
     /// # Errors
     /// Those of `make`; the next one who asks tries again.
+    ///
+    /// # Cancellation
+    /// If the future is dropped, the next one who asks makes what was not finished.
     pub async fn get(&self, age: Duration, make: impl Future<Output = Result<String>>) -> Result<Arc<str>> {
         let mut last = self.0.lock().await;
         if let Some((at, text)) = &*last

@@ -1,4 +1,4 @@
-//! Matrix products. Transposition is a view; a matrix is copied for it only where that makes the product faster.
+//! Matrix products. Transposition is a view; a matrix is copied for it only if that makes the product faster.
 
 #![allow(unsafe_code, reason = "gemm takes pointers")]
 
@@ -45,7 +45,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// How a product is computed.
 ///
 /// flex's gemm copies the right operand into panels first. It reads one that is stored by rows line by line, but one that
-/// is a transposed view element by element, each from another row; where those rows lie a multiple of 1 KiB apart, they
+/// is a transposed view element by element, each from another row; if those rows lie a multiple of 1 KiB apart, they
 /// displace each other from the nearest cache, too. That is little beside the multiplications if the left operand has
 /// many rows, and most of the work if it has few.
 ///

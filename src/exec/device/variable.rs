@@ -42,7 +42,7 @@ impl Device {
         let device = (self.place.name.kind, self.place.name.index);
         match self.place.resources.shared(device, container, name)? {
             Resource::Variable(variable) => Ok(variable),
-            other => Err(Failure::invalid(format!("'{name}' is no variable but a {}", other.kind()))),
+            other => Err(Failure::invalid(format!("'{name}' must be a variable, but is a {}", other.kind()))),
         }
     }
 }

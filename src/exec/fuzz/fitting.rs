@@ -97,7 +97,7 @@ fn numbers(list: &str) -> Vec<i64> {
     list.split(',').filter(|number| !number.is_empty()).map(|number| number.parse().expect("a number")).collect()
 }
 
-/// Whether a name is one that a pattern stands for: `?` is any one byte, `*` any number of them.
+/// Whether a name is one that a pattern of this file stands for: `?` is any one byte, `*` any number of them.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,

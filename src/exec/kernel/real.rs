@@ -110,7 +110,7 @@ pub fn abs<T: Float>(x: T) -> T {
     x.map(f32::abs, f64::abs)
 }
 
-/// The order of two numbers, where what is no number comes last: a total one, as sorting needs it.
+/// The order of two numbers, with NaN last: a total one, as sorting needs it.
 pub fn order<T: PartialOrd>(a: &T, b: &T) -> std::cmp::Ordering {
     let is_none = |x: &T| x.partial_cmp(x).is_none();
     a.partial_cmp(b).unwrap_or_else(|| is_none(a).cmp(&is_none(b)))

@@ -316,7 +316,7 @@ impl LookupTable {
             }
             _ => (state.rows.len(), 0),
         };
-        // The buckets of a dense table are rows, of one element where keys or values are scalars.
+        // The buckets of a dense table are rows, of one element if keys or values are scalars.
         let with = |one: &Shape| match one.dims() {
             [] if self.is_dense() => Shape::from([count, 1]),
             dims => Shape::from([&[count], dims].concat()),
@@ -553,7 +553,7 @@ pub(in crate::exec) fn keys_of(tensor: &Tensor, one: &Shape) -> Result<Vec<Key>>
                 ints.chunks(size.max(1)).map(|ints| Key::Ints(ints.to_vec())).collect()
             }
         }
-        other => return Err(Failure::invalid(format!("{} is no dtype of keys", other.dtype()))),
+        other => return Err(Failure::invalid(format!("keys cannot be {}", other.dtype()))),
     })
 }
 

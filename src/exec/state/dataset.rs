@@ -98,7 +98,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             let drops = inputs.truth(4)?;
             window::window(inputs.dataset(0)?, window::Window { size, shift, stride, drops })
         }),
-        // How elements are made is none of their business.
+        // These do not depend on how elements are made.
         "PrefetchDataset" => simple(|mut inputs, _| {
             if inputs.number(1)? < -1 {
                 return Err(Failure::invalid("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning"));

@@ -138,7 +138,8 @@ fn expanded(
     Ok(found)
 }
 
-/// Whether a name is one that a pattern stands for: `*` is any text, `?` any character, `[a-z]` one of a set, and `\` takes the
+/// Whether a name is one that a pattern stands for, by the rules of TensorFlow, whose sets and escapes are not those of the usual
+/// libraries: `*` is any text, `?` any character, `[a-z]` one of a set, and `\` takes the
 /// character after it as it is. Takes time in proportion to the product of their lengths.
 fn is_match(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());

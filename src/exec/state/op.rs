@@ -94,7 +94,7 @@ impl Inputs {
             Token::Resource(resource) => Ok(resource),
             Token::Ref(variable) => Ok(Resource::Variable(variable)),
             Token::Value(_) | Token::Variant(_) => {
-                Err(Failure::invalid(format!("input {index} is no handle to a resource")))
+                Err(Failure::invalid(format!("input {index} must be a handle to a resource")))
             }
         }
     }
@@ -136,7 +136,7 @@ impl Inputs {
     fn variant(&mut self, index: usize) -> Result<Variant> {
         match self.token(index)? {
             Token::Variant(variant) => Ok(variant),
-            _ => Err(Failure::invalid(format!("input {index} is no variant"))),
+            _ => Err(Failure::invalid(format!("input {index} must be a variant"))),
         }
     }
 
@@ -150,14 +150,14 @@ impl Inputs {
     pub fn dataset(&mut self, index: usize) -> Result<Arc<Dataset>> {
         match self.variant(index)? {
             Variant::Dataset(dataset) => Ok(dataset),
-            other => Err(Failure::invalid(format!("input {index} is no dataset, but a {}", other.kind()))),
+            other => Err(Failure::invalid(format!("input {index} must be a dataset, but is a {}", other.kind()))),
         }
     }
 
     pub fn optional(&mut self, index: usize) -> Result<Arc<Optional>> {
         match self.variant(index)? {
             Variant::Optional(optional) => Ok(optional),
-            other => Err(Failure::invalid(format!("input {index} is no optional, but a {}", other.kind()))),
+            other => Err(Failure::invalid(format!("input {index} must be an optional, but is a {}", other.kind()))),
         }
     }
 }

@@ -135,7 +135,7 @@ fn add_in_place(variable: &mut Tensor, value: &Tensor, adds: bool) -> Result<()>
             *x = if adds { Numeric::add(*x, y) } else { Numeric::sub(*x, y) };
         }
     });
-    done.ok_or_else(|| Failure::invalid(format!("{dtype} is no number")))
+    done.ok_or_else(|| Failure::invalid(format!("{dtype} is not a numeric dtype")))
 }
 
 fn count_up_to(node: &KernelNode) -> Result<Option<StateOp>> {
@@ -186,8 +186,8 @@ fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
     })
 }
 
-/// Changes the variables that the first `count` inputs name, by the other inputs; answers the first if that is a
-/// reference. `fast` takes the variables' values and the others, and answers the new values.
+/// Changes the variables that the first `count` inputs name, by the other inputs; returns the first if that is a
+/// reference. `fast` takes the variables' values and the others, and returns the new values.
 fn change(
     mut inputs: Inputs,
     count: usize,

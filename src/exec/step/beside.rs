@@ -23,8 +23,8 @@ use crate::exec::turn;
 use crate::failure::Result;
 use crate::memory;
 
-/// What is done sooner is not worth the way to another thread and back: some 20 µs where the machine is idle, and a multiple
-/// of that where it is not.
+/// What is done sooner is not worth the way to another thread and back: some 20 µs if the machine is idle, and a multiple
+/// of that if it is not.
 const HEAVY: Duration = Duration::from_micros(250);
 
 /// What takes longer keeps the pool from others for too long. It has work for all threads by itself, as a rule.
@@ -167,8 +167,8 @@ impl Lanes {
     }
 
     /// Whether another kernel may go to the pool.
-    pub fn have_room(&self) -> bool {
-        // Two at once where one was held back.
+    pub fn have_free_thread(&self) -> bool {
+        // Two at once if one was held back.
         self.in_pool < threads() && IN_POOL.load(Ordering::Relaxed) + 2 <= MOST_IN_POOL
     }
 

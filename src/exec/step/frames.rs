@@ -291,8 +291,7 @@ impl Frames {
             };
             code.nodes.iter().find(of_frame)
         });
-        let failure =
-            Failure::new(Code::InvalidArgument, "its inputs never come: the loop around it does not hang together");
+        let failure = Failure::new(Code::InvalidArgument, "its inputs never arrive: the loop around it is malformed");
         match waiting {
             Some(node) => failure.at_node(&node.name, &node.op),
             None => failure,
@@ -321,7 +320,7 @@ impl Frames {
         }
     }
 
-    /// Starts the next iteration of a run; answers the runs within it, which are to be started.
+    /// Starts the next iteration of a run; returns the runs within it, which are to be started.
     fn start_one(&mut self, code: &PieceCode, run_id: u32, ready: &mut Ready) -> &[u32] {
         let run = &mut self.runs[run_id as usize];
         let number = run.first + run.iterations.len() as u32;

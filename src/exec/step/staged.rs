@@ -211,7 +211,7 @@ impl Step {
                     let Some(mut tokens) =
                         answer(act, node, inputs, &mut self.feeds, &mut self.fetches, context)?.done()
                     else {
-                        return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
+                        return Err(waited());
                     };
                     hand_on(stages, placed, &mut tokens, slots);
                     self.outbox.ran(self.current, since);
@@ -232,7 +232,7 @@ impl Step {
         while let Some(done) = self.lanes.back(&mut program.acts, false) {
             self.absorb(program, done)?;
         }
-        while self.lanes.in_pool() > 0 && !self.lanes.have_room() {
+        while self.lanes.in_pool() > 0 && !self.lanes.have_free_thread() {
             self.wait_for_lane(program, near)?;
         }
         let placed = &stages(&program.code)?.nodes[at as usize];
@@ -240,7 +240,7 @@ impl Step {
         (self.current, self.course.at) = (placed.node, at);
         let slots = self.frames.root_slots();
         let inputs = taken(&mut slots[node.first_input as usize..(node.first_input + node.inputs) as usize])?;
-        if !self.lanes.have_room() && self.lanes.are_busy() {
+        if !self.lanes.have_free_thread() && self.lanes.are_busy() {
             // Others have the pool.
             self.wait_for_lane(program, near)?;
         }
@@ -285,7 +285,7 @@ impl Step {
     fn answered(&mut self, program: &Program, at: u32, outcome: Outcome) -> Result<()> {
         let stages = stages(&program.code)?;
         let Some(mut tokens) = outcome.done() else {
-            return Err(Failure::new(Code::Internal, "it waits, which it must not here"));
+            return Err(waited());
         };
         hand_on(stages, &stages.nodes[at as usize], &mut tokens, self.frames.root_slots());
         Ok(())
@@ -312,4 +312,8 @@ fn hand_on(stages: &Stages, placed: &Placed, tokens: &mut [Option<Token>], slots
         let token = &mut tokens[route.port as usize];
         slots[route.slot as usize] = if route.is_last { token.take() } else { token.clone() };
     }
+}
+
+fn waited() -> Failure {
+    Failure::new(Code::Internal, "the op had to wait in a piece that is run without waiting")
 }

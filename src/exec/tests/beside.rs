@@ -76,8 +76,8 @@ impl Engine for Neg {
     }
 }
 
-/// A device with the engine, all of whose kernels run beside each other where they can. Kernels that wait in the pool leave no
-/// room there for those of another test. `None` where the pool has a single thread.
+/// A device with the engine, all of whose kernels run beside each other if they can. Kernels that wait in the pool leave no
+/// room there for those of another test. `None` if the pool has a single thread.
 fn device(does: Does) -> Option<(Cluster, Arc<Shared>, MutexGuard<'static, ()>)> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if Beside::by_cores(true) == Beside::Never {
@@ -230,7 +230,7 @@ fn two_that_run_end_with_their_step() {
     until(|| device.holds() == Holds::default());
 }
 
-/// Where kernels are held back, and where they are not, answers are the same.
+/// Whether kernels are held back or not, answers are the same.
 fn both(check: impl Fn(&mut Cluster)) {
     for beside in [Beside::Never, Beside::Always] {
         check(&mut Cluster::beside(&[Task::new("local", 0)], || Box::new(HostEngine), Some(beside)));

@@ -161,7 +161,7 @@ fn norms_bring_to_mean_0_and_variance_1() {
     let columns: Vec<_> = (0..3).map(|c| norm(&input.iter().skip(c).step_by(3).copied().collect::<Vec<_>>())).collect();
     let wanted: Vec<f32> = (0..12).map(|i| columns[i % 3].0[i / 3]).collect();
     assert_near(got[1].slice().unwrap(), &wanted);
-    // Averages of the past are what counts where nothing is trained.
+    // Averages of the past are what counts when nothing is trained.
     let (mean, variance) = (|c: usize| 0.01 * columns[c].1, |c: usize| 0.99 + 0.01 * columns[c].2);
     let got = run(&mut cluster, &graph, &feeds[..1], &["z", "batch/moving_mean"]);
     assert_near(got[1].slice().unwrap(), &[mean(0), mean(1), mean(2)]);

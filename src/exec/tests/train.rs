@@ -333,10 +333,10 @@ fn what_cannot_be_trained_is_refused() {
     assert!(refused(loss, &[], &sgd).contains("no variable to train"));
     let bad = |training: Training| training;
     let wrong = [
-        (bad(Training::new(Optimizer::Sgd, -1.0)), "-1 is no rate"),
+        (bad(Training::new(Optimizer::Sgd, -1.0)), "the rate is -1"),
         (bad(Training::new(Optimizer::Adam { beta1: 1.0, beta2: 0.9, epsilon: 1e-8 }, 0.1)), "beta1 is 1"),
         (bad(Training { clip: Some(Clip::GlobalNorm(0.0)), ..sgd.clone() }), "cannot be clipped to 0"),
-        (bad(Training { average: Some(1.0), ..sgd.clone() }), "1 is no decay"),
+        (bad(Training { average: Some(1.0), ..sgd.clone() }), "the decay of averages is 1"),
         (bad(Training { weight_decay: -0.5, ..sgd.clone() }), "the weight decay is -0.5"),
         (bad(Training::new(Optimizer::Sgd, Schedule::Steps { after: vec![5, 5], rates: vec![1.0; 3] })), "must ascend"),
     ];

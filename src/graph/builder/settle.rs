@@ -93,7 +93,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Begins what [`with_device`](GraphBuilder::with_device) does; answers what ends it.
+    /// Begins what [`with_device`](GraphBuilder::with_device) does; returns what ends it.
     ///
     /// # Errors
     /// InvalidArgument if it is no device string.
@@ -107,13 +107,13 @@ impl GraphBuilder {
         self.device = outer;
     }
 
-    /// Begins what [`with_scope`](GraphBuilder::with_scope) does; answers what ends it.
+    /// Begins what [`with_scope`](GraphBuilder::with_scope) does; returns what ends it.
     pub(crate) fn enter_scope(&mut self, scope: &str) -> String {
         let inner = format!("{}/", self.unique(&format!("{}{scope}", self.scope)));
         std::mem::replace(&mut self.scope, inner)
     }
 
-    /// Leaves all scopes for a while; answers what goes back.
+    /// Leaves all scopes for a while; returns what goes back.
     pub(crate) fn enter_root(&mut self) -> String {
         std::mem::take(&mut self.scope)
     }

@@ -183,7 +183,7 @@ impl Loops {
         self.contexts.loop_of(place)
     }
 
-    /// All gradients of an Exit are known; answers the loop that it leaves.
+    /// All gradients of an Exit are known; returns the loop that it leaves.
     pub fn exit_is_ready(&mut self, exit: NodeId) -> Option<Place> {
         let place = self.around(exit)?;
         let it = self.all.get_mut(&place)?;
@@ -421,7 +421,7 @@ impl Loops {
     }
 }
 
-/// Adds what one iteration of a counter adds or takes; answers its result, what goes to the next iteration and what that waits
+/// Adds what one iteration of a counter adds or takes; returns its result, what goes to the next iteration and what that waits
 /// for.
 fn step(g: &mut GraphBuilder, switch: Output, op: &str, sync: &str) -> Result<(Output, (Output, Output)), Failure> {
     let body = g.op("Identity").input(switch.port(1)).build()?;

@@ -262,7 +262,7 @@ impl Walk<'_> {
         match Loops::part(graph, graph.node(input.node)) {
             Some(Part::Merge | Part::VariableEnter) => {
                 let name = &graph.node(input.node).name;
-                let why = format!("is not known where it takes {name} before the loop decides whether to go on");
+                let why = format!("is not supported: it takes {name} before the loop's condition is evaluated");
                 Err(self.stopped(id, node, Stop::Unsupported(why)).into())
             }
             _ => Ok(()),
@@ -304,7 +304,7 @@ impl Walk<'_> {
         Ok(grads)
     }
 
-    /// A gradient by a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros where the branch is
+    /// A gradient by a tensor that a node inside of a branch takes from outside of it, not by a Switch: zeros if the branch is
     /// not taken.
     fn brought_out(&mut self, id: NodeId, node: &Node, input: Output, gradient: Gradient) -> Result<Gradient> {
         if !self.between.has_branches || node.op.role.is_control_flow() {

@@ -3,6 +3,7 @@
 use super::expand::{Answer, Around, Expander, inputs_of, is_handle, refuse};
 use super::function::{control, tensor};
 use super::proto::{NameAttrList, NodeDef as NodeMessage, Value};
+use crate::failure::counted;
 use crate::graph::{Attr, Attrs, FormatError};
 use crate::tensor::{DType, Tensor};
 
@@ -195,7 +196,7 @@ impl Expander<'_> {
         let (values, mut before) = inputs_of(node);
         let types = self.arg_types(body);
         if types.len() != values.len() {
-            let why = format!("its body {} takes {} input(s), got {}", body.name, types.len(), values.len());
+            let why = format!("its body {} takes {}, got {}", body.name, counted(types.len(), "input"), values.len());
             return Err(refuse(&node.name, why));
         }
         let mut is_fixed = self.handed_back(body, values.len());

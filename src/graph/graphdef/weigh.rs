@@ -91,7 +91,7 @@ impl Walk {
                     usize::try_from(decode_varint(&mut message).map_err(malformed)?).map_err(|_| cut_off())?
                 }
                 WireType::StartGroup | WireType::EndGroup => {
-                    return Err(Failure::invalid("the bytes are no message of this kind: they have a group"));
+                    return Err(Failure::invalid("not a valid protobuf message: they have a group"));
                 }
             };
             let after = message.remaining().checked_sub(length).filter(|&after| after >= end).ok_or_else(cut_off)?;
@@ -159,11 +159,11 @@ impl Walk {
 }
 
 fn malformed(error: prost::DecodeError) -> Failure {
-    Failure::invalid(format!("the bytes are no message of this kind: {error}"))
+    Failure::invalid(format!("not a valid protobuf message: {error}"))
 }
 
 fn cut_off() -> Failure {
-    Failure::invalid("the bytes are no message of this kind: a field reaches beyond its end")
+    Failure::invalid("not a valid protobuf message: a field reaches beyond its end")
 }
 
 /// The entry of a map of strings.

@@ -196,7 +196,7 @@ fn node<'v, 'a>(member: &'v Member<'a>, path: Path) -> Read<Draft<'v, 'a>> {
             }
             "attrs" => attrs = attr::read_all(op, value, path)?,
             _ if op.attr(key).is_some() => {
-                let why = format!("{key:?} is an attribute of {}; it stands inside \"attrs\"", op.name);
+                let why = format!("{key:?} is an attribute of {}; put it inside \"attrs\"", op.name);
                 return Err(Fault::of_content(*at, path, why));
             }
             _ => {
@@ -252,7 +252,7 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
         Kind::String(name) => match name.strip_prefix('^') {
             _ if name.is_empty() => Err(Fault::content(value, path, "an input is the name of a node, not \"\"")),
             Some(control) => {
-                let why = format!("a control input stands inside \"control\", as {control:?}");
+                let why = format!("put a control input in \"control\", as {control:?}");
                 Err(Fault::content(value, path, why))
             }
             None => Ok(Input::Tensor(name)),

@@ -12,7 +12,7 @@ use crate::tensor::Data;
 fn from_json(text: &str) -> Result<Program, FormatError> {
     super::from_json(text, &mut |file| match file {
         "w.npy" => Ok(npy::write(&Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap()).unwrap()),
-        _ => Err(format!("{file}: not there")),
+        _ => Err(Failure::invalid(format!("{file}: not there"))),
     })
 }
 
@@ -187,7 +187,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     check(r#""y": {"op": "MatMull"}"#, "$.nodes.y.op", "did you mean MatMul");
     check(r#""y": {"op": "Add", "input": ["x"]}"#, "$.nodes.y.input", "did you mean \"inputs\"?");
     check(r#""y": {"op": "Add", "inputs": "x"}"#, "$.nodes.y.inputs", "inputs are a list");
-    check(r#""y": {"op": "Add", "inputs": ["^x"]}"#, "$.nodes.y.inputs[0]", "inside \"control\", as \"x\"");
+    check(r#""y": {"op": "Add", "inputs": ["^x"]}"#, "$.nodes.y.inputs[0]", "in \"control\", as \"x\"");
     check(r#""y": {"op": "Add", "inputs": [null]}"#, "$.nodes.y.inputs[0]", "not null");
     check(r#""y": {"op": "Pack", "inputs": [["a", "b"]]}"#, "$.nodes.y.inputs[0]", "name each on its own");
     check(r#""y": {"op": "Add", "inputs": [[1, [2]]]}"#, "$.nodes.y.inputs[0][1]", "a list beside a scalar");
@@ -199,7 +199,7 @@ fn every_fault_says_where_and_what_would_be_right() {
     );
     check(r#""y": {"op": "Add", "inputs": [{"dtype": "int32"}]}"#, "$.nodes.y.inputs[0]", "has a \"value\"");
     check(r#""y": {"op": "Add", "transpose_a": true}"#, "$.nodes.y.transpose_a", "no key");
-    check(r#""y": {"op": "MatMul", "transpose_a": true}"#, "$.nodes.y.transpose_a", "stands inside \"attrs\"");
+    check(r#""y": {"op": "MatMul", "transpose_a": true}"#, "$.nodes.y.transpose_a", "put it inside \"attrs\"");
     check(
         r#""y": {"op": "MatMul", "attrs": {"transpose": true}}"#,
         "$.nodes.y.attrs.transpose",
@@ -300,7 +300,7 @@ fn a_constant_may_be_in_a_file_beside_the_graph() {
     });
     assert!(text.contains(r#""file": "values/big.npy", "dtype": "int32", "shape": [2,2]"#), "{text}");
     assert!(text.contains(r#""small": { "value": 5"#), "{text}");
-    let again = super::from_json(&text, &mut |file| files.get(file).cloned().ok_or_else(|| file.to_owned()));
+    let again = super::from_json(&text, &mut |file| files.get(file).cloned().ok_or_else(|| Failure::invalid(file)));
     assert_eq!(again.unwrap(), whole);
 }
 

@@ -11,7 +11,7 @@ pub fn to_json(program: &Program) -> String {
     to_json_beside(program, &mut |_, _| None)
 }
 
-/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and answers the name of
+/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and returns the name of
 /// the .npy file that holds it, from the folder of the graph; `None` for a value that is to stand in the graph.
 pub fn to_json_beside(program: &Program, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);

@@ -7,6 +7,7 @@ use crate::tensor::{DType, Shape, Tensor};
 
 /// How a variable gets its first value. Random ones depend on a seed, the name of the variable and its shape alone, wherever it is.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Initializer {
     /// Zeros.
     Zeros,

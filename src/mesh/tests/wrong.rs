@@ -201,7 +201,7 @@ async fn a_link_keeps_its_name() {
         member.greet(|_| {}).await;
         node.up().await;
         member.greet(change).await;
-        assert_eq!(node.down().await.1, "it changed its name while it was up");
+        assert_eq!(node.down().await.1, "its task, incarnation or mesh changed while it was connected");
         member.rest().await;
     }
 }

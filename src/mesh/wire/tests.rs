@@ -2,7 +2,8 @@
 //! can come with few interruptions.
 //!
 //! The threads of a run go one at a time, from one place where another may come in to the next. Which goes on is a choice; the
-//! runs take each sequence of choices once.
+//! runs take each sequence of choices once. loom and shuttle do more, but take the place of std's types in all that they run, tokio
+//! and futures included.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::thread;
 
 use super::*;
 
-/// How often in a run another thread comes in while one could go on. Where a thread has to wait, any other may go on.
+/// How often in a run another thread comes in while one could go on. If a thread has to wait, any other may go on.
 const MOST_INTERRUPTIONS: usize = 2;
 /// More runs than this are no small model.
 const MOST_RUNS: usize = 400_000;
@@ -147,7 +148,7 @@ struct Run {
     check: Box<dyn FnOnce()>,
 }
 
-/// Runs what `make` makes in every order; answers how many there are.
+/// Runs what `make` makes in every order; returns how many there are.
 fn in_every_order(make: impl Fn() -> Run) -> usize {
     let mut choices = Choices::default();
     for run in 1.. {

@@ -76,7 +76,7 @@ fn arithmetic(op: &str, inputs: &[i64]) -> i64 {
     }
 }
 
-/// Runs the pieces of a plan without loops, each as far as it gets, in turns; answers the fetches.
+/// Runs the pieces of a plan without loops, each as far as it gets, in turns; returns the fetches.
 fn run_pieces(plan: &Plan, feeds: &[i64]) -> Vec<i64> {
     let mut crossed: BTreeMap<u32, Option<i64>> = BTreeMap::new();
     let mut fetched = vec![0; plan.fetch_types.len()];

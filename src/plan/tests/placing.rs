@@ -246,8 +246,8 @@ fn what_cannot_be_planned_says_why() {
     check(&[], &[], InvalidArgument, &["Must specify at least one target to fetch or execute."]);
     check(&[], &["ad"], NotFound, &["The operation, 'ad', does not exist in the graph", "did you mean add"]);
     check(&["nosuch:0"], &["x"], NotFound, &["feed", "'nosuch'"]);
-    check(&[], &["x:1"], InvalidArgument, &["x:1", "1 output(s)"]);
-    check(&[], &["noop"], InvalidArgument, &["0 output(s)", "target"]);
+    check(&[], &["x:1"], InvalidArgument, &["x:1", "1 output,"]);
+    check(&[], &["noop"], InvalidArgument, &["0 outputs", "target"]);
     check(&["x", "x:0"], &["x"], InvalidArgument, &["x is fed more than once"]);
     check(&["v"], &["set"], InvalidArgument, &["set (Assign)", "reference"]);
     check(&[], &["handle"], InvalidArgument, &["handle"]);

@@ -187,7 +187,7 @@ fn an_unfed_placeholder_is_an_error_all_the_same() {
     assert!(matches!(refused, PlanError::UnfedPlaceholder { .. }), "{refused}");
 }
 
-/// Where leaving out would make many wait for many, what nobody takes is computed.
+/// If leaving out would make many wait for many, what nobody takes is computed.
 #[test]
 fn what_many_wait_for_is_no_worse_than_it_was() {
     let many = 400;

@@ -95,7 +95,7 @@ impl Sessions {
         self.lock().no_session(id, &self.limits)
     }
 
-    /// Keeps a new session; answers the one that has to go for it, if any.
+    /// Keeps a new session; returns the one that has to go for it, if any.
     ///
     /// # Errors
     /// AlreadyExists; ResourceExhausted if there are too many and all are in use.

@@ -61,7 +61,7 @@ pub(super) fn evaluate(value: &Value, path: Path) -> Read<EvaluateSection> {
     }
     let metric = section.best.of.as_ref().zip(best_at);
     if let Some((of, value)) = metric.filter(|(of, _)| !section.metrics.contains(of)) {
-        let why = format!("{of} is no metric of this section: name it in \"metrics\", too");
+        let why = format!("{of} is not among \"metrics\"; add it there");
         return Err(Fault::content(value, path.key("best"), why));
     }
     Ok(section)

@@ -46,7 +46,7 @@ pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, trai
     let first = g.settled().len();
     let mut sets = Vec::with_capacity(count);
     for (set, &loss) in found.iter().zip(&losses) {
-        // Where one worker's loss is no number, none gets whole gradients.
+        // If one worker's loss is no number, none gets whole gradients.
         let home = g.device_of(loss);
         let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
         sets.push(held(g, number, set)?);

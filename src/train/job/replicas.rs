@@ -89,7 +89,7 @@ impl<'a> Replicas<'a> {
         replicas.iter().map(|&replica| Ok(g.settled().output(&self.named(tensor, replica))?)).collect()
     }
 
-    /// Adds switches that keep a replica's batches from it where `late` holds; answers the nodes that are to take them, with the name of
+    /// Adds switches that keep a replica's batches from it if `late` holds; returns the nodes that are to take them, with the name of
     /// what they take then.
     pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
         g.settle()?;
@@ -205,7 +205,7 @@ impl<'a> Replicas<'a> {
     }
 }
 
-/// The node that lets a step of a worker begin, where workers may be late.
+/// The node that lets a step of a worker begin, if workers may be late.
 pub(super) fn token(replica: usize) -> String {
     format!("train/token_{replica}")
 }

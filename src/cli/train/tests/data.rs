@@ -58,7 +58,7 @@ async fn a_folder_of_images_has_a_folder_for_each_class() {
     classifier(&folder, true, "[null, 2, 2, 3]", "[null]", &feeds.replace(r#""scale""#, r#""size": [2, 2], "scale""#));
     run(&folder, &[]).await.unwrap();
     std::fs::write(folder.child("photos/red/notes.txt"), "").unwrap();
-    refused("red/notes.txt is no image").await;
+    refused("red/notes.txt is not an image").await;
     std::fs::remove_file(folder.child("photos/red/notes.txt")).unwrap();
     std::fs::write(folder.child("photos/red/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
     refused("photos: red/cut.png: no image").await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::{Item, Key, Program, State, Work};
 
-/// After so many steps that had nothing of a stream, tensors that it lets go of are let go of with the next one.
+/// After so many steps that had nothing of a stream, tensors that it drops are released with the next one.
 const IDLE: u32 = 4;
 /// After so many, a stream that has nothing queued is forgotten: its thread may be gone.
 const FORGOTTEN: u32 = 1024;
@@ -73,7 +73,7 @@ impl Program {
         Some(taken.collect())
     }
 
-    /// Looks after the streams that a step has nothing of: what they let go of would stay for ever if nobody reads there again.
+    /// Looks after the streams that a step has nothing of: what they dropped would stay for ever if nobody reads there again.
     fn pass(&mut self, cut: &mut Cut) {
         for (i, stream) in self.streams.iter_mut().enumerate() {
             if cut.contains_key(&i) {

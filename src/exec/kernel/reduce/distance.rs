@@ -82,7 +82,7 @@ fn distances<T: Element>(hypothesis: &Sequences<T>, truth: &Sequences<T>, normal
     let dims: Vec<usize> = hypothesis.groups.iter().zip(&truth.groups).map(|(&a, &b)| a.max(b)).collect();
     let shape = Shape::from(dims.as_slice());
     let mut out = vec![0f32; shape.checked_elements(DType::F32)?];
-    // Where neither has a row, nothing is to be done.
+    // If neither has a row, nothing is to be done.
     let mut pace = Pace::new();
     for (group, _) in hypothesis.rows.iter().chain(&truth.rows) {
         let (own, wanted) = (hypothesis.row(group), truth.row(group));

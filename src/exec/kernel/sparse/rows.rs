@@ -136,7 +136,7 @@ fn softmax<T: Float>(sparse: &Sparse) -> Result<Tensor> {
     Ok(Tensor::vector(out))
 }
 
-/// Elements folded over axes; zero where there are none.
+/// Elements folded over axes; zero if there are none.
 fn reduce<T: Numeric>(sparse: &Sparse, axes: &Tensor, keeps: bool, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
     let axes = vector(axes, "reduction_axes", true)?;
     let axes = axes.into_iter().map(|axis| {

@@ -1,4 +1,5 @@
-//! AsString: numbers and bools as text, in the formats of C's printf.
+//! AsString: numbers and bools as text, in the formats of C's printf, which Rust's differ from in width,
+//! precision and exponents, so that they are written here.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::math::map_to;

@@ -50,7 +50,7 @@ fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// SipHash-2-4.
+/// SipHash-2-4 with a key of the caller's: that of std is SipHash-1-3.
 fn sip_hash(text: &[u8], key: [u64; 2]) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,

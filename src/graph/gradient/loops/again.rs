@@ -30,13 +30,11 @@ impl Loops {
         let popped = Output { node: pop, port: 0 };
         let (from, to) = (self.around(pop), self.around_output(g.settled(), pushed));
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(Stop::Unsupported("is known inside of loops alone".to_owned()));
+            return Err(Stop::Unsupported("is supported only inside loops".to_owned()));
         };
         let (first, last) = (self.outermost(to), self.outermost(from));
         if first == last {
-            return Err(Stop::Unsupported(
-                "is not known where the value was put on its stack by the same loop".to_owned(),
-            ));
+            return Err(Stop::Unsupported("is not supported if the same loop pushed the value".to_owned()));
         }
         let (dtype, device) = self.dtype_and_device(g, popped);
         let limit = crate::tensor::Tensor::scalar(-1);

@@ -100,7 +100,7 @@ impl Loops {
         Some(Output { node, port })
     }
 
-    /// Leaves a node where its inputs are that makes little of them: what it makes is kept rather than what it takes.
+    /// Leaves a node if its inputs are that makes little of them: what it makes is kept rather than what it takes.
     fn is_measured(&mut self, g: &GraphBuilder, place: Place, index: usize, taken: &[Option<Output>]) -> bool {
         let (def, output) = (&g.nodes()[index], g.nth_added(index));
         if !matches!(def.op.as_str(), "Shape" | "ShapeN" | "Size" | "Rank") {
@@ -147,7 +147,7 @@ impl Loops {
         Ok(real)
     }
 
-    /// A tensor of the loop of a gradient where a branch inside of the loop is taken.
+    /// A tensor of the loop of a gradient if a branch inside of the loop is taken.
     fn guarded(
         &mut self,
         g: &mut GraphBuilder,

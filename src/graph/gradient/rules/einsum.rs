@@ -22,10 +22,10 @@ fn einsum(c: &mut Call) -> Grads {
         labels.chars().any(|label| labels.matches(label).count() > 1)
     };
     if let Some(labels) = inputs.iter().find(|labels| repeats(labels)) {
-        return Err(Stop::Unsupported(format!("is not known where an input has one label twice, as {labels:?}")));
+        return Err(Stop::Unsupported(format!("is not supported if an input repeats a label, as {labels:?}")));
     }
     if let Some(labels) = inputs.iter().chain([&output]).find(|labels| labels.find(DOTS).is_some_and(|at| at > 0)) {
-        return Err(Stop::Unsupported(format!("is not known where ... is not what begins {labels:?}")));
+        return Err(Stop::Unsupported(format!("is supported only if \"...\" comes first in {labels:?}")));
     }
     let dz = c.dy()?;
     match inputs[..] {

@@ -26,9 +26,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "Enter" | "RefEnter" | "Exit" | "RefExit" | "NextIteration" | "RefNextIteration" | "LoopCond" => {
             |_| Err(Stop::Loop)
         }
-        "StackPopV2" => {
-            |_| Err(Stop::Unsupported("is known where one node puts values on the stack and one takes them".to_owned()))
-        }
+        "StackPopV2" => |_| Err(Stop::Unsupported("needs exactly one push and one pop for each stack".to_owned())),
         "StackPushV2" => |c| Ok(vec![None, c.gradient(0)]),
         "Fill" => |c| {
             let dy = c.dy()?;

@@ -47,7 +47,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         },
         "ResourceGather" => |c| {
             if c.node.attrs.int("batch_dims").is_ok_and(|axes| axes != 0) {
-                return Err(Stop::Unsupported("is not known where it has batch_dims".to_owned()));
+                return Err(Stop::Unsupported("is not supported with batch_dims".to_owned()));
             }
             let handle = c.x(0);
             let shape = c.un("VariableShape", handle)?;

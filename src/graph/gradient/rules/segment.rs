@@ -35,7 +35,7 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             one(c.select(is_it, shares, c.num(0.0))?)
         },
         "SegmentProd" => |c| {
-            // The product of the others, which is that of all without zeros where there is one zero.
+            // The product of the others, which is that of all without zeros if there is one zero.
             let (x, ids, y, dy) = (c.x(0), c.x(1), c.y(0), c.dy()?);
             let is_zero = c.bin("Equal", x, c.num(0.0))?;
             let zeros = c.cast(is_zero, crate::tensor::DType::I32)?;

@@ -115,11 +115,11 @@ fn a_worker_gets_a_constant_again_that_it_does_not_hold_any_more() {
 fn what_a_worker_refused_it_does_not_hold() {
     let mut bench = bench(limits(8, 8));
     bench.open_with(table());
-    let no_room = || Err(Failure::new(Code::ResourceExhausted, "no memory for it"));
-    assert_eq!(bench.prepare_with("max_1", no_room()), to("t1.0", 8000));
+    let too_little = || Err(Failure::new(Code::ResourceExhausted, "no memory for it"));
+    assert_eq!(bench.prepare_with("max_1", too_little()), to("t1.0", 8000));
     assert_eq!(bench.prepare_with("max_1", Ok(())), to("t1.0", 8000));
     // Whatever the reason is, what it holds is not known then.
-    assert_eq!(bench.prepare_with("sum_1", no_room()), to("t1.0", 0));
+    assert_eq!(bench.prepare_with("sum_1", too_little()), to("t1.0", 0));
     assert_eq!(bench.prepare_with("sum_1", Ok(())), to("t1.0", 8000));
 }
 
