@@ -11,7 +11,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::machine::{About, Alone, Ask, Event, Fed, Machine, Nanos, Outgoing, Stock, ToPlan};
+use self::machine::{About, Alone, Ask, Fed, Machine, Nanos, Outgoing, SessionEvent, Stock, ToPlan};
 use self::planner::{Job, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
@@ -20,7 +20,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
-use crate::protocol::event::Event as Happened;
+use crate::protocol::event::Event;
 use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
@@ -121,15 +121,15 @@ impl Master {
                 Request::Run { session, plan, steps, every, watched } => {
                     let ask = Ask { plan, steps, every, watched, feeds: tensors };
                     let cluster = &router.cluster();
-                    self.state.asked(from, id, session, Event::Run { request: id, ask, cluster });
+                    self.state.asked(from, id, session, SessionEvent::Run { request: id, ask, cluster });
                 }
                 Request::Feed { session, run, feeds, wanted } => {
                     let fed = Fed { run, feeds, wanted, tensors };
-                    self.state.asked(from, id, session, Event::Feed { request: id, fed });
+                    self.state.asked(from, id, session, SessionEvent::Feed { request: id, fed });
                 }
                 Request::Cancel { session, run } => {
                     if let Ok(handle) = self.state.sessions.of(from, session) {
-                        self.state.on(&handle, Event::Cancel { run });
+                        self.state.on(&handle, SessionEvent::Cancel { run });
                     }
                     self.state.reply(from, id, Ok(Reply::Cancelled));
                 }
@@ -146,17 +146,19 @@ impl Master {
                 }
             },
             ToMaster::Registered { session, pieces, result } => {
-                self.state.told(session, Event::Registered { worker: from, pieces, result });
+                self.state.told(session, SessionEvent::Registered { worker: from, pieces, result });
             }
             ToMaster::PartialFetch { piece, step, place } => {
-                self.state.told(piece.session, Event::PartialFetch { piece, step, place, tensors });
+                self.state.told(piece.session, SessionEvent::PartialFetch { piece, step, place, tensors });
             }
-            ToMaster::Done { piece, step } => self.state.told(piece.session, Event::Done { piece, step, tensors }),
+            ToMaster::Done { piece, step } => {
+                self.state.told(piece.session, SessionEvent::Done { piece, step, tensors })
+            }
             ToMaster::Failed { step, failure } => {
-                self.state.told(step.session, Event::Failed { step: step.number, failure });
+                self.state.told(step.session, SessionEvent::Failed { step: step.number, failure });
             }
             ToMaster::PeerLost { session, until, peer, why } => {
-                self.state.told(session, Event::PeerLost { worker: from, until, peer, why });
+                self.state.told(session, SessionEvent::PeerLost { worker: from, until, peer, why });
             }
         }
     }
@@ -239,7 +241,7 @@ impl State {
     }
 
     /// Tells a session what happens and sends what it then wants sent. Answers what it wants planned.
-    fn on(&self, handle: &Arc<Handle>, event: Event<'_>) -> Option<ToPlan> {
+    fn on(&self, handle: &Arc<Handle>, event: SessionEvent<'_>) -> Option<ToPlan> {
         self.on_session(handle, event, |_| true)?
     }
 
@@ -252,7 +254,7 @@ impl State {
     fn on_session(
         &self,
         handle: &Arc<Handle>,
-        event: Event<'_>,
+        event: SessionEvent<'_>,
         is_wanted: impl FnOnce(&Machine) -> bool,
     ) -> Option<Option<ToPlan>> {
         let now = self.now();
@@ -315,12 +317,12 @@ impl State {
             tracing::warn!("{to} was not told to release something: {failure}");
         }
         let mut session = handle.lock();
-        session.machine.handle(Event::Unsent { to, about, failure }, self.now());
+        session.machine.handle(SessionEvent::Unsent { to, about, failure }, self.now());
         self.note(&mut session.machine);
     }
 
     /// Does for a client what it asks of its session.
-    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, event: Event<'_>) -> Option<ToPlan> {
+    fn asked(&self, client: &Peer, id: RequestId, session: SessionId, event: SessionEvent<'_>) -> Option<ToPlan> {
         let found = self.sessions.of(client, session).and_then(|handle| {
             let is_open = |machine: &Machine| !machine.is_over();
             self.on_session(&handle, event, is_open).ok_or_else(|| self.sessions.no_session(session))
@@ -335,7 +337,7 @@ impl State {
     }
 
     /// Takes in what a worker tells of a session.
-    fn told(&self, session: SessionId, event: Event<'_>) {
+    fn told(&self, session: SessionId, event: SessionEvent<'_>) {
         if let Some(handle) = self.sessions.find(session) {
             self.on(&handle, event);
         }
@@ -382,9 +384,9 @@ impl State {
         let evicted = self.sessions.insert(Handle::new(session), self.now());
         if let Some(handle) = evicted.map_err(|failure| failure.on_task(&self.task.to_string()))? {
             let failure = self.sessions.no_session(handle.id);
-            self.on(&handle, Event::End { failure: &failure });
+            self.on(&handle, SessionEvent::End { failure: &failure });
         }
-        self.events.note(Happened::SessionOpened { session: id, client: client.clone() });
+        self.events.note(Event::SessionOpened { session: id, client: client.clone() });
         Ok(())
     }
 
@@ -431,27 +433,27 @@ impl State {
     /// are registered, or at once if it can.
     fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature, alone: Option<Alone>) {
         let cluster = &*self.router.cluster();
-        let asked = self.asked(client, request, id, Event::Prepare { request, signature, alone, cluster });
+        let asked = self.asked(client, request, id, SessionEvent::Prepare { request, signature, alone, cluster });
         let Some(of) = asked else { return };
         let plan = self.make_plan(of.graph(), cluster, &of.signature, &of.options);
         if let (true, Ok(plan)) = (of.options.log_placement, &plan) {
             log_placement(plan);
         }
-        self.asked(client, request, id, Event::Planned { request, of, plan, cluster });
+        self.asked(client, request, id, SessionEvent::Planned { request, of, plan, cluster });
     }
 
     /// Ends a session of a client's, if there is such a one.
     fn close(&self, client: &Peer, id: SessionId, failure: &Failure) {
         if let Ok(handle) = self.sessions.of(client, id) {
             self.sessions.remove(id);
-            self.on(&handle, Event::End { failure });
+            self.on(&handle, SessionEvent::End { failure });
         }
     }
 
     /// Steps and registrations that wait for `peer` wait in vain.
     fn lose(&self, peer: &Peer, failure: &Failure) {
         for handle in self.sessions.all() {
-            self.on(&handle, Event::Down { peer, failure });
+            self.on(&handle, SessionEvent::Down { peer, failure });
         }
     }
 }
@@ -491,7 +493,7 @@ impl Work for State {
 /// Notes that something failed because of a limit, if that is why.
 fn note_limit(events: &Events, failure: &Failure) {
     if failure.code == Code::ResourceExhausted {
-        events.note(Happened::LimitReached { what: failure.to_string() });
+        events.note(Event::LimitReached { what: failure.to_string() });
     }
 }
 

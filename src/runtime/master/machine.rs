@@ -1,6 +1,6 @@
 //! One client's session as a state machine: its graph, the plans made of it, the runs under way.
 //!
-//! Pure: what happens comes in as an [`Event`] with the time at which it does, and what is to be sent comes out, in the order in
+//! Pure: what happens comes in as an [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the order in
 //! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
 
 mod about;
@@ -23,7 +23,7 @@ use crate::graph::{Addition, Graph};
 use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::constants::TakenOut;
-use crate::protocol::event::Event as Happened;
+use crate::protocol::event::Event;
 use crate::protocol::status::SessionStatus;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
@@ -35,7 +35,7 @@ pub(super) type Outgoing = Vec<(Peer, Envelope)>;
 pub(super) type Nanos = u64;
 
 /// What happens to a session.
-pub(super) enum Event<'a> {
+pub(super) enum SessionEvent<'a> {
     /// Its client asks for a run.
     Run { request: RequestId, ask: Ask, cluster: &'a Cluster },
     /// Its client gives a partial run some of its feeds.
@@ -64,7 +64,7 @@ pub(super) enum Event<'a> {
     End { failure: &'a Failure },
 }
 
-/// What a session wants planned: an [`Event::Planned`] follows.
+/// What a session wants planned: an [`SessionEvent::Planned`] follows.
 pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
@@ -109,7 +109,7 @@ pub(super) struct Machine {
     /// Steps that are done, of all its runs.
     steps_done: u64,
     /// What happened, for those who follow; of steps only if they are told.
-    happened: Vec<Happened>,
+    happened: Vec<Event>,
     tells_steps: bool,
     /// What is to be sent, first what was decided first.
     outbox: Outgoing,
@@ -161,33 +161,37 @@ impl Machine {
 
     /// Takes in what happens. What is then to be sent is left for [`Machine::take_outgoing`]; what is to be planned first
     /// is answered here.
-    pub fn handle(&mut self, event: Event<'_>, now: Nanos) -> Option<ToPlan> {
+    pub fn handle(&mut self, event: SessionEvent<'_>, now: Nanos) -> Option<ToPlan> {
         match event {
-            Event::Run { request, ask, cluster } => {
+            SessionEvent::Run { request, ask, cluster } => {
                 self.used = now;
                 self.begin(request, ask, cluster, now);
             }
-            Event::Feed { request, fed } => {
+            SessionEvent::Feed { request, fed } => {
                 self.used = now;
                 self.feed(request, fed);
             }
-            Event::Cancel { run } => self.cancel(run, &Failure::new(Code::Cancelled, "the client cancelled the step")),
-            Event::Prepare { request, signature, alone, cluster } => {
+            SessionEvent::Cancel { run } => {
+                self.cancel(run, &Failure::new(Code::Cancelled, "the client cancelled the step"))
+            }
+            SessionEvent::Prepare { request, signature, alone, cluster } => {
                 self.used = now;
                 return match alone {
                     None => self.prepare(request, signature, cluster),
                     Some(alone) => Some(self.to_plan(Of::Alone(Box::new(alone)), signature)),
                 };
             }
-            Event::Planned { request, of, plan, cluster } => self.planned(request, of, plan, cluster),
-            Event::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
-            Event::PartialFetch { piece, step, place, tensors } => self.partial_fetch(piece, step, place, tensors),
-            Event::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
-            Event::Failed { step, failure } => self.failed(step, failure),
-            Event::PeerLost { worker, until, peer, why } => self.peer_lost(worker, until, &peer, &why),
-            Event::Down { peer, failure } => self.lose(peer, failure),
-            Event::Unsent { to, about, failure } => self.unsent(to, about, failure),
-            Event::End { failure } => self.end(failure),
+            SessionEvent::Planned { request, of, plan, cluster } => self.planned(request, of, plan, cluster),
+            SessionEvent::Registered { worker, pieces, result } => self.registered(worker, &pieces, result),
+            SessionEvent::PartialFetch { piece, step, place, tensors } => {
+                self.partial_fetch(piece, step, place, tensors)
+            }
+            SessionEvent::Done { piece, step, tensors } => self.done(piece, step, tensors, now),
+            SessionEvent::Failed { step, failure } => self.failed(step, failure),
+            SessionEvent::PeerLost { worker, until, peer, why } => self.peer_lost(worker, until, &peer, &why),
+            SessionEvent::Down { peer, failure } => self.lose(peer, failure),
+            SessionEvent::Unsent { to, about, failure } => self.unsent(to, about, failure),
+            SessionEvent::End { failure } => self.end(failure),
         }
         None
     }
@@ -266,14 +270,14 @@ impl Machine {
     }
 
     /// What happened since this was last asked.
-    pub fn take_happened(&mut self) -> Vec<Happened> {
+    pub fn take_happened(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.happened)
     }
 
     /// Tells that something was refused because of a limit, if that is why.
     fn tell_limit(&mut self, failure: &Failure) {
         if failure.code == Code::ResourceExhausted {
-            self.happened.push(Happened::LimitReached { what: failure.to_string() });
+            self.happened.push(Event::LimitReached { what: failure.to_string() });
         }
     }
 
@@ -524,7 +528,7 @@ impl Machine {
                 open.extend(requests);
             }
         }
-        self.happened.push(Happened::SessionEnded { session: self.id, why: failure.message.clone() });
+        self.happened.push(Event::SessionEnded { session: self.id, why: failure.message.clone() });
         self.plans.clear();
         open.sort_unstable();
         for request in open {

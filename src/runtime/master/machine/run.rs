@@ -11,7 +11,7 @@ use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result, Stage};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
 use crate::plan::Signature;
-use crate::protocol::event::Event as Happened;
+use crate::protocol::event::Event;
 use crate::protocol::{Cluster, Envelope, Peer, PushedValue, Reply, ToClient, ToWorker};
 use crate::tensor::Tensor;
 
@@ -197,15 +197,15 @@ impl Run {
     }
 
     /// Tells which steps are done, and which began after that: each the first, on the session's count, and how many.
-    fn tell_steps(&self, session: SessionId, done: (u64, u64), begun: (u64, u64), happened: &mut Vec<Happened>) {
+    fn tell_steps(&self, session: SessionId, done: (u64, u64), begun: (u64, u64), happened: &mut Vec<Event>) {
         // The client counts the steps of its run.
         let of_run = |step: u64| step - self.first + 1;
         let run = self.request;
         if done.1 > 0 {
-            happened.push(Happened::StepsDone { session, run, first: of_run(done.0), count: done.1 });
+            happened.push(Event::StepsDone { session, run, first: of_run(done.0), count: done.1 });
         }
         if begun.1 > 0 {
-            happened.push(Happened::StepsBegun { session, run, first: of_run(begun.0), count: begun.1 });
+            happened.push(Event::StepsBegun { session, run, first: of_run(begun.0), count: begun.1 });
         }
     }
 
@@ -351,7 +351,7 @@ impl Machine {
         let Some(run) = self.runs.remove(first) else { return };
         self.tell_limit(failure);
         let (session, why) = (self.id, failure.to_string());
-        self.happened.push(Happened::RunFailed { session, run: run.request, code: failure.code, why });
+        self.happened.push(Event::RunFailed { session, run: run.request, code: failure.code, why });
         run.abort(self.id, failure, &mut self.outbox);
         self.answer(run.request, Err(failure.clone()));
         let unneeded = self.plans.run_over(run.plan);

@@ -46,7 +46,7 @@ impl Script {
     }
 
     /// Tells the machine what happens; what it sends then.
-    fn on(&mut self, event: Event<'_>, now: Nanos) -> Vec<(Peer, Message)> {
+    fn on(&mut self, event: SessionEvent<'_>, now: Nanos) -> Vec<(Peer, Message)> {
         assert!(self.machine.handle(event, now).is_none(), "something is to be planned");
         self.sent()
     }
@@ -62,20 +62,20 @@ impl Script {
     fn prepare(&mut self, now: Nanos) -> (u32, Vec<PieceId>) {
         let signature = Signature { feeds: vec!["x".into()], fetches: vec!["y".into()], ..Signature::default() };
         let (request, cluster) = (RequestId(1), self.cluster.clone());
-        let asked = Event::Prepare { request, signature, alone: None, cluster: &cluster };
+        let asked = SessionEvent::Prepare { request, signature, alone: None, cluster: &cluster };
         let of = self.machine.handle(asked, now).expect("nothing is planned yet");
         assert!(self.sent().is_empty(), "a plan is not there before it is made");
         let options =
             PlanOptions { default_device: Task::new("t", 0).device(DeviceKind::Cpu, 0), soft_placement: false };
         let plan = plan(of.graph(), &cluster.devices(), &of.signature, &options).map_err(Failure::from);
-        let registers = self.on(Event::Planned { request, of, plan, cluster: &cluster }, now);
+        let registers = self.on(SessionEvent::Planned { request, of, plan, cluster: &cluster }, now);
         assert_eq!(registers.len(), 2, "{registers:?}");
         let mut all = Vec::new();
         for (i, (to, message)) in registers.into_iter().enumerate() {
             let Message::ToWorker(ToWorker::Register { pieces, .. }) = message else { panic!("{message:?}") };
             let pieces: Vec<PieceId> = pieces.into_iter().map(|(id, _)| id).collect();
             all.extend(&pieces);
-            let answers = self.on(Event::Registered { worker: &to, pieces, result: Ok(()) }, now);
+            let answers = self.on(SessionEvent::Registered { worker: &to, pieces, result: Ok(()) }, now);
             assert_eq!(answers.len(), i, "the answer waits for both workers");
             for (to, answer) in answers {
                 assert_eq!(to.as_str(), "client");
@@ -90,16 +90,16 @@ impl Script {
     fn run(&mut self, plan: u32, steps: u64, watched: bool, now: Nanos) -> Vec<(Peer, Message)> {
         let ask = Ask { plan, steps, every: 0, watched, feeds: vec![Tensor::scalar(7i32)] };
         let cluster = self.cluster.clone();
-        self.on(Event::Run { request: RequestId(2), ask, cluster: &cluster }, now)
+        self.on(SessionEvent::Run { request: RequestId(2), ask, cluster: &cluster }, now)
     }
 
     /// Both pieces are done with a step.
     fn done(&mut self, pieces: &[PieceId], step: u64, now: Nanos) -> Vec<(Peer, Message)> {
-        let mut sent = self.on(Event::Done { piece: pieces[0], step, tensors: vec![] }, now);
+        let mut sent = self.on(SessionEvent::Done { piece: pieces[0], step, tensors: vec![] }, now);
         let is_progress =
             |(_, message): &(Peer, Message)| matches!(message, Message::ToClient(ToClient::Progress { .. }));
         assert!(sent.iter().all(is_progress), "a step is not over before both have done their part: {sent:?}");
-        sent.extend(self.on(Event::Done { piece: pieces[1], step, tensors: vec![Tensor::scalar(7i32)] }, now));
+        sent.extend(self.on(SessionEvent::Done { piece: pieces[1], step, tensors: vec![Tensor::scalar(7i32)] }, now));
         sent
     }
 }
@@ -195,7 +195,7 @@ fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
     let (plan, pieces) = script.prepare(0);
     script.run(plan, 4, false, 0);
     let failure = Failure::new(Code::Unavailable, "task t/1 is gone");
-    let sent = script.on(Event::Down { peer: &worker(1), failure: &failure }, 0);
+    let sent = script.on(SessionEvent::Down { peer: &worker(1), failure: &failure }, 0);
     let aborted: Vec<&str> = sent
         .iter()
         .filter(|(_, message)| matches!(message, Message::ToWorker(ToWorker::Abort { .. })))
@@ -208,7 +208,7 @@ fn a_worker_that_is_gone_fails_the_run_once_and_the_other_is_told() {
     };
     assert_eq!(why.code, Code::Unavailable);
     // What comes late from the other is of no run.
-    assert_eq!(script.on(Event::Done { piece: pieces[0], step: 1, tensors: vec![] }, 0), []);
+    assert_eq!(script.on(SessionEvent::Done { piece: pieces[0], step: 1, tensors: vec![] }, 0), []);
     assert_eq!(script.machine.runs(), 0);
 }
 
@@ -222,7 +222,7 @@ fn the_same_events_at_the_same_times_send_the_same() {
             script.done(&pieces, step, step * 40 * MS);
         }
         let failure = Failure::new(Code::Cancelled, "the client closed the session");
-        script.on(Event::End { failure: &failure }, 2 * SECOND);
+        script.on(SessionEvent::End { failure: &failure }, 2 * SECOND);
         script.sent
     };
     let (first, second) = (play(), play());
