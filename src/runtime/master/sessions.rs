@@ -25,11 +25,11 @@ pub(super) struct Sessions {
 pub(super) struct Handle {
     pub id: SessionId,
     pub client: Peer,
-    session: Mutex<Session>,
+    session: Mutex<Hosted>,
 }
 
 /// A session, and how far it is with sending what it decided.
-pub(super) struct Session {
+pub(super) struct Hosted {
     pub machine: Machine,
     /// Somebody sends what it wants sent.
     pub is_sending: bool,
@@ -47,10 +47,10 @@ struct Table {
 impl Handle {
     pub fn new(machine: Machine) -> Arc<Self> {
         let (id, client) = (machine.id, machine.client.clone());
-        Arc::new(Handle { id, client, session: Mutex::new(Session { machine, is_sending: false, is_damaged: false }) })
+        Arc::new(Handle { id, client, session: Mutex::new(Hosted { machine, is_sending: false, is_damaged: false }) })
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Session> {
+    pub fn lock(&self) -> MutexGuard<'_, Hosted> {
         lock(&self.session)
     }
 
