@@ -50,7 +50,7 @@ const MAX_TENSORS: usize = 1 << 22;
 /// A session of a program, by its number.
 pub(super) type SessionNo = u32;
 
-struct Session {
+struct ProgramSession {
     device: u32,
     seed: u64,
     /// How many random operations it has queued.
@@ -64,7 +64,7 @@ struct Session {
 
 #[derive(Default)]
 pub(super) struct Program {
-    sessions: BTreeMap<SessionNo, Session>,
+    sessions: BTreeMap<SessionNo, ProgramSession>,
     pub streams: Vec<Stream>,
     /// Looked up several times for each operation.
     pub values: HashMap<Key, Value, RandomState>,
@@ -98,7 +98,8 @@ impl Program {
     /// A session on a device, and the seed of its random numbers unless the program sets one.
     pub fn open(&mut self, session: SessionNo, device: u32, seed: u64) {
         let (streams, graphs) = (HashMap::default(), Graphs::default());
-        let opened = Session { device, seed, drawn: 0, reductions: HashMap::new(), streams, graphs, is_open: true };
+        let opened =
+            ProgramSession { device, seed, drawn: 0, reductions: HashMap::new(), streams, graphs, is_open: true };
         self.sessions.insert(session, opened);
     }
 
