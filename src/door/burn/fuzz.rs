@@ -44,7 +44,7 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
     use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
     use burn_std::id::StreamId;
 
-    use super::message::Task;
+    use super::message::SessionTask;
 
     /// Operations in a frame.
     const TOGETHER: usize = 4;
@@ -65,12 +65,12 @@ pub fn examples() -> Vec<(&'static str, String, Vec<u8>)> {
             operation.visit_mut(&mut Apart(1000 * n));
             for input in operation.inputs() {
                 let data = burn_std::TensorData::full_dtype(input.shape.clone(), 0i64, input.dtype);
-                tasks.push(Task::RegisterTensor(STREAM, input.id, data));
+                tasks.push(SessionTask::RegisterTensor(STREAM, input.id, data));
             }
             let read = |tensor: &TensorIr| TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() };
-            let reads: Vec<Task> =
-                operation.outputs().map(|output| Task::ReadTensor(n, STREAM, read(output))).collect();
-            tasks.push(Task::RegisterOperation(STREAM, Box::new(operation)));
+            let reads: Vec<SessionTask> =
+                operation.outputs().map(|output| SessionTask::ReadTensor(n, STREAM, read(output))).collect();
+            tasks.push(SessionTask::RegisterOperation(STREAM, Box::new(operation)));
             tasks.extend(reads);
         }
         let messages: Vec<RemoteMessage> = tasks.into_iter().map(|task| RemoteMessage::Task(Box::new(task))).collect();

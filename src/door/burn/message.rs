@@ -21,7 +21,7 @@ pub(super) type RequestId = u64;
 /// What a client sends.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum RemoteMessage {
-    Task(Box<Task>),
+    Task(Box<SessionTask>),
     Init(SessionInit),
     Close(SessionId),
 }
@@ -55,7 +55,7 @@ pub(super) type TransferId = u64;
 
 /// What a session is to do, in order.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Task {
+pub(super) enum SessionTask {
     Seed(u64),
     RegisterOperation(StreamId, Box<OperationIr>),
     RegisterAndExecuteGraph {

@@ -26,7 +26,7 @@ use self::queue::Stream;
 pub(super) use self::queue::{Item, Work};
 use self::value::Value;
 pub(super) use self::value::{Held, Key, Place, State};
-use super::message::{RequestId, Task};
+use super::message::{RequestId, SessionTask};
 use super::relative::Graphs;
 use super::slots::Slots;
 use super::step::{Answer, Answered};
@@ -105,7 +105,7 @@ impl Program {
 
     /// Ends a session: nobody will read its tensors. What it sent to others they can still use. Answers the requests that get no
     /// answer any more.
-    pub fn close(&mut self, session: SessionNo) -> Vec<Task> {
+    pub fn close(&mut self, session: SessionNo) -> Vec<SessionTask> {
         let mut requests = Vec::new();
         let Some(closed) = self.sessions.get_mut(&session) else { return requests };
         closed.is_open = false;
@@ -116,8 +116,8 @@ impl Program {
             self.queued -= stream.items.len();
             for item in stream.take(stream.end()) {
                 match item.work {
-                    Work::Read(request, tensor) => requests.push(Task::ReadTensor(request, id, tensor)),
-                    Work::Sync(request) => requests.push(Task::SyncBackend(request, id)),
+                    Work::Read(request, tensor) => requests.push(SessionTask::ReadTensor(request, id, tensor)),
+                    Work::Sync(request) => requests.push(SessionTask::SyncBackend(request, id)),
                     _ => {}
                 }
                 item.inputs.into_iter().for_each(|(key, is_last)| self.used(key, is_last));
@@ -183,7 +183,7 @@ impl Program {
     ///
     /// # Errors
     /// ResourceExhausted if so much is queued, or there are so many tensors, that the program cannot go on.
-    pub fn push(&mut self, session: SessionNo, task: Task) -> Result<()> {
+    pub fn push(&mut self, session: SessionNo, task: SessionTask) -> Result<()> {
         if self.queued > MAX_HELD || self.values.len() > MAX_TENSORS {
             let why = format!(
                 "a program may have {MAX_TENSORS} tensors, and {MAX_HELD} operations that wait for what another of its sessions \
@@ -195,31 +195,31 @@ impl Program {
         Ok(())
     }
 
-    fn take(&mut self, session: SessionNo, task: Task) {
+    fn take(&mut self, session: SessionNo, task: SessionTask) {
         match task {
-            Task::Seed(seed) => {
+            SessionTask::Seed(seed) => {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     (session.seed, session.drawn) = (seed, 0);
                 }
             }
-            Task::RegisterOperation(stream, operation) => self.operation(session, stream, operation),
-            Task::RegisterTensor(stream, id, data) => {
+            SessionTask::RegisterOperation(stream, operation) => self.operation(session, stream, operation),
+            SessionTask::RegisterTensor(stream, id, data) => {
                 let work = match lowering::tensor(&data) {
                     Ok(tensor) => Work::Upload(tensor),
                     Err(failure) => Work::Refused(Arc::new(failure)),
                 };
                 self.queue(session, stream, work, smallvec![], smallvec![key(session, id)]);
             }
-            Task::RegisterAlias { stream_id, new_id, src_id } => {
+            SessionTask::RegisterAlias { stream_id, new_id, src_id } => {
                 let inputs = smallvec![(key(session, src_id), false)];
                 self.queue(session, stream_id, Work::Alias, inputs, smallvec![key(session, new_id)]);
             }
-            Task::ExposeTensorLocal { stream_id, tensor, transfer_id } => {
+            SessionTask::ExposeTensorLocal { stream_id, tensor, transfer_id } => {
                 let inputs = smallvec![used(session, &tensor)];
                 self.queue(session, stream_id, Work::Alias, inputs, smallvec![Key::Transfer(transfer_id)]);
                 self.arrivals += 1;
             }
-            Task::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
+            SessionTask::RegisterTensorLocal { stream_id, transfer_id, new_id } => {
                 let transfer = Key::Transfer(transfer_id);
                 // Whoever is to send it was there before.
                 let others = self.sessions.iter().filter(|(number, own)| **number != session && own.is_open).count();
@@ -232,39 +232,42 @@ impl Program {
                 }
                 self.arrivals += 1;
             }
-            Task::ReadTensor(request, stream, tensor) if self.read_at_once(session, request, &tensor) => {
+            SessionTask::ReadTensor(request, stream, tensor) if self.read_at_once(session, request, &tensor) => {
                 // The steps are the same, whether the value has come by now or not.
                 self.end_step(session, stream);
             }
-            Task::ReadTensor(request, stream, tensor) => {
+            SessionTask::ReadTensor(request, stream, tensor) => {
                 let inputs = smallvec![used(session, &tensor)];
                 let (stream, at) = self.queue(session, stream, Work::Read(request, tensor), inputs, smallvec![]);
                 self.mark(stream, at + 1, Why::Read, Vec::new());
             }
-            Task::SyncBackend(request, stream) => {
+            SessionTask::SyncBackend(request, stream) => {
                 let (stream, at) = self.queue(session, stream, Work::Sync(request), smallvec![], smallvec![]);
                 let streams = self.sessions.get(&session).into_iter().flat_map(|own| own.streams.values());
                 let also = streams.filter(|other| **other != stream).map(|other| (*other, self.streams[*other].end()));
                 let also = also.collect();
                 self.mark(stream, at + 1, Why::Read, also);
             }
-            Task::RegisterTensorRemote(stream, _, id) => {
+            SessionTask::RegisterTensorRemote(stream, _, id) => {
                 let why = "a tensor of another server: name all devices at one address".to_owned();
                 let refused = Work::Refused(Arc::new(Failure::new(Code::Unimplemented, why)));
                 self.queue(session, stream, refused, smallvec![], smallvec![key(session, id)]);
             }
-            Task::ExposeTensorRemote { stream_id, tensor, .. } => {
+            SessionTask::ExposeTensorRemote { stream_id, tensor, .. } => {
                 self.queue(session, stream_id, Work::Drop, smallvec![used(session, &tensor)], smallvec![]);
             }
-            Task::RegisterAndExecuteGraph { stream_id, graph_id, relative_graph, bindings } => {
+            SessionTask::RegisterAndExecuteGraph { stream_id, graph_id, relative_graph, bindings } => {
                 let Some(own) = self.sessions.get_mut(&session) else { return };
                 let added = own.graphs.add(graph_id, relative_graph);
                 self.graph(session, stream_id, graph_id, &bindings, added);
             }
-            Task::ExecuteGraph { stream_id, graph_id, bindings } => {
+            SessionTask::ExecuteGraph { stream_id, graph_id, bindings } => {
                 self.graph(session, stream_id, graph_id, &bindings, Ok(()));
             }
-            Task::DTypeUsage(..) | Task::ProfileStart(..) | Task::ProfileEnd(..) | Task::ProfileAbandon(..) => {}
+            SessionTask::DTypeUsage(..)
+            | SessionTask::ProfileStart(..)
+            | SessionTask::ProfileEnd(..)
+            | SessionTask::ProfileAbandon(..) => {}
         }
     }
 

@@ -11,10 +11,10 @@ use burn_std::ExecutionError;
 use tokio::sync::{Notify, mpsc};
 
 use super::graph::{self, Built};
-use super::message::{RequestId, Task, TaskResponse, TaskResponseContent};
+use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
 use super::program::{MAX_QUEUED, Program, SessionNo, WORTH_A_STEP};
 use super::step::{Answer, Answered, Recipe, Step};
-use crate::device::{DeviceName, Task as TaskName};
+use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
 use crate::ids::Incarnation;
@@ -166,7 +166,7 @@ impl Running {
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, all was taken.
-    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = Task>) -> Result<()> {
+    pub async fn push(&self, session: SessionNo, tasks: impl Iterator<Item = SessionTask>) -> Result<()> {
         {
             let mut shared = lock(&self.shared);
             let refused = shared.refused.get(&session).cloned();
@@ -280,12 +280,12 @@ impl Running {
 }
 
 /// Answers a task of a session that is lost, if the client waits for an answer.
-fn tell(shared: &Shared, session: SessionNo, task: &Task, failure: &Failure) {
+fn tell(shared: &Shared, session: SessionNo, task: &SessionTask, failure: &Failure) {
     match task {
-        Task::ReadTensor(request, ..) => {
+        SessionTask::ReadTensor(request, ..) => {
             reply(shared, session, *request, TaskResponseContent::ReadTensor(Err(told(failure))));
         }
-        Task::SyncBackend(request, _) => {
+        SessionTask::SyncBackend(request, _) => {
             reply(shared, session, *request, TaskResponseContent::SyncBackend(Err(told(failure))));
         }
         _ => {}
@@ -349,20 +349,20 @@ fn nothing(place: usize) -> Failure {
 /// The tasks whose devices a program knows, as they were when it met them.
 #[derive(Default)]
 struct Tasks {
-    incarnations: HashMap<TaskName, Incarnation>,
+    incarnations: HashMap<Task, Incarnation>,
     seen: Option<Arc<Cluster>>,
 }
 
 impl Tasks {
     /// The tasks that are not what they were, each with the indices of its devices.
-    fn lost(&mut self, cluster: &Arc<Cluster>, devices: impl Fn() -> Vec<DeviceName>) -> Vec<(TaskName, Vec<u32>)> {
+    fn lost(&mut self, cluster: &Arc<Cluster>, devices: impl Fn() -> Vec<DeviceName>) -> Vec<(Task, Vec<u32>)> {
         if self.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, cluster)) {
             return Vec::new();
         }
         self.seen = Some(Arc::clone(cluster));
         let is_same =
-            |task: &TaskName, known: &Incarnation| cluster.member(task).is_some_and(|now| now.incarnation == *known);
-        let gone: Vec<TaskName> = self
+            |task: &Task, known: &Incarnation| cluster.member(task).is_some_and(|now| now.incarnation == *known);
+        let gone: Vec<Task> = self
             .incarnations
             .iter()
             .filter(|(task, known)| !is_same(task, known))
@@ -373,7 +373,7 @@ impl Tasks {
             self.incarnations.entry(member.task.clone()).or_insert(member.incarnation);
         }
         let devices = devices();
-        let of = |task: &TaskName| {
+        let of = |task: &Task| {
             devices.iter().zip(0..).filter(|(name, _)| name.task == *task).map(|(_, index)| index).collect()
         };
         gone.into_iter().map(|task| (task.clone(), of(&task))).collect()

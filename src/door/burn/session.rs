@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::http::{MAX_GREETING, Newcomer};
 use super::message::{
-    self, BURN, RemoteMessage, SessionInfo, SessionRefusal, Task, TaskResponse, TaskResponseContent, VERSION,
+    self, BURN, RemoteMessage, SessionInfo, SessionRefusal, SessionTask, TaskResponse, TaskResponseContent, VERSION,
 };
 use super::program::SessionNo;
 use super::run::Running;
@@ -206,17 +206,17 @@ impl Open {
 }
 
 /// The answer to what needs no step.
-fn at_once(task: &Task) -> Option<TaskResponse> {
+fn at_once(task: &SessionTask) -> Option<TaskResponse> {
     /// That values of a dtype can be stored and computed with.
     const STORED_AND_COMPUTED: u32 = 0b011;
     let (content, id) = match task {
-        Task::DTypeUsage(id, dtype) => {
+        SessionTask::DTypeUsage(id, dtype) => {
             let uses = if crate::lowering::dtype(*dtype).is_ok() { STORED_AND_COMPUTED } else { 0 };
             (TaskResponseContent::DTypeUsage(uses), id)
         }
         // The client measures by itself if there is no window.
-        Task::ProfileStart(id, _) => (TaskResponseContent::ProfileStart(Ok(None)), id),
-        Task::ProfileEnd(id, ..) => {
+        SessionTask::ProfileStart(id, _) => (TaskResponseContent::ProfileStart(Ok(None)), id),
+        SessionTask::ProfileEnd(id, ..) => {
             let reason = "no profiling window was opened".to_owned();
             (TaskResponseContent::ProfileEnd(Err(ExecutionError::WithContext { reason })), id)
         }

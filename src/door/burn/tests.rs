@@ -12,7 +12,7 @@ use burn_std::id::StreamId;
 use burn_std::{DType, Shape, TensorData};
 use proptest::prelude::*;
 
-use super::message::Task;
+use super::message::SessionTask;
 use super::program::{Key, Program, SessionNo, State, WORTH_A_STEP};
 use super::step::{Answered, Part, Recipe, Step};
 use crate::failure::Failure;
@@ -39,39 +39,39 @@ fn last(id: u64) -> TensorIr {
     ir(id, TensorStatus::ReadWrite)
 }
 
-fn upload(stream: StreamId, id: u64) -> Task {
-    Task::RegisterTensor(stream, TensorId::new(id), TensorData::new(vec![1.0f32, 2.0], [2]))
+fn upload(stream: StreamId, id: u64) -> SessionTask {
+    SessionTask::RegisterTensor(stream, TensorId::new(id), TensorData::new(vec![1.0f32, 2.0], [2]))
 }
 
-fn exp(input: TensorIr, out: u64) -> Task {
+fn exp(input: TensorIr, out: u64) -> SessionTask {
     let operation = FloatOperationIr::Exp(UnaryOpIr { input, out: new(out) });
-    Task::RegisterOperation(TRAINING, Box::new(OperationIr::Float(DType::F32, operation)))
+    SessionTask::RegisterOperation(TRAINING, Box::new(OperationIr::Float(DType::F32, operation)))
 }
 
-fn add(lhs: TensorIr, rhs: TensorIr, out: u64) -> Task {
+fn add(lhs: TensorIr, rhs: TensorIr, out: u64) -> SessionTask {
     let operation = NumericOperationIr::Add(BinaryOpIr { lhs, rhs, out: new(out) });
-    Task::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
+    SessionTask::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
 }
 
-fn scale(lhs: TensorIr, by: f64, out: u64) -> Task {
+fn scale(lhs: TensorIr, by: f64, out: u64) -> SessionTask {
     let operation = NumericOperationIr::MulScalar(ScalarOpIr { lhs, rhs: ScalarIr::Float(by), out: new(out) });
-    Task::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
+    SessionTask::RegisterOperation(TRAINING, Box::new(OperationIr::NumericFloat(DType::F32, operation)))
 }
 
-fn drop_of(id: u64) -> Task {
-    Task::RegisterOperation(TRAINING, Box::new(OperationIr::Drop(last(id))))
+fn drop_of(id: u64) -> SessionTask {
+    SessionTask::RegisterOperation(TRAINING, Box::new(OperationIr::Drop(last(id))))
 }
 
-fn read(request: u64, tensor: TensorIr) -> Task {
-    Task::ReadTensor(request, TRAINING, tensor)
+fn read(request: u64, tensor: TensorIr) -> SessionTask {
+    SessionTask::ReadTensor(request, TRAINING, tensor)
 }
 
-fn give(tensor: TensorIr, transfer_id: u64) -> Task {
-    Task::ExposeTensorLocal { stream_id: TRAINING, tensor, transfer_id }
+fn give(tensor: TensorIr, transfer_id: u64) -> SessionTask {
+    SessionTask::ExposeTensorLocal { stream_id: TRAINING, tensor, transfer_id }
 }
 
-fn receive(transfer_id: u64, id: u64) -> Task {
-    Task::RegisterTensorLocal { stream_id: TRAINING, transfer_id, new_id: TensorId::new(id) }
+fn receive(transfer_id: u64, id: u64) -> SessionTask {
+    SessionTask::RegisterTensorLocal { stream_id: TRAINING, transfer_id, new_id: TensorId::new(id) }
 }
 
 /// A program with a session on each of some devices.
@@ -83,7 +83,7 @@ fn program(devices: u32) -> Program {
 }
 
 /// Queues what a session sends, and makes the steps that are due.
-fn steps(program: &mut Program, session: SessionNo, tasks: Vec<Task>) -> Vec<Step> {
+fn steps(program: &mut Program, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<Step> {
     tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
     let next = || {
         let step = program.next_step()?;
@@ -243,7 +243,7 @@ fn a_loader_that_uploads_item_by_item_makes_no_step_of_each() {
 fn only_the_needed_part_of_another_stream_runs() {
     let mut program = program(1);
     let on = |stream, task| match task {
-        Task::RegisterOperation(_, operation) => Task::RegisterOperation(stream, operation),
+        SessionTask::RegisterOperation(_, operation) => SessionTask::RegisterOperation(stream, operation),
         other => other,
     };
     let loaded = vec![upload(LOADING, 1), on(LOADING, exp(last(1), 2)), on(LOADING, exp(kept(2), 3))];
@@ -307,7 +307,10 @@ fn a_reduction_needs_what_each_device_gives() {
         let device_ids = [0, 1].map(|index_id| DeviceIdIr { type_id: 0, index_id }).to_vec();
         let op = burn_std::distributed::ReduceOperation::Mean;
         let reduce = AllReduceOpIr { tensor: last(from), out: new(to), op, device_ids };
-        Task::RegisterOperation(TRAINING, Box::new(OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce))))
+        SessionTask::RegisterOperation(
+            TRAINING,
+            Box::new(OperationIr::Distributed(DistributedOperationIr::AllReduce(reduce))),
+        )
     };
     let mut program = program(2);
     assert!(steps(&mut program, 0, vec![upload(TRAINING, 1), reduce(1, 2), read(0, last(2))]).is_empty());
@@ -327,7 +330,7 @@ fn what_another_thread_lets_go_of_goes() {
     let mut program = program(1);
     steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), read(0, kept(2))]);
     // A thread that never reads drops it.
-    let dropped = Task::RegisterOperation(LOADING, Box::new(OperationIr::Drop(last(2))));
+    let dropped = SessionTask::RegisterOperation(LOADING, Box::new(OperationIr::Drop(last(2))));
     steps(&mut program, 0, vec![dropped]);
     for i in 0..4 {
         assert!(program.values.contains_key(&Key::Tensor(0, 2)), "after {i} steps");
@@ -340,7 +343,7 @@ fn what_another_thread_lets_go_of_goes() {
 #[test]
 fn a_sync_is_of_all_threads_of_its_session() {
     let mut program = program(1);
-    let elsewhere = Task::SyncBackend(0, LOADING);
+    let elsewhere = SessionTask::SyncBackend(0, LOADING);
     let [step] = &steps(&mut program, 0, vec![upload(TRAINING, 1), exp(kept(1), 2), elsewhere])[..] else {
         panic!("one step")
     };
@@ -386,10 +389,13 @@ fn a_closed_session_leaves_nothing() {
 fn random_operations_are_seeded_one_after_another() {
     let random = |out: u64| {
         let operation = burn_ir::RandomOpIr { out: new(out), distribution: burn_std::Distribution::Default };
-        Task::RegisterOperation(TRAINING, Box::new(OperationIr::Float(DType::F32, FloatOperationIr::Random(operation))))
+        SessionTask::RegisterOperation(
+            TRAINING,
+            Box::new(OperationIr::Float(DType::F32, FloatOperationIr::Random(operation))),
+        )
     };
     let mut program = program(1);
-    let [step] = &steps(&mut program, 0, vec![Task::Seed(5), random(1), random(2), read(0, kept(2))])[..] else {
+    let [step] = &steps(&mut program, 0, vec![SessionTask::Seed(5), random(1), random(2), read(0, kept(2))])[..] else {
         panic!("one step")
     };
     assert_eq!(step.seeds, [[5, 1], [5, 2]]);
@@ -399,7 +405,7 @@ fn random_operations_are_seeded_one_after_another() {
 
 /// What each session sends in iterations of a training on two devices: the parameter 1 goes from device 0 to device 1, its gradient
 /// comes back, and device 0 updates it, by a rate that changes.
-fn training(iterations: u64) -> [Vec<Task>; 2] {
+fn training(iterations: u64) -> [Vec<SessionTask>; 2] {
     let (mut main, mut other) = (vec![upload(TRAINING, 1)], Vec::new());
     for i in 0..iterations {
         let id = |n: u64| 100 * (i + 1) + n;
@@ -429,7 +435,7 @@ fn training(iterations: u64) -> [Vec<Task>; 2] {
 }
 
 /// The recipes of all steps if the sessions' messages come in this order.
-fn recipes(tasks: [Vec<Task>; 2], order: &[bool]) -> Vec<Recipe> {
+fn recipes(tasks: [Vec<SessionTask>; 2], order: &[bool]) -> Vec<Recipe> {
     let mut program = program(2);
     let [mut main, mut other] = tasks.map(|tasks| tasks.into_iter());
     let mut made = Vec::new();

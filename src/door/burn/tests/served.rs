@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, Task};
+use super::super::message::{RemoteMessage, SessionId, SessionInit, SessionRefusal, SessionTask};
 use super::super::{Serving, http};
 use super::{TRAINING, add, exp, kept, last, new, read, scale, upload};
 use crate::exec::BackendChoice;
@@ -95,7 +95,7 @@ impl Client {
         self.socket.send(Message::binary(rmp_serde::to_vec(&messages).unwrap())).await.unwrap();
     }
 
-    async fn tasks(&mut self, tasks: Vec<Task>) {
+    async fn tasks(&mut self, tasks: Vec<SessionTask>) {
         self.send(tasks.into_iter().map(|task| RemoteMessage::Task(Box::new(task))).collect()).await;
     }
 
@@ -177,7 +177,9 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
     let served = Served::new(None).await;
     let (mut client, _) = served.session(2, 0, "").await;
     let custom = OperationIr::Custom(CustomOpIr::new("my_kernel", &[kept(1)], &[new(2)]));
-    client.tasks(vec![upload(TRAINING, 1), Task::RegisterOperation(TRAINING, Box::new(custom)), exp(kept(2), 3)]).await;
+    client
+        .tasks(vec![upload(TRAINING, 1), SessionTask::RegisterOperation(TRAINING, Box::new(custom)), exp(kept(2), 3)])
+        .await;
     client.tasks(vec![exp(kept(1), 4), read(0, kept(3)), read(1, kept(4))]).await;
     let refused = client.read().await.unwrap_err();
     assert!(refused.contains("my_kernel"), "{refused}");
@@ -187,11 +189,11 @@ async fn what_cannot_run_is_told_by_name_when_it_is_read() {
         "{exponentials:?}"
     );
     // A wrong argument fails where it is computed, and the program goes on.
-    client.tasks(vec![read(2, kept(99)), Task::SyncBackend(3, TRAINING)]).await;
+    client.tasks(vec![read(2, kept(99)), SessionTask::SyncBackend(3, TRAINING)]).await;
     assert!(client.read().await.unwrap_err().contains("is not there"));
     let done = client.next().await;
     assert!(matches!(done, Response { content: Content::SyncBackend(Ok(())), id: 3 }), "{done:?}");
-    client.tasks(vec![Task::DTypeUsage(4, burn_std::DType::F32)]).await;
+    client.tasks(vec![SessionTask::DTypeUsage(4, burn_std::DType::F32)]).await;
     assert!(matches!(client.next().await.content, Content::DTypeUsage(3)));
 }
 
@@ -209,14 +211,14 @@ async fn a_failure_is_told_by_the_next_read_and_the_next_sync() {
     client
         .tasks(vec![
             upload(TRAINING, 1),
-            Task::RegisterTensor(TRAINING, index.id, data),
-            Task::RegisterOperation(TRAINING, Box::new(OperationIr::BaseFloat(select))),
-            Task::ReadTensor(0, TRAINING, burn_ir::TensorIr { status: burn_ir::TensorStatus::ReadOnly, ..out }),
-            Task::SyncBackend(1, TRAINING),
+            SessionTask::RegisterTensor(TRAINING, index.id, data),
+            SessionTask::RegisterOperation(TRAINING, Box::new(OperationIr::BaseFloat(select))),
+            SessionTask::ReadTensor(0, TRAINING, burn_ir::TensorIr { status: burn_ir::TensorStatus::ReadOnly, ..out }),
+            SessionTask::SyncBackend(1, TRAINING),
             upload(TRAINING, 4),
             exp(kept(4), 5),
             read(2, kept(5)),
-            Task::SyncBackend(3, TRAINING),
+            SessionTask::SyncBackend(3, TRAINING),
         ])
         .await;
     let failure = client.read().await.unwrap_err();
@@ -283,7 +285,7 @@ fn a_message_without_memory_is_told_and_ends_its_session_alone() {
 async fn without_memory() {
     let data = |id: u64, elements: usize| {
         let data = TensorData::new(vec![1f32; elements], [elements]);
-        Task::RegisterTensor(TRAINING, kept(id).id, data)
+        SessionTask::RegisterTensor(TRAINING, kept(id).id, data)
     };
     let served = Served::new(None).await;
     let (mut client, _) = served.session(2, 0, "#one").await;
@@ -297,7 +299,7 @@ async fn without_memory() {
     client.tasks(vec![read(1, kept(1))]).await;
     assert_eq!(client.read().await, Ok(vec![1.0, 2.0]));
     client.tasks(vec![data(4, 150_000)]).await;
-    client.tasks(vec![upload(TRAINING, 5), read(2, kept(5)), Task::SyncBackend(3, TRAINING)]).await;
+    client.tasks(vec![upload(TRAINING, 5), read(2, kept(5)), SessionTask::SyncBackend(3, TRAINING)]).await;
     let refused = client.read().await.unwrap_err();
     assert!(refused.contains("a message of 600 kB is refused: this takes 1.20 MB"), "{refused}");
     assert!(matches!(client.next().await, Response { content: Content::SyncBackend(Err(_)), id: 3 }));
