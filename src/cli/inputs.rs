@@ -136,7 +136,7 @@ fn asked(role: &str, name: &str, error: &GraphError) -> Trouble {
 }
 
 /// A validated graph with all arguments of a step.
-pub(super) struct Job {
+pub(super) struct StepRequest {
     pub graph: Graph,
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
@@ -149,7 +149,7 @@ pub(super) struct Job {
 
 impl GraphArgs {
     /// Reads the file and every feed, and checks them against each other.
-    pub fn read(&self) -> Result<Job, Trouble> {
+    pub fn read(&self) -> Result<StepRequest, Trouble> {
         let at = |why: &dyn std::fmt::Display| Trouble::input(format!("{}: {why}", self.graph.display()));
         let (program, graph) = read_graph(&self.graph)?;
 
@@ -206,11 +206,11 @@ impl GraphArgs {
                 plan::check(&graph, &signature).map_err(|error| at(&error))?;
             }
         }
-        Ok(Job { graph, feeds: feeds.into_iter().collect(), fetches, targets, init, runs_init })
+        Ok(StepRequest { graph, feeds: feeds.into_iter().collect(), fetches, targets, init, runs_init })
     }
 }
 
-impl Job {
+impl StepRequest {
     pub fn signature(&self) -> Signature {
         Signature {
             feeds: self.feeds.iter().map(|(tensor, _)| tensor.clone()).collect(),

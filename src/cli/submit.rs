@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, json};
 
 use super::init::{Checks, Due};
-use super::inputs::{GraphArgs, Job};
+use super::inputs::{GraphArgs, StepRequest};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble, output, trace};
@@ -101,7 +101,7 @@ pub(super) async fn submit(args: Args) -> Outcome {
 
 impl StepArgs {
     /// Refuses what could only fail after the run.
-    pub fn check(&self, job: &Job) -> Result<(), Trouble> {
+    pub fn check(&self, job: &StepRequest) -> Result<(), Trouble> {
         if self.init && job.init.is_empty() {
             return Err(Trouble::input("--init: the file has no \"init\", the nodes to run first"));
         }
@@ -110,7 +110,7 @@ impl StepArgs {
     }
 
     /// Opens a session, runs the steps, and shows the results.
-    pub async fn run(&self, reached: &Reached, job: &Job) -> Outcome {
+    pub async fn run(&self, reached: &Reached, job: &StepRequest) -> Outcome {
         let options = SessionOptions { soft_placement: self.soft_placement, ..SessionOptions::default() };
         // With fed shapes, so that the plan knows the sizes of transfers.
         let graph = job.graph_as_fed().into_owned();
@@ -137,7 +137,7 @@ impl StepArgs {
     async fn run_in(
         &self,
         session: &Session,
-        job: &Job,
+        job: &StepRequest,
         checks: &Checks,
         weights: Option<&Weights>,
     ) -> Result<Arc<Summary>, Trouble> {
@@ -174,7 +174,7 @@ impl StepArgs {
     }
 
     /// Runs so many steps, and shows those that are to be shown but for the last.
-    async fn run_steps(&self, session: &Session, job: &Job, count: u64) -> Result<RunOutput, Trouble> {
+    async fn run_steps(&self, session: &Session, job: &StepRequest, count: u64) -> Result<RunOutput, Trouble> {
         let progress = self.progress();
         let mut trouble = None;
         let steps = Steps { count, every: self.every };
@@ -195,7 +195,7 @@ impl StepArgs {
     }
 
     /// Prints or writes what the last step fetched.
-    fn show(&self, job: &Job, ran: &RunOutput) -> Result<(), Trouble> {
+    fn show(&self, job: &StepRequest, ran: &RunOutput) -> Result<(), Trouble> {
         let files = match &self.out {
             Some(folder) => output::save(folder, &job.fetches, &ran.fetches)?,
             None => Vec::new(),
@@ -227,7 +227,7 @@ impl StepArgs {
     }
 
     /// Prints the values of one step of many: after the step's number, or below it if they take several lines.
-    fn show_step(&self, step: u64, job: &Job, values: &[Tensor]) -> Result<(), Trouble> {
+    fn show_step(&self, step: u64, job: &StepRequest, values: &[Tensor]) -> Result<(), Trouble> {
         if self.json {
             return output::line(
                 &json!({ "step": step, "values": output::values_json(&job.fetches, values) }).to_string(),
