@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::machine::{About, Alone, Ask, Fed, Machine, Nanos, Outgoing, SessionEvent, Stock, ToPlan};
-use self::planner::{Job, Planner, Work};
+use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
 use crate::events::Events;
@@ -139,7 +139,8 @@ impl Master {
                 | Request::Prepare { .. }
                 | Request::PrepareAlone { .. }
                 | Request::Explain { .. }) => {
-                    if let Err(failure) = self.planner.push(Job { client: from.clone(), id, request, tensors }) {
+                    if let Err(failure) = self.planner.push(PlanRequest { client: from.clone(), id, request, tensors })
+                    {
                         let failure = failure.on_task(&self.state.task.to_string());
                         self.state.reply(from, id, Err(failure));
                     }
@@ -166,7 +167,7 @@ impl Master {
     /// Ends a session at once, whatever of it is being planned.
     fn close(&self, client: &Peer, id: RequestId, session: SessionId) {
         let closed = Failure::new(Code::Cancelled, "the session was closed");
-        let job = Job { client: client.clone(), id, request: Request::Close { session }, tensors: Vec::new() };
+        let job = PlanRequest { client: client.clone(), id, request: Request::Close { session }, tensors: Vec::new() };
         // The planner first: the session's opening, if it was under way, is then either done and seen here, or followed by
         // this job.
         let (given_up, nothing_under_way) = self.planner.end(job);
@@ -470,7 +471,7 @@ impl Work for State {
         }
     }
 
-    fn work(&self, Job { client, id, request, tensors }: Job) {
+    fn work(&self, PlanRequest { client, id, request, tensors }: PlanRequest) {
         match self.plan(&client, id, request, tensors) {
             Ok(Some(reply)) => self.reply(&client, id, Ok(reply)),
             Ok(None) => {}

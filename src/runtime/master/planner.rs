@@ -28,7 +28,7 @@ const NOBODYS: RequestId = RequestId(0);
 
 /// A request that takes long: everything but running.
 #[derive(Debug)]
-pub(in crate::runtime) struct Job {
+pub(in crate::runtime) struct PlanRequest {
     pub client: Peer,
     pub id: RequestId,
     pub request: Request,
@@ -48,7 +48,7 @@ pub(in crate::runtime) trait Work: Send + Sync + 'static {
     /// How many nodes the request is about.
     fn nodes(&self, request: &Request) -> usize;
     /// Does what is asked, and answers.
-    fn work(&self, job: Job);
+    fn work(&self, job: PlanRequest);
     /// The work on that request panicked; nobody has answered it yet, as far as is known.
     fn panicked(&self, client: &Peer, id: RequestId, session: Option<SessionId>, failure: Failure);
 }
@@ -77,7 +77,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<PlanRequest>,
     is_busy: bool,
 }
 
@@ -117,7 +117,7 @@ impl Planner {
     ///
     /// # Errors
     /// ResourceExhausted if too many wait.
-    pub fn push(&self, job: Job) -> Result<()> {
+    pub fn push(&self, job: PlanRequest) -> Result<()> {
         let lane = Lane::of(&job);
         let mut queue = self.shared.lock();
         if queue.waiting >= MAX_WAITING {
@@ -140,7 +140,7 @@ impl Planner {
 
     /// Takes back what a session has waiting. Then `last` is worked on after what is under way; it comes back if
     /// nothing is.
-    pub fn end(&self, last: Job) -> (Vec<Job>, Option<Job>) {
+    pub fn end(&self, last: PlanRequest) -> (Vec<PlanRequest>, Option<PlanRequest>) {
         let lane = Lane::of(&last);
         let mut queue = self.shared.lock();
         let given_up = queue.clear(&lane);
@@ -163,7 +163,7 @@ impl Planner {
             if let (Some(session), Some(busy)) = (lane.session, queue.lanes.get_mut(&lane)) {
                 let request = Request::Close { session };
                 let (client, tensors) = (client.clone(), Vec::new());
-                busy.jobs.push_back(Job { client, id: NOBODYS, request, tensors });
+                busy.jobs.push_back(PlanRequest { client, id: NOBODYS, request, tensors });
                 queue.waiting += 1;
             }
         }
@@ -178,7 +178,7 @@ impl Drop for Planner {
 }
 
 impl Lane {
-    fn of(job: &Job) -> Lane {
+    fn of(job: &PlanRequest) -> Lane {
         Lane { client: job.client.clone(), session: session_of(&job.request) }
     }
 }
@@ -200,7 +200,7 @@ fn session_of(request: &Request) -> Option<SessionId> {
 
 impl Queue {
     /// The next job, whose lane is then busy.
-    fn next(&mut self, small_only: bool) -> Option<(Lane, Job)> {
+    fn next(&mut self, small_only: bool) -> Option<(Lane, PlanRequest)> {
         let large = if small_only { None } else { self.large.pop_front() };
         let lane = large.or_else(|| self.small.pop_front())?;
         let waiting = self.lanes.get_mut(&lane)?;
@@ -211,9 +211,9 @@ impl Queue {
     }
 
     /// Takes out what waits in a lane, and the lane too if nothing of it is under way.
-    fn clear(&mut self, lane: &Lane) -> Vec<Job> {
+    fn clear(&mut self, lane: &Lane) -> Vec<PlanRequest> {
         let Some(waiting) = self.lanes.get_mut(lane) else { return Vec::new() };
-        let jobs: Vec<Job> = waiting.jobs.drain(..).collect();
+        let jobs: Vec<PlanRequest> = waiting.jobs.drain(..).collect();
         let is_busy = waiting.is_busy;
         self.waiting -= jobs.len();
         if !is_busy {
@@ -237,8 +237,8 @@ impl Shared {
         }
     }
 
-    fn work(&self, lane: Lane, job: Job) {
-        let Job { client, id, request, .. } = &job;
+    fn work(&self, lane: Lane, job: PlanRequest) {
+        let PlanRequest { client, id, request, .. } = &job;
         let (client, id, session) = (client.clone(), *id, session_of(request));
         let work = AssertUnwindSafe(|| self.work.work(job));
         if let Err(panic) = catch_unwind(work) {
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     /// The next job that is this thread's to do; waits for one. `None` at the end.
-    fn take(&self, small_only: bool) -> Option<(Lane, Job)> {
+    fn take(&self, small_only: bool) -> Option<(Lane, PlanRequest)> {
         let mut queue = self.lock();
         loop {
             if queue.is_over {
@@ -311,7 +311,7 @@ mod tests {
             session_of(request).map_or(0, |session| session.0 as usize)
         }
 
-        fn work(&self, job: Job) {
+        fn work(&self, job: PlanRequest) {
             self.began.send(job.id.0).unwrap();
             assert!(job.id.0 != 13, "thirteen");
             if job.id.0 % 2 == 1 {
@@ -337,15 +337,15 @@ mod tests {
         Bench { planner, began: heard, lets, panics: told }
     }
 
-    fn job(session: u64, id: u64) -> Job {
+    fn job(session: u64, id: u64) -> PlanRequest {
         let request = Request::Prepare { session: SessionId(session), signature: Signature::default() };
-        Job { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
+        PlanRequest { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
     }
 
-    fn explain(id: u64) -> Job {
+    fn explain(id: u64) -> PlanRequest {
         let (signature, options) = (Signature::default(), SessionOptions::default());
         let request = Request::Explain { graph: Vec::new(), signature, options };
-        Job { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
+        PlanRequest { client: Peer::new("client"), id: RequestId(id), request, tensors: Vec::new() }
     }
 
     const LARGE: u64 = SMALL_GRAPH as u64 + 1;
