@@ -39,12 +39,12 @@ const MAX_SESSIONS: usize = 1 << 16;
 pub struct Worker {
     state: Arc<State>,
     /// To the thread that compiles pieces, so that a large graph does not hold up the connection it came on.
-    registrar: SyncSender<Registration>,
+    registrar: SyncSender<RegisterWork>,
     #[cfg(test)]
     by_hand: Option<by_hand::Registrations>,
 }
 
-struct Registration {
+struct RegisterWork {
     master: Peer,
     session: SessionId,
     isolated: bool,
@@ -87,7 +87,7 @@ struct WorkerSession {
 }
 
 /// What a registration is answered that the thread for them does not take.
-fn not_taken(error: TrySendError<Registration>) -> Failure {
+fn not_taken(error: TrySendError<RegisterWork>) -> Failure {
     match error {
         TrySendError::Full(_) => {
             Failure::new(Code::ResourceExhausted, format!("{REGISTRATIONS} registrations wait already"))
@@ -119,7 +119,7 @@ impl Worker {
         task: Task,
         router: Arc<dyn Router>,
         resources: Arc<Resources>,
-    ) -> (Self, Receiver<Registration>) {
+    ) -> (Self, Receiver<RegisterWork>) {
         let state = Arc::new(State {
             task,
             router,
@@ -128,7 +128,7 @@ impl Worker {
             sessions: Mutex::default(),
             lost_peers: Mutex::default(),
         });
-        let (registrar, registrations) = sync_channel::<Registration>(REGISTRATIONS);
+        let (registrar, registrations) = sync_channel::<RegisterWork>(REGISTRATIONS);
         (
             Worker {
                 state,
@@ -163,7 +163,7 @@ impl Worker {
                 let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
                 let announced = self.state.announce(from, session, &ids).and_then(|()| {
                     let complete = self.state.put_back(session, &mut pieces, &constants, tensors);
-                    let registration = Registration { master: from.clone(), session, isolated, pieces };
+                    let registration = RegisterWork { master: from.clone(), session, isolated, pieces };
                     let sent = complete.and_then(|()| self.registrar.try_send(registration).map_err(not_taken));
                     sent.inspect_err(|_| self.state.registered(session, &ids))
                 });
@@ -354,8 +354,8 @@ impl State {
     }
 
     /// Compiles pieces and answers, whatever happens.
-    fn register(&self, registration: Registration) {
-        let Registration { master, session, isolated, pieces } = registration;
+    fn register(&self, registration: RegisterWork) {
+        let RegisterWork { master, session, isolated, pieces } = registration;
         let ids: Vec<PieceId> = pieces.iter().map(|(id, _)| *id).collect();
         let compiled = catch_unwind(AssertUnwindSafe(|| {
             if isolated {

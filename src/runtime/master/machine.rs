@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub(super) use self::about::About;
 pub(super) use self::constants::Stock;
-use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Registration, Standing, Unneeded, no_number};
+use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Readiness, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
 use super::Limits;
@@ -239,7 +239,7 @@ impl Machine {
 
     /// Whether nothing of it is under way.
     pub fn is_idle(&self) -> bool {
-        let is_asked = |plan: &Prepared| matches!(plan.registration, Registration::Waiting { .. });
+        let is_asked = |plan: &Prepared| matches!(plan.readiness, Readiness::Waiting { .. });
         self.runs.is_empty() && !self.plans.iter().any(is_asked)
     }
 
@@ -387,9 +387,9 @@ impl Machine {
         let is_shared = matches!(of.of, Of::Session(_));
         let mut requests = if is_shared { self.plans.take_requests(signature) } else { Vec::new() };
         requests.push(request);
-        let registration = match workers.is_empty() {
-            true => Registration::Ready,
-            false => Registration::Waiting { requests: requests.clone(), workers: workers.clone() },
+        let readiness = match workers.is_empty() {
+            true => Readiness::Ready,
+            false => Readiness::Waiting { requests: requests.clone(), workers: workers.clone() },
         };
         let (mut parts, mut pieces): (Vec<Part>, Vec<Pieces>) = parts.into_values().unzip();
         let constants = match &of.of {
@@ -415,7 +415,7 @@ impl Machine {
             summary,
             pieces: first_piece..self.next_piece,
             nodes,
-            registration,
+            readiness,
             runs: 0,
             used: 0,
             is_replaced: false,
@@ -448,7 +448,7 @@ impl Machine {
     fn registered(&mut self, worker: &Peer, pieces: &[PieceId], result: Result<()>) {
         let Some(number) = pieces.first().and_then(|&piece| self.plans.of_piece(piece)) else { return };
         let Some(plan) = self.plans.get_mut(number) else { return };
-        let Registration::Waiting { requests, workers } = &mut plan.registration else { return };
+        let Readiness::Waiting { requests, workers } = &mut plan.readiness else { return };
         if !workers.remove(worker) {
             return;
         }
@@ -459,15 +459,15 @@ impl Machine {
         plan.parts.iter().filter(|part| part.worker == *worker).for_each(|part| self.constants.registered(part));
         if workers.is_empty() {
             let requests = std::mem::take(requests);
-            plan.registration = Registration::Ready;
+            plan.readiness = Readiness::Ready;
             self.prepared(&requests, number);
         }
     }
 
     /// Answers those who wait for a plan that does not come, and drops it. The next request for it starts anew.
     fn give_up(&mut self, number: u32, failure: &Failure) {
-        let plan = self.plans.get_mut(number).map(|plan| &mut plan.registration);
-        if let Some(Registration::Waiting { requests, .. }) = plan {
+        let plan = self.plans.get_mut(number).map(|plan| &mut plan.readiness);
+        if let Some(Readiness::Waiting { requests, .. }) = plan {
             for request in std::mem::take(requests) {
                 self.answer(request, Err(failure.clone()));
             }
@@ -505,7 +505,7 @@ impl Machine {
         }
         for number in self.plans.with(peer) {
             let Some(plan) = self.plans.get(number) else { continue };
-            let is_asked = matches!(plan.registration, Registration::Waiting { .. });
+            let is_asked = matches!(plan.readiness, Readiness::Waiting { .. });
             // Whether its pieces are still there if it comes back is not known here. A session that ends with its tasks is to
             // be told so by the plan.
             if is_asked || !self.options.ends_with_its_tasks {
@@ -524,7 +524,7 @@ impl Machine {
         }
         let mut open = self.runs.clear();
         for plan in self.plans.iter() {
-            if let Registration::Waiting { requests, .. } = &plan.registration {
+            if let Readiness::Waiting { requests, .. } = &plan.readiness {
                 open.extend(requests);
             }
         }

@@ -6,8 +6,8 @@ use super::*;
 
 /// The registrations that wait: those that were taken from the channel, and the channel.
 pub(super) struct Registrations {
-    taken: Mutex<VecDeque<Registration>>,
-    channel: Mutex<Receiver<Registration>>,
+    taken: Mutex<VecDeque<RegisterWork>>,
+    channel: Mutex<Receiver<RegisterWork>>,
 }
 
 impl Worker {
@@ -18,7 +18,7 @@ impl Worker {
         worker
     }
 
-    fn waiting(&self) -> Option<MutexGuard<'_, VecDeque<Registration>>> {
+    fn waiting(&self) -> Option<MutexGuard<'_, VecDeque<RegisterWork>>> {
         let Registrations { taken, channel } = self.by_hand.as_ref()?;
         let mut taken = lock(taken);
         taken.extend(lock(channel).try_iter());

@@ -43,7 +43,7 @@ pub(super) struct Prepared {
     pub pieces: Range<u32>,
     /// How many nodes those have.
     pub nodes: usize,
-    pub registration: Registration,
+    pub readiness: Readiness,
     /// How many runs of it are under way.
     pub runs: usize,
     /// When it was last asked for, on the session's own count.
@@ -73,7 +73,7 @@ pub(super) struct Part {
     pub constants: Vec<(PieceId, Content)>,
 }
 
-pub(super) enum Registration {
+pub(super) enum Readiness {
     /// These workers have not answered yet; then the requests are.
     Waiting {
         requests: Vec<RequestId>,
@@ -152,13 +152,13 @@ impl Plans {
         if plan.missed(cluster).is_some() {
             return Ok(Standing::Nothing);
         }
-        match &mut plan.registration {
-            Registration::Ready => Ok(Standing::Ready(number)),
-            Registration::Waiting { requests, .. } if requests.len() >= MAX_ASKING => {
+        match &mut plan.readiness {
+            Readiness::Ready => Ok(Standing::Ready(number)),
+            Readiness::Waiting { requests, .. } if requests.len() >= MAX_ASKING => {
                 let why = format!("{MAX_ASKING} requests wait for this plan to be registered already");
                 Err(Failure::new(Code::ResourceExhausted, why))
             }
-            Registration::Waiting { requests, .. } => {
+            Readiness::Waiting { requests, .. } => {
                 requests.push(request);
                 Ok(Standing::Asked)
             }
@@ -172,7 +172,7 @@ impl Plans {
     pub fn used(&mut self, number: u32) -> Result<&mut Prepared> {
         self.clock += 1;
         match self.plans.get_mut(&number) {
-            Some(plan) if matches!(plan.registration, Registration::Ready) && !plan.is_replaced => {
+            Some(plan) if matches!(plan.readiness, Readiness::Ready) && !plan.is_replaced => {
                 plan.used = self.clock;
                 Ok(plan)
             }
@@ -184,8 +184,8 @@ impl Plans {
     /// The requests that wait for a signature's plan, for another plan of it to answer.
     pub fn take_requests(&mut self, signature: &Signature) -> Vec<RequestId> {
         let plan = self.by_signature.get(signature).and_then(|number| self.plans.get_mut(number));
-        match plan.map(|plan| &mut plan.registration) {
-            Some(Registration::Waiting { requests, .. }) => std::mem::take(requests),
+        match plan.map(|plan| &mut plan.readiness) {
+            Some(Readiness::Waiting { requests, .. }) => std::mem::take(requests),
             _ => Vec::new(),
         }
     }
@@ -233,7 +233,7 @@ impl Plans {
         if fits(count, all_nodes) {
             return Ok(Vec::new());
         }
-        let is_idle = |plan: &Prepared| plan.runs == 0 && matches!(plan.registration, Registration::Ready);
+        let is_idle = |plan: &Prepared| plan.runs == 0 && matches!(plan.readiness, Readiness::Ready);
         let mut idle: Vec<_> = self.plans.iter().filter(|(_, plan)| is_idle(plan)).collect();
         idle.sort_unstable_by_key(|(_, plan)| plan.used);
         let mut going = Vec::new();
@@ -380,7 +380,7 @@ mod tests {
             summary: Summary::default(),
             pieces: 0..0,
             nodes: 1,
-            registration: Registration::Ready,
+            readiness: Readiness::Ready,
             runs: 0,
             used: 0,
             is_replaced: false,
