@@ -52,18 +52,18 @@ pub(crate) struct Client {
 struct Pending {
     /// Who owes the answer.
     by: Peer,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<ReplyWithTensors>,
     events: Option<mpsc::Sender<StepEvent>>,
 }
 
 /// What is answered, and the tensors that go with it: with a failure, the feeds that it gives back.
-type Answer = (Result<Reply>, Vec<Tensor>);
+type ReplyWithTensors = (Result<Reply>, Vec<Tensor>);
 
 /// A request under way. Dropping it forgets the answer.
 pub(crate) struct Asked {
     pub id: RequestId,
     client: Arc<Client>,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<ReplyWithTensors>,
 }
 
 impl Client {
@@ -191,7 +191,7 @@ impl Asked {
     ///
     /// # Cancellation
     /// As [`Asked::answer`].
-    pub async fn answer_with_feeds(mut self) -> Answer {
+    pub async fn answer_with_feeds(mut self) -> ReplyWithTensors {
         let closing = |_| (Err(Failure::new(Code::Unavailable, "this node is closing")), Vec::new());
         (&mut self.answer).await.unwrap_or_else(closing)
     }
