@@ -22,7 +22,7 @@ use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::runtime::client::{Client, StepEvent};
 use crate::tensor::Tensor;
 use crate::trace::DeviceTrace;
-pub(crate) use alone::Alone;
+pub(crate) use alone::AlonePlan;
 pub(crate) use partial::PartialRun;
 
 /// A session on a master. Cheap steps: the plan of a (feeds, fetches, targets) signature is made once.

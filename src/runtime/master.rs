@@ -11,7 +11,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::machine::{About, Alone, Ask, Fed, Machine, Nanos, Outgoing, SessionEvent, Stock, ToPlan};
+use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Outgoing, SessionEvent, Stock, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
@@ -68,17 +68,17 @@ struct Sent {
     tensors: Vec<Tensor>,
 }
 
-impl Alone {
+impl AloneGraph {
     /// The graph that a client sent.
     ///
     /// # Errors
     /// InvalidArgument if a node or a constant is wrong.
-    fn new(sent: Sent) -> Result<Alone> {
+    fn new(sent: Sent) -> Result<AloneGraph> {
         let Sent { mut nodes, constants, tensors } = sent;
         let mut stock = Stock::default();
         let arrived = stock.put_back(&mut nodes, &constants, tensors)?;
         stock.add(arrived);
-        Ok(Alone { graph: Graph::new(nodes)?, constants: stock })
+        Ok(AloneGraph { graph: Graph::new(nodes)?, constants: stock })
     }
 }
 
@@ -360,7 +360,7 @@ impl State {
                 Ok(None)
             }
             Request::PrepareAlone { session, nodes, signature, constants } => {
-                let alone = Alone::new(Sent { nodes, constants, tensors })?;
+                let alone = AloneGraph::new(Sent { nodes, constants, tensors })?;
                 self.prepare(client, id, session, signature, Some(alone));
                 Ok(None)
             }
@@ -432,7 +432,14 @@ impl State {
 
     /// Plans a signature, of the session's graph or of one of its own, and sends the pieces out; the session answers when they
     /// are registered, or at once if it can.
-    fn prepare(&self, client: &Peer, request: RequestId, id: SessionId, signature: Signature, alone: Option<Alone>) {
+    fn prepare(
+        &self,
+        client: &Peer,
+        request: RequestId,
+        id: SessionId,
+        signature: Signature,
+        alone: Option<AloneGraph>,
+    ) {
         let cluster = &*self.router.cluster();
         let asked = self.asked(client, request, id, SessionEvent::Prepare { request, signature, alone, cluster });
         let Some(of) = asked else { return };

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 
 /// A plan of a graph of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Alone {
+pub(crate) struct AlonePlan {
     number: u32,
 }
 
@@ -26,11 +26,11 @@ impl Session {
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have made the plan or may still make it.
-    pub(crate) async fn prepare_alone(&self, mut nodes: Vec<NodeDef>, signature: Signature) -> Result<Alone> {
+    pub(crate) async fn prepare_alone(&self, mut nodes: Vec<NodeDef>, signature: Signature) -> Result<AlonePlan> {
         let (constants, tensors) = Sent::default().take_out(&mut nodes);
         let request = Request::PrepareAlone { session: self.id, nodes, signature, constants };
         match self.client.ask(&self.master, request, tensors, None)?.answer().await? {
-            (Reply::Prepared { plan, .. }, _) => Ok(Alone { number: plan }),
+            (Reply::Prepared { plan, .. }, _) => Ok(AlonePlan { number: plan }),
             (other, _) => Err(unexpected(&other)),
         }
     }
@@ -43,7 +43,7 @@ impl Session {
     ///
     /// # Cancellation
     /// As [`Session::run`].
-    pub(crate) async fn step_alone(&self, plan: Alone, feeds: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    pub(crate) async fn step_alone(&self, plan: AlonePlan, feeds: Vec<Tensor>) -> Result<Vec<Tensor>> {
         self.run_plan(plan.number, feeds, Steps { count: 1, every: 0 }, false, &mut |_| {}).await.0
     }
 }

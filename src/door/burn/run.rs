@@ -23,7 +23,7 @@ use crate::lowering;
 use crate::memory::{self, Reservation};
 use crate::node::Node;
 use crate::protocol::{Cluster, Peer, SessionOptions};
-use crate::session::{Alone, Session};
+use crate::session::{AlonePlan, Session};
 use crate::tensor::Tensor;
 
 /// Most items that a program may have queued while a step of it runs; its sockets are not read beyond that.
@@ -406,7 +406,7 @@ struct Planned {
     changes: u32,
     built: Built,
     /// `None` if all that it computes is refused.
-    plan: Option<Alone>,
+    plan: Option<AlonePlan>,
 }
 
 /// What a step answers.

@@ -43,7 +43,7 @@ pub(super) enum SessionEvent<'a> {
     /// Its client gives up a run.
     Cancel { run: RequestId },
     /// Its client asks for the plan of a signature, of the session's graph or of another.
-    Prepare { request: RequestId, signature: Signature, alone: Option<Alone>, cluster: &'a Cluster },
+    Prepare { request: RequestId, signature: Signature, alone: Option<AloneGraph>, cluster: &'a Cluster },
     /// What the session wanted planned has been, on this cluster.
     Planned { request: RequestId, of: ToPlan, plan: Result<Plan>, cluster: &'a Cluster },
     /// A worker has compiled its pieces of a plan, or refused them.
@@ -75,11 +75,11 @@ pub(super) struct ToPlan {
 enum Of {
     /// The session's, as it was when the plan was asked for.
     Session(Arc<Graph>),
-    Alone(Box<Alone>),
+    Alone(Box<AloneGraph>),
 }
 
 /// A graph of one plan, which goes with it.
-pub(super) struct Alone {
+pub(super) struct AloneGraph {
     pub graph: Graph,
     /// Its large constants.
     pub constants: Stock,
