@@ -101,11 +101,11 @@ struct SwarmTransport {
     listeners: VecDeque<(ListenerId, BoxStream<'static, ListenEvent>)>,
 }
 
-type Connection = (PeerId, StreamMuxerBox);
-type Upgrade = BoxFuture<'static, io::Result<Connection>>;
+type SwarmConnection = (PeerId, StreamMuxerBox);
+type Upgrade = BoxFuture<'static, io::Result<SwarmConnection>>;
 
 impl swarm::Transport for SwarmTransport {
-    type Output = Connection;
+    type Output = SwarmConnection;
     type Error = io::Error;
     type ListenerUpgrade = Upgrade;
     type Dial = Upgrade;
@@ -172,7 +172,7 @@ async fn admit(
     arrival: Box<dyn Arrival>,
     place: Option<Stranger>,
     bulk: mpsc::Sender<Admitted>,
-) -> io::Result<Connection> {
+) -> io::Result<SwarmConnection> {
     let admitted = gate.admit(arrival, place.ok_or(Denied::Crowded)?).await?;
     if admitted.purpose == Purpose::Control {
         return Ok(connection(admitted));
@@ -182,6 +182,6 @@ async fn admit(
     Err(io::Error::other(HandedOver))
 }
 
-fn connection(admitted: Admitted) -> Connection {
+fn connection(admitted: Admitted) -> SwarmConnection {
     (admitted.peer, StreamMuxerBox::new(Single::new(admitted.stream)))
 }
