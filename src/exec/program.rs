@@ -8,7 +8,7 @@ mod stages;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub(super) use code::{Act, CONTROL, CompiledNode, Edge, PieceCode, Placed, Program, Receive, Stages, Wait};
+pub(super) use code::{Act, CONTROL, CompiledNode, CompiledPiece, Edge, PieceCode, Placed, Receive, Stages, Wait};
 
 use code::{FrameCode, op_name};
 
@@ -32,7 +32,7 @@ const MAX_REF_INPUTS: usize = 64;
 /// # Errors
 /// Unimplemented if an op has no kernel here, InvalidArgument if attributes are wrong or the piece does not
 /// hang together; with node and op.
-pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<Program> {
+pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result<CompiledPiece> {
     let roles: Vec<Role> = piece.nodes.iter().map(role).collect();
     check(piece, &roles)?;
     let mut code = lay_out(piece, &roles);
@@ -53,7 +53,7 @@ pub(super) fn compile(piece: &Piece, site: &Site, engine: &dyn Engine) -> Result
     {
         code.stages = stages::stages(piece, &code, &acts);
     }
-    Ok(Program { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
+    Ok(CompiledPiece { code: Arc::new(code), acts, feeds: piece.feeds.clone(), fetches: piece.fetches.clone() })
 }
 
 /// Refuses what would lead out of the piece's own tables.

@@ -26,7 +26,7 @@ use super::engine::Engine;
 use super::held::Tally;
 use super::outbox::Outbox;
 use super::parked::{Parked, cost};
-use super::program::{Act, PieceCode, Program};
+use super::program::{Act, CompiledPiece, PieceCode};
 use super::resource::Resource;
 use super::sink::{Pushed, Sink};
 use super::state::{self, OpContext, Outcome};
@@ -69,12 +69,12 @@ impl Surroundings<'_> {
 
 /// A piece that can run: what it does, and the state of its step.
 pub(super) struct Body {
-    pub program: Program,
+    pub program: CompiledPiece,
     pub step: Step,
 }
 
 impl Body {
-    pub fn new(program: Program) -> Body {
+    pub fn new(program: CompiledPiece) -> Body {
         let step = Step::new(&program.code);
         Body { program, step }
     }
@@ -176,7 +176,7 @@ impl Step {
     ///
     /// # Errors
     /// What a node failed with; Unimplemented if one would have to wait.
-    pub fn call(&mut self, program: &mut Program, near: &Surroundings, args: Vec<Token>) -> Result<Vec<Token>> {
+    pub fn call(&mut self, program: &mut CompiledPiece, near: &Surroundings, args: Vec<Token>) -> Result<Vec<Token>> {
         self.cancel(&program.code, near.parked);
         self.keeps_fetches = true;
         let code = Arc::clone(&program.code);
@@ -208,7 +208,7 @@ impl Step {
     ///
     /// # Errors
     /// InvalidArgument if the piece receives no such transfer, or has it already.
-    pub fn arrive(&mut self, program: &mut Program, near: &Surroundings, pushed: Pushed) -> Result<()> {
+    pub fn arrive(&mut self, program: &mut CompiledPiece, near: &Surroundings, pushed: Pushed) -> Result<()> {
         let code = &program.code;
         let Pushed { transfer, iterations, value } = pushed;
         if code.stages.is_some() {
@@ -240,7 +240,7 @@ impl Step {
     /// What the op failed with.
     pub fn wake(
         &mut self,
-        program: &mut Program,
+        program: &mut CompiledPiece,
         near: &Surroundings,
         wait: WaitId,
         result: Result<Answer>,
@@ -259,7 +259,7 @@ impl Step {
     ///
     /// # Errors
     /// What the first node that failed did.
-    pub fn run(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
+    pub fn run(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let progress = match &program.code.stages {
             Some(_) => self.unpark(program, near).and_then(|()| self.run_staged(program, near)),
             None => self.run_ready(program, near),
@@ -274,7 +274,7 @@ impl Step {
     }
 
     /// Names the node that runs, for a failure that does not say.
-    pub fn place(&self, program: &Program, failure: Failure) -> Failure {
+    pub fn place(&self, program: &CompiledPiece, failure: Failure) -> Failure {
         match program.code.nodes.get(self.current as usize) {
             Some(node) => node.blamed(failure),
             None => failure,
@@ -310,7 +310,7 @@ impl Step {
         }
     }
 
-    fn run_ready(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
+    fn run_ready(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let mut turn = TURN;
         while turn > 0 && !near.are_wanted() {
             let Some(at) = self.ready.pop_front() else { break };
@@ -355,8 +355,8 @@ impl Step {
     }
 
     /// Runs one node of a piece that counts.
-    fn run_node(&mut self, program: &mut Program, near: &Surroundings, at: Instance) -> Result<()> {
-        let Program { code, acts, .. } = &mut *program;
+    fn run_node(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: Instance) -> Result<()> {
+        let CompiledPiece { code, acts, .. } = &mut *program;
         let node = &code.nodes[at.node as usize];
         let act = &mut acts[at.node as usize];
         let (wait, inputs) = self.frames.inputs(node, at.iteration);
@@ -442,7 +442,7 @@ impl Step {
 
     fn received(
         &mut self,
-        program: &mut Program,
+        program: &mut CompiledPiece,
         near: &Surroundings,
         at: Instance,
         value: Option<Tensor>,
@@ -460,7 +460,13 @@ impl Step {
     }
 
     /// Hands on what a node answered, or that it is dead, and counts it.
-    fn finish(&mut self, program: &Program, _near: &Surroundings, at: Instance, tokens: Option<Tokens>) -> Result<()> {
+    fn finish(
+        &mut self,
+        program: &CompiledPiece,
+        _near: &Surroundings,
+        at: Instance,
+        tokens: Option<Tokens>,
+    ) -> Result<()> {
         let code = &program.code;
         let node = &code.nodes[at.node as usize];
         if node.is_pred {

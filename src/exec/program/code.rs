@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::plan::{Mode, PieceOp};
 
 /// A compiled piece. Its steps run one after the other, so that one set of kernels serves them all.
-pub(in crate::exec) struct Program {
+pub(in crate::exec) struct CompiledPiece {
     /// Shared with the kernels that run beside the step's own thread.
     pub code: Arc<PieceCode>,
     /// What each node does.
@@ -21,7 +21,7 @@ pub(in crate::exec) struct Program {
     pub fetches: Vec<u32>,
 }
 
-impl Program {
+impl CompiledPiece {
     /// The values that its nodes have from the graph.
     pub fn constants(&self) -> impl Iterator<Item = &Value> {
         self.acts.iter().filter_map(|act| match act {

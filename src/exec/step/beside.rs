@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::compute;
 use crate::exec::held::Tally;
-use crate::exec::program::{Act, PieceCode, Program};
+use crate::exec::program::{Act, CompiledPiece, PieceCode};
 use crate::exec::state::Outcome;
 use crate::exec::token::{Token, Tokens};
 use crate::exec::turn;
@@ -153,7 +153,7 @@ impl Lanes {
     }
 
     /// Takes a kernel that is ready: holds it back if it would be alone.
-    pub fn add(&mut self, program: &mut Program, ready: Ready) {
+    pub fn add(&mut self, program: &mut CompiledPiece, ready: Ready) {
         if self.in_pool > 0 {
             return self.launch(program, ready);
         }
@@ -197,7 +197,7 @@ impl Lanes {
         self.held = None;
     }
 
-    fn launch(&mut self, program: &mut Program, Ready { at, mut inputs }: Ready) {
+    fn launch(&mut self, program: &mut CompiledPiece, Ready { at, mut inputs }: Ready) {
         let Some(placed) = program.code.stages.as_ref().map(|stages| &stages.nodes[at as usize]) else { return };
         let node = placed.node;
         let mut act = std::mem::replace(&mut program.acts[node as usize], Act::Nothing);

@@ -10,7 +10,7 @@ use super::beside::{Done, Ready, taken};
 use super::{Step, Surroundings, TURN, TurnEnd, answer, dead_fetch, to_send};
 use crate::exec::engine::Value;
 use crate::exec::parked::cost;
-use crate::exec::program::{Act, PieceCode, Placed, Program, Receive, Stages};
+use crate::exec::program::{Act, CompiledPiece, PieceCode, Placed, Receive, Stages};
 use crate::exec::sink::{Iterations, Pushed};
 use crate::exec::state::{OpContext, Outcome};
 use crate::exec::token::Token;
@@ -78,7 +78,7 @@ impl Step {
     /// InvalidArgument if the piece receives no such transfer, or has it already.
     pub(super) fn arrive_staged(
         &mut self,
-        Program { code, acts, .. }: &Program,
+        CompiledPiece { code, acts, .. }: &CompiledPiece,
         near: &Surroundings,
         transfer: u32,
         value: Option<Tensor>,
@@ -117,14 +117,14 @@ impl Step {
     }
 
     /// Takes what came before the step had begun.
-    pub(super) fn unpark(&mut self, program: &Program, near: &Surroundings) -> Result<()> {
+    pub(super) fn unpark(&mut self, program: &CompiledPiece, near: &Surroundings) -> Result<()> {
         while let Some(((transfer, _), value)) = self.parked.pop_first() {
             self.arrive_staged(program, near, transfer, value)?;
         }
         Ok(())
     }
 
-    pub(super) fn run_staged(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
+    pub(super) fn run_staged(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         if !self.lanes.are_open(near.beside) {
             return self.walk(program, near);
         }
@@ -146,7 +146,7 @@ impl Step {
     }
 
     /// Runs the placed nodes, one after the other, but for those that are held back to run beside each other.
-    fn walk(&mut self, program: &mut Program, near: &Surroundings) -> Result<TurnEnd> {
+    fn walk(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<TurnEnd> {
         let is_open = self.lanes.are_open(near.beside);
         let code = std::sync::Arc::clone(&program.code);
         let stages = stages(&code)?;
@@ -228,7 +228,7 @@ impl Step {
     }
 
     /// Takes the inputs of a kernel that takes long, and holds it back or has it run beside others.
-    fn add_to_lanes(&mut self, program: &mut Program, near: &Surroundings, at: u32) -> Result<()> {
+    fn add_to_lanes(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: u32) -> Result<()> {
         while let Some(done) = self.lanes.back(&mut program.acts, false) {
             self.absorb(program, done)?;
         }
@@ -250,7 +250,7 @@ impl Step {
     }
 
     /// Waits for a kernel in the pool; if there is none, runs the one that is held back.
-    fn wait_for_lane(&mut self, program: &mut Program, near: &Surroundings) -> Result<()> {
+    fn wait_for_lane(&mut self, program: &mut CompiledPiece, near: &Surroundings) -> Result<()> {
         let Some(Ready { at, mut inputs }) = self.lanes.unhold() else {
             self.outbox.empty(near.sink, self.id);
             return match self.lanes.back(&mut program.acts, true) {
@@ -270,7 +270,7 @@ impl Step {
     }
 
     /// Takes what a kernel in the pool answered. If it panicked, so does this.
-    fn absorb(&mut self, program: &Program, done: Done) -> Result<()> {
+    fn absorb(&mut self, program: &CompiledPiece, done: Done) -> Result<()> {
         (self.current, self.course.at) = (done.node, done.at);
         match done.answer {
             Ok(answer) => {
@@ -282,7 +282,7 @@ impl Step {
         }
     }
 
-    fn answered(&mut self, program: &Program, at: u32, outcome: Outcome) -> Result<()> {
+    fn answered(&mut self, program: &CompiledPiece, at: u32, outcome: Outcome) -> Result<()> {
         let stages = stages(&program.code)?;
         let Some(mut tokens) = outcome.done() else {
             return Err(waited());
