@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use self::constants::Sent;
+use self::constants::SentConstants;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
@@ -31,7 +31,7 @@ pub struct Session {
     master: Peer,
     id: SessionId,
     /// What the master has of its graph's large constants.
-    constants: Sent,
+    constants: SentConstants,
     plans: Mutex<HashMap<Signature, Planned>>,
     /// Held while a plan is asked for, so that those who run the same for the first time ask once.
     preparing: tokio::sync::Mutex<()>,
@@ -95,7 +95,7 @@ impl Session {
             client,
             master,
             id,
-            constants: Sent::default(),
+            constants: SentConstants::default(),
             plans: Mutex::default(),
             preparing: tokio::sync::Mutex::default(),
             lanes: Arc::default(),

@@ -62,7 +62,7 @@ struct State {
 }
 
 /// Nodes as a client sent them, and what was beside them.
-struct Sent {
+struct SentNodes {
     nodes: Vec<NodeDef>,
     constants: Constants,
     tensors: Vec<Tensor>,
@@ -73,8 +73,8 @@ impl AloneGraph {
     ///
     /// # Errors
     /// InvalidArgument if a node or a constant is wrong.
-    fn new(sent: Sent) -> Result<AloneGraph> {
-        let Sent { mut nodes, constants, tensors } = sent;
+    fn new(sent: SentNodes) -> Result<AloneGraph> {
+        let SentNodes { mut nodes, constants, tensors } = sent;
         let mut stock = Stock::default();
         let arrived = stock.put_back(&mut nodes, &constants, tensors)?;
         stock.add(arrived);
@@ -348,11 +348,11 @@ impl State {
     fn plan(&self, client: &Peer, id: RequestId, request: Request, tensors: Vec<Tensor>) -> Result<Option<Reply>> {
         match request {
             Request::Open { session, graph, options, constants } => {
-                let sent = Sent { nodes: graph, constants, tensors };
+                let sent = SentNodes { nodes: graph, constants, tensors };
                 self.open(client, session, sent, options).map(|()| Some(Reply::Opened))
             }
             Request::Extend { session, nodes, constants } => {
-                let sent = Sent { nodes, constants, tensors };
+                let sent = SentNodes { nodes, constants, tensors };
                 self.extend(client, session, sent).map(|()| Some(Reply::Extended))
             }
             Request::Prepare { session, signature } => {
@@ -360,7 +360,7 @@ impl State {
                 Ok(None)
             }
             Request::PrepareAlone { session, nodes, signature, constants } => {
-                let alone = AloneGraph::new(Sent { nodes, constants, tensors })?;
+                let alone = AloneGraph::new(SentNodes { nodes, constants, tensors })?;
                 self.prepare(client, id, session, signature, Some(alone));
                 Ok(None)
             }
@@ -376,8 +376,8 @@ impl State {
         }
     }
 
-    fn open(&self, client: &Peer, id: SessionId, sent: Sent, options: SessionOptions) -> Result<()> {
-        let Sent { mut nodes, constants, tensors } = sent;
+    fn open(&self, client: &Peer, id: SessionId, sent: SentNodes, options: SessionOptions) -> Result<()> {
+        let SentNodes { mut nodes, constants, tensors } = sent;
         let arrived = Stock::default().put_back(&mut nodes, &constants, tensors)?;
         let graph = Graph::new(nodes)?;
         let mut session = Machine::new(id, client.clone(), graph, options, self.limits, self.now());
@@ -391,9 +391,9 @@ impl State {
         Ok(())
     }
 
-    fn extend(&self, client: &Peer, id: SessionId, sent: Sent) -> Result<()> {
+    fn extend(&self, client: &Peer, id: SessionId, sent: SentNodes) -> Result<()> {
         let handle = self.sessions.of(client, id)?;
-        let Sent { mut nodes, constants, tensors } = sent;
+        let SentNodes { mut nodes, constants, tensors } = sent;
         let arrived = handle.lock().machine.constants().put_back(&mut nodes, &constants, tensors)?;
         loop {
             let graph = Arc::clone(handle.lock().machine.graph());

@@ -3,7 +3,7 @@
 //! For clients whose graph changes all the time, as a burn program's does: what is not run any more is forgotten, and planning
 //! costs what the graph has, however many were planned before.
 
-use super::constants::Sent;
+use super::constants::SentConstants;
 use super::{Session, Steps, unexpected};
 use crate::failure::Result;
 use crate::graph::NodeDef;
@@ -27,7 +27,7 @@ impl Session {
     /// # Cancellation
     /// If the future is dropped before it is ready, the master may have made the plan or may still make it.
     pub(crate) async fn prepare_alone(&self, mut nodes: Vec<NodeDef>, signature: Signature) -> Result<AlonePlan> {
-        let (constants, tensors) = Sent::default().take_out(&mut nodes);
+        let (constants, tensors) = SentConstants::default().take_out(&mut nodes);
         let request = Request::PrepareAlone { session: self.id, nodes, signature, constants };
         match self.client.ask(&self.master, request, tensors, None)?.answer().await? {
             (Reply::Prepared { plan, .. }, _) => Ok(AlonePlan { number: plan }),

@@ -14,9 +14,9 @@ const CONTEXT: &str = "meshtf 2026 constant";
 
 /// The constants that the master has of a session.
 #[derive(Default)]
-pub struct Sent(Mutex<HashSet<Content>>);
+pub struct SentConstants(Mutex<HashSet<Content>>);
 
-impl Sent {
+impl SentConstants {
     /// Takes the large constants out of nodes that are to be sent: what their message says of them, and those that go
     /// beside it, which the master does not have.
     pub fn take_out(&self, nodes: &mut [NodeDef]) -> (Constants, Vec<Tensor>) {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_the_master_has_is_not_sent_again() {
-        let sent = Sent::default();
+        let sent = SentConstants::default();
         let mut nodes = vec![
             constant("small", vector(4, 1i32)),
             constant("one", vector(2000, 1i32)),
