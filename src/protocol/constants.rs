@@ -169,11 +169,11 @@ impl Constants {
 /// The constants of a session that a worker holds, each for as long as one of its pieces uses it. The worker keeps one, and
 /// the master one for each worker.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct HeldConstants {
     constants: HashMap<Content, (Tensor, BTreeSet<PieceId>)>,
 }
 
-impl Held {
+impl HeldConstants {
     /// The constant of that content, if the worker holds it.
     pub fn get(&self, content: &Content) -> Option<&Tensor> {
         self.constants.get(content).map(|(value, _)| value)
@@ -270,11 +270,13 @@ mod tests {
     #[test]
     fn a_constant_is_held_for_as_long_as_a_piece_uses_it() {
         let piece = |number| PieceId { session: SessionId(1), number };
-        let mut held = Held::default();
+        let mut held = HeldConstants::default();
         for (constant, user) in [(1, 0), (1, 1), (2, 1), (3, 2)] {
             held.hold(content(constant), &bytes(constant), piece(user));
         }
-        let has = |held: &Held| (1..=3).filter(|&constant| held.get(&content(constant)).is_some()).collect::<Vec<_>>();
+        let has = |held: &HeldConstants| {
+            (1..=3).filter(|&constant| held.get(&content(constant)).is_some()).collect::<Vec<_>>()
+        };
         held.release(&[piece(0), piece(9)]);
         assert_eq!(has(&held), [1, 2, 3]);
         held.release(&[piece(1)]);

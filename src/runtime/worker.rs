@@ -22,7 +22,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::{PieceId, SessionId, StepId};
 use crate::lock::lock;
 use crate::plan::Piece;
-use crate::protocol::constants::Held;
+use crate::protocol::constants::HeldConstants;
 use crate::protocol::{DeviceInfo, Envelope, Peer, PushedValue, ToMaster, ToWorker};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
@@ -75,7 +75,7 @@ struct WorkerSession {
     /// `None` for one that is not compiled yet.
     pieces: HashMap<PieceId, Option<Registered>>,
     /// The large constants of those, so that they need not come again with the next.
-    constants: Held,
+    constants: HeldConstants,
     /// The last step that was asked for.
     last: u64,
     /// Registrations that have not ended.
@@ -311,7 +311,7 @@ impl State {
         let session = sessions.entry(id).or_insert_with(|| WorkerSession {
             master: master.clone(),
             pieces: HashMap::new(),
-            constants: Held::default(),
+            constants: HeldConstants::default(),
             last: 0,
             registering: 0,
             is_over: false,

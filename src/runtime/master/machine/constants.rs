@@ -9,7 +9,7 @@ use super::{Peer, Pieces};
 use crate::failure::Result;
 use crate::graph::{Attr, NodeDef};
 use crate::ids::PieceId;
-use crate::protocol::constants::{Held, TakenOut, nodes_of};
+use crate::protocol::constants::{HeldConstants, TakenOut, nodes_of};
 use crate::protocol::{Constants, Content};
 use crate::tensor::Tensor;
 
@@ -21,7 +21,7 @@ pub(in super::super) struct Stock {
     of_node: HashMap<String, Vec<(String, Content)>>,
     /// What each worker said that it holds, by what uses it there. A worker reads of new pieces and of those to forget in
     /// the order in which that was decided here: it holds no less than this when it reads what was sent on its strength.
-    held: HashMap<Peer, Held>,
+    held: HashMap<Peer, HeldConstants>,
 }
 
 /// Constants that came with nodes which are not part of the graph yet.
