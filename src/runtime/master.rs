@@ -11,7 +11,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Outgoing, SessionEvent, Stock, ToPlan};
+use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
 use crate::device::{DeviceKind, Task};
@@ -293,7 +293,7 @@ impl State {
             }
         }
         let _turn = Turn(handle);
-        let mut outgoing = Outgoing::new();
+        let mut outgoing = Sends::new();
         loop {
             {
                 let mut session = handle.lock();

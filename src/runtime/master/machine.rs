@@ -29,7 +29,7 @@ use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, 
 use crate::tensor::{PartialShape, Tensor};
 
 /// What is to be sent.
-pub(super) type Outgoing = Vec<(Peer, Envelope)>;
+pub(super) type Sends = Vec<(Peer, Envelope)>;
 
 /// A time on the master's own clock, in nanoseconds.
 pub(super) type Nanos = u64;
@@ -112,7 +112,7 @@ pub(super) struct Machine {
     happened: Vec<Event>,
     tells_steps: bool,
     /// What is to be sent, first what was decided first.
-    outbox: Outgoing,
+    outbox: Sends,
     /// It has ended; whoever still holds it does nothing more with it.
     is_over: bool,
     next_piece: u32,
@@ -151,7 +151,7 @@ impl Machine {
             steps_done: 0,
             happened: Vec::new(),
             tells_steps: false,
-            outbox: Outgoing::new(),
+            outbox: Sends::new(),
             is_over: false,
             next_piece: 0,
             tasks: HashMap::new(),
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     /// Swaps what is to be sent for what is in `empty`, which keeps its place for the next.
-    pub fn take_outgoing(&mut self, empty: &mut Outgoing) {
+    pub fn take_outgoing(&mut self, empty: &mut Sends) {
         std::mem::swap(empty, &mut self.outbox);
     }
 

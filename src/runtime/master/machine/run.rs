@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::plans::{FeedWay, Part, Prepared, gone};
-use super::{Machine, Nanos, Outgoing, lost};
+use super::{Machine, Nanos, Sends, lost};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result, Stage};
 use crate::ids::{PieceId, RequestId, SessionId, StepId};
@@ -117,7 +117,7 @@ impl Runs {
 
 impl Run {
     /// Opens the window as far as it goes.
-    fn advance(&mut self, out: &mut Outgoing) {
+    fn advance(&mut self, out: &mut Sends) {
         let target = self.end.min(self.first_open() + WINDOW);
         let behind = target.saturating_sub(self.next);
         // One message opens many steps: while the window is more than half open there is no hurry.
@@ -143,7 +143,7 @@ impl Run {
     }
 
     /// Hands feeds to the pieces that wait for them.
-    fn feed(&mut self, session: SessionId, fed: Fed, plan: &Prepared, out: &mut Outgoing) -> Result<()> {
+    fn feed(&mut self, session: SessionId, fed: Fed, plan: &Prepared, out: &mut Sends) -> Result<()> {
         if fed.feeds.len() != fed.tensors.len() {
             return Err(Failure::invalid(format!("{} feeds with {} values", fed.feeds.len(), fed.tensors.len())));
         }
@@ -214,7 +214,7 @@ impl Run {
     }
 
     /// Has the workers give up every open step.
-    fn abort(&self, session: SessionId, failure: &Failure, out: &mut Outgoing) {
+    fn abort(&self, session: SessionId, failure: &Failure, out: &mut Sends) {
         for number in self.first_open()..self.next {
             let step = StepId { session, number };
             for part in self.parts.iter() {
@@ -231,7 +231,7 @@ impl Run {
         number: u64,
         tensors: Vec<Tensor>,
         now: Nanos,
-        out: &mut Outgoing,
+        out: &mut Sends,
     ) -> bool {
         let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());
         let Some(step) = place.and_then(|place| self.open.get_mut(place)) else { return false };

@@ -52,7 +52,7 @@ impl Script {
     }
 
     fn sent(&mut self) -> Vec<(Peer, Message)> {
-        let mut outgoing = Outgoing::new();
+        let mut outgoing = Sends::new();
         self.machine.take_outgoing(&mut outgoing);
         self.sent.extend(outgoing.iter().map(|(to, envelope)| format!("{to}: {envelope:?}")));
         outgoing.into_iter().map(|(to, envelope)| (to, envelope.message)).collect()
