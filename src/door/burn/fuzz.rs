@@ -15,7 +15,7 @@ pub fn message(bytes: &[u8]) -> bool {
         return false;
     }
     let Ok(messages) = message::decode(bytes) else { return message::init(bytes).is_ok() };
-    let mut program = Program::default();
+    let mut program = Recorder::default();
     program.open(0, 0, 1);
     for message in messages {
         if let RemoteMessage::Task(task) = message {

@@ -63,7 +63,7 @@ struct ProgramSession {
 }
 
 #[derive(Default)]
-pub(super) struct Program {
+pub(super) struct Recorder {
     sessions: BTreeMap<SessionNo, ProgramSession>,
     pub streams: Vec<Stream>,
     /// Looked up several times for each operation.
@@ -89,10 +89,10 @@ pub(super) struct Program {
     worth_a_step: u64,
 }
 
-impl Program {
+impl Recorder {
     /// A program whose steps that nobody reads have at least so many items, from the first that computes.
-    pub fn new(worth_a_step: u64) -> Program {
-        Program { worth_a_step, ..Program::default() }
+    pub fn new(worth_a_step: u64) -> Recorder {
+        Recorder { worth_a_step, ..Recorder::default() }
     }
 
     /// A session on a device, and the seed of its random numbers unless the program sets one.

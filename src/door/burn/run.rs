@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::graph::{self, Built};
 use super::message::{RequestId, SessionTask, TaskResponse, TaskResponseContent};
-use super::program::{MAX_QUEUED, Program, SessionNo, WORTH_A_STEP};
+use super::program::{MAX_QUEUED, Recorder, SessionNo, WORTH_A_STEP};
 use super::step::{Answer, Answered, Recipe, Step};
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result};
@@ -50,7 +50,7 @@ pub(super) struct Running {
 
 #[derive(Default)]
 struct Shared {
-    program: Program,
+    program: Recorder,
     replies: HashMap<SessionNo, mpsc::Sender<TaskResponse>>,
     next: SessionNo,
     /// A step is under way.
@@ -84,7 +84,7 @@ pub(super) struct Counts {
 
 impl Running {
     pub fn new() -> Running {
-        let program = Program::new(WORTH_A_STEP);
+        let program = Recorder::new(WORTH_A_STEP);
         let shared = Mutex::new(Shared { program, ..Shared::default() });
         Running { shared, wake: Notify::new(), freed: Notify::new(), over: Notify::new() }
     }

@@ -10,7 +10,7 @@ use burn_std::distributed::ReduceOperation;
 use foldhash::fast::FixedState;
 
 use super::message::RequestId;
-use super::program::{Held, Item, Key, Place, Program, SessionNo, State, Work};
+use super::program::{Held, Item, Key, Place, Recorder, SessionNo, State, Work};
 use super::slots::{Kind, Slot};
 use crate::failure::{Code, Failure};
 use crate::lowering;
@@ -98,12 +98,12 @@ fn hash(value: &impl Hash) -> u64 {
     FixedState::default().hash_one(value)
 }
 
-impl Program {
+impl Recorder {
     fn state(&self, key: &Key) -> Option<&State> {
         self.values.get(key).map(|value| &value.state)
     }
 
-    /// The next step, if one is due. What it keeps counts as resident from now on; [`Program::failed`] takes that back.
+    /// The next step, if one is due. What it keeps counts as resident from now on; [`Recorder::failed`] takes that back.
     pub fn next_step(&mut self) -> Option<Step> {
         if std::mem::take(&mut self.is_after_step) {
             let emptied = self.slots.due_to_be_emptied();
@@ -169,7 +169,7 @@ impl Program {
 }
 
 struct Making<'p> {
-    program: &'p mut Program,
+    program: &'p mut Recorder,
     step: Step,
     /// The dtype and shape of each value of the step, by its number.
     kinds: Vec<(DType, Shape)>,

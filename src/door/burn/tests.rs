@@ -13,7 +13,7 @@ use burn_std::{DType, Shape, TensorData};
 use proptest::prelude::*;
 
 use super::message::SessionTask;
-use super::program::{Key, Program, SessionNo, State, WORTH_A_STEP};
+use super::program::{Key, Recorder, SessionNo, State, WORTH_A_STEP};
 use super::step::{Answered, Part, Recipe, Step};
 use crate::failure::Failure;
 use crate::tensor::Tensor;
@@ -75,15 +75,15 @@ fn receive(transfer_id: u64, id: u64) -> SessionTask {
 }
 
 /// A program with a session on each of some devices.
-fn program(devices: u32) -> Program {
+fn program(devices: u32) -> Recorder {
     // Every upload after something that computes ends a step.
-    let mut program = Program::new(0);
+    let mut program = Recorder::new(0);
     (0..devices).for_each(|device| program.open(device, device, 42));
     program
 }
 
 /// Queues what a session sends, and makes the steps that are due.
-fn steps(program: &mut Program, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<Step> {
+fn steps(program: &mut Recorder, session: SessionNo, tasks: Vec<SessionTask>) -> Vec<Step> {
     tasks.into_iter().for_each(|task| program.push(session, task).unwrap());
     let next = || {
         let step = program.next_step()?;
@@ -94,7 +94,7 @@ fn steps(program: &mut Program, session: SessionNo, tasks: Vec<SessionTask>) -> 
 }
 
 /// A step fails.
-fn fail(program: &mut Program, step: &Step, failure: &Arc<Failure>) {
+fn fail(program: &mut Recorder, step: &Step, failure: &Arc<Failure>) {
     step.kept.iter().chain(step.held.iter().map(|(key, _)| key)).for_each(|key| program.failed(key, failure));
 }
 
@@ -222,7 +222,7 @@ fn a_parameter_that_outlives_a_step_makes_no_new_steps() {
 
 #[test]
 fn a_loader_that_uploads_item_by_item_makes_no_step_of_each() {
-    let mut program = Program::new(WORTH_A_STEP);
+    let mut program = Recorder::new(WORTH_A_STEP);
     program.open(0, 0, 42);
     let id = |batch: u64, i: u64, n: u64| 1000 * (batch + 1) + 10 * i + n;
     let mut sizes = Vec::new();

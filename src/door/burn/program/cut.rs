@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use super::{Item, Key, Program, State, Work};
+use super::{Item, Key, Recorder, State, Work};
 
 /// After so many steps that had nothing of a stream, tensors that it drops are released with the next one.
 const IDLE: u32 = 4;
@@ -32,7 +32,7 @@ pub(super) enum Why {
 /// How far each stream goes into a step, by stream.
 type Cut = BTreeMap<usize, u64>;
 
-impl Program {
+impl Recorder {
     /// What the next step takes out of the queues, stream by stream, if one is due that has to wait for nothing.
     pub fn cut(&mut self) -> Option<Vec<(usize, VecDeque<Item>)>> {
         let streams = &self.streams;
