@@ -381,7 +381,9 @@ fn held_out(sections: &Sections, examples: Examples) -> Result<(Examples, Option
             let (kept, held) = examples.split(share, sections.data.shuffle.unwrap_or(0))?;
             if held.is_empty() {
                 let count = examples.len();
-                return Err(Error::Sections(format!("$.data.hold_out: {share} of {count} examples is less than one example")));
+                return Err(Error::Sections(format!(
+                    "$.data.hold_out: {share} of {count} examples is less than one example"
+                )));
             }
             Ok((kept, Some(held)))
         }

@@ -80,8 +80,9 @@ impl Folder {
         let own = metadata.get(BEST_OF).map_or("something that it does not name", String::as_str);
         if own != of {
             let path = path.display();
-            let text =
-                format!("{path} holds the weights with the best {own}; the next evaluation will replace it with those with the best {of}");
+            let text = format!(
+                "{path} holds the weights with the best {own}; the next evaluation will replace it with those with the best {of}"
+            );
             observer.noted(&text)?;
             return Ok(None);
         }

@@ -216,6 +216,9 @@ pub(super) fn number(tensor: &Tensor) -> Result<f64, Error> {
         Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
         Data::F64(values) if values.len() == 1 => Ok(values[0]),
         _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
-        _ => Err(Failure::invalid(format!("a metric must be a number, but is {}{}", tensor.dtype(), tensor.shape())).into()),
+        _ => {
+            Err(Failure::invalid(format!("a metric must be a number, but is {}{}", tensor.dtype(), tensor.shape()))
+                .into())
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::graph;
 use super::message::{self, RemoteMessage};
-use super::program::Program;
+use super::program::Recorder;
 use crate::failure::Failure;
 use crate::graph::Graph;
 
