@@ -7,7 +7,7 @@ use super::super::kernel::KernelNode;
 use super::super::resource::{Accumulator, Resource};
 use super::super::token::Token;
 use super::named::{Named, Site};
-use super::op::{Inputs, Outcome, StateOp, nothing, one, settle, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, settle, simple, wrong_kind};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
@@ -33,7 +33,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             Ok(one(Tensor::scalar(i32::try_from(count).unwrap_or(i32::MAX))))
         }),
         "ResourceAccumulatorTakeGradient" => Ok(Some(Box::new(|tokens, context| -> Result<Outcome> {
-            let mut inputs = Inputs(tokens);
+            let mut inputs = StateInputs(tokens);
             let accumulator = inputs.accumulator(0)?;
             let required = inputs.host(1)?.to_i64()?;
             let Some(required) = u64::try_from(required).ok().filter(|&required| required > 0) else {

@@ -13,7 +13,7 @@ use super::super::resource::Resource;
 use super::super::token::Token;
 use super::super::turn;
 use super::named::Site;
-use super::op::{Inputs, OpContext, StateOp, one, simple};
+use super::op::{OpContext, StateInputs, StateOp, one, simple};
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::{DType, PartialShape, Tensor};
 
@@ -228,7 +228,7 @@ impl Functions {
         attrs.iter().map(one).collect::<Result<_>>().map(Functions)
     }
 
-    fn captured<const N: usize>(&self, inputs: &mut Inputs) -> Result<[Captured; N]> {
+    fn captured<const N: usize>(&self, inputs: &mut StateInputs) -> Result<[Captured; N]> {
         let mut first = 1;
         let all = self.0.iter().map(|(callee, count)| {
             let values = inputs.held(first..first + count)?;
@@ -245,7 +245,7 @@ fn calling(
     node: &KernelNode,
     site: &Site,
     attr: &str,
-    mut parts: impl FnMut(&mut Inputs, Captured) -> Result<Parts> + Send + 'static,
+    mut parts: impl FnMut(&mut StateInputs, Captured) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
     let callee = (site.callee)(node.attrs.function(attr)?, site);
     let captured = node.attrs.dtypes("Targuments")?.len();
@@ -276,7 +276,7 @@ pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
 /// An op that makes a dataset.
 fn described(
     node: &KernelNode,
-    mut parts: impl FnMut(&mut Inputs) -> Result<Parts> + Send + 'static,
+    mut parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
     let spec = spec(node)?;
     simple(move |mut inputs, _| {
@@ -297,7 +297,7 @@ fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
     }
 }
 
-impl Inputs {
+impl StateInputs {
     fn number(&mut self, index: usize) -> Result<i64> {
         self.host(index)?.to_i64()
     }

@@ -8,7 +8,7 @@ use super::super::rows::row;
 use super::super::token::{List, Token, Tokens, depth_over};
 use super::super::variant::list::{MAX_LIST, in_limit, split};
 use super::named::Site;
-use super::op::{Inputs, StateOp, one, simple};
+use super::op::{StateInputs, StateOp, one, simple};
 use crate::failure::{Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, PartialShape, Tensor};
@@ -190,7 +190,7 @@ fn compile_whole(node: &KernelNode, dtype: DType) -> Result<Option<StateOp>> {
     }
 }
 
-impl Inputs {
+impl StateInputs {
     /// A list to change, for an op on elements of `dtype`.
     fn own_list(&mut self, index: usize, dtype: DType) -> Result<List> {
         let list = self.list(index)?;

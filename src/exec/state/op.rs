@@ -53,9 +53,9 @@ impl Outcome {
 
 /// An op that takes all its inputs and never waits.
 pub(super) fn simple(
-    mut f: impl FnMut(Inputs, &mut OpContext) -> Result<Tokens> + Send + 'static,
+    mut f: impl FnMut(StateInputs, &mut OpContext) -> Result<Tokens> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    Ok(Some(Box::new(move |tokens, context| f(Inputs(tokens), context).map(Outcome::Done))))
+    Ok(Some(Box::new(move |tokens, context| f(StateInputs(tokens), context).map(Outcome::Done))))
 }
 
 /// No outputs.
@@ -68,9 +68,9 @@ pub(super) fn one(token: impl Into<Token>) -> Tokens {
 }
 
 /// The inputs of an op.
-pub(super) struct Inputs(pub Tokens);
+pub(super) struct StateInputs(pub Tokens);
 
-impl Inputs {
+impl StateInputs {
     pub fn token(&mut self, index: usize) -> Result<Token> {
         let token = self.0.get_mut(index).and_then(Option::take);
         token.ok_or_else(|| Failure::invalid(format!("input {index} is missing")))
@@ -110,7 +110,7 @@ pub(super) fn wrong_kind(wanted: &str, got: &Resource) -> Failure {
 
 macro_rules! handles {
     ($($name:ident: $variant:ident, $type:ty, $what:literal;)*) => {
-        impl Inputs {
+        impl StateInputs {
             $(pub fn $name(&mut self, index: usize) -> Result<Arc<$type>> {
                 match self.resource(index)? {
                     Resource::$variant(it) => Ok(it),
@@ -132,7 +132,7 @@ handles! {
     reader: Reader, Reader, "reader";
 }
 
-impl Inputs {
+impl StateInputs {
     fn variant(&mut self, index: usize) -> Result<Variant> {
         match self.token(index)? {
             Token::Variant(variant) => Ok(variant),

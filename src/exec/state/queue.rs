@@ -8,7 +8,7 @@ use super::super::resource::{How, Kind, Queue, Resource};
 use super::super::token::Token;
 use super::super::waiting::{Finished, Waiter};
 use super::named::{Named, Site};
-use super::op::{Inputs, Outcome, StateOp, one, settle, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, one, settle, simple, wrong_kind};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, PartialShape, Tensor};
 
@@ -123,10 +123,10 @@ fn dequeue_many(how: How) -> Result<Option<StateOp>> {
 
 /// An op that may have to wait in its queue.
 fn waiting(
-    mut f: impl FnMut(Inputs, Waiter) -> Result<(Arc<Queue>, Finished)> + Send + 'static,
+    mut f: impl FnMut(StateInputs, Waiter) -> Result<(Arc<Queue>, Finished)> + Send + 'static,
 ) -> Result<Option<StateOp>> {
     Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
-        let (queue, finished) = f(Inputs(tokens), context.waiter())?;
+        let (queue, finished) = f(StateInputs(tokens), context.waiter())?;
         settle(finished, context.wait, || Resource::Queue(queue))
     })))
 }

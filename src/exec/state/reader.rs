@@ -8,7 +8,7 @@ use super::super::kernel::KernelNode;
 use super::super::resource::{Reader, Resource, Wanted};
 use super::super::token::Token;
 use super::named::{Named, Site};
-use super::op::{Inputs, Outcome, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{Outcome, StateInputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Failure, Result};
 use crate::tensor::Tensor;
 
@@ -48,9 +48,9 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
 }
 
 /// An op that may have to wait for a file to be named.
-fn read(mut wanted: impl FnMut(&mut Inputs) -> Result<Wanted> + Send + 'static) -> Result<Option<StateOp>> {
+fn read(mut wanted: impl FnMut(&mut StateInputs) -> Result<Wanted> + Send + 'static) -> Result<Option<StateOp>> {
     Ok(Some(Box::new(move |tokens, context| -> Result<Outcome> {
-        let mut inputs = Inputs(tokens);
+        let mut inputs = StateInputs(tokens);
         let (reader, queue) = (inputs.reader(0)?, inputs.queue(1)?);
         let wanted = wanted(&mut inputs)?;
         reader.read(context.waiter(), queue, wanted)?;

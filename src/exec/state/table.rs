@@ -10,7 +10,7 @@ use super::super::resource::{LookupTable, MAX_BUCKETS, Resource, TableKind, Tabl
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use super::named::{Named, Site};
-use super::op::{Inputs, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::memory;
 use crate::tensor::{DType, Data, Shape, Tensor};
@@ -128,7 +128,7 @@ impl Buckets {
         Ok(Buckets { initial, max_load })
     }
 
-    fn spec(&self, of: &TableSpec, inputs: &mut Inputs) -> Result<TableSpec> {
+    fn spec(&self, of: &TableSpec, inputs: &mut StateInputs) -> Result<TableSpec> {
         let keys = inputs.rest(0)?;
         let [empty, rest @ ..] = &keys[..] else { return Err(Failure::invalid("a dense table needs an empty key")) };
         if empty.rank() > 1 {

@@ -8,12 +8,12 @@ use std::sync::{Arc, MutexGuard};
 use smallvec::SmallVec;
 
 use super::super::engine::{Engine, EngineKernel, EngineOutcome, Value, Values, take_to_host};
-use super::super::kernel::{self, Inputs as KernelInputs, KernelNode};
+use super::super::kernel::{self, Inputs, KernelNode};
 use super::super::resource::{Content, Resource, Variable};
 use super::super::token::{Token, Tokens};
 use super::super::turn;
 use super::named::{Named, Site};
-use super::op::{Inputs, StateOp, nothing, one, simple, wrong_kind};
+use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
 use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
@@ -180,7 +180,7 @@ fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
     simple(move |mut inputs, _| {
         let params = inputs.variable(0)?.read()?.into_host()?;
         let indices = inputs.host(1)?;
-        let inputs = KernelInputs::from_iter([params, indices, Tensor::scalar(batch_dims)]);
+        let inputs = Inputs::from_iter([params, indices, Tensor::scalar(batch_dims)]);
         let answer = turn::in_part(|| kernel(inputs))?;
         Ok(answer.into_iter().map(|tensor| Some(tensor.into())).collect())
     })
@@ -189,7 +189,7 @@ fn gather(node: &KernelNode) -> Result<Option<StateOp>> {
 /// Changes the variables that the first `count` inputs name, by the other inputs; returns the first if that is a
 /// reference. `fast` takes the variables' values and the others, and returns the new values.
 fn change(
-    mut inputs: Inputs,
+    mut inputs: StateInputs,
     count: usize,
     is_ref: bool,
     fast: Option<&mut EngineKernel>,
