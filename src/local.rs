@@ -283,7 +283,7 @@ mod tests {
         let task = Task::new("local", 0);
         let cluster = LocalCluster::start(std::slice::from_ref(&task), BackendChoice::Flex).unwrap();
         let session = cluster.session(graph.finish().unwrap(), &task, SessionOptions::default()).await.unwrap();
-        let limit = crate::runtime::master::Limits::default().plans as i32;
+        let limit = crate::runtime::master::MasterLimits::default().plans as i32;
         // The first sets are requested again at the end, when their plans have been evicted.
         for set in (1..limit + 100).chain(1..100) {
             let fetches: Vec<&str> = (0..13).filter(|n| set >> n & 1 == 1).map(|n| names[n].as_str()).collect();

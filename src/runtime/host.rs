@@ -16,7 +16,7 @@ use crate::ids::StepId;
 use crate::protocol::{DeviceInfo, Envelope, Message, Peer, ToClient, ToHost, ToMaster, ToWorker};
 use crate::runtime::client::Client;
 use crate::runtime::inspect::Inspector;
-use crate::runtime::master::{Limits, Master};
+use crate::runtime::master::{Master, MasterLimits};
 use crate::runtime::router::Router;
 use crate::runtime::worker::Worker;
 use crate::tensor::Tensor;
@@ -37,8 +37,8 @@ impl Host {
     pub fn new(task: Option<&Task>, router: &Arc<dyn Router>, resources: Resources) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
         let worker = task.map(|task| Worker::new(task.clone(), Arc::clone(router), Arc::clone(&resources)));
-        let master =
-            task.map(|task| Master::new(task.clone(), Arc::clone(router), Limits::default(), Arc::clone(&events)));
+        let master = task
+            .map(|task| Master::new(task.clone(), Arc::clone(router), MasterLimits::default(), Arc::clone(&events)));
         Host::of(task, router, resources, worker, master, events)
     }
 

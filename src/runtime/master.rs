@@ -28,7 +28,7 @@ use crate::tensor::Tensor;
 
 /// How much a master keeps. What is over it makes room by leaving out what was not used for longest.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct MasterLimits {
     /// Most sessions that are open at once.
     pub sessions: usize,
     /// How long a session is kept that nobody uses, whoever else wants to open one.
@@ -39,9 +39,9 @@ pub struct Limits {
     pub plan_nodes: usize,
 }
 
-impl Default for Limits {
+impl Default for MasterLimits {
     fn default() -> Self {
-        Limits { sessions: 4096, idle_kept: Duration::from_secs(60), plans: 4096, plan_nodes: 4 << 20 }
+        MasterLimits { sessions: 4096, idle_kept: Duration::from_secs(60), plans: 4096, plan_nodes: 4 << 20 }
     }
 }
 
@@ -55,7 +55,7 @@ pub struct Master {
 struct State {
     task: Task,
     router: Arc<dyn Router>,
-    limits: Limits,
+    limits: MasterLimits,
     events: Arc<Events>,
     sessions: Sessions,
     started: Instant,
@@ -84,14 +84,14 @@ impl AloneGraph {
 
 impl Master {
     /// The master of the node that holds `task`, whose CPU takes the nodes that request no device.
-    pub fn new(task: Task, router: Arc<dyn Router>, limits: Limits, events: Arc<Events>) -> Self {
+    pub fn new(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
         Master::with(task, router, limits, events, Planner::start)
     }
 
     fn with(
         task: Task,
         router: Arc<dyn Router>,
-        limits: Limits,
+        limits: MasterLimits,
         events: Arc<Events>,
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
@@ -103,7 +103,7 @@ impl Master {
 
     /// A master without threads, which plans when it is told to.
     #[cfg(test)]
-    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: Limits, events: Arc<Events>) -> Self {
+    pub fn by_hand(task: Task, router: Arc<dyn Router>, limits: MasterLimits, events: Arc<Events>) -> Self {
         Master::with(task, router, limits, events, Planner::without_threads)
     }
 

@@ -15,16 +15,16 @@ use super::clip::values;
 
 /// How gradients travel, by their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct BucketLimits {
     /// What travels together: gradients of small variables are joined up to this, and those of large ones are cut.
     pub bucket: usize,
     /// Up to this, each task sends its gradients to every other, so that they are there after one way and not after all around.
     pub direct: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { bucket: 4 << 20, direct: 64 << 10 }
+impl Default for BucketLimits {
+    fn default() -> BucketLimits {
+        BucketLimits { bucket: 4 << 20, direct: 64 << 10 }
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn all_reduce(
     g: &mut GraphBuilder,
     variables: &[Vec<Variable>],
     gradients: &[Vec<Gradient>],
-    limits: Limits,
+    limits: BucketLimits,
 ) -> Result<Vec<Vec<Gradient>>> {
     if gradients.len() < 2 {
         return Ok(gradients.to_vec());
@@ -108,7 +108,7 @@ struct Dense<'a> {
     gradients: &'a [Vec<Gradient>],
     dtype: DType,
     places: &'a [usize],
-    limits: Limits,
+    limits: BucketLimits,
 }
 
 impl Dense<'_> {

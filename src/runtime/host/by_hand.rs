@@ -14,7 +14,7 @@ pub enum Chore {
 }
 
 impl Host {
-    pub fn by_hand(task: &Task, router: &Arc<dyn Router>, resources: Resources, limits: Limits) -> Self {
+    pub fn by_hand(task: &Task, router: &Arc<dyn Router>, resources: Resources, limits: MasterLimits) -> Self {
         let (resources, events) = (resources.watched(), Events::new());
         let worker = Worker::by_hand(task.clone(), Arc::clone(router), Arc::clone(&resources));
         let master = Master::by_hand(task.clone(), Arc::clone(router), limits, Arc::clone(&events));

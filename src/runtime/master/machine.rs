@@ -16,7 +16,7 @@ pub(super) use self::constants::Stock;
 use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Readiness, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
-use super::Limits;
+use super::MasterLimits;
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Addition, Graph};
@@ -123,7 +123,7 @@ pub(super) struct Machine {
 }
 
 /// The limits that each session has for itself, by their names.
-pub(super) fn limits(of: &Limits) -> [(&'static str, usize); 5] {
+pub(super) fn limits(of: &MasterLimits) -> [(&'static str, usize); 5] {
     [
         ("plans of one session", of.plans),
         ("nodes of one session's plans", of.plan_nodes),
@@ -137,7 +137,14 @@ pub(super) fn limits(of: &Limits) -> [(&'static str, usize); 5] {
 type Pieces = Vec<(PieceId, Piece)>;
 
 impl Machine {
-    pub fn new(id: SessionId, client: Peer, graph: Graph, options: SessionOptions, limits: Limits, now: Nanos) -> Self {
+    pub fn new(
+        id: SessionId,
+        client: Peer,
+        graph: Graph,
+        options: SessionOptions,
+        limits: MasterLimits,
+        now: Nanos,
+    ) -> Self {
         Machine {
             id,
             client,

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::Limits;
+use super::MasterLimits;
 use super::machine::{Machine, Nanos};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
@@ -17,7 +17,7 @@ use crate::protocol::Peer;
 const MAX_REMEMBERED: usize = 4096;
 
 pub(super) struct Sessions {
-    limits: Limits,
+    limits: MasterLimits,
     table: Mutex<Table>,
 }
 
@@ -61,7 +61,7 @@ impl Handle {
 }
 
 impl Sessions {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MasterLimits) -> Self {
         Sessions { limits, table: Mutex::default() }
     }
 
@@ -107,7 +107,7 @@ impl Sessions {
         let mut evicted = None;
         if table.open.len() >= self.limits.sessions {
             let victim = table.victim(&self.limits, now).ok_or_else(|| {
-                let Limits { sessions, idle_kept, .. } = self.limits;
+                let MasterLimits { sessions, idle_kept, .. } = self.limits;
                 let why = format!(
                     "{sessions} sessions are open already, and each was used within the last {} s; close some",
                     idle_kept.as_secs()
@@ -131,7 +131,7 @@ impl Sessions {
 
 impl Table {
     /// Of the client that has most sessions, so that it takes no other's place, the idle one that was not used for longest.
-    fn victim(&self, limits: &Limits, now: Nanos) -> Option<SessionId> {
+    fn victim(&self, limits: &MasterLimits, now: Nanos) -> Option<SessionId> {
         let mut of_client: HashMap<&Peer, usize> = HashMap::new();
         for handle in self.open.values() {
             *of_client.entry(&handle.client).or_default() += 1;
@@ -147,7 +147,7 @@ impl Table {
         idle.max().map(|(.., id)| id)
     }
 
-    fn no_session(&self, id: SessionId, limits: &Limits) -> Failure {
+    fn no_session(&self, id: SessionId, limits: &MasterLimits) -> Failure {
         let why = if self.evicted.contains(&id) {
             let limit = limits.sessions;
             format!(

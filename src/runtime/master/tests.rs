@@ -98,7 +98,7 @@ fn cluster(incarnations: &[u64]) -> Arc<Cluster> {
     Arc::new(Cluster::new(incarnations.iter().zip(0..).map(member)))
 }
 
-fn bench(limits: Limits) -> Bench {
+fn bench(limits: MasterLimits) -> Bench {
     let (sender, sent) = channel();
     let network = Arc::new(Network {
         cluster: Mutex::new(cluster(&[0, 0])),
@@ -110,8 +110,8 @@ fn bench(limits: Limits) -> Bench {
     Bench { master, network, sent, requests: 0 }
 }
 
-fn limits(sessions: usize, plans: usize) -> Limits {
-    Limits { sessions, plans, idle_kept: Duration::ZERO, ..Limits::default() }
+fn limits(sessions: usize, plans: usize) -> MasterLimits {
+    MasterLimits { sessions, plans, idle_kept: Duration::ZERO, ..MasterLimits::default() }
 }
 
 fn fetching(name: &str) -> Signature {
@@ -349,7 +349,7 @@ fn the_plan_that_was_not_used_for_longest_goes_first() {
 #[test]
 fn plans_of_many_nodes_make_room_for_one_another() {
     // Of a feed, one Neg, two, or three, and a fetch: 3, 4 and 5 nodes.
-    let mut bench = bench(Limits { plan_nodes: 9, ..limits(8, 8) });
+    let mut bench = bench(MasterLimits { plan_nodes: 9, ..limits(8, 8) });
     bench.open("client", 1).unwrap();
     let (first, worker, first_piece) = bench.prepared(1, "y0");
     let (_, _, second_piece) = bench.prepared(1, "y1");
@@ -420,7 +420,7 @@ fn where_sessions_are_too_many_the_idle_one_of_who_has_most_goes() {
 
 #[test]
 fn sessions_in_use_are_not_ended_for_others() {
-    let mut bench = bench(Limits { idle_kept: Duration::from_secs(3600), ..limits(2, 8) });
+    let mut bench = bench(MasterLimits { idle_kept: Duration::from_secs(3600), ..limits(2, 8) });
     bench.open("client", 1).unwrap();
     bench.open("other", 2).unwrap();
     let failure = bench.open("third", 3).unwrap_err();

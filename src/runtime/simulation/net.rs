@@ -11,7 +11,7 @@ use crate::exec::{BackendChoice, Resources, cpu};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{Incarnation, SessionId};
 use crate::protocol::{Cluster, Envelope, Member, Peer};
-use crate::runtime::master::Limits;
+use crate::runtime::master::MasterLimits;
 use crate::runtime::router::Router;
 
 /// Most plans of a session: fewer than its client runs.
@@ -232,7 +232,7 @@ impl Net {
     pub fn start(self: &Arc<Self>, index: u32) {
         let process = self.lock().processes.get(&index).copied().unwrap_or(0);
         let (me, task) = (peer(index, process), Task::new("sim", index));
-        let limits = Limits { plans: MAX_PLANS, ..Limits::default() };
+        let limits = MasterLimits { plans: MAX_PLANS, ..MasterLimits::default() };
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(self) });
         let host = Host::by_hand(&task, &router, Resources::new(), limits);
         let devices = vec![host.serve_by_hand(&task, cpu(BackendChoice::Flex)).expect("a CPU")];

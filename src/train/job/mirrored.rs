@@ -11,7 +11,7 @@ use crate::graph::{Graph, GraphBuilder, NodeDef, NodeId, Output};
 use crate::tensor::DType;
 use crate::train::file::TrainSection;
 use crate::train::minimize::{apply_each, gradients_of_share};
-use crate::train::ring::{Limits, all_reduce};
+use crate::train::ring::{BucketLimits, all_reduce};
 
 /// Adds the updates of all replicas of a graph.
 pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, train: &TrainSection) -> Result<Made> {
@@ -51,7 +51,7 @@ pub(super) fn add(g: &mut GraphBuilder, graph: &Graph, replicas: &Replicas, trai
         let number = on(g, &home, |g| cast(g, loss, DType::F32))?;
         sets.push(held(g, number, set)?);
     }
-    let sums = all_reduce(g, &trained, &sets, Limits::default())?;
+    let sums = all_reduce(g, &trained, &sets, BucketLimits::default())?;
     g.settle()?;
     let early = first..g.settled().len();
     let loss = mean(g, "train/loss", &losses)?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::Limits;
+use super::super::MasterLimits;
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Reason, Result, counted};
 use crate::ids::{Incarnation, PieceId, RequestId};
@@ -93,7 +93,7 @@ pub(super) enum Standing {
 
 /// A session's plans.
 pub(super) struct Plans {
-    limits: Limits,
+    limits: MasterLimits,
     plans: HashMap<u32, Prepared>,
     /// Nodes of all of them.
     nodes: usize,
@@ -109,7 +109,7 @@ pub(super) struct Plans {
 pub(super) type Unneeded = Vec<(Peer, Vec<PieceId>)>;
 
 impl Plans {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MasterLimits) -> Self {
         let (plans, by_signature, by_piece) = (HashMap::new(), HashMap::new(), BTreeMap::new());
         Plans { limits, plans, nodes: 0, by_signature, by_piece, next: 0, clock: 0 }
     }
@@ -226,7 +226,7 @@ impl Plans {
     /// # Errors
     /// ResourceExhausted if those that nobody uses are not enough.
     fn in_the_way(&self, nodes: usize) -> Result<Vec<u32>> {
-        let Limits { plans: most, plan_nodes, .. } = self.limits;
+        let MasterLimits { plans: most, plan_nodes, .. } = self.limits;
         let (mut count, mut all_nodes) = (self.plans.len() + 1, self.nodes + nodes);
         // One by itself is as large as its graph may be.
         let fits = |count: usize, nodes: usize| count == 1 || (count <= most && nodes <= plan_nodes);
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn no_number_is_given_twice() {
-        let mut plans = Plans::new(Limits::default());
+        let mut plans = Plans::new(MasterLimits::default());
         let kept = plans.keep(plan("a")).map(|(number, _)| number);
         assert_eq!(kept.unwrap(), 0);
         // Another under the same signature has another number, though the first goes.

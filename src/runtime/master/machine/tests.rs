@@ -41,7 +41,7 @@ impl Script {
     fn new(now: Nanos) -> Script {
         let graph = Graph::new(read(GRAPH.as_bytes()).unwrap().nodes).unwrap();
         let (client, options) = (Peer::new("client"), SessionOptions::default());
-        let machine = Machine::new(SessionId(7), client, graph, options, Limits::default(), now);
+        let machine = Machine::new(SessionId(7), client, graph, options, MasterLimits::default(), now);
         Script { machine, cluster: cluster(), sent: Vec::new() }
     }
 
