@@ -5,7 +5,7 @@ use meshtf::exec::BackendChoice;
 use meshtf::model::Model;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::DType;
-use meshtf::train::file::{EvaluateSection, Mode, Sections};
+use meshtf::train::file::{EvaluateSection, Sections, UpdateMode};
 use meshtf::train::{Optimizer, Training};
 use meshtf::trainer::{Options, Trainer};
 
@@ -28,7 +28,7 @@ pub async fn accuracy() -> meshtf::Result<f64> {
 
     let mut sections = Sections::new("loss", Training::new(Optimizer::ADAM, 0.02), 40);
     (sections.data.shuffle, sections.data.hold_out) = (Some(1), 0.2);
-    (sections.train.epochs, sections.train.workers, sections.train.mode) = (Some(100), 2, Mode::Mirrored);
+    (sections.train.epochs, sections.train.workers, sections.train.mode) = (Some(100), 2, UpdateMode::Mirrored);
     sections.evaluate = Some(EvaluateSection { metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() });
     let trainer = Trainer::new(m.finish()?, sections, examples, &Options::default())?;
     let cluster = meshtf::LocalCluster::start(&trainer.tasks(), BackendChoice::Auto)?;

@@ -121,7 +121,7 @@ pub struct TrainSection {
     /// Over how many tasks of job `ps` the variables are spread; 0: they are where their devices say.
     pub ps: usize,
     /// How workers work together.
-    pub mode: Mode,
+    pub mode: UpdateMode,
     /// How many of the workers an update in mode sync does not wait for: those that are last.
     pub backup: usize,
     /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the node
@@ -132,18 +132,19 @@ pub struct TrainSection {
 /// How the gradients of several workers change the variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum UpdateMode {
     /// All workers share a batch, and the mean of their gradients makes one update of variables that they share.
     #[default]
     Sync,
     /// Each worker takes whole batches, and changes the variables, which all share, by its own gradients when it has them.
     Async,
-    /// As in [`Sync`](Mode::Sync), but each worker has all variables, and makes the update of its own.
+    /// As in [`Sync`](UpdateMode::Sync), but each worker has all variables, and makes the update of its own.
     Mirrored,
 }
 
-impl Mode {
-    const NAMES: [(&str, Mode); 3] = [("sync", Mode::Sync), ("async", Mode::Async), ("mirrored", Mode::Mirrored)];
+impl UpdateMode {
+    const NAMES: [(&str, UpdateMode); 3] =
+        [("sync", UpdateMode::Sync), ("async", UpdateMode::Async), ("mirrored", UpdateMode::Mirrored)];
 }
 
 impl TrainSection {
@@ -158,7 +159,7 @@ impl TrainSection {
             metrics: Vec::new(),
             workers: 0,
             ps: 0,
-            mode: Mode::Sync,
+            mode: UpdateMode::Sync,
             backup: 0,
             updates: Vec::new(),
         }
@@ -175,8 +176,8 @@ impl TrainSection {
     /// Those of [`rows`](TrainSection::rows).
     pub fn drawn(&self, batch: usize) -> Result<usize, Failure> {
         match self.mode {
-            Mode::Async => Ok(batch),
-            Mode::Sync | Mode::Mirrored => Ok(self.rows(batch)?.saturating_mul(self.workers.max(1))),
+            UpdateMode::Async => Ok(batch),
+            UpdateMode::Sync | UpdateMode::Mirrored => Ok(self.rows(batch)?.saturating_mul(self.workers.max(1))),
         }
     }
 
@@ -187,7 +188,7 @@ impl TrainSection {
     pub fn rows(&self, batch: usize) -> Result<usize, Failure> {
         let workers = self.needed();
         match self.mode {
-            Mode::Async => Ok(batch),
+            UpdateMode::Async => Ok(batch),
             _ if batch.is_multiple_of(workers) => Ok(batch / workers),
             _ => {
                 let why = format!("a batch of {batch} examples cannot be shared equally by {workers} workers");
@@ -369,25 +370,26 @@ fn train(value: &Value, path: Path) -> Read<TrainSection> {
     if section.steps.is_some() == section.epochs.is_some() {
         return Err(missing("how long is said by \"steps\" or by \"epochs\""));
     }
-    if section.mode == Mode::Mirrored && section.ps > 0 {
+    if section.mode == UpdateMode::Mirrored && section.ps > 0 {
         return Err(missing("in mode mirrored each worker has all variables: leave \"ps\" out"));
     }
-    if section.backup > 0 && (section.mode != Mode::Sync || section.backup >= section.workers) {
+    if section.backup > 0 && (section.mode != UpdateMode::Sync || section.backup >= section.workers) {
         return Err(missing(
             "\"backup\" is how many of the \"workers\" an update in mode sync does not wait for, fewer than all",
         ));
     }
-    if section.mode == Mode::Mirrored && section.workers == 0 {
+    if section.mode == UpdateMode::Mirrored && section.workers == 0 {
         return Err(missing("mode mirrored needs \"workers\": on how many tasks the model is"));
     }
     Ok(section)
 }
 
-fn mode(value: &Value, path: Path) -> Read<Mode> {
+fn mode(value: &Value, path: Path) -> Read<UpdateMode> {
     let text = value.text(path)?;
-    let found = Mode::NAMES.iter().find(|(name, _)| *name == text);
+    let found = UpdateMode::NAMES.iter().find(|(name, _)| *name == text);
     found.map(|(_, mode)| *mode).ok_or_else(|| {
-        let why = format!("no mode is named {text:?}; there are {}", Mode::NAMES.map(|(name, _)| name).join(", "));
+        let why =
+            format!("no mode is named {text:?}; there are {}", UpdateMode::NAMES.map(|(name, _)| name).join(", "));
         Fault::content(value, path, why)
     })
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use self::queue::QUEUE;
 use self::replicas::{Filled, Replicas};
-use super::file::{Mode, Sections, TrainSection};
+use super::file::{Sections, TrainSection, UpdateMode};
 use super::minimize::{apply_each, gradients};
 use super::{Trained, clip};
 use crate::data::There;
@@ -114,9 +114,9 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
     let Filled { defs, queues, mut drains, held } = replicas.nodes(train.rows(sections.data.batch)?, capacity)?;
     let mut g = GraphBuilder::from(Graph::new(defs)?);
     let mut made = match train.mode {
-        Mode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
-        Mode::Sync | Mode::Async => shared(&mut g, &replicas, train)?,
-        Mode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train)?,
+        UpdateMode::Sync if train.backup > 0 => backup::add(&mut g, &replicas, train)?,
+        UpdateMode::Sync | UpdateMode::Async => shared(&mut g, &replicas, train)?,
+        UpdateMode::Mirrored => mirrored::add(&mut g, &graph, &replicas, train)?,
     };
     let also = updates::add(&mut g, &replicas, train, &mut made.teams)?;
     let names = |g: &GraphBuilder, outputs: &[Output]| outputs.iter().map(|&output| g.tensor_name(output)).collect();
@@ -214,7 +214,7 @@ fn shared(g: &mut GraphBuilder, replicas: &Replicas, train: &TrainSection) -> Re
     let variables = variables(g)?;
     let trained = trained_of(train, &variables)?;
     let teams: Vec<Vec<usize>> = match train.mode {
-        Mode::Async => (0..replicas.count()).map(|i| vec![i]).collect(),
+        UpdateMode::Async => (0..replicas.count()).map(|i| vec![i]).collect(),
         _ => vec![(0..replicas.count()).collect()],
     };
     let (mut sets, mut losses) = (Vec::with_capacity(teams.len()), Vec::with_capacity(teams.len()));

@@ -7,7 +7,7 @@ use super::{Error, Trainer};
 use crate::Session;
 use crate::data::Examples;
 use crate::tensor::Tensor;
-use crate::train::file::Mode;
+use crate::train::file::UpdateMode;
 use crate::train::job::Drain;
 
 impl Trainer {
@@ -40,7 +40,7 @@ impl Trainer {
     async fn feed_some(&self, session: &Session, start: u64, some: Range<usize>, fed: &AtomicU64) -> Result<(), Error> {
         let mut order = self.order.clone();
         // Either all queues share each batch, or each takes one in turn.
-        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == Mode::Async);
+        let (replicas, is_async) = (self.job.queues.len() as u64, self.sections.train.mode == UpdateMode::Async);
         let rows = self.sections.train.rows(self.sections.data.batch)?;
         let (mut step, mut block) = (start, self.block as u64);
         'blocks: while step < self.steps {

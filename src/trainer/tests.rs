@@ -11,7 +11,7 @@ use crate::exec::BackendChoice;
 use crate::model::Model;
 use crate::protocol::SessionOptions;
 use crate::tensor::Tensor;
-use crate::train::file::{EvaluateSection, Mode};
+use crate::train::file::{EvaluateSection, UpdateMode};
 use crate::train::{Optimizer, Training};
 
 /// Eight examples of two numbers.
@@ -53,9 +53,12 @@ async fn running_averages_are_kept_and_evaluated_with() {
     let mean = |rows: usize| [0, 1].map(|c| X.iter().skip(c).step_by(2).take(rows).sum::<f32>() / rows as f32);
     let steps = 40;
     let share = 1.0 - 0.99f32.powi(steps as i32);
-    for (workers, ps, mode, rows) in
-        [(0, 0, Mode::Sync, 8), (2, 1, Mode::Sync, 4), (2, 0, Mode::Mirrored, 4), (2, 1, Mode::Async, 8)]
-    {
+    for (workers, ps, mode, rows) in [
+        (0, 0, UpdateMode::Sync, 8),
+        (2, 1, UpdateMode::Sync, 4),
+        (2, 0, UpdateMode::Mirrored, 4),
+        (2, 1, UpdateMode::Async, 8),
+    ] {
         let mut sections = sections(8, steps);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
         let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();

@@ -29,7 +29,7 @@ fn what_is_said_is_read() {
     };
     assert_eq!(train.training, wanted);
     assert_eq!((train.steps, train.epochs, train.workers, train.ps), (None, Some(3), 2, 1));
-    assert!(train.mode == Mode::Async && init == ["start"]);
+    assert!(train.mode == UpdateMode::Async && init == ["start"]);
     let wanted = EvaluateSection { every: 50, metrics: vec!["accuracy".to_owned()], ..EvaluateSection::default() };
     assert_eq!(evaluate.unwrap(), wanted);
 }

@@ -9,7 +9,7 @@ use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
 use crate::graph::{Attr, Attrs, Graph, GraphBuilder, Node, NodeDef, NodeId, Output, split_tensor_name};
 use crate::tensor::DType;
-use crate::train::file::{Mode, TrainSection};
+use crate::train::file::{TrainSection, UpdateMode};
 
 /// What begins the name that a node is placed with.
 const COLOCATED: &[u8] = b"loc:@";
@@ -39,7 +39,7 @@ impl<'a> Replicas<'a> {
         let fed = parts.iter().filter_map(|part| graph.find(&part.name));
         let stays = train.backup > 0;
         let is_copied = match train.mode {
-            Mode::Sync if stays => {
+            UpdateMode::Sync if stays => {
                 // Each worker reads the variables when its step begins.
                 let makes = graph.nodes().filter(|(_, node)| node.op.makes_variable).map(|(id, _)| id);
                 let by_data = dependent(graph, fed.clone());
@@ -49,8 +49,8 @@ impl<'a> Replicas<'a> {
                 }
                 depends
             }
-            Mode::Sync | Mode::Async => dependent(graph, fed),
-            Mode::Mirrored => {
+            UpdateMode::Sync | UpdateMode::Async => dependent(graph, fed),
+            UpdateMode::Mirrored => {
                 // What a step feeds beside the data, it feeds once.
                 let is_fed = |node: &Node| node.op.is_fed && parts.iter().all(|part| part.name != node.name);
                 graph.nodes().map(|(_, node)| !is_fed(node)).collect()

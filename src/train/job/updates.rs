@@ -7,7 +7,7 @@ use super::{CHECK, Team, UPDATES};
 use crate::failure::{Failure, Result};
 use crate::graph::variable::ops::on;
 use crate::graph::{Graph, GraphBuilder, NodeId, Output};
-use crate::train::file::{Mode, TrainSection};
+use crate::train::file::{TrainSection, UpdateMode};
 
 /// Has the steps of teams run them, too; answers which nodes are to wait for which. Where several replicas make one update of
 /// variables that they share, those of the first count.
@@ -24,7 +24,7 @@ pub(super) fn add(
     let is_alone = teams.len() == 1;
     for (i, team) in teams.iter_mut().enumerate() {
         g.settle()?;
-        let own = if train.mode == Mode::Mirrored { 0..replicas.count() } else { i..i + 1 };
+        let own = if train.mode == UpdateMode::Mirrored { 0..replicas.count() } else { i..i + 1 };
         let home = g.device_of(team.run);
         let step = g.tensor_name(team.run);
         let mut all = vec![team.run];
