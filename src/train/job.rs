@@ -7,7 +7,7 @@ mod replicas;
 mod there;
 mod updates;
 
-pub use self::queue::Queue;
+pub use self::queue::QueueNodes;
 pub(in crate::train) use self::queue::name_of_next;
 pub use self::there::Held;
 
@@ -59,7 +59,7 @@ pub struct Job {
     /// Run once the steps are over.
     pub end: Vec<String>,
     /// A queue of batches for each replica.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueNodes>,
     /// Of the first replica, part by part, what takes examples of those that lie on the workers.
     pub held: Vec<Option<Held>>,
     /// What a training that was killed may have left behind.

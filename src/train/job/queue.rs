@@ -18,7 +18,7 @@ pub(in crate::train) fn name_of_next(replica: usize) -> String {
 
 /// What fills the queue of one replica.
 #[derive(Clone, Debug)]
-pub struct Queue {
+pub struct QueueNodes {
     /// What is fed with batches, `[batches, ...]`, part by part.
     pub feeds: Vec<String>,
     /// Runs to take what is fed.
@@ -35,7 +35,7 @@ pub(super) fn queue(
     parts: &[Part],
     rows: usize,
     capacity: usize,
-) -> (Vec<NodeDef>, Queue, Drain, Vec<Option<Held>>) {
+) -> (Vec<NodeDef>, QueueNodes, Drain, Vec<Option<Held>>) {
     let types: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let shapes: Vec<Shape> =
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
@@ -85,7 +85,7 @@ pub(super) fn queue(
     }
     nodes.push(node("/enqueue", "QueueEnqueueManyV2", inputs, Attrs::from([("Tcomponents", types.into())])));
     let (enqueue, size, drop) = (format!("{own}/enqueue"), format!("{own}/size"), format!("{own}/drain"));
-    (nodes, Queue { feeds, enqueue }, Drain { size, drop }, all)
+    (nodes, QueueNodes { feeds, enqueue }, Drain { size, drop }, all)
 }
 
 /// The nodes of a queue of tokens, each the number of an update that a step of a worker is for. The node of that name takes one.

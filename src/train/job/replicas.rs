@@ -1,6 +1,6 @@
 //! A model's nodes on the workers: which of them each worker has for itself, where they run and how they are named.
 
-use super::queue::{Queue, name_of_next, queue, tokens};
+use super::queue::{QueueNodes, name_of_next, queue, tokens};
 use super::there::Held;
 use super::{Drain, Part, homes};
 use crate::device::DeviceSpec;
