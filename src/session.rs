@@ -17,6 +17,7 @@ use self::constants::SentConstants;
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
+use crate::lock::lock;
 use crate::plan::{Mode, Plan, Signature, Summary};
 use crate::protocol::{Peer, Reply, Request, SessionOptions};
 use crate::runtime::client::{Client, StepEvent};
@@ -240,7 +241,7 @@ impl Session {
     }
 
     fn plans(&self) -> MutexGuard<'_, HashMap<Signature, Planned>> {
-        self.plans.lock().expect("no panic under this lock")
+        lock(&self.plans)
     }
 
     fn known(&self, signature: &Signature) -> Option<Planned> {

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
+use crate::lock::lock;
 use crate::protocol::inquiry::Inquiry;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
 use crate::runtime::router::Router;
@@ -97,7 +98,7 @@ impl Client {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (sender, answer) = oneshot::channel();
         let pending = Pending { by: to.clone(), answer: sender, events };
-        self.pending.lock().expect("no panic under this lock").insert(id, pending);
+        lock(&self.pending).insert(id, pending);
         // Made before sending, so that a send that fails takes the request back.
         let asked = Asked { id, client: Arc::clone(self), answer };
         self.router.send(to, Envelope::new(message(id), tensors))?;
@@ -144,14 +145,14 @@ impl Client {
     }
 
     fn events_of(&self, id: RequestId, from: &Peer) -> Option<mpsc::Sender<StepEvent>> {
-        let pending = self.pending.lock().expect("no panic under this lock");
+        let pending = lock(&self.pending);
         pending.get(&id).filter(|p| p.by == *from).and_then(|p| p.events.clone())
     }
 
     /// A peer is gone, and with it every answer it owes.
     pub fn down(&self, peer: &Peer, task: Option<&Task>, why: &str) {
         let owed: Vec<Pending> = {
-            let mut pending = self.pending.lock().expect("no panic under this lock");
+            let mut pending = lock(&self.pending);
             let ids: Vec<RequestId> = pending.iter().filter(|(_, p)| p.by == *peer).map(|(&id, _)| id).collect();
             ids.iter().filter_map(|id| pending.remove(id)).collect()
         };
@@ -165,11 +166,11 @@ impl Client {
     /// How many requests wait for their answer.
     #[cfg(test)]
     pub fn waits(&self) -> usize {
-        self.pending.lock().expect("no panic under this lock").len()
+        lock(&self.pending).len()
     }
 
     fn take(&self, id: RequestId, from: &Peer) -> Option<Pending> {
-        let mut pending = self.pending.lock().expect("no panic under this lock");
+        let mut pending = lock(&self.pending);
         if pending.get(&id)?.by == *from { pending.remove(&id) } else { None }
     }
 }
@@ -199,6 +200,6 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.client.pending.lock().expect("no panic under this lock").remove(&self.id);
+        lock(&self.client.pending).remove(&self.id);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
 use crate::device::{DeviceName, Task};
@@ -147,7 +147,7 @@ impl Worker {
 
     /// Serves a device from now on.
     pub fn add_device(&self, info: DeviceInfo, device: Device) {
-        let mut devices = self.state.devices.write().expect("no panic under this lock");
+        let mut devices = self.state.devices.write().unwrap_or_else(PoisonError::into_inner);
         devices.insert(info.name.clone(), (Arc::new(device), info));
     }
 
@@ -265,7 +265,7 @@ impl Drop for Worker {
     /// The devices hold the state as their sink and the state holds the devices: somebody must let go.
     fn drop(&mut self) {
         // Dropped outside of the locks: the last one to drop a device waits for its thread, which may want them.
-        let devices = std::mem::take(&mut *self.state.devices.write().expect("no panic under this lock"));
+        let devices = std::mem::take(&mut *self.state.devices.write().unwrap_or_else(PoisonError::into_inner));
         let sessions = std::mem::take(&mut *self.state.sessions());
         drop((devices, sessions));
     }
@@ -273,11 +273,16 @@ impl Drop for Worker {
 
 impl State {
     fn device(&self, name: &DeviceName) -> Option<Arc<Device>> {
-        self.devices.read().expect("no panic under this lock").get(name).map(|(device, _)| Arc::clone(device))
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).get(name).map(|(device, _)| Arc::clone(device))
     }
 
     fn all_devices(&self) -> Vec<Arc<Device>> {
-        self.devices.read().expect("no panic under this lock").values().map(|(device, _)| Arc::clone(device)).collect()
+        self.devices
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .map(|(device, _)| Arc::clone(device))
+            .collect()
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, WorkerSession>> {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::graph::{Attr, Filled, Graph, NodeDef};
+use crate::lock::lock;
 use crate::plan::Plan;
 use crate::protocol::constants::{MAX_INLINE_CONSTANT_BYTES, TakenOut};
 use crate::protocol::{Constants, Content};
@@ -31,7 +32,7 @@ impl SentConstants {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<Content>> {
-        self.0.lock().expect("no panic under this lock")
+        lock(&self.0)
     }
 }
 

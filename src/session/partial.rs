@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, mpsc};
 use super::{MAX_PREPARED_AGAIN, Session, prepare};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::ids::{RequestId, SessionId};
+use crate::lock::lock;
 use crate::plan::{Mode, Signature};
 use crate::protocol::{Peer, Reply, Request};
 use crate::runtime::client::{Client, StepEvent};
@@ -36,7 +37,7 @@ struct Lane {
 impl Lane {
     /// The first that is free, so that plans are used again.
     fn take(taken: &Arc<std::sync::Mutex<BTreeSet<u32>>>) -> Result<Lane> {
-        let mut lanes = taken.lock().expect("no panic under this lock");
+        let mut lanes = lock(taken);
         let free = (0..MAX_LANES).find(|lane| !lanes.contains(lane));
         let number = free.ok_or_else(|| {
             Failure::new(Code::ResourceExhausted, format!("{MAX_LANES} partial runs are under way already"))
@@ -48,7 +49,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.taken.lock().expect("no panic under this lock").remove(&self.number);
+        lock(&self.taken).remove(&self.number);
     }
 }
 

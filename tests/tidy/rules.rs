@@ -81,7 +81,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         module: "session",
         may_use: &[
-            "runtime", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids", "random",
+            "runtime", "protocol", "plan", "trace", "device", "graph", "tensor", "memory", "failure", "ids", "lock",
+            "random",
         ],
         pure: false,
     },

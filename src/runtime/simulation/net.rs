@@ -10,6 +10,7 @@ use crate::device::Task;
 use crate::exec::{BackendChoice, Resources, cpu};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::{Incarnation, SessionId};
+use crate::lock::lock;
 use crate::protocol::{Cluster, Envelope, Member, Peer};
 use crate::runtime::master::MasterLimits;
 use crate::runtime::router::Router;
@@ -92,11 +93,11 @@ thread_local! {
 
 impl Net {
     fn lock(&self) -> MutexGuard<'_, Lanes> {
-        self.state.lock().expect("no panic under this lock")
+        lock(&self.state)
     }
 
     fn hosts(&self) -> MutexGuard<'_, BTreeMap<Peer, Arc<Host>>> {
-        self.hosts.lock().expect("no panic under this lock")
+        lock(&self.hosts)
     }
 
     pub fn host(&self, peer: &Peer) -> Arc<Host> {

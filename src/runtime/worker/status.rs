@@ -1,5 +1,6 @@
 //! What a worker says of its devices and of the pieces on them.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::{MAX_SESSIONS, Registered, State};
@@ -23,7 +24,7 @@ pub struct WorkerStatus {
 
 impl State {
     pub(super) fn status(&self) -> WorkerStatus {
-        let devices: Vec<_> = self.devices.read().expect("no panic under this lock").values().cloned().collect();
+        let devices: Vec<_> = self.devices.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let mut status = WorkerStatus::default();
         for (device, info) in devices {
             let load = device.load(MAX_LISTED, ANSWERS_WITHIN).unwrap_or_default();
