@@ -213,7 +213,7 @@ fn model(workers: usize) -> Job {
             "train": {{"loss": "loss", "optimizer": "sgd", "rate": 1e-3, "steps": {STEPS}, "workers": {workers}, "mode": "{mode}"}}}}"#
     );
     let sections = file::read(&sections).expect("sections");
-    let part = |name: &str, dtype, example| Part { name: name.to_owned(), dtype, example };
+    let part = |name: &str, dtype, example| Part { name: name.to_owned(), dtype, example, there: None };
     let parts = [part("x", DType::F32, vec![inputs]), part("y", DType::I32, vec![])];
     job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
 }

@@ -68,7 +68,7 @@ async fn running_averages_are_kept_and_evaluated_with() {
         let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await.unwrap();
         let [(_, average)] = &values[..] else { panic!("{values:?}") };
         // A worker that does not wait may not see the other's last one.
-        let near = if mode == Mode::Async { 0.02 } else { 1e-5 };
+        let near = if mode == UpdateMode::Async { 0.02 } else { 1e-5 };
         for (average, mean) in average.slice::<f32>().unwrap().iter().zip(mean(rows)) {
             assert!((average - share * mean).abs() < near, "{mode:?}: {average}, expected {}", share * mean);
         }

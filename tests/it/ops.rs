@@ -239,5 +239,6 @@ fn dtypes(argument: &ArgDef, attrs: &Attrs) -> Vec<DType> {
             Some(Attr::Types(dtypes)) => dtypes.clone(),
             _ => Vec::new(),
         },
+        other => panic!("{other:?}: what its tensors are is not known here"),
     }
 }

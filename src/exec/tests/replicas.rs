@@ -7,7 +7,7 @@ use crate::graph::gradient::{Gradient, Rows};
 use crate::graph::{Graph, GraphBuilder};
 use crate::tensor::{DType, Shape, Tensor};
 use crate::train::job::{self, Part};
-use crate::train::ring::{Limits, all_reduce};
+use crate::train::ring::{BucketLimits, all_reduce};
 use crate::train::{self, GLOBAL_STEP, Initializer, VariableSpec, file};
 
 /// A network with a table that is looked up, a weight that is too large to go directly, and small ones.
@@ -162,7 +162,9 @@ fn all_tasks_have_the_same_sums() {
         ("last", DType::F32, &[13]),
     ];
     for tasks in 1..5u32 {
-        for limits in [Limits::default(), Limits { bucket: 64, direct: 0 }, Limits { bucket: 100, direct: 30 }] {
+        for limits in
+            [BucketLimits::default(), BucketLimits { bucket: 64, direct: 0 }, BucketLimits { bucket: 100, direct: 30 }]
+        {
             let mut g = GraphBuilder::new();
             let (mut variables, mut gradients) = (Vec::new(), Vec::new());
             for task in 0..tasks {

@@ -28,7 +28,7 @@ pub(super) struct Replicas<'a> {
 /// The nodes of all replicas, and what fills their queues.
 pub(super) struct Filled {
     pub defs: Vec<NodeDef>,
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueNodes>,
     pub drains: Vec<Drain>,
     /// Of each replica, part by part, the examples that lie on its worker.
     pub held: Vec<Vec<Option<Held>>>,
