@@ -72,9 +72,10 @@ pub fn nodes(graph: GraphDef) -> Result<Vec<NodeDef>, FormatError> {
 
 /// The GraphDef of these nodes.
 pub fn graph_def(nodes: &[NodeDef]) -> GraphDef {
+    let names = value::Names::of(nodes);
     GraphDef {
-        node: nodes.iter().map(write_node).collect(),
-        library: Some(value::library(nodes))
+        node: nodes.iter().map(|node| write_node(node, &names)).collect(),
+        library: Some(names.library())
             .filter(|functions| !functions.is_empty())
             .map(|function| proto::FunctionDefLibrary { function }),
         versions: Some(proto::VersionDef { producer: PRODUCER }),
@@ -187,7 +188,7 @@ fn read_list(list: ListValue) -> Result<Attr, String> {
     })
 }
 
-fn write_node(node: &NodeDef) -> proto::NodeDef {
+fn write_node(node: &NodeDef, names: &value::Names) -> proto::NodeDef {
     proto::NodeDef {
         name: node.name.clone(),
         op: node.op.clone(),
@@ -197,12 +198,12 @@ fn write_node(node: &NodeDef) -> proto::NodeDef {
             .attrs
             .0
             .iter()
-            .map(|(name, attr)| (name.clone(), AttrValue { value: Some(write_attr(attr)) }))
+            .map(|(name, attr)| (name.clone(), AttrValue { value: Some(write_attr(attr, names)) }))
             .collect::<BTreeMap<_, _>>(),
     }
 }
 
-fn write_attr(attr: &Attr) -> Value {
+fn write_attr(attr: &Attr, names: &value::Names) -> Value {
     let list = |list: ListValue| Value::List(Box::new(list));
     match attr {
         Attr::Int(v) => Value::I(*v),
@@ -226,7 +227,7 @@ fn write_attr(attr: &Attr) -> Value {
         Attr::Shapes(v) => {
             list(ListValue { shape: v.iter().map(tensor::shape_proto).collect(), ..ListValue::default() })
         }
-        Attr::Func(v) => Value::Func(proto::NameAttrList { name: v.name.clone(), attr: BTreeMap::new() }),
+        Attr::Func(v) => Value::Func(proto::NameAttrList { name: names.of_function(v), attr: BTreeMap::new() }),
         Attr::Empty => list(ListValue::default()),
     }
 }

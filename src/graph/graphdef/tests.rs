@@ -251,3 +251,31 @@ fn functions_that_attributes_hold_are_written_and_read_again() {
     }
     assert_eq!(nodes.len(), again.len());
 }
+
+#[test]
+fn functions_of_one_name_that_differ_are_written_under_two() {
+    let answering = |number: i64| {
+        let attrs = [("dtype", Attr::Type(DType::I64)), ("value", Attr::Tensor(Tensor::scalar(number)))];
+        let node = NodeDef { name: "f/n".into(), op: "Const".into(), attrs: Attrs::from(attrs), ..NodeDef::default() };
+        let results = vec![("f/n".to_owned(), DType::I64)];
+        let body = crate::graph::FunctionBody { name: "f".into(), nodes: vec![node], results, ..Default::default() };
+        crate::graph::Function::new(body)
+    };
+    let holding = |number: i64| NodeDef {
+        name: format!("d{number}"),
+        op: "MapDataset".into(),
+        attrs: Attrs::from([("f", Attr::Func(answering(number)))]),
+        ..NodeDef::default()
+    };
+    let nodes = [holding(1), holding(2), NodeDef { name: "again".into(), ..holding(2) }];
+    let read = from_binary(&to_binary(&nodes)).unwrap();
+    let answers = read.iter().map(|node| match node.attrs.get("f") {
+        Some(Attr::Func(function)) => match function.nodes.iter().find_map(|node| node.attrs.get("value")) {
+            Some(Attr::Tensor(value)) => (function.name.clone(), value.to_i64().unwrap()),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{}: {other:?}, {:?}", node.name, node.refused),
+    });
+    let wanted = [("f", 1), ("f_1", 2), ("f_1", 2)].map(|(name, number)| (name.to_owned(), number));
+    assert_eq!(answers.collect::<Vec<_>>(), wanted);
+}

@@ -96,26 +96,56 @@ impl Expander<'_> {
     }
 }
 
-/// The functions of the attributes of some nodes, and of those within, as a library.
-pub(super) fn library(nodes: &[NodeDef]) -> Vec<FunctionDef> {
-    let mut known = HashSet::new();
-    let mut all = Vec::new();
-    collect(nodes, &mut known, &mut all);
-    all
+/// The functions of the attributes of some nodes, and of those within, and the names that they are written under. Different
+/// functions of one name, as those of two graphs are, get different names.
+#[derive(Default)]
+pub(super) struct Names<'a> {
+    by_name: HashMap<&'a str, Vec<(&'a Function, String)>>,
+    taken: HashSet<String>,
+    /// Each before those that hold it.
+    all: Vec<&'a Function>,
 }
 
-fn collect(nodes: &[NodeDef], known: &mut HashSet<String>, all: &mut Vec<FunctionDef>) {
-    for attr in nodes.iter().flat_map(|node| node.attrs.0.values()) {
-        if let Attr::Func(function) = attr
-            && known.insert(function.name.clone())
-        {
-            collect(&function.nodes, known, all);
-            all.push(written(function));
+impl<'a> Names<'a> {
+    pub fn of(nodes: &'a [NodeDef]) -> Names<'a> {
+        let mut names = Names::default();
+        names.add(nodes);
+        names
+    }
+
+    fn add(&mut self, nodes: &'a [NodeDef]) {
+        for attr in nodes.iter().flat_map(|node| node.attrs.0.values()) {
+            if let Attr::Func(function) = attr
+                && self.known(function).is_none()
+            {
+                self.add(&function.nodes);
+                let others = (1..).map(|i| format!("{}_{i}", function.name));
+                let mut free = std::iter::once(function.name.clone()).chain(others);
+                let name = free.find(|name| !self.taken.contains(name)).unwrap_or_default();
+                self.taken.insert(name.clone());
+                self.by_name.entry(&function.name).or_default().push((function, name));
+                self.all.push(function);
+            }
         }
+    }
+
+    fn known(&self, function: &Function) -> Option<&str> {
+        let same = self.by_name.get(&*function.name)?;
+        same.iter().find(|(known, _)| *known == function).map(|(_, name)| &**name)
+    }
+
+    /// The name that a function is written under.
+    pub fn of_function(&self, function: &Function) -> String {
+        self.known(function).unwrap_or(&function.name).to_owned()
+    }
+
+    /// The functions as a library.
+    pub fn library(&self) -> Vec<FunctionDef> {
+        self.all.iter().map(|function| written(function, self)).collect()
     }
 }
 
-fn written(function: &Function) -> FunctionDef {
+fn written(function: &Function, names: &Names) -> FunctionDef {
     let prefix = format!("{}/", function.name);
     let own = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let by_name: HashMap<&str, &NodeDef> = function.nodes.iter().map(|node| (&*node.name, node)).collect();
@@ -135,7 +165,7 @@ fn written(function: &Function) -> FunctionDef {
         }
     };
     let node_def = function.nodes.iter().filter(|node| !is_arg(&node.name)).map(|node| {
-        let mut message = super::write_node(node);
+        let mut message = super::write_node(node, names);
         message.name = own(&node.name);
         message.input = node.inputs.iter().map(|name| input(name)).collect();
         if let Some(Value::S(frame)) = message.attr.get_mut("frame_name").and_then(|attr| attr.value.as_mut()) {
@@ -155,7 +185,7 @@ fn written(function: &Function) -> FunctionDef {
     let results = function.results.iter().enumerate();
     FunctionDef {
         signature: Some(Signature {
-            name: function.name.clone(),
+            name: names.of_function(function),
             input_arg: function.args.iter().map(|(name, dtype)| arg(name.clone(), *dtype)).collect(),
             output_arg: results.clone().map(|(i, (_, dtype))| arg(format!("result{i}"), *dtype)).collect(),
             attr: Vec::new(),
