@@ -6,6 +6,7 @@
 pub(super) mod arrange;
 pub(super) mod batch;
 pub(super) mod choose;
+pub(super) mod files;
 pub(super) mod group;
 pub(super) mod interleave;
 pub(super) mod mapped;

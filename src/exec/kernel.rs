@@ -8,6 +8,7 @@ mod array;
 mod broadcast;
 pub(in crate::exec) mod call;
 pub mod checkpoint;
+mod ctc;
 mod example;
 mod image;
 mod linalg;
@@ -19,6 +20,7 @@ mod random;
 mod real;
 mod reduce;
 mod scatter;
+mod sets;
 mod sparse;
 #[cfg(test)]
 pub(super) mod tests;
@@ -29,7 +31,7 @@ pub mod update;
 #[cfg(test)]
 pub use image::CODED;
 pub use math::cast;
-pub use random::{Dice, Generators};
+pub use random::{Dice, Generators, Unigrams, fixed};
 
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
@@ -113,6 +115,8 @@ const FAMILIES: &[Compile] = &[
     text::kernel,
     example::kernel,
     image::kernel,
+    sets::kernel,
+    ctc::kernel,
     checkpoint::kernel,
     older::kernel,
 ];

@@ -6,6 +6,7 @@
 mod accumulator;
 mod checkpoint;
 mod dataset;
+mod file_dataset;
 mod files;
 mod iterator;
 mod list;
@@ -59,6 +60,7 @@ const FAMILIES: &[Compile] = &[
     optional::compile,
     checkpoint::compile,
     dataset::compile,
+    file_dataset::compile,
     iterator::compile,
     table::compile,
     reader::compile,

@@ -195,6 +195,10 @@ def making():
     every("BroadcastTo", ("input", f([1])), ("shape", sizes))
     for op in "RandomUniform RandomStandardNormal TruncatedNormal".split():
         every(op, ("shape", sizes), dtype="float32")
+    for op in ("RandomPoisson", "RandomPoissonV2", "RandomGamma"):
+        every(op, ("shape", sizes), ("alpha" if op == "RandomGamma" else "rate", f([3], [N, 2], N)))
+    between = [(name, f([])) for name in ("means", "stdevs", "minvals", "maxvals")]
+    every("ParameterizedTruncatedNormal", ("shape", sizes), *between)
     every("RandomUniformInt", ("shape", sizes), ("minval", [lambda: c(0)]), ("maxval", [lambda: c(9)]))
     seed = [lambda: c([1, 2])]
     for op in "StatelessRandomNormal StatelessRandomUniform StatelessTruncatedNormal".split():
@@ -574,6 +578,15 @@ def strings():
     every("StringToHashBucketStrong", ("input", texts), num_buckets=3, key=[1, 2])
     every("ParseTensor", ("serialized", texts), out_type="int32")
     every("SerializeTensor", ("tensor", f([2, N], N)))
+    raw.StringFormat(inputs=[p([2])], template="%s")
+    splits = ("data_splits", f([3], [N], dtype="int64"))
+    pads = dict(separator=" ", left_pad="", right_pad="", pad_width=0, preserve_short_sequences=False)
+    every("StringNGrams", ("data", f([5], [N], dtype="string")), splits, ngram_widths=[2], **pads)
+    every("UnicodeTranscode", ("input", texts), input_encoding="UTF-8", output_encoding="UTF-8")
+    for op in ("UnicodeDecode", "UnicodeDecodeWithOffsets"):
+        every(op, ("input", f([], [2, 3], [2, N], N, dtype="string")), input_encoding="UTF-8")
+    codes = ("input_values", f([5], [N], dtype="int32"))
+    every("UnicodeEncode", codes, ("input_splits", f([3], [N], dtype="int64")), output_encoding="UTF-8")
     every("Fingerprint", ("data", f([2, N], [N, 3], N)), ("method", [lambda: p([], "string")]))
     every("UnsortedSegmentJoin", ("inputs", f([4], [N, 2], N, dtype="string")), ("segment_ids", f([4], [N], N, dtype="int32")),
           ("num_segments", [lambda: c(3), lambda: p([], "int32")]))
@@ -591,6 +604,30 @@ def strings():
                            ragged_value_types=["int64"], ragged_split_types=["int32"], **names)
     raw.ParseSingleExample(serialized=p([], "string"), num_sparse=2, **columns)
     raw.ParseSingleSequenceExample(serialized=p([], "string"), feature_list_dense_missing_assumed_empty=c([], "string"), debug_name=c("n", "string"), **sequence)
+
+
+def sets():
+    shape = [lambda: c([2, 3], "int64"), lambda: p([3], "int64"), lambda: p(N, "int64")]
+    text = lambda *shapes: f(*shapes, dtype="int32")
+    sparse = lambda name: ((name + "_indices", f([N, 2], dtype="int64")), (name + "_values", text([N])), (name + "_shape", shape))
+    every("SetSize", *sparse("set"))
+    every("SparseToSparseSetOperation", *sparse("set1"), *sparse("set2"), set_operation="union")
+    every("DenseToSparseSetOperation", ("set1", text([2, 3], N)), *sparse("set2"), set_operation="union")
+    every("DenseToDenseSetOperation", ("set1", text([2, 3], N)), ("set2", text([2, 4], N)), set_operation="union")
+    scores = ("inputs", f([6, 2, 5], [N, N, 5], N))
+    lengths = ("sequence_length", f([2], [N], dtype="int32"))
+    every("CTCLoss", scores, ("labels_indices", f([N, 2], dtype="int64")), ("labels_values", f([N], dtype="int32")), lengths)
+    every("CTCGreedyDecoder", scores, lengths), every("CTCBeamSearchDecoder", scores, lengths, beam_width=4, top_paths=2)
+    classes = f([4, 2], [N, 2], N, dtype="int64")
+    for op in ("UniformCandidateSampler", "LogUniformCandidateSampler", "AllCandidateSampler"):
+        range_max = dict() if op == "AllCandidateSampler" else dict(range_max=9)
+        every(op, ("true_classes", classes), num_true=2, num_sampled=3, unique=True, **range_max)
+    for op in ("FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler", "ThreadUnsafeUnigramCandidateSampler"):
+        every(op, ("true_classes", classes), num_true=2, num_sampled=3, unique=True, range_max=9)
+    every("ComputeAccidentalHits", ("true_classes", classes), ("sampled_candidates", f([3], [N], dtype="int64")), num_true=2)
+    tag = c("tag", "string")
+    raw.AudioSummary(tag=tag, tensor=p([N, 5]), sample_rate=8.0), raw.AudioSummaryV2(tag=tag, tensor=p([N, 5]), sample_rate=p([]))
+    raw.ImageSummary(tag=tag, tensor=p([N, 3, 3, 1])), raw.TensorSummary(tensor=p([3])), raw.TensorSummaryV2(tag=tag, tensor=p([3]), serialized_summary_metadata=tag)
 
 
 def pictures():
@@ -732,7 +769,8 @@ def arithmetic():
 
 
 groups = (
-    elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, files, tables, lists, arithmetic, datasets
+    elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, sets, files, tables, lists, arithmetic,
+    datasets,
 )  # fmt: skip
 for group in groups:
     group()

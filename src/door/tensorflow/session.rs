@@ -13,7 +13,7 @@ use super::trace::metadata;
 use crate::device::DeviceSpec;
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::{GraphDef, Growth, Library};
-use crate::graph::{Attr, FROM_WORKING_FOLDER, NodeDef, op};
+use crate::graph::{Attr, FROM_WORKING_FOLDER, Function, FunctionBody, NodeDef, op};
 use crate::lock::lock;
 use crate::plan::{Mode, Signature};
 use crate::session::{PartialRun, Session, Steps};
@@ -78,11 +78,23 @@ impl Placeholders {
 /// since the program looks for its checkpoints itself.
 pub(super) fn stated(library: &Library, graph_def: GraphDef) -> Result<(Vec<NodeDef>, Growth)> {
     let (mut nodes, growth) = library.expanded(graph_def)?;
-    let uses_files = |node: &&mut NodeDef| op::lookup(&node.op).is_some_and(|op| op.uses_files);
-    for node in nodes.iter_mut().filter(uses_files) {
-        node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
-    }
+    name_files_from_working_folder(&mut nodes);
     Ok((nodes, growth))
+}
+
+fn name_files_from_working_folder(nodes: &mut [NodeDef]) {
+    for node in nodes {
+        if op::lookup(&node.op).is_some_and(|op| op.uses_files) {
+            node.attrs.set(FROM_WORKING_FOLDER, Attr::Bool(true));
+        }
+        for attr in node.attrs.0.values_mut() {
+            if let Attr::Func(function) = attr {
+                let mut body = FunctionBody::clone(function);
+                name_files_from_working_folder(&mut body.nodes);
+                *function = Function::new(body);
+            }
+        }
+    }
 }
 
 /// When a session was last used, and over which connection.

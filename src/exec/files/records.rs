@@ -19,6 +19,7 @@ pub(in crate::exec) enum Format {
     Lines {
         /// How many lines at the beginning are no records.
         header: usize,
+        compression: Compression,
     },
     TfRecord(Compression),
     Fixed {
@@ -51,7 +52,7 @@ enum Source {
     /// Gives its one record once.
     Name,
     Whole(Option<File>),
-    Lines(Lines<BufReader<File>>),
+    Lines(Lines<BufReader<Bytes>>),
     TfRecord(Bytes),
     Fixed {
         bytes: Bytes,
@@ -75,8 +76,8 @@ impl Records {
         let source = match *format {
             Format::Name => Source::Name,
             Format::Whole => Source::Whole(Some(folder.open(&name)?)),
-            Format::Lines { header } => {
-                let mut lines = Lines::new(BufReader::with_capacity(256 << 10, folder.open(&name)?));
+            Format::Lines { header, compression } => {
+                let mut lines = Lines::new(BufReader::with_capacity(256 << 10, plain(compression)?));
                 while count < header as u64 && lines.next(|error| failed(&name, error))?.is_some() {
                     count += 1;
                 }
@@ -90,6 +91,30 @@ impl Records {
             }
         };
         Ok(Records { name, source, count, offset: 0, pace: Pace::new() })
+    }
+
+    /// Goes past the first bytes of a file of TFRecords of which nothing was read yet.
+    ///
+    /// # Errors
+    /// The system's. A file that ends before has no records.
+    pub fn skip_to(&mut self, offset: u64) -> Result<()> {
+        let Source::TfRecord(bytes) = &mut self.source else { return Ok(()) };
+        let count = usize::try_from(offset).unwrap_or(usize::MAX);
+        match skip(bytes, count, &mut self.pace) {
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(failed(&self.name, &error)),
+            _ => self.offset = offset,
+        }
+        Ok(())
+    }
+
+    /// At the end of a file of records of one length: the bytes between its header and its footer.
+    pub fn body(&self) -> i64 {
+        match &self.source {
+            Source::Fixed { ahead, footer, record, .. } => {
+                (self.count as i64).saturating_mul(*record as i64) + ahead.len() as i64 - *footer as i64
+            }
+            _ => 0,
+        }
     }
 
     /// The next record; `None` at the end of the file.

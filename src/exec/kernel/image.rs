@@ -2,7 +2,7 @@
 
 mod boxes;
 #[cfg(feature = "exec")]
-mod coded;
+pub(in crate::exec::kernel) mod coded;
 mod color;
 mod crop;
 mod resize;

@@ -3,12 +3,17 @@
 //! A stateless op's numbers follow from its inputs. A stateful node continues from where the last step of its session
 //! that ran it stopped. With both seeds 0 it starts at random, otherwise its first numbers follow from the seeds.
 
+mod candidates;
 mod distribution;
 mod philox;
+mod rejection;
 mod stateful;
 mod stateless;
+mod unigrams;
 
+pub use self::candidates::fixed;
 pub use self::stateful::{Dice, Generators};
+pub use self::unigrams::Unigrams;
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;
 
@@ -17,8 +22,10 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
-    Ok(match stateful::kernel(node, generators)? {
-        None => stateless::kernel(node)?,
-        found => found,
-    })
+    for family in [stateful::kernel, candidates::kernel, rejection::kernel] {
+        if let Some(kernel) = family(node, generators)? {
+            return Ok(Some(kernel));
+        }
+    }
+    stateless::kernel(node)
 }

@@ -10,12 +10,16 @@ mod format;
 mod hash;
 mod histogram;
 mod join;
+mod media;
+mod ngrams;
 mod number;
 mod pattern;
 mod print;
 mod raw;
+mod show;
 mod split;
 mod summary;
+mod unicode;
 
 #[cfg(feature = "node")]
 pub(crate) use self::histogram::Histogram;
@@ -37,6 +41,9 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "StringJoin" | "ReduceJoin" | "UnsortedSegmentJoin" => join::kernel(node)?,
         "StringLength" | "Substr" => cut::kernel(node)?,
         "Print" => print::kernel(node)?,
+        "StringFormat" | "PrintV2" => show::kernel(node)?,
+        "StringNGrams" => ngrams::kernel(node)?,
+        "UnicodeTranscode" | "UnicodeDecode" | "UnicodeDecodeWithOffsets" | "UnicodeEncode" => unicode::kernel(node)?,
         "StringToNumber" => number::kernel(node)?,
         "RegexFullMatch" | "StaticRegexFullMatch" | "RegexReplace" | "StaticRegexReplace" => pattern::kernel(node)?,
         "StringSplit" | "StringSplitV2" => split::kernel(node)?,
@@ -71,6 +78,9 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 })
             })
         }
-        _ => return raw::kernel(node),
+        _ => match raw::kernel(node)? {
+            Some(kernel) => kernel,
+            None => return media::kernel(node),
+        },
     }))
 }

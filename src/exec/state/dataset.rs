@@ -276,9 +276,16 @@ pub(super) fn spec(node: &KernelNode) -> Result<Spec> {
 /// An op that makes a dataset.
 fn described(
     node: &KernelNode,
+    parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
+) -> Result<Option<StateOp>> {
+    of_elements(spec(node)?, parts)
+}
+
+/// An op that makes a dataset of elements as `spec` says.
+pub(super) fn of_elements(
+    spec: Spec,
     mut parts: impl FnMut(&mut StateInputs) -> Result<Parts> + Send + 'static,
 ) -> Result<Option<StateOp>> {
-    let spec = spec(node)?;
     simple(move |mut inputs, _| {
         let held = inputs.0.iter().flatten().cloned().map(Token::held).collect::<Result<_>>()?;
         let parts = parts(&mut inputs)?;
@@ -298,7 +305,7 @@ fn single(dataset: &Dataset, context: &OpContext) -> Result<Vec<Token>> {
 }
 
 impl StateInputs {
-    fn number(&mut self, index: usize) -> Result<i64> {
+    pub(super) fn number(&mut self, index: usize) -> Result<i64> {
         self.host(index)?.to_i64()
     }
 

@@ -1,18 +1,20 @@
-//! ReadFile, WriteFile and MatchingFiles, below the folder that the task was given.
+//! ReadFile, WriteFile, MatchingFiles and samplers by vocabularies, below the folder that the task was given.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::engine::Engine;
-use super::super::files::{Folder, Format, Records, failed};
-use super::super::kernel::KernelNode;
+use super::super::files::{Compression, Folder, Format, Records, failed};
 use super::super::kernel::call::check_text_bytes;
+use super::super::kernel::{HostKernel, KernelNode, Unigrams, fixed};
 use super::super::turn::{self, Pace};
 use super::named::Site;
 use super::op::{StateOp, nothing, one, simple};
 use crate::failure::{Code, Failure, Result};
+use crate::memory;
 use crate::tensor::Tensor;
 
 /// Most entries of folders that one pattern is held against.
@@ -49,8 +51,49 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             check_text_bytes(names.iter().map(|name| name.len() + size_of::<Vec<u8>>()).sum())?;
             Ok(one(Tensor::vector(names)))
         }),
+        "FixedUnigramCandidateSampler" if !node.attrs.str("vocab_file")?.is_empty() => {
+            by_vocabulary(node, site, folder)
+        }
         _ => Ok(None),
     }
+}
+
+/// Candidates by the weights of a vocabulary: the last fields of its lines, which commas separate.
+fn by_vocabulary(node: &KernelNode, site: &Site, folder: Folder) -> Result<Option<StateOp>> {
+    let unigrams = Unigrams::of(node.attrs)?;
+    let (name, attrs) = (node.name.to_owned(), node.attrs.clone());
+    let (op, inputs, outputs) = (node.op.to_owned(), node.inputs.to_vec(), node.outputs.to_vec());
+    let (generators, mut kernel) = (Arc::clone(&site.generators), None);
+    simple(move |mut tokens, _| {
+        if kernel.is_none() {
+            let own = turn::in_part(|| weights(&folder, attrs.bytes("vocab_file")?, &unigrams))?;
+            let node = KernelNode { name: &name, op: &op, attrs: &attrs, inputs: &inputs, outputs: &outputs };
+            kernel = Some(fixed(&node, unigrams.weighted(own)?, &generators)?);
+        }
+        let kernel: &mut HostKernel = kernel.as_mut().ok_or_else(|| Failure::new(Code::Internal, "no sampler"))?;
+        let outputs = kernel(tokens.rest(0)?.into())?;
+        Ok(outputs.into_iter().map(|tensor| Some(tensor.into())).collect())
+    })
+}
+
+fn weights(folder: &Folder, name: &[u8], unigrams: &Unigrams) -> Result<Vec<f32>> {
+    let format = Format::Lines { header: 0, compression: Compression::None };
+    let mut lines = Records::open(&format, folder, name.to_vec())?;
+    let mut weights = Vec::new();
+    let mut place = 0;
+    while let Some((_, line)) = lines.next()? {
+        if unigrams.takes(place) {
+            let field = line.rsplit(|&byte| byte == b',').next().unwrap_or(&line);
+            let weight = std::str::from_utf8(field).ok().and_then(|field| field.trim().parse().ok());
+            weights.push(weight.ok_or_else(|| {
+                let line = String::from_utf8_lossy(&line);
+                Failure::invalid(format!("Wrong vocabulary format at line: {line}"))
+            })?);
+            memory::grow()?;
+        }
+        place += 1;
+    }
+    Ok(weights)
 }
 
 fn scalar(tensor: &Tensor, what: &str) -> Result<Vec<u8>> {

@@ -74,7 +74,8 @@ fn handle(node: &KernelNode, site: &Site) -> Result<Option<StateOp>> {
         "WholeFileReaderV2" => Format::Whole,
         // A negative number means none.
         "TextLineReaderV2" => {
-            Format::Lines { header: usize::try_from(node.attrs.int("skip_header_lines")?).unwrap_or(0) }
+            let header = usize::try_from(node.attrs.int("skip_header_lines")?).unwrap_or(0);
+            Format::Lines { header, compression: Compression::None }
         }
         "TFRecordReaderV2" => Format::TfRecord(compression("compression_type")?),
         _ => {

@@ -2,7 +2,7 @@
 
 use super::super::attr::Attr;
 use super::{ArgDef, ArgType, AttrDef, AttrKind, OpDef, Role, ShapeRule, Unchanged};
-use crate::tensor::{DType, PartialShape};
+use crate::tensor::{DType, PartialShape, Tensor};
 
 /// `Name(arg: type, …) -> (arg: type, …) | attr: kind …; … | flag …`
 pub(super) fn op(line: &'static str) -> OpDef {
@@ -143,7 +143,7 @@ fn dtype(name: &str) -> DType {
 
 fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
     let items = || split(text.trim_start_matches('[').trim_end_matches(']'), ",");
-    let string = |s: &str| s.trim_matches('"').as_bytes().to_vec();
+    let string = |s: &str| s.trim_matches('"').replace("\\n", "\n").into_bytes();
     match (kind, is_list) {
         (AttrKind::Int, false) => Attr::Int(text.parse().expect("an int")),
         (AttrKind::Float, false) => Attr::Float(text.parse().expect("a float")),
@@ -160,6 +160,10 @@ fn literal(kind: AttrKind, is_list: bool, text: &'static str) -> Attr {
         (AttrKind::Str, true) => Attr::Strs(items().map(string).collect()),
         (AttrKind::Type, true) => Attr::Types(items().map(dtype).collect()),
         (AttrKind::Shape, true) => Attr::Shapes(Vec::new()),
+        // A vector of bytes: a colour.
+        (AttrKind::Tensor, false) => {
+            Attr::Tensor(Tensor::vector(items().map(|i| i.parse::<u8>().expect("a byte")).collect()))
+        }
         (AttrKind::Tensor | AttrKind::Func, _) => panic!("a {kind:?} cannot have a default: {text}"),
     }
 }

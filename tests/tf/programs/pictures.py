@@ -1,7 +1,8 @@
-"""Pictures and examples as an input pipeline of TensorFlow 1 has them: encoded, decoded, cut; and records of
+"""Pictures and examples as an input pipeline of TensorFlow 1 has them: encoded, decoded, cut, summarised; and records of
 `tf.train.Example`."""
 
 import numpy as np
+from tensorflow.core.framework import summary_pb2
 from tensorflow.python.framework import errors
 
 from client import check, near, raises, same, target, tf
@@ -37,6 +38,24 @@ with tf.Graph().as_default(), tf.device("/job:local/task:1"):
         check(session.run(boxes).tolist() == [1, 2])
         with raises(errors.InvalidArgumentError):
             session.run(tf.image.decode_png("no picture"))
+
+# Summaries of pictures hold PNG files.
+with tf.Graph().as_default():
+    floats = np.array([[[[0.0], [1.0], [0.5]]], [[[-1.0], [0.5], [np.nan]]]], np.float32)
+    summaries = [tf.summary.image("plain", tf.constant(image), max_outputs=1), tf.summary.image("floats", tf.constant(floats))]
+    check("ImageSummary" in {node.op for node in tf.get_default_graph().as_graph_def().node})
+    merged = tf.summary.merge(summaries)
+    file = tf.placeholder(tf.string, [])
+    pixels = tf.image.decode_png(file)
+    with tf.Session(target("local/0")) as session:
+        values = summary_pb2.Summary.FromString(session.run(merged)).value
+        check([value.tag for value in values] == ["plain/image", "floats/image/0", "floats/image/1"], values)
+        check([(value.image.height, value.image.width, value.image.colorspace) for value in values] == [(6, 5, 3), (1, 3, 1), (1, 3, 1)])
+        pictures = [session.run(pixels, {file: value.image.encoded_image_string}) for value in values]
+        same(pictures[0], image[0])
+        same(pictures[1].ravel(), np.array([0, 255, 127], np.uint8))
+        same(pictures[2].ravel(), np.array([1, 191, 255], np.uint8))
+
 
 def example(**features):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

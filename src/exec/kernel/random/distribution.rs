@@ -153,7 +153,7 @@ fn normal4([a, b, c, d]: Bits) -> [f32; 4] {
     [first, second, third, fourth]
 }
 
-fn normal2_f64([a, b, c, d]: Bits) -> [f64; 2] {
+pub fn normal2_f64([a, b, c, d]: Bits) -> [f64; 2] {
     let radius = (-2.0 * uniform_f64([a, b]).max(1.0e-7).ln()).sqrt();
     let angle = 2.0 * std::f64::consts::PI * uniform_f64([c, d]);
     [angle.sin() * radius, angle.cos() * radius]

@@ -8,13 +8,14 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 use super::distribution::{DRAW, Distribution, groups, uniform_f64};
 use super::philox::{Philox, Words};
+use super::unigrams::Learned;
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::lock::lock;
 use crate::tensor::{DType, Element, Float, Shape, Tensor, with_float, with_type};
 
 /// Counts that TensorFlow reserves for each number, drawn or not.
-const COUNTS_PER_NUMBER: u64 = 256;
+pub(super) const COUNTS_PER_NUMBER: u64 = 256;
 
 pub(super) fn kernel(node: &KernelNode, generators: &Generators) -> Result<Option<HostKernel>> {
     if !matches!(
@@ -75,18 +76,36 @@ impl Dice {
 /// The generators of one session's nodes on one device, by node name. A node has one for all plans, so that evaluating
 /// a model between two training steps continues the sequence.
 #[derive(Default)]
-pub struct Generators(Mutex<HashMap<String, Generator>>);
+pub struct Generators {
+    positions: Mutex<HashMap<String, Generator>>,
+    learned: Mutex<HashMap<String, Arc<Mutex<Learned>>>>,
+}
 
 impl Generators {
     /// The node's generator, in the state in which the session's plans left it.
-    fn of(&self, node: &KernelNode) -> Result<Generator> {
-        let mut generators = lock(&self.0);
+    pub(super) fn of(&self, node: &KernelNode) -> Result<Generator> {
+        let mut generators = lock(&self.positions);
         if let Some(known) = generators.get(node.name) {
             return Ok(known.clone());
         }
         let generator = Generator(Arc::new(Mutex::new(start(node)?)));
         generators.insert(node.name.to_owned(), generator.clone());
         Ok(generator)
+    }
+
+    /// What the node has learned of its classes.
+    pub(super) fn learned(
+        &self,
+        node: &KernelNode,
+        make: impl FnOnce() -> Result<Learned>,
+    ) -> Result<Arc<Mutex<Learned>>> {
+        let mut learned = lock(&self.learned);
+        if let Some(known) = learned.get(node.name) {
+            return Ok(Arc::clone(known));
+        }
+        let made = Arc::new(Mutex::new(make()?));
+        learned.insert(node.name.to_owned(), Arc::clone(&made));
+        Ok(made)
     }
 }
 
@@ -101,11 +120,11 @@ fn start(node: &KernelNode) -> Result<Philox> {
 
 /// A node's position in its random numbers.
 #[derive(Clone)]
-struct Generator(Arc<Mutex<Philox>>);
+pub(super) struct Generator(Arc<Mutex<Philox>>);
 
 impl Generator {
     /// The generator for this step, with `counts` reserved for it.
-    fn reserve(&self, counts: u64) -> Philox {
+    pub(super) fn reserve(&self, counts: u64) -> Philox {
         let mut next = lock(&self.0);
         let now = *next;
         next.skip(counts);

@@ -143,7 +143,7 @@ fn scientific(x: f64, precision: usize) -> String {
 }
 
 /// `%g`: fixed or scientific, whichever the exponent asks for, without trailing zeros.
-fn shortest(x: f64, precision: usize) -> String {
+pub(super) fn shortest(x: f64, precision: usize) -> String {
     let precision = precision.max(1);
     let rounded = scientific(x, precision - 1);
     let (digits, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));

@@ -40,6 +40,6 @@ fn element(tensor: &Tensor, i: usize) -> String {
 }
 
 /// Ignores errors: a closed standard error must not fail a step.
-fn write(text: &str) {
+pub(super) fn write(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -8,10 +8,11 @@ use prost::Message;
 
 use super::super::call::{check_text_bytes, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
+use super::media::proto;
 use crate::exec::files::{Compression, inflate};
 use crate::exec::turn::Pace;
 use crate::failure::{Code, Failure, Result};
-use crate::graph::graphdef::{TensorProto, shape_proto, tensor_from_proto, tensor_to_proto};
+use crate::graph::graphdef::{TensorProto, tensor_from_proto};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// The kernel of a node whose op converts between elements and their bytes.
@@ -165,13 +166,4 @@ fn parse_tensor(serialized: &Tensor, wanted: DType) -> Result<Tensor> {
         return Err(Failure::invalid(why));
     }
     Ok(tensor)
-}
-
-/// A tensor as it is serialised: its elements as bytes, or one by one if they are strings.
-fn proto(tensor: &Tensor) -> Result<TensorProto> {
-    check_text_bytes(tensor.byte_len().saturating_add(64))?;
-    let Some(bytes) = tensor.bytes() else { return Ok(tensor_to_proto(tensor)) };
-    let shape = Some(shape_proto(&tensor.shape().into()));
-    let (dtype, tensor_content) = (tensor.dtype().proto_number(), bytes.to_vec());
-    Ok(TensorProto { dtype, tensor_shape: shape, tensor_content, ..TensorProto::default() })
 }

@@ -18,6 +18,13 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let by_logits = by_logits(c)?;
             some([Some(by_logits), None])
         },
+        "CTCLoss" => |c| {
+            let slope = c.y(1);
+            let why = "Currently there is no way to take the second derivative of ctc_loss due to the fused implementation's \
+                       interaction with tf.gradients()";
+            let slope = c.op("PreventGradient").input(slope).attr("message", why).build()?;
+            one(by_row(c, slope)?)
+        },
         "L2Loss" => |c| {
             let (x, dy) = (c.x(0), c.dy()?);
             one(c.mul(x, dy)?)

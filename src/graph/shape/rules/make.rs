@@ -1,7 +1,7 @@
 //! Ops that make tensors of a shape that an attribute or the elements of an input state, and ops that answer shapes.
 
 use super::one;
-use crate::graph::shape::call::{Call, MAX_RANK, known, whole};
+use crate::graph::shape::call::{Call, MAX_RANK, known, merge_sizes, whole};
 use crate::graph::shape::{Dims, Element, Fact, Size};
 
 /// Most elements of a constant that is read as sizes or axes.
@@ -41,6 +41,13 @@ fn admits(stated: Size, own: Size) -> bool {
 /// The shape that the first input is.
 pub(super) fn sized(call: &Call) -> Option<Vec<Fact>> {
     one(call.sizes(0)?)
+}
+
+/// The shape that the first input states, for each element of the second.
+pub(super) fn sized_with(call: &Call) -> Option<Vec<Fact>> {
+    let mut dims = call.sizes(0)?;
+    dims.extend(call.dims(1)?);
+    one(dims)
 }
 
 pub(super) fn sized_second(call: &Call) -> Option<Vec<Fact>> {
@@ -222,4 +229,65 @@ pub(super) fn csv(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn fingerprint(call: &Call) -> Option<Vec<Fact>> {
     let rows = call.dims(0).and_then(|dims| dims.first().copied());
     one(vec![rows.unwrap_or_else(|| call.size(None)), call.size(None)])
+}
+
+/// Joined strings, and where their rows end.
+pub(super) fn ngrams(call: &Call) -> Option<Vec<Fact>> {
+    Some(vec![vec![call.size(None)].into(), call.of_rank(1, 1)?.into()])
+}
+
+/// Where the code points of each string end, the code points, and perhaps where each begins.
+pub(super) fn unicode_decode(call: &Call) -> Option<Vec<Fact>> {
+    let texts = call.dims(0).and_then(|dims| dims.iter().map(|size| size.known()).product::<Option<usize>>());
+    let codes = vec![call.size(None)];
+    let ends = vec![call.size(texts.and_then(|count| count.checked_add(1)))];
+    Some(std::iter::once(ends.into()).chain((1..call.node.outputs.len()).map(|_| codes.clone().into())).collect())
+}
+
+/// One string for each row of code points.
+pub(super) fn unicode_encode(call: &Call) -> Option<Vec<Fact>> {
+    let ends = call.of_rank(1, 1)?[0].known();
+    one(vec![call.size(ends.and_then(|count| count.checked_sub(1)))])
+}
+
+/// A loss for each example, and its gradient by the scores.
+pub(super) fn ctc_loss(call: &Call) -> Option<Vec<Fact>> {
+    let mut scores = call.of_rank(0, 3)?;
+    scores[1] = merge_sizes(scores[1], call.of_rank(3, 1)?[0])?;
+    Some(vec![vec![scores[1]].into(), scores.into()])
+}
+
+/// Decoded labels as indices, values and shape of a sparse matrix, and how likely each is.
+pub(super) fn ctc_greedy(call: &Call) -> Option<Vec<Fact>> {
+    let (scores, count) = (call.of_rank(0, 3)?, call.size(None));
+    let two = || Size::Known(2);
+    let batch = merge_sizes(scores[1], call.of_rank(1, 1)?[0])?;
+    let likely: Dims = vec![batch, Size::Known(1)];
+    Some(vec![vec![count, two()].into(), vec![count].into(), vec![two()].into(), likely.into()])
+}
+
+/// The same of several sequences of labels for each example.
+pub(super) fn ctc_beam(call: &Call) -> Option<Vec<Fact>> {
+    let scores = call.of_rank(0, 3)?;
+    let paths = usize::try_from(call.int("top_paths")?).ok()?;
+    let counts: Vec<Size> = (0..paths).map(|_| call.size(None)).collect();
+    let indices = counts.iter().map(|&count| Fact::from(vec![count, Size::Known(2)]));
+    let values = counts.iter().map(|&count| Fact::from(vec![count]));
+    let shapes = counts.iter().map(|_| Fact::from(known(&[2])));
+    let batch = merge_sizes(scores[1], call.of_rank(1, 1)?[0])?;
+    let likely: Dims = vec![batch, Size::Known(paths)];
+    Some(indices.chain(values).chain(shapes).chain([likely.into()]).collect())
+}
+
+/// Candidates, and how often the true classes and they are expected among them.
+pub(super) fn candidates(call: &Call) -> Option<Vec<Fact>> {
+    let size = |attr: &str| Some(Size::Known(usize::try_from(call.int(attr)?).ok()?));
+    let (sampled, each) = (size("num_sampled")?, size("num_true")?);
+    let batch = call.of_rank(0, 2)?[0];
+    Some(vec![vec![sampled].into(), vec![batch, each].into(), vec![sampled].into()])
+}
+
+pub(super) fn accidental_hits(call: &Call) -> Option<Vec<Fact>> {
+    let count = call.size(None);
+    Some((0..3).map(|_| vec![count].into()).collect())
 }

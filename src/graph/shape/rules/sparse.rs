@@ -120,3 +120,15 @@ pub(super) fn add_gradient(call: &Call) -> Option<Vec<Fact>> {
 pub(super) fn slice_gradient(call: &Call) -> Option<Vec<Fact>> {
     one(vec![size(call, 1, 0)])
 }
+
+/// Sets as a sparse tensor of the rank of those that they come of.
+pub(super) fn set_operation(call: &Call) -> Option<Vec<Fact>> {
+    let rank = |input: usize| call.dims(input).map(|dims| Size::Known(dims.len()));
+    let stated = |input: usize| Some(size(call, input, 0)).filter(|size| size.known().is_some());
+    let rank = match call.len() {
+        2 => rank(0).or_else(|| rank(1)),
+        4 => rank(0).or_else(|| stated(3)),
+        _ => stated(2).or_else(|| stated(5)),
+    };
+    Some(whole(call, rank.unwrap_or_else(|| call.size(None))))
+}
