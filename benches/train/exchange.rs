@@ -60,10 +60,18 @@ pub fn serve(role: &str, path: &Path) -> bool {
     true
 }
 
-fn exchange(stream: &UnixStream, payload: &[u8], room: &mut [u8]) -> bool {
+/// Sends the bytes, and takes as many at the same time. Returns whether the other end did so too.
+pub fn exchange<S: Sync>(stream: &S, payload: &[u8], room: &mut [u8]) -> bool
+where
+    for<'a> &'a S: Read + Write,
+{
     std::thread::scope(|scope| {
-        let sent = scope.spawn(move || (&*stream).write_all(payload).is_ok());
-        let taken = (&*stream).read_exact(room).is_ok();
+        let sent = scope.spawn(move || {
+            let mut stream = stream;
+            stream.write_all(payload).is_ok()
+        });
+        let mut stream = stream;
+        let taken = stream.read_exact(room).is_ok();
         sent.join().expect("it does not panic") && taken
     })
 }

@@ -1,10 +1,12 @@
 //! Mirrored training of an MLP by two workers with 1 Gbit/s between them, beside what that link allows.
 //!
 //! Each worker is in a network namespace of its own (Linux, as root, with iproute2's `ip` and `tc`); without these the row is
-//! left out, and why is said. The worker of the first namespace is a copy of this program, which measures.
+//! left out, and why is said. The worker of the first namespace is a copy of this program, which measures. What the link allows is
+//! what a bare TCP socket makes of it, by turns with the training: on a link that drops what is too much, that is less than its rate.
 
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use meshtf::device::Task;
@@ -18,13 +20,17 @@ use meshtf::train::job::{Job, Part, job};
 use meshtf::train::{self, Initializer, VariableSpec};
 use meshtf::{Session, Steps};
 
+use crate::exchange::exchange;
 use crate::peer::{Peer, home};
 use crate::report::Report;
 
 const ROLE: &str = "--serve-network";
-/// The link's rate, in bytes a second each way, and as `tc` takes it.
-const RATE: f64 = 125e6;
-const RATE_OF_TC: &str = "1gbit";
+/// The other end of the bare socket.
+const BARE_ROLE: &str = "--serve-bare-network";
+/// Where it says, in the home folder, at which address it listens.
+const BARE_FILE: &str = "bare";
+/// The link's rate each way, as `tc` takes it.
+const RATE: &str = "1gbit";
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const LAYERS: [usize; 4] = [784, 1024, 1024, 10];
 /// Examples of a step, for each worker.
@@ -58,7 +64,7 @@ impl Network {
         for (name, address) in network.names.iter().zip(ADDRESSES) {
             called("ip", &["-n", name, "addr", "add", &format!("{address}/24"), "dev", "mtf0"])?;
             called("ip", &["-n", name, "link", "set", "mtf0", "up"])?;
-            let limit = ["rate", RATE_OF_TC, "burst", "256kb", "latency", "20ms"];
+            let limit = ["rate", RATE, "burst", "256kb", "latency", "20ms"];
             called("tc", &[&["-n", name, "qdisc", "add", "dev", "mtf0", "root", "tbf"][..], &limit].concat())?;
         }
         Ok(network)
@@ -84,41 +90,82 @@ pub fn speed(report: &mut Report) {
     let network = match Network::new() {
         Ok(network) => network,
         Err(why) => {
-            return eprintln!("not measured: training over {RATE_OF_TC}, which takes network namespaces: {why}");
+            return eprintln!("not measured: training over {RATE}, which takes network namespaces: {why}");
         }
     };
     let home = home("network");
     let meshtf = PathBuf::from(env!("CARGO_BIN_EXE_meshtf"));
     let _worker = Peer::run(network.command(1, &meshtf), "worker/1", &format!("{}:0", ADDRESSES[1]), &home, &[]);
     let program = std::env::current_exe().expect("this program has a path");
+    let bare = network.command(1, &program).arg(BARE_ROLE).arg(&home).spawn();
+    let _bare = Other(bare.expect("a copy of this program starts"));
     let output = network.command(0, &program).arg(ROLE).arg(&home).stderr(Stdio::inherit()).output();
     let output = output.expect("a copy of this program starts");
     assert!(output.status.success(), "the copy of this program that measures failed");
     let figures = String::from_utf8_lossy(&output.stdout);
     let figures: Vec<f64> = figures.split_whitespace().map(|figure| figure.parse().expect("a figure")).collect();
-    let [step, bytes, alone] = figures[..] else { panic!("three figures, not {figures:?}") };
-    let transfer = bytes / RATE;
+    let [step, bytes, link, alone] = figures[..] else { panic!("four figures, not {figures:?}") };
     report.row(
         "mirrored, 2 workers, MLP 784-1024-1024-10, 1 Gbit/s between them",
         format!("{:.1} ms a step, {:.1} MB each way", step * 1e3, bytes / 1e6),
-        format!("{:.1} ms for these bytes, {:.1} ms to compute", transfer * 1e3, alone * 1e3),
-        Some(transfer.max(alone) / step),
+        format!("{:.1} ms for a bare socket, {:.1} ms to compute", link * 1e3, alone * 1e3),
+        Some(link.max(alone) / step),
         "at least 0.9",
     );
 }
 
-/// Plays the worker that measures; returns whether `role` is that.
-pub fn serve(role: &str, home: &Path) -> bool {
-    if role != ROLE {
-        return false;
+/// A copy of this program that ends with this.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(measure(home));
+}
+
+/// Plays the worker that measures, or the other end of its bare socket; returns whether `role` is one of them.
+pub fn serve(role: &str, home: &Path) -> bool {
+    match role {
+        ROLE => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            runtime.expect("a runtime").block_on(measure(home));
+        }
+        BARE_ROLE => serve_bare(home),
+        _ => return false,
+    }
     true
 }
 
-/// Prints the seconds of a step, the bytes that this worker sent in it, and the seconds in which one worker computes what both do, on
-/// the cores that both have.
+/// Bytes of the gradients of one worker.
+fn gradient_bytes() -> usize {
+    LAYERS.windows(2).map(|pair| (pair[0] + 1) * pair[1] * size_of::<f32>()).sum()
+}
+
+fn serve_bare(home: &Path) {
+    let listener = TcpListener::bind((ADDRESSES[1], 0)).expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    // In one step, since the other end reads it as soon as it is there.
+    std::fs::write(home.join("bare.new"), address).expect("a file in the home folder");
+    std::fs::rename(home.join("bare.new"), home.join(BARE_FILE)).expect("a file in the home folder");
+    let (stream, _) = listener.accept().expect("the bench connects");
+    let (payload, mut room) = (vec![5; gradient_bytes()], vec![0; gradient_bytes()]);
+    while exchange(&stream, &payload, &mut room) {}
+}
+
+/// A bare socket to the other namespace.
+fn bare_stream(home: &Path) -> TcpStream {
+    for _ in 0..1000 {
+        if let Ok(address) = std::fs::read_to_string(home.join(BARE_FILE)) {
+            return TcpStream::connect(address).expect("the other end listens");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the other end of the bare socket does not listen");
+}
+
+/// Prints the seconds of a step, the bytes that this worker sent in it, the seconds in which a bare socket exchanges the gradients,
+/// and those in which one worker computes what both do, on the cores that both have.
 async fn measure(home: &Path) {
     let (own, other) = (Task::new("worker", 0), Task::new("worker", 1));
     let config = NodeConfig {
@@ -132,14 +179,21 @@ async fn measure(home: &Path) {
     let node = Node::start(config).await.expect("the node of this process starts");
     assert!(node.wait_for(&[other], Duration::from_secs(10)).await, "the other worker is found");
     let (both, one) = (Training::open(&node, 2).await, Training::open(&node, 1).await);
-    let (mut step, mut alone, mut bytes) = (f64::MAX, f64::MAX, f64::MAX);
+    let stream = bare_stream(home);
+    let (payload, mut room) = (vec![3; gradient_bytes()], vec![0; gradient_bytes()]);
+    let (mut step, mut bytes, mut link, mut alone) = (f64::MAX, f64::MAX, f64::MAX, f64::MAX);
     for _ in 0..ROUNDS {
         let before = sent_bytes();
         step = step.min(both.step_seconds().await);
         bytes = bytes.min((sent_bytes() - before) / STEPS as f64);
+        let start = Instant::now();
+        for _ in 0..STEPS {
+            assert!(exchange(&stream, &payload, &mut room), "the other end is there");
+        }
+        link = link.min(start.elapsed().as_secs_f64() / STEPS as f64);
         alone = alone.min(one.step_seconds().await);
     }
-    println!("{step} {bytes} {alone}");
+    println!("{step} {bytes} {link} {alone}");
     drop((both, one));
     node.close().await;
 }
