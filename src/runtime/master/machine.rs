@@ -1,6 +1,6 @@
 //! One client's session as a state machine: its graph, the plans made of it, the runs under way.
 //!
-//! Pure: what happens comes in as an [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the order in
+//! Pure: what happens comes in as a [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the order in
 //! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
 
 mod about;
@@ -64,7 +64,7 @@ pub(super) enum SessionEvent<'a> {
     End { failure: &'a Failure },
 }
 
-/// What a session wants planned: an [`SessionEvent::Planned`] follows.
+/// What a session wants planned: a [`SessionEvent::Planned`] follows.
 pub(super) struct ToPlan {
     of: Of,
     pub options: SessionOptions,
