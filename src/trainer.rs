@@ -62,7 +62,7 @@ use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Shape};
 use crate::train::file::Sections;
-use crate::train::job::{Job, Part, job};
+use crate::train::job::{Part, TrainingGraph, job};
 use crate::train::numerics::{Numerics, add_checks};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -107,7 +107,7 @@ pub enum Every {
 /// A training that is ready to run.
 #[derive(Debug)]
 pub struct Trainer {
-    job: Job,
+    job: TrainingGraph,
     sections: Sections,
     examples: Examples,
     held_out: Option<Examples>,

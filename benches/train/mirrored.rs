@@ -7,7 +7,7 @@ use meshtf::graph::GraphBuilder;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::file;
-use meshtf::train::job::{Job, Part, job};
+use meshtf::train::job::{Part, TrainingGraph, job};
 use meshtf::train::{self, Initializer, VariableSpec};
 use meshtf::{Session, Steps};
 
@@ -55,7 +55,7 @@ pub async fn speed(report: &mut Report) {
 }
 
 /// A model of which a step computes little else than gradients: the sum of all elements, times the mean of the batch.
-fn model() -> Job {
+fn model() -> TrainingGraph {
     let mut g = GraphBuilder::new();
     let x = g.placeholder("x", DType::F32, [None]).expect("a placeholder");
     let share = g.op("Mean").input(x).input(0).build().expect("a mean");
@@ -77,7 +77,7 @@ fn model() -> Job {
 }
 
 /// How long so many steps take, whose batches are there.
-async fn steps(session: &Session, job: &Job) -> Duration {
+async fn steps(session: &Session, job: &TrainingGraph) -> Duration {
     for queue in &job.queues {
         let batches = Tensor::from_vec([STEPS, 1], vec![1f32; STEPS]);
         session.run(&[(&queue.feeds[0], batches)], &[], &[&queue.enqueue]).await.expect("batches");

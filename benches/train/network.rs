@@ -16,7 +16,7 @@ use meshtf::node::{Node, NodeConfig};
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::file;
-use meshtf::train::job::{Job, Part, job};
+use meshtf::train::job::{Part, TrainingGraph, job};
 use meshtf::train::{self, Initializer, VariableSpec};
 use meshtf::{Session, Steps};
 
@@ -201,7 +201,7 @@ async fn measure(home: &Path) {
 /// A training that is under way.
 struct Training {
     session: Session,
-    job: Job,
+    job: TrainingGraph,
     /// Examples of a step for each of its workers.
     batch: usize,
 }
@@ -240,7 +240,7 @@ impl Training {
 }
 
 /// The MLP, and its training by so many workers.
-fn model(workers: usize) -> Job {
+fn model(workers: usize) -> TrainingGraph {
     let mut g = GraphBuilder::new();
     let [inputs, .., classes] = LAYERS;
     let mut at = g.placeholder("x", DType::F32, [None, Some(inputs)]).expect("a placeholder");

@@ -43,7 +43,7 @@ pub struct Part {
 
 /// The graph of a training, and the names of its nodes.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TrainingGraph {
     /// All nodes.
     pub graph: Graph,
     /// Runs once the model's own variables have values: gives theirs to what the optimizer keeps.
@@ -103,7 +103,7 @@ pub const UPDATES: &str = "train/updates";
 /// # Errors
 /// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
 /// [`gradients`] and [`apply`](super::apply).
-pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -> Result<Job> {
+pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -> Result<TrainingGraph> {
     let train = &sections.train;
     let looked_at = sections.evaluate.iter().flat_map(|section| &section.metrics);
     let metrics = train.metrics.iter().chain(looked_at.clone()).map(|name| ("metric", name));
@@ -147,7 +147,7 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         ..variable
     };
     let of_held = |of: fn(&Held) -> &String| held.iter().flatten().flatten().map(of).cloned();
-    Ok(Job {
+    Ok(TrainingGraph {
         init,
         steps,
         beside: workers,

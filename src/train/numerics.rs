@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::job::{Job, name_of_next};
+use super::job::{TrainingGraph, name_of_next};
 use crate::failure::Result;
 use crate::graph::op::Role;
 use crate::graph::variable::ops::on;
@@ -33,7 +33,7 @@ pub struct Check {
 ///
 /// # Errors
 /// Those of adding nodes.
-pub fn add_checks(job: &mut Job) -> Result<Numerics> {
+pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
     let graph = job.graph.clone();
     let taken: Vec<Vec<NodeId>> = (0..job.queues.len()).map(|replica| takers(&graph, replica)).collect();
     let ends: HashSet<NodeId> = taken.iter().flatten().copied().collect();

@@ -19,11 +19,11 @@ const GRAPH: &str = r#"{"version": 1,
         "each": {"op": "SparseSoftmaxCrossEntropyWithLogits", "inputs": ["out", "y"]},
         "loss": {"op": "Mean", "inputs": ["each", 0]}}}"#;
 
-fn put_together(batch: usize, train: &str) -> Result<Job> {
+fn put_together(batch: usize, train: &str) -> Result<TrainingGraph> {
     put_together_of(GRAPH, batch, train)
 }
 
-fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<Job> {
+fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGraph> {
     let text = format!(
         r#"{{"data": {{"feed": {{"x": "x.npy", "y": "y.npy"}}, "batch": {batch}}},
             "train": {{"optimizer": "adam", "rate": 0.1, "steps": 5, {train}}}}}"#
