@@ -10,7 +10,7 @@ use std::sync::Arc;
 use prost::Message as _;
 
 use super::function::{Body, Call, Functions, control, fill, types};
-use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
+use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeMessage, Signature, Value};
 use super::{Reading, read_node};
 use crate::device::DeviceSpec;
 use crate::failure::counted;

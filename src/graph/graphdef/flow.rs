@@ -2,7 +2,7 @@
 
 use super::expand::{Answer, Around, Expander, inputs_of, is_handle, refuse};
 use super::function::{control, tensor};
-use super::proto::{NameAttrList, NodeDef as NodeMessage, Value};
+use super::proto::{NameAttrList, NodeMessage, Value};
 use crate::failure::counted;
 use crate::graph::{Attr, Attrs, FormatError};
 use crate::tensor::{DType, Tensor};

@@ -9,7 +9,7 @@ use super::Reading;
 use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
 use super::function::{Call, Functions};
-use super::proto::{FunctionDef, GraphDef, NodeDef as NodeMessage};
+use super::proto::{FunctionDef, GraphDef, NodeMessage};
 use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
 

@@ -94,6 +94,9 @@ pub struct AttrDef {
     pub default_value: Option<AttrValue>,
 }
 
+/// [`NodeDef`] beside the graph's own. Errors of protobuf name the message as it is defined, so that has TensorFlow's name.
+pub type NodeMessage = NodeDef;
+
 #[derive(Clone, PartialEq, prost::Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDef {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::expand::{Around, Expander, refuse};
 use super::function::types;
-use super::proto::{self, ArgDef, AttrValue, FunctionDef, NameAttrList, NodeDef as NodeMessage, Signature, Value};
+use super::proto::{self, ArgDef, AttrValue, FunctionDef, NameAttrList, NodeMessage, Signature, Value};
 use crate::graph::function::{Function, FunctionBody, MAX_WITHIN};
 use crate::graph::op::{self, ArgType, AttrKind};
 use crate::graph::{Attr, Attrs, FormatError, NodeDef, build, split_tensor_name};
