@@ -264,6 +264,9 @@ async fn carry(roster: Arc<Roster>, link: Arc<Link>) {
                     let mut written = Vec::new();
                     let Err(error) = feed(socket, &link, &mut written).await else { return Ok(()) };
                     tracing::debug!(peer = %link.peer, %error, "a bulk stream broke");
+                    if error.kind() == io::ErrorKind::Other {
+                        return Err(format!("it breaks the rules of a bulk stream: {error}"));
+                    }
                     if lock(&link.outbound.queue).bulk.broke(&written).is_err() {
                         return Err(format!("every bulk stream to it breaks; {}", broken("the last", &error)));
                     }
@@ -415,7 +418,11 @@ pub async fn accept(roster: Arc<Roster>, socket: Admitted) {
 /// Reads messages until the sender closes the socket.
 async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
     socket.expect_bulk();
-    let Ok(Some(link)) = tokio::time::timeout(HELLO_LIMIT, link_of(roster, peer, &mut socket)).await else { return };
+    let link = match tokio::time::timeout(HELLO_LIMIT, link_of(roster, peer, &mut socket)).await {
+        Ok(Ok(link)) => link,
+        Ok(Err(Unread::Wrong(why))) => return roster.link(peer).iter().for_each(|link| end_for(roster, link, &why)),
+        Ok(Err(Unread::Broken(_))) | Err(_) => return,
+    };
     let work = async {
         while let Some((prefix, envelope)) = read(&mut socket, &link).await? {
             let bytes = prefix.body_bytes();
@@ -432,24 +439,28 @@ async fn receive(roster: &Arc<Roster>, peer: &Peer, mut socket: PeerStream) {
             Ok(()) => {}
             // The sender notices as well, and sends again what did not come.
             Err(Unread::Broken(error)) => tracing::debug!(peer = %link.peer, %error, "a bulk stream from it broke"),
-            Err(Unread::Wrong(why)) => roster.end(&link, &format!("what it sends in bulk cannot be taken: {why}")),
+            Err(Unread::Wrong(why)) => end_for(roster, &link, &why),
         },
         () = link.over() => {}
     }
 }
 
+fn end_for(roster: &Roster, link: &Arc<Link>, why: &str) {
+    roster.end(link, &format!("what it sends in bulk cannot be taken: {why}"));
+}
+
 /// The link of a bulk stream, which its sender says first. The link is up here only once the peer's Hello was read, which may
 /// have been sent just before.
-async fn link_of(roster: &Roster, peer: &Peer, socket: &mut PeerStream) -> Option<Arc<Link>> {
+async fn link_of(roster: &Roster, peer: &Peer, socket: &mut PeerStream) -> Result<Arc<Link>, Unread> {
     let mut changes = roster.changes();
     let mut number = [0; 8];
-    socket.read_exact(&mut number).await.ok()?;
+    socket.read_exact(&mut number).await?;
     let number = u64::from_le_bytes(number);
     loop {
         if let Some(link) = roster.link(peer).filter(|link| link.numbers.own == number) {
-            return Some(link);
+            return Ok(link);
         }
-        changes.changed().await.ok()?;
+        changes.changed().await.map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
     }
 }
 
@@ -482,7 +493,7 @@ async fn read(socket: &mut PeerStream, link: &Link) -> Result<Option<(Prefix, En
         Ok(_) => {}
         // A process that is killed between two messages does not close TLS in order. Its control stream shows what happened.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(Unread::Broken(error)),
+        Err(error) => return Err(error.into()),
     }
     socket.read_exact(&mut prefix[1..]).await?;
     link.traffic.received(PREFIX_BYTES);

@@ -96,6 +96,10 @@ impl Read {
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(wrong("the shared memory that it passes is not sealed against shrinking"));
         }
+        // A page of a file of huge pages can be taken away in spite of the seal.
+        if file_system(&file)? != libc::TMPFS_MAGIC as i64 {
+            return Err(wrong("the shared memory that it passes is not of ordinary pages"));
+        }
         let bytes = file.metadata()?.len();
         if bytes != RING_BYTES as u64 {
             return Err(wrong(&format!("the shared memory that it passes has {bytes} bytes, not {RING_BYTES}")));
@@ -159,6 +163,15 @@ fn sealed_memory() -> io::Result<File> {
         libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
     };
     if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
+}
+
+/// The kind of file system that a file lies in.
+fn file_system(file: &File) -> io::Result<i64> {
+    let mut about = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the system writes to `about`, all of whose fields are numbers.
+    let failed = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0;
+    // SAFETY: zero is a value of every field that was not written.
+    if failed { Err(io::Error::last_os_error()) } else { Ok(unsafe { about.assume_init() }.f_type as i64) }
 }
 
 /// The peer broke the rules of shared memory: what it sends cannot be taken.
@@ -236,7 +249,11 @@ pub fn take_with(socket: BorrowedFd<'_>) -> io::Result<Option<(u8, Option<OwnedF
         unsafe { OwnedFd::from_raw_fd(beside.descriptor) }
     });
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(wrong("it passes more than one descriptor"));
+        return Err(match descriptor {
+            Some(_) => wrong("it passes more than one descriptor"),
+            // The system had no place for it in this process.
+            None => io::Error::from_raw_os_error(libc::EMFILE),
+        });
     }
     Ok((taken == 1).then_some((byte, descriptor)))
 }

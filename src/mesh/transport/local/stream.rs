@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::task::coop::poll_proceed;
 
 use super::ring::{self, RING_BYTES, wrong};
 use crate::mesh::transport::ByteStream;
@@ -101,7 +102,13 @@ impl AsyncRead for LocalStream {
         }
         let LocalStream { socket, way } = &mut *self;
         match way {
-            Way::Reads(reader) => reader.poll(socket, cx, into),
+            Way::Reads(reader) => {
+                // Bytes of a ring cost no call of the system: without this, a long tensor would leave other tasks no turn.
+                let turn = ready!(poll_proceed(cx));
+                ready!(reader.poll(socket, cx, into))?;
+                turn.made_progress();
+                Poll::Ready(Ok(()))
+            }
             // Nothing but numbers comes to a writer: it hears of the end alone.
             Way::Writes(writer) => loop {
                 if ready!(writer.poll_freed(socket, cx))?.is_none() {
@@ -118,7 +125,12 @@ impl AsyncWrite for LocalStream {
         ready!(self.poll_offer(cx))?;
         let LocalStream { socket, way } = &mut *self;
         match way {
-            Way::Writes(writer) => writer.poll(socket, cx, bytes),
+            Way::Writes(writer) => {
+                let turn = ready!(poll_proceed(cx));
+                let count = ready!(writer.poll(socket, cx, bytes))?;
+                turn.made_progress();
+                Poll::Ready(Ok(count))
+            }
             _ => Pin::new(socket).poll_write(cx, bytes),
         }
     }
@@ -204,7 +216,7 @@ impl Reader {
             // The writer may wait for it. Whether it is still there shows where something is read.
             let _told = self.told.poll(socket, cx);
             let Some(written) = ready!(self.heard.poll(socket, cx))? else { return Poll::Ready(Ok(())) };
-            if written > RING_BYTES - self.read {
+            if written > RING_BYTES.saturating_sub(self.read + self.told.untold()) {
                 return Poll::Ready(Err(wrong("it says that it wrote more than there is room for")));
             }
             self.available += written;
@@ -232,6 +244,12 @@ struct Told {
 }
 
 impl Told {
+    /// What the other end was not told yet.
+    fn untold(&self) -> usize {
+        let under_way = if self.left > 0 { u32::from_le_bytes(self.number) as usize } else { 0 };
+        self.owed + under_way
+    }
+
     /// Writes what is owed.
     fn poll(&mut self, socket: &UnixStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -268,7 +286,14 @@ impl Heard {
             match socket.try_read(&mut bytes) {
                 Ok(0) => return Poll::Ready(Ok(None)),
                 Ok(count) => {
-                    let sum = bytes[..count].iter().fold(0usize, |sum, byte| sum.saturating_add(self.take(*byte)));
+                    let mut sum = 0usize;
+                    for byte in &bytes[..count] {
+                        match self.take(*byte) {
+                            Some(0) => return Poll::Ready(Err(wrong("it says that it moved 0 bytes"))),
+                            Some(number) => sum = sum.saturating_add(number),
+                            None => {}
+                        }
+                    }
                     if sum > 0 {
                         return Poll::Ready(Ok(Some(sum)));
                     }
@@ -279,11 +304,11 @@ impl Heard {
         }
     }
 
-    /// Takes one byte; the number that it completes, else 0.
-    fn take(&mut self, byte: u8) -> usize {
+    /// Takes one byte. Returns the number that it completes.
+    fn take(&mut self, byte: u8) -> Option<usize> {
         self.number[self.filled] = byte;
         self.filled = (self.filled + 1) % self.number.len();
-        if self.filled == 0 { u32::from_le_bytes(self.number) as usize } else { 0 }
+        (self.filled == 0).then(|| u32::from_le_bytes(self.number) as usize)
     }
 }
 
@@ -372,8 +397,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_peer_says_of_the_ring_is_checked() {
-        let (room, more) = (RING_BYTES as u32, RING_BYTES as u32 + 1);
-        for (says, numbers) in [("nothing", &[][..]), ("too much", &[more]), ("too much", &[room, 1])] {
+        let (rest, more) = (RING_BYTES as u32 - 1, RING_BYTES as u32);
+        for (says, numbers) in [
+            ("nothing", &[][..]),
+            ("what fits", &[rest]),
+            ("too much", &[more]),
+            ("too much", &[rest, 1]),
+            ("wrong", &[0]),
+        ] {
             let (mut writer, mut reader) = pair(true);
             writer.write_all(b"x").await.unwrap();
             assert_eq!(reader.read_u8().await.unwrap(), b'x');
@@ -383,13 +414,50 @@ mod tests {
             drop(writer);
             let mut rest = Vec::new();
             let read = reader.read_to_end(&mut rest).await;
-            assert_eq!(read.is_err(), says == "too much", "{numbers:?}");
+            let kind = read.err().map(|error| error.kind());
+            assert_eq!(kind, ["too much", "wrong"].contains(&says).then_some(io::ErrorKind::Other), "{numbers:?}");
         }
         // A reader that frees what was never written.
+        for numbers in [&[3u32][..], &[2, 1], &[0]] {
+            let (mut writer, mut reader) = pair(true);
+            writer.write_all(b"xy").await.unwrap();
+            for number in numbers {
+                reader.socket.write_all(&number.to_le_bytes()).await.unwrap();
+            }
+            assert_eq!(writer.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::Other, "{numbers:?}");
+        }
+    }
+
+    /// How often a task stops for others until it is done.
+    async fn turns(work: impl Future<Output = ()>) -> usize {
+        let (mut work, mut turns) = (std::pin::pin!(work), 0);
+        while futures::poll!(&mut work).is_pending() {
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+        turns
+    }
+
+    #[tokio::test]
+    async fn other_tasks_get_their_turn_while_there_is_always_more_to_move() {
+        // More parts than a task may take at once, and few enough that the socket holds all that is said of them.
+        const PARTS: usize = 150;
         let (mut writer, mut reader) = pair(true);
-        writer.write_all(b"xy").await.unwrap();
-        reader.socket.write_all(&3u32.to_le_bytes()).await.unwrap();
-        assert_eq!(writer.read(&mut [0]).await.unwrap_err().kind(), io::ErrorKind::Other);
+        let bytes = numbered(PARTS * 100);
+        let write = async {
+            for part in bytes.chunks(100) {
+                writer.write_all(part).await.unwrap();
+            }
+        };
+        assert_eq!(turns(write).await, 1);
+        let mut came = vec![0; bytes.len()];
+        let read = async {
+            for part in came.chunks_mut(10) {
+                reader.read_exact(part).await.unwrap();
+            }
+        };
+        assert!(turns(read).await >= 10);
+        assert!(came == bytes);
     }
 
     #[tokio::test]
