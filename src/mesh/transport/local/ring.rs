@@ -242,7 +242,8 @@ pub fn take_with(socket: BorrowedFd<'_>) -> io::Result<Option<(u8, Option<OwnedF
     if taken < 0 {
         return Err(io::Error::last_os_error());
     }
-    let whole = message.msg_controllen as usize >= Beside::BYTES;
+    let beside_bytes: usize = message.msg_controllen as _;
+    let whole = beside_bytes >= Beside::BYTES;
     let is_one = beside.head.cmsg_level == libc::SOL_SOCKET && beside.head.cmsg_type == libc::SCM_RIGHTS;
     let descriptor = (whole && is_one && beside.descriptor >= 0).then(|| {
         // SAFETY: the system has just opened it for this process, and said its number nowhere else.
