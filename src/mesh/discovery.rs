@@ -230,6 +230,15 @@ impl Discovery {
         self.targets.insert(target, entry);
     }
 
+    /// A peer was met at this address, which comes first from now on.
+    pub fn met_at(&mut self, peer: &PeerId, address: Multiaddr) {
+        if let Some(entry) = self.targets.get_mut(&Target::Peer(*peer)) {
+            entry.addresses.retain(|other| *other != address);
+            entry.addresses.insert(0, address);
+            entry.addresses.truncate(MAX_ADDRESSES);
+        }
+    }
+
     /// Forgets the targets of `source`, except those to keep and those being dialled.
     pub fn forget(&mut self, source: Source, keep: impl Fn(&PeerId) -> bool) {
         self.targets.retain(|target, entry| {
@@ -397,6 +406,18 @@ mod tests {
         assert!(discovery.due(now - FIRST_PAUSE, |_| false).is_empty(), "nothing new was learned");
         discovery.learn(target, vec![address("b:2"), address("a:1")], Source::Hearsay, now - FIRST_PAUSE);
         assert_eq!(discovery.due(now - FIRST_PAUSE, |_| false)[0].1, [address("b:2"), address("a:1")]);
+    }
+
+    #[test]
+    fn the_address_at_which_a_peer_was_met_comes_first() {
+        let (mut discovery, now) = (Discovery::default(), Instant::now());
+        discovery.learn(Target::Peer(peer(1)), vec![address("a:1"), address("b:2")], Source::Registry, now);
+        discovery.met_at(&peer(1), address("b:2"));
+        discovery.met_at(&peer(2), address("c:3"));
+        let attempts = discovery.attempts();
+        assert_eq!((attempts.len(), &attempts[0].address), (1, &Some(address("b:2"))));
+        assert_eq!(attempts[0].peer, Some(Peer::new(peer(1).to_string())));
+        assert_eq!(discovery.due(now, |_| false)[0].1, [address("b:2"), address("a:1")]);
     }
 
     #[test]

@@ -444,8 +444,11 @@ impl Driver {
             }
             if hello.task.is_some() {
                 let dialled = link.connection().dialled.clone();
-                let addresses = dialled.into_iter().chain(resolved(&hello.addresses)).collect();
+                let addresses = dialled.clone().into_iter().chain(resolved(&hello.addresses)).collect();
                 self.discovery.learn(Target::Peer(link.id), addresses, Source::Hearsay, now);
+                if let Some(dialled) = dialled {
+                    self.discovery.met_at(&link.id, dialled);
+                }
                 self.discovery.outcome(&Target::Peer(link.id), Ok(link.id), now);
             }
         }

@@ -28,7 +28,13 @@ fn a_machine_in_order_has_no_problem() {
     // Somebody shows the key.
     sandbox.run(&["ps"]).expect(0);
     let text = sandbox.run(&["doctor", "--no-mdns", "--quick", "--expect", "local/0"]).expect(0).stdout;
-    for part in ["ok       key", "ok       registry", "local/0 has been up for", "ok       data"] {
+    let passed = "socket ok, TLS ok, key ok, version ok, mesh ok, clock ok";
+    let reached = if cfg!(target_os = "linux") {
+        format!("local/0 at a Unix socket (this machine): {passed}")
+    } else {
+        String::new()
+    };
+    for part in [&reached, "ok       key", "ok       registry", "local/0 has been up for", "ok       data"] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     let report = sandbox.run(&["doctor", "--quick", "--expect", "local/7", "--json"]).expect(1).json();
@@ -60,6 +66,8 @@ fn a_firewall_that_drops_tcp_is_told_from_a_silent_network() {
     assert_eq!(found(&report, "multicast"), ["ok mtf0 sends to 224.0.0.251:5353 and hears itself"]);
     let stale = "does not answer: a firewall, or the address is stale";
     assert_eq!(found(&report, "peers"), [format!("problem mDNS hears 10.77.0.2, but TCP {port} {stale}")]);
+    let reach = found(&report, "reach");
+    assert!(reach.contains(&format!("note 10.77.0.2:{port} (mDNS): TCP unanswered")), "{reach:?}");
 
     // A node that waits says the same.
     let waiting = here.node("local/0");
@@ -82,6 +90,8 @@ fn a_wrong_key_is_told_by_every_command() {
     let report = here.run(&["doctor", "--peer", one.address(), "--json"]).expect(1).json();
     assert!(found(&report, "key")[0].starts_with("note"), "{report}");
     assert!(found(&report, "peers").contains(&format!("problem {refused}")), "{report}");
+    let stages = format!("note {address} (configured peer): TCP ok, TLS ok, key refused");
+    assert!(found(&report, "reach").contains(&stages), "{report}");
 
     let peer = ["--peer", one.address()];
     here.run(&[&["ps"][..], &peer].concat()).expect(0).complains(&[&refused, "meshtf ticket"]);
