@@ -38,7 +38,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
         };
         let mut size = |index: usize, name: &str, least: i64, note: &str| {
             let size = inputs.number(index)?;
-            let fits = usize::try_from(size).ok().filter(|_| size >= least);
+            let fits = (size >= least).then(|| usize::try_from(size).unwrap_or(0));
             let sign = if least > 0 { "> 0" } else { ">= 0" };
             fits.ok_or_else(|| Failure::invalid(format!("`{name}` must be {sign}{note}")))
         };
@@ -49,7 +49,8 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
             size(4, "buffer_size", 0, by_default)?;
             Format::Fixed { header, record, footer, hop: record, compression }
         } else {
-            size(2, "buffer_size", 0, by_default)?;
+            // -1 leaves it to TFRecordDataset.
+            size(2, "buffer_size", if op == "TextLineDataset" { 0 } else { -1 }, by_default)?;
             if op == "TextLineDataset" {
                 Format::Lines { header: 0, compression }
             } else {
