@@ -43,7 +43,6 @@ broken = written("broken.records", open(plain, "rb").read()[:-3])
 wrong = written("wrong.records", b"\x00" * 40)
 Lines, Records, Fixed = tf.data.TextLineDataset, tf.data.TFRecordDataset, tf.data.FixedLengthRecordDataset
 files = tf.data.Dataset.from_tensor_slices
-ignoring = tf.data.experimental.ignore_errors
 
 PIPELINES = {
     "lines": lambda: Lines([text, more]),
@@ -60,7 +59,6 @@ PIPELINES = {
     "numbers": lambda: Lines(more).map(tf.strings.length).repeat(2),
     "missing": lambda: Lines([more, missing, more]),
     "missing_records": lambda: Records([missing, plain]),
-    "ignored": lambda: Records([plain, missing, broken, plain]).apply(ignoring()),
     "cut": lambda: Fixed([cut], 3, 2, 1),
     "cut_packed": lambda: Fixed([cut_packed], 3, 2, 1, compression_type="GZIP"),
     "broken": lambda: Records([broken]),
