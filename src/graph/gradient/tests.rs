@@ -34,7 +34,6 @@ const WITHOUT: &[&str] = &[
     "ApplyRMSProp",
     "BatchDataset",
     "BatchDatasetV2",
-    "BatchSvd",
     "Bincount",
     "Bitcast",
     "Bucketize",
