@@ -306,7 +306,7 @@ impl Value {
         self.output.map(|output| self.model.0.borrow().g.tensor_name(output)).unwrap_or_default()
     }
 
-    /// The same value under a name.
+    /// The same value under a name; if another node has it, in whatever case of letters, a number is appended, as for all nodes.
     pub fn named(&self, name: &str) -> Value {
         let output = self.output;
         self.model.add(|state| state.g.op("Identity").name(name).input(output.ok_or_else(after)?).build())

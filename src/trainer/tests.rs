@@ -77,11 +77,11 @@ async fn running_averages_are_kept_and_evaluated_with() {
     let m = Model::new();
     let x = m.placeholder("x", DType::F32, [None, Some(2)]);
     let normed = x.batch_norm("norm");
-    normed.mean().named("mean");
+    normed.mean().named("average");
     (normed * m.variable("w", [2], crate::train::Initializer::Ones)).square().mean().named("loss");
     let mut sections = sections(2, 3);
     (sections.data.hold_out, sections.train.training.rate) = (0.5, crate::train::Schedule::Constant(0.0));
-    sections.evaluate = Some(EvaluateSection { metrics: vec!["mean".to_owned()], ..EvaluateSection::default() });
+    sections.evaluate = Some(EvaluateSection { metrics: vec!["average".to_owned()], ..EvaluateSection::default() });
     let x = Tensor::from_vec([8, 2], vec![100f32; 16]);
     let examples = Examples::new(vec![("x".to_owned(), x)]).unwrap();
     let trainer = Trainer::new(m.finish().unwrap(), sections, examples, &Options::default()).unwrap();
