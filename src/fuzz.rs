@@ -88,7 +88,7 @@ fn numpy(bytes: &[u8]) -> bool {
 }
 
 fn literals(text: &str) -> bool {
-    let dtypes = [DType::F32, DType::I8, DType::U64, DType::Bool, DType::String, DType::BF16];
+    let dtypes = [DType::F32, DType::I8, DType::U64, DType::Bool, DType::String, DType::BF16, DType::C64];
     let read = dtypes.map(|dtype| literal::parse_as(text, dtype).is_ok());
     literal::parse(text).is_ok() || read.contains(&true)
 }

@@ -16,9 +16,10 @@ mod wire;
 use std::sync::Arc;
 
 pub use dtype::DType;
-pub use element::{Element, Float, Integer, Numeric};
-pub(crate) use element::{with_float, with_integer, with_number, with_type};
+pub use element::{Element, Float, Integer, Numeric, Ring};
+pub(crate) use element::{with_complex, with_float, with_integer, with_number, with_ring, with_type};
 use half::{bf16, f16};
+pub use num_complex::Complex;
 pub use render::to_json;
 pub use shape::{PartialShape, Shape};
 
@@ -60,6 +61,10 @@ pub enum Data {
     Bool(Vec<bool>),
     /// TensorFlow's strings are bytes and need not be UTF-8.
     String(Vec<Vec<u8>>),
+    /// complex64.
+    C64(Vec<Complex<f32>>),
+    /// complex128.
+    C128(Vec<Complex<f64>>),
 }
 
 /// A dense tensor in the memory of this process.

@@ -133,7 +133,7 @@ fn body<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>
 
 /// As [`body`], with the backend's own kernels alone.
 fn of_backend<B: Backing>(node: &KernelNode, site: &Site<B>) -> Result<Option<(Body<B>, bool)>> {
-    let supported = |dtype: &DType| !dtype.is_float() || site.floats.contains(dtype);
+    let supported = |dtype: &DType| !dtype.is_differentiable() || site.floats.contains(dtype);
     if !node.inputs.iter().all(supported) || !node.outputs.iter().all(|output| supported(&output.dtype)) {
         return Ok(None);
     }

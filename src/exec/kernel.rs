@@ -10,6 +10,7 @@ pub(in crate::exec) mod call;
 pub mod checkpoint;
 mod ctc;
 mod example;
+mod fft;
 mod image;
 mod linalg;
 mod math;
@@ -111,6 +112,7 @@ const FAMILIES: &[Compile] = &[
     matmul::kernel,
     nn::kernel,
     linalg::kernel,
+    fft::kernel,
     sparse::kernel,
     text::kernel,
     example::kernel,

@@ -3,14 +3,14 @@
 use std::ops::Div;
 
 use crate::failure::{Failure, Result};
-use crate::tensor::{Integer, Numeric, Tensor, with_float, with_integer, with_number};
+use crate::tensor::{Complex, Data, Integer, Numeric, Ring, Tensor, with_float, with_integer, with_ring};
 
 /// Adds a tensor of the same shape and dtype.
 pub(super) fn add(sum: &mut Tensor, gradient: &Tensor) -> Result<()> {
     let dtype = sum.dtype();
-    let done: Option<Result<()>> = with_number!(dtype, T => {
+    let done: Option<Result<()>> = with_ring!(dtype, T => {
         gradient.slice::<T>().and_then(|gradient| {
-            sum.slice_mut::<T>()?.iter_mut().zip(gradient).for_each(|(x, &y)| *x = Numeric::add(*x, y));
+            sum.slice_mut::<T>()?.iter_mut().zip(gradient).for_each(|(x, &y)| *x = Ring::add(*x, y));
             Ok(())
         })
     });
@@ -25,6 +25,17 @@ pub(super) fn divide(sum: &mut Tensor, count: u64) -> Result<()> {
         let count = <T as Numeric>::from_f64(count_f64);
         sum.slice_mut::<T>().map(|sum| sum.iter_mut().for_each(|x| *x = Div::div(*x, count)))
     });
+    if dtype.is_complex() {
+        sum.admit_writing()?;
+        match sum.data_mut() {
+            Data::C64(sum) => {
+                sum.iter_mut().for_each(|x| *x = Complex::new(x.re / count_f64 as f32, x.im / count_f64 as f32))
+            }
+            Data::C128(sum) => sum.iter_mut().for_each(|x| *x = Complex::new(x.re / count_f64, x.im / count_f64)),
+            _ => {}
+        }
+        return Ok(());
+    }
     let done = floats.or_else(|| {
         with_integer!(dtype, T => {
             let count = <T as Numeric>::from_i64(count as i64);

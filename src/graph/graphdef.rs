@@ -1,7 +1,7 @@
 //! GraphDef, the form in which TensorFlow's own tools write graphs: binary, and protobuf's JSON mapping.
 //!
 //! Both are read into the same messages, and those into [`NodeDef`]s; and back. If a node has an
-//! attribute that meshtf cannot represent (a complex dtype, say), it is kept without that, as a node that no step can run; if
+//! attribute that meshtf cannot represent (a quantized dtype, say), it is kept without that, as a node that no step can run; if
 //! the attribute begins with `_`, which no op of the vocabulary reads, it is dropped. Calls of functions are expanded: see
 //! [`Library`].
 

@@ -35,7 +35,7 @@ use crate::failure::Failure;
 use crate::lock::lock;
 use crate::memory;
 use crate::protocol::{Envelope, Flow, MAX_MESSAGE_BYTES, Message, Peer};
-use crate::tensor::{DType, Element, Tensor, with_number};
+use crate::tensor::{DType, Element, Tensor, with_ring};
 
 /// Most sockets that carry bulk to one peer at once.
 pub const MAX_SOCKETS: usize = 4;
@@ -564,7 +564,7 @@ async fn read_tensor(socket: &mut PeerStream, link: &Link, header: TensorHeader)
         return Tensor::from_bytes(DType::Bool, header.shape, &flags).map_err(io::Error::other);
     }
     let count = bytes / header.dtype.size().unwrap_or(1);
-    let data = with_number!(header.dtype, T => T::into_data(read_elements::<T>(socket, link, count).await?));
+    let data = with_ring!(header.dtype, T => T::into_data(read_elements::<T>(socket, link, count).await?));
     let data = data.ok_or_else(|| io::Error::other(format!("a {} does not travel as bytes", header.dtype)))?;
     Tensor::new(header.shape, data).map_err(io::Error::other)
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Tensor;
+use super::{Complex, Tensor};
 
 macro_rules! from_elements {
     ($($type:ty),*) => {
@@ -52,7 +52,7 @@ macro_rules! from_elements {
     };
 }
 
-from_elements!(f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool);
+from_elements!(f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex<f32>, Complex<f64>);
 
 macro_rules! from_text {
     ($($type:ty),*) => {

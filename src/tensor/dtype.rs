@@ -40,14 +40,21 @@ pub enum DType {
     Resource,
     /// A list of values, or an optional value, which only ops make and read; it never leaves its device.
     Variant,
+    // Messages count the dtypes in this order: a new one goes last.
+    /// complex64, a float32 for the real part and one for the imaginary part: 8 bytes.
+    C64,
+    /// complex128, a float64 for the real part and one for the imaginary part: 16 bytes.
+    C128,
 }
 
 /// dtype, NumPy-like name, suffix in GraphDef JSON (`DT_…`), number in protobuf, bytes per element.
-const TABLE: [(DType, &str, &str, i32, Option<usize>); 16] = [
+const TABLE: [(DType, &str, &str, i32, Option<usize>); 18] = [
     (DType::F16, "float16", "HALF", 19, Some(2)),
     (DType::BF16, "bfloat16", "BFLOAT16", 14, Some(2)),
     (DType::F32, "float32", "FLOAT", 1, Some(4)),
     (DType::F64, "float64", "DOUBLE", 2, Some(8)),
+    (DType::C64, "complex64", "COMPLEX64", 8, Some(8)),
+    (DType::C128, "complex128", "COMPLEX128", 18, Some(16)),
     (DType::I8, "int8", "INT8", 6, Some(1)),
     (DType::I16, "int16", "INT16", 5, Some(2)),
     (DType::I32, "int32", "INT32", 3, Some(4)),
@@ -113,7 +120,8 @@ impl DType {
     /// Bytes per element; `None` for strings, resources and variants.
     pub fn size(self) -> Option<usize> {
         match self {
-            DType::F64 | DType::I64 | DType::U64 => Some(8),
+            DType::C128 => Some(16),
+            DType::F64 | DType::I64 | DType::U64 | DType::C64 => Some(8),
             DType::F32 | DType::I32 | DType::U32 => Some(4),
             DType::F16 | DType::BF16 | DType::I16 | DType::U16 => Some(2),
             DType::I8 | DType::U8 | DType::Bool => Some(1),
@@ -130,6 +138,25 @@ impl DType {
     /// Whether it is one of the four floats.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// complex64 or complex128.
+    pub fn is_complex(self) -> bool {
+        matches!(self, DType::C64 | DType::C128)
+    }
+
+    /// Whether values of it have gradients: floats and complex numbers.
+    pub fn is_differentiable(self) -> bool {
+        self.is_float() || self.is_complex()
+    }
+
+    /// The dtype of the parts of a complex number; every other dtype is its own.
+    pub fn real(self) -> DType {
+        match self {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => other,
+        }
     }
 
     /// Signed and unsigned integers; not bool.
@@ -168,5 +195,6 @@ mod tests {
         }
         assert_eq!(DType::from_proto(0), None);
         assert_eq!(DType::from_name("float"), Some(DType::F32));
+        assert_eq!(DType::from_proto(118), Some((DType::C128, true)));
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use half::{bf16, f16};
+use num_complex::Complex;
 
 use super::{DType, Data};
 
@@ -20,16 +21,12 @@ pub trait Element: Clone + PartialEq + Send + Sync + 'static {
     fn into_data(elements: Vec<Self>) -> Data;
 }
 
-/// Integers and floats. Integer arithmetic wraps, as in TensorFlow's kernels.
-pub trait Numeric: Element + Copy + PartialOrd + Default {
+/// What can be added and multiplied: integers, floats and complex numbers. Integer arithmetic wraps, as in TensorFlow's kernels.
+pub trait Ring: Element + Copy + Default {
     /// 0.
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// The least value; minus infinity for floats.
-    const LOWEST: Self;
-    /// The greatest value; infinity for floats.
-    const HIGHEST: Self;
     /// The sum.
     fn add(self, other: Self) -> Self;
     /// The difference: `self - other`.
@@ -38,6 +35,14 @@ pub trait Numeric: Element + Copy + PartialOrd + Default {
     fn mul(self, other: Self) -> Self;
     /// The value with the other sign.
     fn neg(self) -> Self;
+}
+
+/// Integers and floats.
+pub trait Numeric: Ring + PartialOrd {
+    /// The least value; minus infinity for floats.
+    const LOWEST: Self;
+    /// The greatest value; infinity for floats.
+    const HIGHEST: Self;
     /// Like Rust's `as`: the nearest `f64`.
     fn to_f64(self) -> f64;
     /// Like Rust's `as`: saturating from a float to an integer.
@@ -138,7 +143,7 @@ element! {
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
     i8 => I8, i16 => I16, i32 => I32, i64 => I64,
     u8 => U8, u16 => U16, u32 => U32, u64 => U64,
-    bool => Bool, Vec<u8> => String,
+    bool => Bool, Vec<u8> => String, Complex<f32> => C64, Complex<f64> => C128,
 }
 
 macro_rules! bytes_of {
@@ -156,6 +161,8 @@ macro_rules! bytes_of {
             $data::U16(v) => Some($cast(v)),
             $data::U32(v) => Some($cast(v)),
             $data::U64(v) => Some($cast(v)),
+            $data::C64(v) => Some($cast(v)),
+            $data::C128(v) => Some($cast(v)),
             $data::Bool(v) => $bool(v),
             $data::String(_) => $string,
         }
@@ -179,15 +186,17 @@ compile_error!("meshtf sends tensors as they lie in memory and needs a little-en
 
 macro_rules! integer {
     ($($type:ty),*) => {
-        $(impl Numeric for $type {
+        $(impl Ring for $type {
             const ZERO: Self = 0;
             const ONE: Self = 1;
-            const LOWEST: Self = <$type>::MIN;
-            const HIGHEST: Self = <$type>::MAX;
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
             fn sub(self, other: Self) -> Self { self.wrapping_sub(other) }
             fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
             fn neg(self) -> Self { self.wrapping_neg() }
+        }
+        impl Numeric for $type {
+            const LOWEST: Self = <$type>::MIN;
+            const HIGHEST: Self = <$type>::MAX;
             fn to_f64(self) -> f64 { self as f64 }
             fn from_f64(value: f64) -> Self { value as $type }
             fn to_i64(self) -> i64 { self as i64 }
@@ -212,15 +221,17 @@ integer!(i8, i16, i32, i64, u8, u16, u32, u64);
 
 macro_rules! float {
     ($($type:ty, $zero:expr, $one:expr, $to_f64:expr, $from_f64:expr;)*) => {
-        $(impl Numeric for $type {
+        $(impl Ring for $type {
             const ZERO: Self = $zero;
             const ONE: Self = $one;
-            const LOWEST: Self = <$type>::NEG_INFINITY;
-            const HIGHEST: Self = <$type>::INFINITY;
             fn add(self, other: Self) -> Self { self + other }
             fn sub(self, other: Self) -> Self { self - other }
             fn mul(self, other: Self) -> Self { self * other }
             fn neg(self) -> Self { -self }
+        }
+        impl Numeric for $type {
+            const LOWEST: Self = <$type>::NEG_INFINITY;
+            const HIGHEST: Self = <$type>::INFINITY;
             fn to_f64(self) -> f64 { $to_f64(self) }
             fn from_f64(value: f64) -> Self { $from_f64(value) }
             fn to_i64(self) -> i64 { $to_f64(self) as i64 }
@@ -235,6 +246,21 @@ float! {
     f32, 0.0, 1.0, f64::from, |x| x as f32;
     f64, 0.0, 1.0, |x| x, |x| x;
 }
+
+macro_rules! complex {
+    ($($part:ty),*) => {
+        $(impl Ring for Complex<$part> {
+            const ZERO: Self = Complex::new(0.0, 0.0);
+            const ONE: Self = Complex::new(1.0, 0.0);
+            fn add(self, other: Self) -> Self { self + other }
+            fn sub(self, other: Self) -> Self { self - other }
+            fn mul(self, other: Self) -> Self { self * other }
+            fn neg(self) -> Self { -self }
+        })*
+    };
+}
+
+complex!(f32, f64);
 
 impl Float for f16 {
     fn map(self, narrow: impl Fn(f32) -> f32, _wide: impl Fn(f64) -> f64) -> Self {
@@ -284,6 +310,24 @@ macro_rules! with_number {
     };
 }
 
+/// Like `with_float!`, for floats, integers and complex numbers.
+macro_rules! with_ring {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        $crate::tensor::with_type!($dtype, $t => $body;
+            F16 ::half::f16, BF16 ::half::bf16, F32 f32, F64 f64,
+            I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
+            C64 $crate::tensor::Complex<f32>, C128 $crate::tensor::Complex<f64>)
+    };
+}
+
+/// Like `with_float!`, for complex numbers.
+macro_rules! with_complex {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        $crate::tensor::with_type!($dtype, $t => $body;
+            C64 $crate::tensor::Complex<f32>, C128 $crate::tensor::Complex<f64>)
+    };
+}
+
 /// Like `with_float!`, for the listed dtypes; without a list, for every dtype that a host tensor can have.
 macro_rules! with_type {
     ($dtype:expr, $t:ident => $body:expr; $($variant:ident $type:ty),*) => {
@@ -299,8 +343,9 @@ macro_rules! with_type {
         $crate::tensor::with_type!($dtype, $t => $body;
             F16 ::half::f16, BF16 ::half::bf16, F32 f32, F64 f64,
             I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
-            Bool bool, String Vec<u8>)
+            Bool bool, String Vec<u8>,
+            C64 $crate::tensor::Complex<f32>, C128 $crate::tensor::Complex<f64>)
     };
 }
 
-pub(crate) use {with_float, with_integer, with_number, with_type};
+pub(crate) use {with_complex, with_float, with_integer, with_number, with_ring, with_type};

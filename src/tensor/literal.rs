@@ -3,7 +3,8 @@
 //! If a dtype is given, every number must fit it without losing its fraction or exceeding its range (2.0 is an int32;
 //! 1.5 is not, and 300 is not an int8). Otherwise, as in TensorFlow with Python's values, integers are int32, numbers
 //! with a point or an exponent float32, and text string. A list has elements of one kind; integers mixed with fractions
-//! are float32. Bytes that are not text are written `{"base64": "…"}`.
+//! are float32. A complex number, of which the dtype must be given, is a number or a string such as `"1+2j"`. Bytes that are
+//! not text are written `{"base64": "…"}`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use half::{bf16, f16};
 
-use super::{DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_number};
+use super::{Complex, DType, Data, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_number};
 use crate::failure::{Failure, Result};
 use crate::json::{self, Fault, Kind, Path, Value};
 
@@ -27,13 +28,21 @@ pub fn parse(text: &str) -> Result<Tensor> {
     from_json(&value, None, Path::Root).map_err(|fault| typed(text, &fault))
 }
 
-/// Parses a literal of dtype `dtype`. A string need not be quoted.
+/// Parses a literal of dtype `dtype`. A string need not be quoted, nor a complex number.
 ///
 /// # Errors
 /// As [`parse`], and if a value does not fit `dtype`.
 pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
-    if dtype == DType::String && !text.trim_start().starts_with(['"', '[', '{']) {
+    let is_bare = !text.trim_start().starts_with(['"', '[', '{']);
+    if dtype == DType::String && is_bare {
         return Ok(Tensor::scalar(text.as_bytes().to_vec()));
+    }
+    if dtype.is_complex() && is_bare {
+        let number = match dtype {
+            DType::C64 => complex::<f32>(text).map(Tensor::scalar),
+            _ => complex::<f64>(text).map(Tensor::scalar),
+        };
+        return number.map_err(|why| Failure::invalid(format!("{:?} is not a valid tensor: {why}", start_of(text))));
     }
     let value = json::parse_relaxed(text).map_err(|fault| typed(text, &fault))?;
     from_json(&value, Some(dtype), Path::Root).map_err(|fault| typed(text, &fault))
@@ -42,12 +51,17 @@ pub fn parse_as(text: &str, dtype: DType) -> Result<Tensor> {
 /// The error for a literal that somebody typed.
 pub(crate) fn typed(text: &str, fault: &Fault) -> Failure {
     let (line, column) = json::position(text, fault.at);
+    let shown = start_of(text);
+    let place = if line == 1 { format!("column {column}") } else { format!("line {line}, column {column}") };
+    Failure::invalid(format!("{shown:?} is not a valid tensor: {place}: {}", fault.why))
+}
+
+fn start_of(text: &str) -> String {
     let mut shown: String = text.chars().take(MOST_SHOWN).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
-    let place = if line == 1 { format!("column {column}") } else { format!("line {line}, column {column}") };
-    Failure::invalid(format!("{shown:?} is not a valid tensor: {place}: {}", fault.why))
+    shown
 }
 
 /// The tensor that a JSON value denotes; `wanted` as for [`parse_as`].
@@ -156,6 +170,8 @@ fn elements<'v, 'a>(leaves: &[&'v Value<'a>], dtype: DType) -> Result<Data, Misf
         DType::BF16 => all(leaves, |leaf| float(leaf, |text| text.parse().ok().map(bf16::from_f64))),
         DType::F32 => all(leaves, |leaf| float(leaf, |text| text.parse::<f32>().ok())),
         DType::F64 => all(leaves, |leaf| float(leaf, |text| text.parse::<f64>().ok())),
+        DType::C64 => all(leaves, complex_of::<f32>),
+        DType::C128 => all(leaves, complex_of::<f64>),
         DType::Bool => all(leaves, |leaf| match leaf.kind {
             Kind::Bool(value) => Ok(value),
             _ => Err(format!("expected true or false, got {}", shown(leaf))),
@@ -210,6 +226,47 @@ fn float<T: Float>(leaf: &Value, parse: impl Fn(&str) -> Option<T>) -> Result<T,
     Ok(value)
 }
 
+fn complex_of<T: Float + FromStr>(leaf: &Value) -> Result<Complex<T>, String>
+where
+    Complex<T>: Element,
+{
+    match &leaf.kind {
+        Kind::Number(text) => complex(text),
+        Kind::String(text) => complex(text),
+        _ => Err(format!("{} is not {}", shown(leaf), Complex::<T>::DTYPE.with_article())),
+    }
+}
+
+/// A complex number as Python writes it: `1+2j`, `(1+2j)`, `-1.5e3j`, `2`, `nan+infj`.
+fn complex<T: Float + FromStr>(text: &str) -> Result<Complex<T>, String>
+where
+    Complex<T>: Element,
+{
+    let bare = text.trim();
+    let bare = bare.strip_prefix('(').and_then(|bare| bare.strip_suffix(')')).unwrap_or(bare);
+    let dtype = Complex::<T>::DTYPE;
+    let part = |part: &str| -> Result<T, String> {
+        let value: T = part.parse().map_err(|_| {
+            format!("{:?} is not {}, which is written as in 1+2j", start_of(text), dtype.with_article())
+        })?;
+        if value.to_f64().is_infinite() && !part.ends_with(|c: char| c.is_ascii_alphabetic()) {
+            return Err(format!("{part} is out of the range of {dtype}"));
+        }
+        Ok(value)
+    };
+    let Some(number) = bare.strip_suffix(['j', 'J']) else { return Ok(Complex { re: part(bare)?, im: T::ZERO }) };
+    // The sign between the parts is that of no exponent.
+    let is_between = |&(at, _): &(usize, &str)| at > 0 && !number[..at].ends_with(['e', 'E']);
+    let at = number.rmatch_indices(['+', '-']).find(is_between).map_or(0, |(at, _)| at);
+    let (real, imaginary) = number.split_at(at);
+    let imaginary = match imaginary {
+        "" | "+" => T::ONE,
+        "-" => -T::ONE,
+        stated => part(stated)?,
+    };
+    Ok(Complex { re: if real.is_empty() { T::ZERO } else { part(real)? }, im: imaginary })
+}
+
 fn bytes(leaf: &Value) -> Result<Vec<u8>, String> {
     match &leaf.kind {
         Kind::String(text) => Ok(text.as_bytes().to_vec()),
@@ -241,11 +298,14 @@ fn shown(leaf: &Value) -> String {
 ///
 /// # Errors
 /// InvalidArgument if a value would change: 1.5 for an int32, 3000000000 for an int32, 1e300 for a float32,
-/// 16777217 for a float32; and between numbers, bools and strings.
+/// 16777217 for a float32; a complex number for any other; and between numbers, bools and strings.
 pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     let have = tensor.dtype();
     if have == wanted {
         return Ok(tensor);
+    }
+    if wanted.is_complex() {
+        return to_complex(tensor, wanted);
     }
     let is_number = |dtype: DType| dtype.is_float() || dtype.is_integer();
     if !is_number(have) || !is_number(wanted) {
@@ -254,6 +314,38 @@ pub fn convert_feed(tensor: Tensor, wanted: DType) -> Result<Tensor> {
     let shape = tensor.shape().clone();
     let data = with_number!(have, S => with_number!(wanted, T => cast::<S, T>(tensor.slice::<S>()?)));
     Tensor::new(shape, data.flatten().expect("both are dtypes of numbers")?)
+}
+
+/// Real numbers get an imaginary part of 0.
+fn to_complex(tensor: Tensor, wanted: DType) -> Result<Tensor> {
+    let shape = tensor.shape().clone();
+    let parts: Vec<f64> = match tensor.data() {
+        Data::C64(v) => v.iter().flat_map(|x| [f64::from(x.re), f64::from(x.im)]).collect(),
+        Data::C128(v) => v.iter().flat_map(|x| [x.re, x.im]).collect(),
+        _ if matches!(tensor.dtype(), DType::Bool | DType::String) => {
+            return Err(Failure::invalid(format!("expected {wanted}, got {}", tensor.dtype())));
+        }
+        _ => convert_feed(tensor, wanted.real()).and_then(|real| match real.data() {
+            Data::F32(v) => Ok(v.iter().flat_map(|&x| [f64::from(x), 0.0]).collect()),
+            _ => real.slice::<f64>().map(|v| v.iter().flat_map(|&x| [x, 0.0]).collect()),
+        })?,
+    };
+    let (pairs, _) = parts.as_chunks::<2>();
+    let data = match wanted {
+        DType::C64 => Data::C64(
+            pairs
+                .iter()
+                .map(|part| Ok(Complex { re: narrow(part[0])?, im: narrow(part[1])? }))
+                .collect::<Result<_>>()?,
+        ),
+        _ => Data::C128(pairs.iter().map(|&[re, im]| Complex { re, im }).collect()),
+    };
+    Tensor::new(shape, data)
+}
+
+/// A part of a complex64.
+fn narrow(part: f64) -> Result<f32> {
+    unchanged(part).ok_or_else(|| Failure::invalid(format!("{part} (float64) does not fit complex64 unchanged")))
 }
 
 fn cast<S: Numeric + Display, T: Numeric>(values: &[S]) -> Result<Data> {
@@ -331,6 +423,14 @@ mod tests {
         check("12", Tensor::scalar(b"12".to_vec()));
         check("\"\"", Tensor::scalar(Vec::<u8>::new()));
         check("0.1", Tensor::scalar(0.1f32));
+        let pair = |re: f64, im: f64| Tensor::scalar(Complex::new(re, im));
+        check("1.5-2j", pair(1.5, -2.0));
+        check("(1e-3+2E+2j)", pair(1e-3, 200.0));
+        check("-2e1j", pair(0.0, -20.0));
+        check("1-j", pair(1.0, -1.0));
+        check("-7", pair(-7.0, 0.0));
+        check("-inf+infj", pair(f64::NEG_INFINITY, f64::INFINITY));
+        check("[1, \"2j\"]", Tensor::vector(vec![Complex::new(1f32, 0.0), Complex::new(0.0, 2.0)]));
         assert!(parse_as("NaN", DType::F32).unwrap().item::<f32>().unwrap().is_nan());
     }
 
@@ -353,6 +453,10 @@ mod tests {
         check("1", DType::Bool, "true or false");
         check("true", DType::I32, "true is not an int32");
         check("[1]", DType::String, "double quotes");
+        check("1+2", DType::C64, "\"1+2\" is not a complex64, which is written as in 1+2j");
+        check("[\"1e39j\"]", DType::C64, "1e39 is out of the range of complex64");
+        check("[true]", DType::C128, "true is not a complex128");
+        check("", DType::C128, "is not a complex128");
         check("null", DType::F32, "is not a float32");
         check("[1, 2", DType::F32, "column 6");
         check("2", DType::Resource, "cannot be written as a literal");
@@ -369,6 +473,9 @@ mod tests {
         check(Tensor::scalar(7i64), Tensor::scalar(7f32));
         check(Tensor::scalar(2.0f64), Tensor::scalar(2u8));
         check(Tensor::scalar(u64::MAX), Tensor::scalar(u64::MAX));
+        check(Tensor::scalar(Complex::new(0.5f64, -2.0)), Tensor::scalar(Complex::new(0.5f32, -2.0)));
+        check(Tensor::scalar(3i64), Tensor::scalar(Complex::new(3f32, 0.0)));
+        check(Tensor::scalar(0.1f32), Tensor::scalar(Complex::new(f64::from(0.1f32), 0.0)));
         let refuse = |have: Tensor, wanted: DType, part: &str| {
             let failure = convert_feed(have, wanted).unwrap_err();
             assert!(failure.message.contains(part), "{failure}");
@@ -379,6 +486,9 @@ mod tests {
         refuse(Tensor::scalar(1e300f64), DType::F32, "does not fit float32");
         refuse(Tensor::scalar(16_777_217i64), DType::F32, "16777217");
         refuse(Tensor::scalar(u64::MAX), DType::I64, "18446744073709551615");
+        refuse(Tensor::scalar(Complex::new(1f32, 0.0)), DType::F32, "expected float32, got complex64");
+        refuse(Tensor::scalar(Complex::new(0.0, 1e300)), DType::C64, "does not fit complex64");
+        refuse(Tensor::scalar(true), DType::C64, "expected complex64, got bool");
         refuse(Tensor::scalar(true), DType::I32, "expected int32, got bool");
         refuse(Tensor::scalar(1i32), DType::String, "expected string, got int32");
     }

@@ -150,6 +150,8 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>> {
         DType::F32 => "<f4",
         DType::F64 => "<f8",
         DType::BF16 => "<V2",
+        DType::C64 => "<c8",
+        DType::C128 => "<c16",
         DType::String | DType::Resource | DType::Variant => unreachable!("they have no bytes"),
     };
     let dims: String = tensor.dims().iter().map(|d| format!("{d}, ")).collect();
@@ -322,6 +324,8 @@ impl Item {
             ("f", 2) => fixed(DType::F16),
             ("f", 4) => fixed(DType::F32),
             ("f", 8) => fixed(DType::F64),
+            ("c", 8) => Item { unit: 4, ..fixed(DType::C64) },
+            ("c", 16) => Item { unit: 8, ..fixed(DType::C128) },
             ("V", 2) => fixed(DType::BF16),
             ("S" | "a" | "U", 0) => return no_tensor(", strings of no width"),
             ("S" | "a", size) => {
@@ -331,7 +335,7 @@ impl Item {
                 let size = letters.checked_mul(4).ok_or("its strings are wider than memory")?;
                 Item { dtype: DType::String, size, unit: 4, big_endian: order == ">", text: Some(Text::Ucs4) }
             }
-            ("c", _) => return no_tensor(", complex numbers, for which meshtf has no dtype"),
+            ("c", _) => return no_tensor(", complex numbers that are neither complex64 nor complex128"),
             ("m" | "M", _) => return no_tensor(", times, for which meshtf has no dtype"),
             _ => return no_tensor(", for which meshtf has no dtype"),
         };
@@ -400,6 +404,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tensor::Complex;
 
     /// A version 1.0 file with this header and these bytes.
     fn file(header: &str, data: &[u8]) -> Vec<u8> {
@@ -442,6 +447,14 @@ mod tests {
         check(fortran(">U1", &wide), Tensor::from_vec([2, 3], strings));
         check(plain(">V2", "(2,)", &[0x3f, 0x80, 0xbf, 0x80]), Tensor::vector(vec![bf16::ONE, -bf16::ONE]));
         check(plain(">f8", "(1,)", &(-2.5f64).to_be_bytes()), Tensor::vector(vec![-2.5f64]));
+        let parts = [1.5f32, -2.0];
+        let complex = Tensor::vector(vec![Complex::new(1.5f32, -2.0)]);
+        check(plain("<c8", "(1,)", &parts.map(f32::to_le_bytes).concat()), complex.clone());
+        check(plain(">c8", "(1,)", &parts.map(f32::to_be_bytes).concat()), complex);
+        check(
+            plain(">c16", "()", &[0.5f64, 3.0].map(f64::to_be_bytes).concat()),
+            Tensor::scalar(Complex::new(0.5, 3.0)),
+        );
         check(plain("f4", "(1,)", &1.5f32.to_le_bytes()), Tensor::vector(vec![1.5f32]));
         check(plain("=i2", "(1,)", &[1, 2]), Tensor::vector(vec![0x201i16]));
         // Versions 2.0 and 3.0 differ in the width of the header's length.
@@ -490,7 +503,7 @@ mod tests {
         check(&plain("<i4", "(-1,)", &[]), "\"-1\" in 'shape' is not a size");
         check(&plain("|O", "(1,)", &[0]), "pickled");
         check(&plain("|S0", "(2000000000,)", &[]), "no width");
-        check(&plain("<c8", "(1,)", &[0; 8]), "complex");
+        check(&plain("<c32", "(1,)", &[0; 32]), "complex");
         check(&plain("<f3", "(1,)", &[0; 3]), "no dtype");
         check(&plain("|b1", "(1,)", &[2]), "0 or 1");
         check(&file("{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,)}", &[0; 4]), "records");
@@ -515,7 +528,7 @@ mod tests {
         fn what_is_written_is_read(values in proptest::collection::vec(any::<i16>(), 0..8)) {
             for dtype in DType::all().filter(|dtype| dtype.size().is_some()) {
                 let bytes: Vec<u8> = values.iter().flat_map(|&v| {
-                    let mut bytes = i64::from(v).to_le_bytes()[..dtype.size().unwrap()].to_vec();
+                    let mut bytes = i128::from(v).to_le_bytes()[..dtype.size().unwrap()].to_vec();
                     if dtype == DType::Bool { bytes[0] &= 1; }
                     bytes
                 }).collect();

@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 
-use super::{Data, Float, Tensor, with_float, with_integer};
+use super::{Complex, Data, Float, Tensor, with_float, with_integer};
 
 /// Widest line of a printed tensor, in characters.
 const LINE: usize = 75;
@@ -94,6 +94,8 @@ fn columns(tensor: &Tensor, places: &[usize]) -> Vec<String> {
     let cells = match tensor.data() {
         Data::String(v) => return places.iter().map(|&i| quoted(&v[i])).collect(),
         Data::Bool(v) => places.iter().map(|&i| if v[i] { "True" } else { "False" }.to_owned()).collect(),
+        Data::C64(v) => pairs(&places.iter().map(|&i| v[i]).collect::<Vec<_>>()),
+        Data::C128(v) => pairs(&places.iter().map(|&i| v[i]).collect::<Vec<_>>()),
         _ => with_integer!(tensor.dtype(), T => {
             let v = tensor.slice::<T>().unwrap_or(&[]);
             places.iter().map(|&i| v[i].to_string()).collect::<Vec<_>>()
@@ -106,8 +108,25 @@ fn columns(tensor: &Tensor, places: &[usize]) -> Vec<String> {
         })
         .unwrap_or_default(),
     };
+    aligned(cells)
+}
+
+fn aligned(cells: Vec<String>) -> Vec<String> {
     let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
     cells.into_iter().map(|cell| format!("{cell:>width$}")).collect()
+}
+
+/// Complex numbers of one list: the real and the imaginary parts each aligned as [`floats`] are.
+fn pairs<T: Shortest>(values: &[Complex<T>]) -> Vec<String> {
+    let real = aligned(floats(&values.iter().map(|value| value.re).collect::<Vec<_>>()));
+    let signed = |text: String| if text.starts_with('-') { text } else { format!("+{text}") };
+    let imaginary = floats(&values.iter().map(|value| value.im).collect::<Vec<_>>());
+    let imaginary = aligned(imaginary.into_iter().map(signed).collect());
+    let with_unit = |(real, imaginary): (String, String)| {
+        let number = imaginary.trim_end();
+        format!("{real}{number}j{}", &imaginary[number.len()..])
+    };
+    real.into_iter().zip(imaginary).map(with_unit).collect()
 }
 
 /// A float type whose shortest decimal form is known.
@@ -216,6 +235,8 @@ fn scalar(tensor: &Tensor) -> String {
     match tensor.data() {
         Data::String(v) => plain(&v[0]),
         Data::Bool(v) => if v[0] { "True" } else { "False" }.to_owned(),
+        Data::C64(v) => lone_pair(v[0]),
+        Data::C128(v) => lone_pair(v[0]),
         _ => with_integer!(tensor.dtype(), T => tensor.item::<T>().map(|v| v.to_string()))
             .or_else(|| with_float!(tensor.dtype(), T => tensor.item::<T>().map(lone_float)))
             .and_then(Result::ok)
@@ -237,6 +258,26 @@ fn lone_float<T: Shortest>(value: T) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
+/// `2j`, `(1+2j)`: without a real part that is 0, as NumPy writes it.
+fn lone_pair<T: Shortest>(value: Complex<T>) -> String {
+    if value.re == T::ZERO && value.re.to_f64().is_sign_positive() {
+        return format!("{}j", short(value.im));
+    }
+    format!("({})", whole_pair(value))
+}
+
+/// `1+2j`, with both parts.
+fn whole_pair<T: Shortest>(value: Complex<T>) -> String {
+    let imaginary = short(value.im);
+    format!("{}{}{imaginary}j", short(value.re), if imaginary.starts_with('-') { "" } else { "+" })
+}
+
+/// A float in the fewest digits that round-trip, without a point if it needs none.
+fn short<T: Shortest>(value: T) -> String {
+    let text = lone_float(value);
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
 /// Text as it is, so that it can be piped on; control characters and invalid UTF-8 are escaped.
 fn plain(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
@@ -256,7 +297,7 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Nested lists of numbers, bools and strings. NaN and infinities are the strings `"NaN"`, `"Infinity"` and
-/// `"-Infinity"`; a string that is not UTF-8 is `{"base64": "…"}`. [`literal`](super::literal) parses it back. A
+/// `"-Infinity"`; a complex number is the string `"1+2j"`; a string that is not UTF-8 is `{"base64": "…"}`. [`literal`](super::literal) parses it back. A
 /// tensor without elements is `[]`, whatever its shape.
 pub fn to_json(tensor: &Tensor) -> Value {
     if tensor.is_empty() {
@@ -266,6 +307,8 @@ pub fn to_json(tensor: &Tensor) -> Value {
         Data::Bool(v) => v.iter().map(|&v| v.into()).collect(),
         Data::String(v) => v.iter().map(|v| string_to_json(v)).collect(),
         Data::U64(v) => v.iter().map(|&v| v.into()).collect(),
+        Data::C64(v) => v.iter().map(|&v| whole_pair(v).into()).collect(),
+        Data::C128(v) => v.iter().map(|&v| whole_pair(v).into()).collect(),
         _ => with_integer!(tensor.dtype(), T => {
             tensor.slice::<T>().unwrap_or(&[]).iter().map(|&v| super::Numeric::to_i64(v).into()).collect::<Vec<Value>>()
         })
@@ -342,6 +385,21 @@ mod tests {
     }
 
     #[test]
+    fn complex_numbers_print_as_numpy_prints_them() {
+        let check = |tensor: Tensor, want: &str| assert_eq!(tensor.to_string(), want);
+        let of = |re: f64, im: f64| Complex::new(re, im);
+        check(Tensor::scalar(Complex::new(1f32, 2.0)), "(1+2j)");
+        check(Tensor::scalar(Complex::new(-0.0f32, -0.1)), "(-0-0.1j)");
+        check(Tensor::scalar(of(1e-5, 1e20)), "(1e-05+1e+20j)");
+        check(Tensor::scalar(Complex::new(f32::NAN, f32::INFINITY)), "(nan+infj)");
+        check(Tensor::scalar(of(0.0, 0.0)), "0j");
+        check(Tensor::vector(vec![Complex::new(1f32, 2.0), Complex::new(-3.25, -0.5)]), "[ 1.  +2.j  -3.25-0.5j]");
+        check(Tensor::from_vec([1, 2], vec![of(1.5, 0.0), of(2.0, 0.0)]), "[[1.5+0.j 2. +0.j]]");
+        check(Tensor::vector(vec![of(1e-10, 1.0), of(2.0, -3e5)]), "[1.e-10+1.e+00j 2.e+00-3.e+05j]");
+        check(Tensor::vector(vec![of(f64::NAN, 1.0), of(1.0, f64::NEG_INFINITY)]), "[nan +1.j  1.-infj]");
+    }
+
+    #[test]
     fn strings_print_as_text_without_control_characters() {
         let check = |tensor: Tensor, want: &str| assert_eq!(tensor.to_string(), want);
         check(Tensor::scalar("Hello, 分散 TensorFlow!".as_bytes().to_vec()), "Hello, 分散 TensorFlow!");
@@ -359,6 +417,7 @@ mod tests {
         check(Tensor::scalar(u64::MAX), "18446744073709551615");
         check(Tensor::from_vec([2, 2], vec![1f32, 2.5, f32::NAN, f32::INFINITY]), r#"[[1.0,2.5],["NaN","Infinity"]]"#);
         check(Tensor::zeros(DType::I32, [2, 0]).unwrap(), "[]");
+        check(Tensor::vector(vec![Complex::new(0.1f32, -2.0), Complex::new(0.0, f32::NAN)]), r#"["0.1-2j","0+nanj"]"#);
         check(Tensor::vector(vec![b"a".to_vec(), vec![0xff]]), r#"["a",{"base64":"/w=="}]"#);
     }
 }

@@ -21,6 +21,7 @@ const DTYPES: &[(Dtype, DType)] = &[
     (Dtype::F32, DType::F32),
     (Dtype::F16, DType::F16),
     (Dtype::BF16, DType::BF16),
+    (Dtype::C64, DType::C64),
     (Dtype::I64, DType::I64),
     (Dtype::I32, DType::I32),
     (Dtype::I16, DType::I16),
@@ -44,7 +45,7 @@ pub struct Contents {
 /// Writes a file: the same bytes for the same contents.
 ///
 /// # Errors
-/// InvalidInput for strings, which the format does not have, and for two tensors of one name; those of `to`.
+/// InvalidInput for strings and complex128, which the format does not have, and for two tensors of one name; those of `to`.
 pub fn write(to: &mut impl Write, contents: &Contents) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let mut infos: Vec<(String, TensorInfo)> = Vec::with_capacity(contents.tensors.len());
@@ -105,6 +106,7 @@ pub fn read(bytes: &[u8]) -> Result<Contents> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::Complex;
 
     fn file(contents: &Contents) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -119,6 +121,7 @@ mod tests {
             ("step".to_owned(), Tensor::scalar(7i64)),
             ("empty".to_owned(), Tensor::from_vec([0, 3], Vec::<f64>::new())),
             ("mask".to_owned(), Tensor::vector(vec![true, false])),
+            ("wave".to_owned(), Tensor::vector(vec![Complex::new(1f32, -2.0), Complex::new(0.5, f32::NEG_INFINITY)])),
             ("half".to_owned(), Tensor::scalar(half::bf16::from_f32(1.5))),
         ];
         let metadata = BTreeMap::from([("model".to_owned(), "a \"b\"".to_owned())]);
@@ -128,6 +131,9 @@ mod tests {
         let strings = vec![("s".to_owned(), Tensor::from("text"))];
         let mut nowhere = Vec::new();
         assert!(write(&mut nowhere, &Contents { tensors: strings, ..Contents::default() }).is_err());
+        let wide = vec![("s".to_owned(), Tensor::scalar(Complex::new(1f64, 2.0)))];
+        let refused = write(&mut nowhere, &Contents { tensors: wide, ..Contents::default() }).unwrap_err();
+        assert_eq!(refused.to_string(), "s is complex128, which safetensors cannot hold");
         let twice = vec![("a".to_owned(), Tensor::scalar(1)), ("a".to_owned(), Tensor::scalar(2))];
         assert!(write(&mut nowhere, &Contents { tensors: twice, ..Contents::default() }).is_err());
     }
@@ -161,7 +167,7 @@ mod tests {
             (a("F32", "[3]", "[0,8]"), 8, "invalid shape, data type, or offset"),
             (a("F32", "[18446744073709551615,2]", "[0,8]"), 8, "overflow"),
             (a("F33", "[2]", "[0,8]"), 8, "F33"),
-            (a("C64", "[1]", "[0,8]"), 8, "its dtype is C64"),
+            (a("F8_E4M3", "[8]", "[0,8]"), 8, "its dtype is F8_E4M3"),
             (a("F32", "[2]", "[8,0]"), 8, "invalid offset for tensor"),
             (a("F32", "[1]", "[4,8]"), 8, "invalid offset for tensor"),
             (a("F32", "[-1]", "[0,4]"), 4, "-1"),

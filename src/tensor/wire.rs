@@ -49,6 +49,7 @@ impl<'de> Deserialize<'de> for Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::Complex;
 
     #[test]
     fn tensors_survive_the_wire() {
@@ -57,6 +58,8 @@ mod tests {
             Tensor::from_vec([2, 2], vec![1f64, f64::NEG_INFINITY, 0.5, -0.0]),
             Tensor::vector(vec![b"a".to_vec(), vec![], vec![0xff]]),
             Tensor::zeros(DType::I8, [0, 3]).unwrap(),
+            Tensor::vector(vec![Complex::new(1f32, -2.5), Complex::new(f32::INFINITY, -0.0)]),
+            Tensor::scalar(Complex::new(0.1f64, 1e300)),
         ];
         for tensor in tensors {
             let bytes = postcard::to_allocvec(&tensor).unwrap();

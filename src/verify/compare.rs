@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Check;
-use crate::tensor::{DType, Numeric, Tensor, with_float, with_type};
+use crate::tensor::{DType, Data, Numeric, Tensor, with_float, with_type};
 
 /// How a value differs from the recorded one.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +78,17 @@ pub fn compare(expected: &Tensor, got: &Tensor, check: Check, rtol: f64, atol: f
     let differing: Vec<usize> = with_float!(expected.dtype(), T => {
         let (a, b) = (expected.slice::<T>().unwrap_or(&[]), got.slice::<T>().unwrap_or(&[]));
         (0..a.len()).filter(|&i| !is_close(a[i].to_f64(), b[i].to_f64(), rtol, atol)).collect()
+    })
+    .or_else(|| match (expected.data(), got.data()) {
+        (Data::C64(a), Data::C64(b)) => {
+            let near = |x: f32, y: f32| is_close(x.into(), y.into(), rtol, atol);
+            Some((0..a.len()).filter(|&i| !(near(a[i].re, b[i].re) && near(a[i].im, b[i].im))).collect())
+        }
+        (Data::C128(a), Data::C128(b)) => {
+            let near = |x: f64, y: f64| is_close(x, y, rtol, atol);
+            Some((0..a.len()).filter(|&i| !(near(a[i].re, b[i].re) && near(a[i].im, b[i].im))).collect())
+        }
+        _ => None,
     })
     .or_else(|| {
         with_type!(expected.dtype(), T => {

@@ -31,7 +31,7 @@ and fails if it is out of date; do not edit it by hand.
 - **wgpu**: a GPU, in float32, also in float16 if the adapter supports it, never in float64. Ops without a kernel are
   computed on its host.
 
-*floats* are float16, bfloat16, float32 and float64, *ints* the integer dtypes, as far as the op supports them; *yes*
+*floats* are float16, bfloat16, float32 and float64, *complex* complex64 and complex128, *ints* the integer dtypes, as far as the op supports them; *yes*
 means that the op has no choice of dtype, *as OP* that it is an older name of that op. *runtime* ops have no
 kernel: state, queues, control flow, and the beginning and end of a step. They take every dtype, and values of an engine
 are not moved. If an op has inputs of several dtypes, the dtype is that of the elements.
@@ -132,6 +132,8 @@ const DTYPES: &[DType] = &[
     DType::BF16,
     DType::F32,
     DType::F64,
+    DType::C64,
+    DType::C128,
     DType::I8,
     DType::I16,
     DType::I32,
@@ -153,6 +155,7 @@ fn cell(nodes: &[(Option<DType>, Node)], has_kernel: impl Fn(&KernelNode) -> boo
     let mut words = Vec::new();
     for (class, is_of) in [
         ("floats", (|dtype| dtype.is_float()) as fn(DType) -> bool),
+        ("complex", |dtype| dtype.is_complex()),
         ("ints", |dtype| dtype.is_integer()),
         ("bool", |dtype| dtype == DType::Bool),
         ("string", |dtype| dtype == DType::String),

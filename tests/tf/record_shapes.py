@@ -162,6 +162,23 @@ def elementwise():
     raw.BiasAddV1(value=p([N, 3]), bias=p([3]))
 
 
+def complex_numbers():
+    some_shapes = ([2, N], N)
+    for op in "Real Imag Angle Conj".split():
+        every(op, ("input", f(*some_shapes, dtype="complex64")))
+    every("ComplexAbs", ("x", f(*some_shapes, dtype="complex64")))
+    pairs = ([2, 3], [3], [N, 1], N, [])
+    every("Complex", ("real", f(*pairs)), ("imag", f(*pairs)))
+    for order in (c([1, 0]), p([2], "int32"), p([N], "int32")):
+        every("ConjugateTranspose", ("x", f([2, N], N, dtype="complex64")), ("perm", [lambda order=order: order]))
+    volumes = ([2, N, 4, 5], [3, 4, 5], N)
+    for i, suffix in enumerate(("", "2D", "3D")):
+        every(f"FFT{suffix}", ("input", f(*volumes, dtype="complex64"))), every(f"IFFT{suffix}", ("input", f(*volumes, dtype="complex64")))
+        lengths = [lambda: c([3, 6, 7][:i + 1]), lambda: c([2, 0, 0][:i + 1]), lambda: p([i + 1], "int32"), lambda: p(N, "int32")]
+        every(f"RFFT{suffix}", ("input", f(*volumes)), ("fft_length", lengths))
+        every(f"IRFFT{suffix}", ("input", f(*volumes, dtype="complex64")), ("fft_length", lengths))
+
+
 def forwarding():
     for op in "Identity Snapshot StopGradient PreventGradient".split():
         every(op, ("input", f([2, N], N)))
@@ -770,7 +787,7 @@ def arithmetic():
 
 groups = (
     elementwise, forwarding, making, reducing, arranging, indexing, images, state, strings, pictures, sets, files, tables, lists, arithmetic,
-    datasets,
+    datasets, complex_numbers,
 )  # fmt: skip
 for group in groups:
     group()

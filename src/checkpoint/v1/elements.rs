@@ -4,7 +4,7 @@ use prost::Message;
 
 use crate::checkpoint::{data_loss, table};
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Data, Shape, Tensor};
+use crate::tensor::{Complex, DType, Data, Shape, Tensor};
 
 /// The field of an entry's value with the part, and the part's field with the elements (saved_tensor_slice.proto).
 const PART: u32 = 2;
@@ -31,6 +31,8 @@ fields! {
     Int64s: int64, "10", i64;
     Bools: bool, "11", bool;
     Halves: int32, "13", i32;
+    Complex64s: float, "9", f32;
+    Complex128s: double, "12", f64;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -49,7 +51,7 @@ pub fn has_field(dtype: DType) -> bool {
 /// be one.
 pub fn memory_per_byte(dtype: DType) -> usize {
     match dtype {
-        DType::F32 | DType::F64 | DType::Bool => 1,
+        DType::F32 | DType::F64 | DType::C64 | DType::C128 | DType::Bool => 1,
         DType::String => 12,
         DType::I64 => 8,
         _ => 4,
@@ -76,6 +78,8 @@ pub fn put(part: &mut Vec<u8>, tensor: &Tensor) -> Result<()> {
         Data::U16(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
         Data::U8(values) => put(part, &Ints { values: values.iter().map(|&x| x.into()).collect() }),
         Data::F16(values) => put(part, &Halves { values: values.iter().map(|x| x.to_bits().into()).collect() }),
+        Data::C64(values) => put(part, &Complex64s { values: values.iter().flat_map(|x| [x.re, x.im]).collect() }),
+        Data::C128(values) => put(part, &Complex128s { values: values.iter().flat_map(|x| [x.re, x.im]).collect() }),
         Data::Bool(values) => put(part, &Bools { values: values.to_vec() }),
         Data::String(values) => put(part, &Strings { values: values.to_vec() }),
         _ => return Err(not_supported("Saving", tensor.dtype())),
@@ -104,11 +108,21 @@ pub fn take(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor> {
         DType::F16 => {
             Data::F16(read::<Halves>(bytes)?.values.iter().map(|&bits| half::f16::from_bits(bits as u16)).collect())
         }
+        DType::C64 => Data::C64(pairs(&read::<Complex64s>(bytes)?.values)?),
+        DType::C128 => Data::C128(pairs(&read::<Complex128s>(bytes)?.values)?),
         DType::Bool => Data::Bool(read::<Bools>(bytes)?.values),
         DType::String => Data::String(read::<Strings>(bytes)?.values),
         _ => return Err(not_supported("Restoring", dtype)),
     };
     Tensor::new(shape, data).map_err(|failure| data_loss(failure.message))
+}
+
+/// Complex numbers whose parts stand one behind the other.
+fn pairs<T: Copy>(parts: &[T]) -> Result<Vec<Complex<T>>> {
+    match parts.as_chunks::<2>() {
+        (pairs, []) => Ok(pairs.iter().map(|&[re, im]| Complex { re, im }).collect()),
+        _ => Err(data_loss("a complex number lacks its imaginary part")),
+    }
 }
 
 pub fn not_supported(doing: &str, dtype: DType) -> Failure {

@@ -9,7 +9,7 @@ use super::memory::{Backing, Order, held};
 use crate::exec::kernel::call;
 use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
-use crate::tensor::{DType, Element, Numeric, Shape, with_float};
+use crate::tensor::{DType, Element, Ring, Shape, with_float};
 
 /// Start and size of a block along each axis.
 pub(super) type Ranges = SmallVec<[(usize, usize); 8]>;
@@ -47,7 +47,7 @@ pub(super) fn by_blocks<B: Backing>(
     } else {
         // A vector of their type, since bytes would be copied on their way to the host.
         let zeros = with_float!(dtype, T => {
-            TensorData::new(vec![<T as Numeric>::ZERO; call::product(shape.dims())], held(&shape))
+            TensorData::new(vec![<T as Ring>::ZERO; call::product(shape.dims())], held(&shape))
         });
         let mut raw = Some(B::float_from_data(zeros.ok_or_else(no_float)?, device));
         each_block(shape.dims(), block, |ranges| {

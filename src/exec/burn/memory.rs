@@ -190,7 +190,7 @@ impl Backing for burn_wgpu::CubeBackend {
     }
 }
 
-/// burn's name for a dtype; `None` for strings and resources.
+/// burn's name for a dtype; `None` for strings, complex numbers and resources.
 pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
     Some(match dtype {
         DType::F16 => BurnType::F16,
@@ -206,7 +206,7 @@ pub(super) fn burn_type(dtype: DType) -> Option<BurnType> {
         DType::U32 => BurnType::U32,
         DType::U64 => BurnType::U64,
         DType::Bool => BurnType::Bool(BoolStore::Native),
-        DType::String | DType::Resource | DType::Variant => return None,
+        DType::String | DType::Resource | DType::Variant | DType::C64 | DType::C128 => return None,
     })
 }
 
@@ -242,7 +242,7 @@ pub(super) fn upload<B: Backing>(tensor: Tensor, device: &B::Device, bools: Bool
             BoolDType::U8 => stored(v.into_iter().map(u8::from).collect(), shape, BoolStore::U8),
             BoolDType::U32 => stored(v.into_iter().map(u32::from).collect(), shape, BoolStore::U32),
         },
-        Data::String(_) => unreachable!("no engine keeps strings"),
+        Data::String(_) | Data::C64(_) | Data::C128(_) => unreachable!("no engine keeps {dtype}"),
     };
     match dtype {
         DType::Bool => B::bool_from_data(data, device),
@@ -320,7 +320,9 @@ fn read<B: Backing>(raw: B::Raw, dtype: DType, shape: Shape) -> Result<Tensor> {
             };
             Tensor::new(shape, Data::Bool(values))
         }
-        DType::String | DType::Resource | DType::Variant => unreachable!("no engine keeps strings"),
+        DType::String | DType::Resource | DType::Variant | DType::C64 | DType::C128 => {
+            unreachable!("no engine keeps {dtype}")
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::graph::Attr;
 use crate::graph::op::{AttrDef, AttrKind};
-use crate::tensor::{DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
+use crate::tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
 
 /// Few or beyond every limit, and what lies at the ends of their types.
 const INTS: [i64; 24] = [
@@ -72,7 +72,7 @@ const TEXTS: [&[u8]; 16] = [
     b"a{99999}{99999}",
 ];
 
-const DTYPES: [DType; 16] = [
+const DTYPES: [DType; 18] = [
     DType::F32,
     DType::I32,
     DType::I64,
@@ -87,6 +87,8 @@ const DTYPES: [DType; 16] = [
     DType::U16,
     DType::U32,
     DType::U64,
+    DType::C64,
+    DType::C128,
     DType::Resource,
     DType::Variant,
 ];
@@ -188,7 +190,7 @@ impl<'a> Choices<'a> {
             (AttrKind::Shape, false) => Attr::Shape(self.partial_shape()),
             (AttrKind::Shape, true) => Attr::Shapes((0..length).map(|_| self.partial_shape()).collect()),
             (AttrKind::Tensor, _) => {
-                let dtype = self.dtype(&DTYPES[..14]);
+                let dtype = self.dtype(&DTYPES[..16]);
                 Attr::Tensor(self.tensor(dtype, None))
             }
             (AttrKind::Func, _) => return None,
@@ -218,6 +220,14 @@ impl<'a> Choices<'a> {
         let data = match dtype {
             DType::Bool => Data::Bool((0..count).map(|_| self.below(2) == 1).collect()),
             DType::String | DType::Resource | DType::Variant => Data::String((0..count).map(|_| self.text()).collect()),
+            DType::C64 | DType::C128 => {
+                let mut part = || FLOATS[self.below(FLOATS.len())];
+                let pairs: Vec<Complex<f64>> = (0..count).map(|_| Complex::new(part(), part())).collect();
+                match dtype {
+                    DType::C64 => Data::C64(pairs.iter().map(|x| Complex::new(x.re as f32, x.im as f32)).collect()),
+                    _ => Data::C128(pairs),
+                }
+            }
             _ if dtype.is_float() => {
                 return with_float!(dtype, T => {
                     let floats = (0..count).map(|_| <T as Numeric>::from_f64(FLOATS[self.below(FLOATS.len())]));

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use crate::graph::Attr;
 use crate::graph::op::{AttrDef, AttrKind, OpDef};
-use crate::tensor::{DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
+use crate::tensor::{Complex, DType, Data, Numeric, PartialShape, Tensor, with_float, with_integer};
 
 /// A line of the file.
 pub(super) struct Fitting {
@@ -74,6 +74,8 @@ impl Like {
             DType::Bool => Data::Bool(numbers(values).into_iter().map(|n| n != 0).collect()),
             DType::String => Data::String(values.split(',').map(|text| text.as_bytes().to_vec()).collect()),
             DType::Resource | DType::Variant => return None,
+            DType::C64 => Data::C64(numbers(values).into_iter().map(|n| Complex::new(n as f32, 1.0)).collect()),
+            DType::C128 => Data::C128(numbers(values).into_iter().map(|n| Complex::new(n as f64, 1.0)).collect()),
             _ => {
                 let dims = self.dims.clone();
                 let number = |n: i64| n as f64;

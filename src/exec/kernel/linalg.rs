@@ -6,6 +6,8 @@
 mod qr;
 mod spectral;
 
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
 use smallvec::smallvec;
 
 use super::call::{input_dtype, ints, kernel as call, no_kernel, output_dtype, product, take};
@@ -14,7 +16,44 @@ use super::{HostKernel, KernelNode, Outputs};
 use crate::exec::turn::{Pace, look, paced};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Float, Shape, Tensor, with_type};
+use crate::tensor::{Complex, DType, Float, Ring, Shape, Tensor, with_type};
+
+/// A number of which there are quotients: a float32, a float64 or a complex number.
+trait Scalar:
+    Ring + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
+{
+    /// Its absolute value, to compare it with others.
+    fn size(self) -> f64;
+    fn conj(self) -> Self;
+}
+
+macro_rules! scalar {
+    ($($type:ty: $x:ident => $size:expr, $conj:expr;)*) => {
+        $(impl Scalar for $type {
+            fn size(self) -> f64 {
+                let $x = self;
+                $size
+            }
+            fn conj(self) -> Self {
+                let $x = self;
+                $conj
+            }
+        })*
+    };
+}
+
+scalar! {
+    f32: x => f64::from(x.abs()), x;
+    f64: x => x.abs(), x;
+    Complex<f32>: x => f64::from(x.re).hypot(x.im.into()), Complex { re: x.re, im: -x.im };
+    Complex<f64>: x => x.re.hypot(x.im), Complex { re: x.re, im: -x.im };
+}
+
+macro_rules! with_scalar {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        with_type!($dtype, $t => $body; F32 f32, F64 f64, C64 Complex<f32>, C128 Complex<f64>)
+    };
+}
 
 /// The kernel of a node with a linear algebra op.
 ///
@@ -25,7 +64,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0);
     let kernel = match node.op {
         "Cholesky" => with_type!(dtype?, T => call(|[input]| cholesky::<T>(input)); F32 f32, F64 f64),
-        "MatrixDeterminant" => with_type!(dtype?, T => call(|[input]| determinant::<T>(&input)); F32 f32, F64 f64),
+        "MatrixDeterminant" => with_scalar!(dtype?, T => call(|[input]| determinant::<T>(&input))),
         "LogMatrixDeterminant" => with_type!(dtype?, T => several(log_determinant::<T>); F32 f32, F64 f64),
         "Lu" => {
             let rows = output_dtype(node, 1)?;
@@ -45,17 +84,17 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         "MatrixInverse" => {
             let adjoint = flag("adjoint")?;
-            with_type!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => call(move |[input]| inverse::<T>(&input, adjoint)))
         }
         "MatrixSolve" => {
             let adjoint = flag("adjoint")?;
-            with_type!(dtype?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint)); F32 f32, F64 f64)
+            with_scalar!(dtype?, T => call(move |[matrix, rhs]| solve::<T>(&matrix, rhs, adjoint)))
         }
         "MatrixTriangularSolve" => {
             let (lower, adjoint) = (flag("lower")?, flag("adjoint")?);
-            with_type!(dtype?, T => call(move |[matrix, rhs]| {
+            with_scalar!(dtype?, T => call(move |[matrix, rhs]| {
                 triangular_solve::<T>(&matrix, rhs, lower, adjoint)
-            }); F32 f32, F64 f64)
+            }))
         }
         _ => return Ok(None),
     };
@@ -93,10 +132,17 @@ fn matrices<T>(elements: &[T], size: usize) -> impl Iterator<Item = &[T]> {
 }
 
 /// Admits the answer and, for the time of the computation, `matrices` more matrices of the input's size.
-fn admit_beside<T: Float>(answer: &Shape, matrices: usize, input: &Tensor) -> Result<()> {
+fn admit_beside<T: Scalar>(answer: &Shape, matrices: usize, input: &Tensor) -> Result<()> {
     let elements = answer.checked_elements(T::DTYPE)?;
     let each = if input.is_empty() { 0 } else { input.dims()[input.rank() - 2..].iter().product() };
     memory::admit((elements + matrices * each) * size_of::<T>())
+}
+
+/// The transpose, of complex numbers conjugated.
+fn adjoint_of<T: Scalar>(matrix: &[T], n: usize) -> Vec<T> {
+    let mut turned = transposed(matrix, n, n);
+    turned.iter_mut().for_each(|x| *x = x.conj());
+    turned
 }
 
 fn transposed<T: Copy>(matrix: &[T], rows: usize, columns: usize) -> Vec<T> {
@@ -155,13 +201,14 @@ struct Lu<T> {
     is_odd: bool,
 }
 
-impl<T: Float> Lu<T> {
+impl<T: Scalar> Lu<T> {
     fn of(matrix: &[T], n: usize) -> Lu<T> {
         let mut lu = Lu { n, factors: matrix.to_vec(), rows: (0..n).collect(), is_odd: false };
         let a = &mut lu.factors;
         for k in 0..n {
             look();
-            let pivot = (k + 1..n).fold(k, |best, i| if abs(a[i * n + k]) > abs(a[best * n + k]) { i } else { best });
+            let pivot =
+                (k + 1..n).fold(k, |best, i| if a[i * n + k].size() > a[best * n + k].size() { i } else { best });
             if pivot != k {
                 lu.rows.swap(k, pivot);
                 lu.is_odd = !lu.is_odd;
@@ -202,7 +249,7 @@ impl<T: Float> Lu<T> {
 }
 
 /// Solves with one triangle of `a` in place.
-fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: bool, unit_diagonal: bool) {
+fn eliminate<T: Scalar>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: bool, unit_diagonal: bool) {
     let mut pace = Pace::new();
     let mut step = |x: &mut [T], i: usize| {
         let others = if is_lower { 0..i } else { i + 1..n };
@@ -221,7 +268,7 @@ fn eliminate<T: Float>(a: &[T], n: usize, x: &mut [T], width: usize, is_lower: b
 }
 
 /// One number for each matrix. A matrix without elements has determinant 1.
-fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
+fn determinant<T: Scalar>(input: &Tensor) -> Result<Tensor> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
     admit_beside::<T>(&shape, 1, input)?;
@@ -238,7 +285,7 @@ fn determinant<T: Float>(input: &Tensor) -> Result<Tensor> {
 }
 
 /// Sign and logarithm of the absolute value of each determinant.
-fn log_determinant<T: Float>(input: &Tensor) -> Result<Outputs> {
+fn log_determinant<T: Float + Scalar>(input: &Tensor) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     let shape = Shape::from(batch);
     admit_beside::<T>(&shape, 1, input)?;
@@ -264,7 +311,7 @@ fn log_determinant<T: Float>(input: &Tensor) -> Result<Outputs> {
 }
 
 /// The factors of each matrix in one, and the row that each row of them stands for, as `rows` says: int32 or int64.
-fn factors<T: Float>(input: &Tensor, rows: DType) -> Result<Outputs> {
+fn factors<T: Float + Scalar>(input: &Tensor, rows: DType) -> Result<Outputs> {
     let (batch, n) = square(input)?;
     admit_beside::<T>(input.shape(), 1, input)?;
     let (mut all, mut places) = (Vec::with_capacity(input.len()), Vec::new());
@@ -281,7 +328,7 @@ fn factors<T: Float>(input: &Tensor, rows: DType) -> Result<Outputs> {
     Ok(smallvec![Tensor::from_vec(input.shape().clone(), all), ints(rows, shape, &places)?])
 }
 
-fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
+fn inverse<T: Scalar>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     let (_, n) = square(input)?;
     if input.is_empty() {
         return Ok(input.clone());
@@ -292,7 +339,7 @@ fn inverse<T: Float>(input: &Tensor, adjoint: bool) -> Result<Tensor> {
     (0..n).for_each(|i| identity[i * n + i] = T::ONE);
     let mut all = Vec::with_capacity(input.len());
     for matrix in matrices(input.slice::<T>()?, n) {
-        let lu = if adjoint { Lu::of(&transposed(matrix, n, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input is not invertible."));
         }
@@ -319,7 +366,7 @@ fn check_sides(matrix: &Tensor, rhs: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor> {
+fn solve<T: Scalar>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor> {
     let (n, width) = check_sides(matrix, &rhs)?;
     if rhs.is_empty() {
         return Ok(rhs);
@@ -327,7 +374,7 @@ fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor
     admit_beside::<T>(rhs.shape(), 3, matrix)?;
     let mut all = Vec::with_capacity(rhs.len());
     for (matrix, rhs) in matrices(matrix.slice::<T>()?, n).zip(rhs.slice::<T>()?.chunks_exact(n * width)) {
-        let lu = if adjoint { Lu::of(&transposed(matrix, n, n), n) } else { Lu::of(matrix, n) };
+        let lu = if adjoint { Lu::of(&adjoint_of(matrix, n), n) } else { Lu::of(matrix, n) };
         if lu.is_singular() {
             return Err(Failure::invalid("Input matrix is not invertible."));
         }
@@ -336,7 +383,7 @@ fn solve<T: Float>(matrix: &Tensor, rhs: Tensor, adjoint: bool) -> Result<Tensor
     Ok(Tensor::from_vec(rhs.shape().clone(), all))
 }
 
-fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adjoint: bool) -> Result<Tensor> {
+fn triangular_solve<T: Scalar>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adjoint: bool) -> Result<Tensor> {
     let (n, width) = check_sides(matrix, &rhs)?;
     if rhs.is_empty() {
         return Ok(rhs);
@@ -345,7 +392,7 @@ fn triangular_solve<T: Float>(matrix: &Tensor, mut rhs: Tensor, lower: bool, adj
     let pairs = matrices(matrix.slice::<T>()?, n).zip(rhs.slice_mut::<T>()?.chunks_exact_mut(n * width));
     for (matrix, rhs) in paced(pairs, n * width) {
         if adjoint {
-            eliminate(&transposed(matrix, n, n), n, rhs, width, !lower, false);
+            eliminate(&adjoint_of(matrix, n), n, rhs, width, !lower, false);
         } else {
             eliminate(matrix, n, rhs, width, lower, false);
         }

@@ -6,6 +6,7 @@
 mod binary;
 mod cast;
 mod compare;
+mod complex;
 mod rows;
 mod select;
 mod special;
@@ -13,6 +14,7 @@ mod unary;
 mod zip;
 
 pub use cast::{cast, wide, widened};
+pub(super) use complex::{Pair, binary as complex_binary};
 
 pub use zip::{map, map_to, zip, zip_to};
 
@@ -24,5 +26,8 @@ use crate::failure::Result;
 /// # Errors
 /// InvalidArgument if the op has no kernel for the dtypes.
 pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    first(&[unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel, rows::kernel], node)
+    first(
+        &[complex::kernel, unary::kernel, binary::kernel, compare::kernel, cast::kernel, select::kernel, rows::kernel],
+        node,
+    )
 }

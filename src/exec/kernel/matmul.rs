@@ -4,11 +4,11 @@ mod einsum;
 
 use super::broadcast::Broadcast;
 use super::call::{self, input_dtype, kernel as call, no_kernel};
-use super::math::{cast, wide};
+use super::math::{cast, map, wide};
 use super::{HostKernel, KernelNode};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
+use crate::tensor::{Complex, DType, Ring, Shape, Tensor, with_type};
 
 /// Rows of the product computed together, so that each row of the right matrix is read once for all of them.
 const BLOCK_ROWS: usize = 8;
@@ -26,7 +26,7 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let dtype = input_dtype(node, 0)?;
-    if !dtype.is_float() && !dtype.is_integer() {
+    if !dtype.is_differentiable() && !dtype.is_integer() {
         return no_kernel(node);
     }
     Ok(Some(call(move |[x, y]: [Tensor; 2]| match broadcasts {
@@ -43,12 +43,14 @@ pub fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 y.shape()
             )))
         }
-        _ => matmul(&x, &y, adjoint_x, adjoint_y),
+        // MatMul transposes; the others conjugate, too.
+        Some(_) => matmul(&x, &y, adjoint_x, adjoint_y),
+        None => matmul(&conjugated(x, adjoint_x)?, &conjugated(y, adjoint_y)?, adjoint_x, adjoint_y),
     })))
 }
 
-/// The products of the matrices in the last two dimensions, with adjoint operands transposed first. The other
-/// dimensions are broadcast.
+/// The products of the matrices in the last two dimensions, with adjoint operands transposed and conjugated first. The
+/// other dimensions are broadcast.
 ///
 /// # Errors
 /// InvalidArgument if the sizes do not fit, ResourceExhausted if the product would be too large.
@@ -84,11 +86,25 @@ pub fn matmul(x: &Tensor, y: &Tensor, adjoint_x: bool, adjoint_y: bool) -> Resul
     }
     // The low bits of a product of wider integers are those of the narrow product.
     let dtype = if x.dtype().is_integer() { DType::I64 } else { wide(x.dtype()) };
-    let (wide_x, wide_y) = (cast(x.clone(), dtype)?, cast(y.clone(), dtype)?);
+    let wide_x = conjugated(cast(x.clone(), dtype)?, adjoint_x)?;
+    let wide_y = conjugated(cast(y.clone(), dtype)?, adjoint_y)?;
     let operands = [Operand { tensor: &wide_x, adjoint: adjoint_x }, Operand { tensor: &wide_y, adjoint: adjoint_y }];
-    with_type!(dtype, T => by_rows::<T>(operands, &pairs, [m, k, n], shape); F32 f32, F64 f64, I64 i64)
-        .unwrap_or_else(|| Err(Failure::invalid(format!("matrices of {} cannot be multiplied", x.dtype()))))
-        .and_then(|product| cast(product, x.dtype()))
+    with_type!(dtype, T => by_rows::<T>(operands, &pairs, [m, k, n], shape); F32 f32, F64 f64, I64 i64,
+        C64 Complex<f32>, C128 Complex<f64>)
+    .unwrap_or_else(|| Err(Failure::invalid(format!("matrices of {} cannot be multiplied", x.dtype()))))
+    .and_then(|product| cast(product, x.dtype()))
+}
+
+/// The conjugates, if they are asked for, of complex numbers; all else as it is.
+fn conjugated(x: Tensor, wanted: bool) -> Result<Tensor> {
+    if !wanted {
+        return Ok(x);
+    }
+    match x.dtype() {
+        DType::C64 => map(x, |x: Complex<f32>| x.conj()),
+        DType::C128 => map(x, |x: Complex<f64>| x.conj()),
+        _ => Ok(x),
+    }
 }
 
 struct Operand<'a> {
@@ -97,7 +113,7 @@ struct Operand<'a> {
 }
 
 /// The products of pairs of matrices, given by their indices in the batches.
-fn by_rows<T: Numeric>(
+fn by_rows<T: Ring>(
     [x, y]: [Operand; 2],
     pairs: &[(usize, usize)],
     [m, k, n]: [usize; 3],

@@ -1,7 +1,7 @@
 //! Older ops that state in another way what a newer op states: each runs the newer op's kernel with its inputs
 //! rearranged. Ops that take the newer op's inputs as they are need nothing here: see `graph::op::OpDef::runs_as`.
 
-use super::call::input_dtype;
+use super::call::{input_dtype, no_kernel};
 use super::{HostKernel, Inputs, KernelNode};
 use crate::failure::{Failure, Result};
 use crate::graph::{Attr, OutputType};
@@ -70,6 +70,9 @@ fn newer(node: &KernelNode) -> Result<Option<Newer>> {
         "InTopK" => ("InTopKV2", followed_by(&[DType::I64]), push(&[Tensor::scalar(node.attrs.int("k")?)])),
         "TopK" => ("TopKV2", followed_by(&[DType::I64]), push(&[Tensor::scalar(node.attrs.int("k")?)])),
         "Reverse" => ("ReverseV2", vec![dtype?, DType::I32], Box::new(reversed_axes)),
+        "MatrixDiag" | "MatrixDiagPart" if dtype.as_ref().is_ok_and(|dtype| dtype.is_handle()) => {
+            return no_kernel(node);
+        }
         "MatrixDiag" => {
             attrs.push(("align", left_left));
             let padding = Tensor::zeros(dtype.clone()?, Shape::scalar())?;

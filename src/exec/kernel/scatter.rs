@@ -1,10 +1,13 @@
 //! Scatters into a variable: rows of the updates change the rows that the indices name, in that order.
 
 use super::call::no_kernel;
+use super::math::Pair;
 use super::update::Update;
 use super::{KernelNode, array};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Numeric, Tensor, with_float, with_integer, with_number, with_type};
+use crate::tensor::{
+    DType, Element, Float, Ring, Tensor, with_complex, with_float, with_integer, with_ring, with_type,
+};
 
 /// The dtypes for which TensorFlow has ScatterMin and ScatterMax.
 macro_rules! with_extremes {
@@ -28,9 +31,9 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
     }
     let update = match op {
         "Update" => with_type!(dtype, T => scatter(|at: &mut T, with: &T| at.clone_from(with))),
-        "Add" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::add(*at, with))),
-        "Sub" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::sub(*at, with))),
-        "Mul" => with_number!(dtype, T => scatter(|at: &mut T, &with| *at = Numeric::mul(*at, with))),
+        "Add" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::add(*at, with))),
+        "Sub" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::sub(*at, with))),
+        "Mul" => with_ring!(dtype, T => scatter(|at: &mut T, &with| *at = Ring::mul(*at, with))),
         "Min" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with < *at { *at = with })),
         "Max" => with_extremes!(dtype, T => scatter(|at: &mut T, &with| if with > *at { *at = with })),
         "Div" => scatter_div(dtype),
@@ -40,7 +43,8 @@ pub(super) fn update(node: &KernelNode) -> Result<Option<Update>> {
 }
 
 fn scatter_div(dtype: DType) -> Option<Update> {
-    with_float!(dtype, T => scatter(divide::<T>)).or_else(|| {
+    let complex = || with_complex!(dtype, T => scatter(|at: &mut T, &with| *at = at.over(with)));
+    with_float!(dtype, T => scatter(divide::<T>)).or_else(complex).or_else(|| {
         with_integer!(dtype, T => {
             let update = scatter(|at: &mut T, &with| *at = at.wrapping_div(with));
             Update::new(1, move |variables, rest| {

@@ -2,7 +2,7 @@
 //!
 //! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
 //! and either `outputs` or `error` (the canonical class; `message` is text that ours must contain). A tensor is
-//! `[dtype, shape, values]`; floats that JSON lacks are "nan", "inf" and "-inf", strings have one character per byte.
+//! `[dtype, shape, values]`; a complex number is a list of its two parts, floats that JSON lacks are "nan", "inf" and "-inf", strings have one character per byte.
 //! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` compares dtype and shape alone, `gpu: false` skips
 //! the GPU. `limits.json` is our own: what is refused before memory is allocated for it. `special.json` has NaN, the
 //! infinities, zeros, denormals and the ends of float32, for all elementwise ops.
@@ -15,7 +15,7 @@ use super::{Inputs, KernelNode, Outputs, compile};
 use crate::failure::{Failure, Result};
 use crate::graph::op::{self, AttrKind};
 use crate::graph::{Attr, Attrs, Graph, NodeDef};
-use crate::tensor::{DType, Data, Numeric, PartialShape, Shape, Tensor, with_float, with_integer};
+use crate::tensor::{Complex, DType, Data, Numeric, PartialShape, Shape, Tensor, with_float, with_integer};
 
 #[test]
 fn kernels_answer_as_tensorflow_does() {
@@ -163,14 +163,18 @@ pub(in crate::exec) fn tensor(value: &Value) -> Tensor {
     let dtype = DType::from_name(value[0].as_str().unwrap()).unwrap();
     let shape: Shape = list(&value[1]).iter().map(|d| d.as_u64().unwrap() as usize).collect();
     let values = list(&value[2]);
+    let float = |v: &Value| v.as_f64().unwrap_or_else(|| v.as_str().unwrap().parse().unwrap());
     let data = match dtype {
         DType::Bool => Data::Bool(values.iter().map(|v| v.as_bool().unwrap()).collect()),
         DType::String => {
             Data::String(values.iter().map(|v| v.as_str().unwrap().chars().map(|c| c as u8).collect()).collect())
         }
         DType::U64 => Data::U64(values.iter().map(|v| v.as_u64().unwrap()).collect()),
+        DType::C64 => {
+            Data::C64(values.iter().map(|v| Complex::new(float(&v[0]) as f32, float(&v[1]) as f32)).collect())
+        }
+        DType::C128 => Data::C128(values.iter().map(|v| Complex::new(float(&v[0]), float(&v[1]))).collect()),
         _ => {
-            let float = |v: &Value| v.as_f64().unwrap_or_else(|| v.as_str().unwrap().parse().unwrap());
             return with_float!(dtype, T => Tensor::from_vec(shape.clone(), values.iter().map(|v| {
                 <T as crate::tensor::Numeric>::from_f64(float(v))
             }).collect()))
@@ -197,13 +201,30 @@ pub(in crate::exec) fn same(case: &Value, got: &Tensor, want: &Tensor) -> Result
         let default = match got.dtype() {
             DType::F16 => 2e-3,
             DType::BF16 => 1.6e-2,
-            DType::F32 => 2e-6,
+            DType::F32 | DType::C64 => 2e-6,
             _ => 1e-12,
         };
         let rtol = case["rtol"].as_f64().unwrap_or(default);
         let atol = case["atol"].as_f64().unwrap_or(default / 10.0);
         x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= atol + rtol * y.abs()
     };
+    let parts = |tensor: &Tensor| -> Option<Vec<[f64; 2]>> {
+        match tensor.data() {
+            Data::C64(v) => Some(v.iter().map(|x| [f64::from(x.re), f64::from(x.im)]).collect()),
+            Data::C128(v) => Some(v.iter().map(|x| [x.re, x.im]).collect()),
+            _ => None,
+        }
+    };
+    if let (Some(got), Some(want)) = (parts(got), parts(want)) {
+        // A part may be as far off as the whole number allows.
+        let far = |x: &[f64; 2], y: &[f64; 2]| {
+            let size = y[0].hypot(y[1]);
+            let near = |x: f64, y: f64| close(x, y) || (size.is_finite() && close(size + x - y, size));
+            !(near(x[0], y[0]) && near(x[1], y[1]))
+        };
+        let at = got.iter().zip(&want).position(|(x, y)| far(x, y));
+        return at.map_or(Ok(()), |i| Err(format!("element {i} is {:?}, wanted {:?}", got[i], want[i])));
+    }
     let differs = with_float!(got.dtype(), T => {
         let (got, want) = (got.slice::<T>().unwrap(), want.slice::<T>().unwrap());
         got.iter()

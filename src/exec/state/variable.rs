@@ -16,7 +16,7 @@ use super::named::{Named, Site};
 use super::op::{StateInputs, StateOp, nothing, one, simple, wrong_kind};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::{Attr, Attrs};
-use crate::tensor::{DType, PartialShape, Shape, Tensor, with_number};
+use crate::tensor::{DType, PartialShape, Shape, Tensor, with_ring};
 
 pub(super) fn compile(node: &KernelNode, site: &Site, engine: &dyn Engine) -> Result<Option<StateOp>> {
     match node.op {
@@ -128,11 +128,11 @@ fn add_in_place(variable: &mut Tensor, value: &Tensor, adds: bool) -> Result<()>
         return Err(Failure::invalid(why));
     }
     let dtype = variable.dtype();
-    let done = with_number!(dtype, T => {
-        use crate::tensor::Numeric;
+    let done = with_ring!(dtype, T => {
+        use crate::tensor::Ring;
         let value = value.slice::<T>()?;
         for (x, &y) in variable.slice_mut::<T>()?.iter_mut().zip(value) {
-            *x = if adds { Numeric::add(*x, y) } else { Numeric::sub(*x, y) };
+            *x = if adds { Ring::add(*x, y) } else { Ring::sub(*x, y) };
         }
     });
     done.ok_or_else(|| Failure::invalid(format!("{dtype} is not a numeric dtype")))

@@ -16,7 +16,7 @@ use crate::exec::kernel::tests::{attr, list, same, tensor};
 use crate::failure::{Code, Failure};
 use crate::graph::gradient::{self, Differentiation, Gradient};
 use crate::graph::{Graph, GraphBuilder, Output, graphdef, op};
-use crate::tensor::{DType, PartialShape, Tensor};
+use crate::tensor::{Complex, DType, PartialShape, Tensor};
 
 /// How far to either side the function is taken for its differences.
 const STEP: f64 = 1e-5;
@@ -123,7 +123,8 @@ fn check(case: &Value, shapes_are_known: bool) -> Result<(), String> {
                 return Err(format!("the gradients {sparse:?} are sparse, wanted {wanted:?}"));
             }
         }
-        let all_f64 = made.xs.iter().all(|&x| made.feeds[x].1.dtype() == DType::F64);
+        let is_wide = |tensor: &Tensor| matches!(tensor.dtype(), DType::F64 | DType::C128);
+        let all_f64 = made.xs.iter().all(|&x| is_wide(&made.feeds[x].1)) && gradients.starts.iter().all(is_wide);
         let has_differences = case["differences"] != false && (key == "gradients" || case["differences"] != "first");
         if all_f64 && has_differences {
             let mut function = |feeds: &[Feed]| {
@@ -144,8 +145,8 @@ fn compare(case: &Value, key: &str, got: &[Option<Tensor>], wanted: &[Value]) ->
             (Some(got), false) => {
                 // Sums in another order differ a little more than single ops do.
                 let case = serde_json::json!({
-                    "rtol": case["rtol"].as_f64().unwrap_or(if got.dtype() == DType::F64 { 1e-10 } else { 2e-5 }),
-                    "atol": case["atol"].as_f64().unwrap_or(if got.dtype() == DType::F64 { 1e-11 } else { 4e-6 }),
+                    "rtol": case["rtol"].as_f64().unwrap_or(if matches!(got.dtype(), DType::F64 | DType::C128) { 1e-10 } else { 2e-5 }),
+                    "atol": case["atol"].as_f64().unwrap_or(if matches!(got.dtype(), DType::F64 | DType::C128) { 1e-11 } else { 4e-6 }),
                 });
                 same(&case, got, &tensor(wanted)).map_err(|why| format!("{key}[{i}]: {why}"))?;
             }
@@ -167,8 +168,9 @@ fn differences(made: &Differentiated, by_x: &[Option<Tensor>], function: &mut Fu
             let value = &made.feeds[x].1;
             let turn = |i: usize| ((1 + i + 3 * k) as f64 * (1.3 + direction as f64)).sin();
             let moved = |by: f64| -> Tensor {
-                let moved = floats(value).iter().enumerate().map(|(i, x)| x + by * turn(i)).collect();
-                Tensor::from_vec(value.shape().clone(), moved)
+                let moved: Vec<f64> = floats(value).iter().enumerate().map(|(i, x)| x + by * turn(i)).collect();
+                let bytes: Vec<u8> = moved.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Tensor::from_bytes(value.dtype(), value.shape().clone(), &bytes).unwrap()
             };
             for (feeds, by) in feeds.iter_mut().zip([STEP, -STEP]) {
                 feeds[x].1 = moved(by);
@@ -184,8 +186,11 @@ fn differences(made: &Differentiated, by_x: &[Option<Tensor>], function: &mut Fu
     Ok(())
 }
 
+/// The elements; of complex numbers, both parts of each.
 fn floats(value: &Tensor) -> Vec<f64> {
     match value.dtype() {
+        DType::C64 => value.slice::<Complex<f32>>().unwrap().iter().flat_map(|x| [x.re.into(), x.im.into()]).collect(),
+        DType::C128 => value.slice::<Complex<f64>>().unwrap().iter().flat_map(|x| [x.re, x.im]).collect(),
         DType::F64 => value.slice::<f64>().unwrap().to_vec(),
         DType::F32 => value.slice::<f32>().unwrap().iter().map(|&x| x.into()).collect(),
         other => panic!("no case has {other} floats"),
@@ -207,13 +212,13 @@ fn differentiated(case: &Value, shapes_are_known: bool) -> Result<Differentiated
     for (i, input) in list(&case["inputs"]).iter().enumerate() {
         let (value, name) = (tensor(input), format!("input{i}"));
         let is_constant = shapes_are_known || list(&case["constant"]).contains(&i.into());
-        if !value.dtype().is_float() && is_constant {
+        if !value.dtype().is_differentiable() && is_constant {
             inputs.push(g.constant(&name, value)?);
             continue;
         }
         let shape = if shapes_are_known { value.shape().into() } else { PartialShape::UNKNOWN };
         inputs.push(g.placeholder(&name, value.dtype(), shape)?);
-        if value.dtype().is_float() {
+        if value.dtype().is_differentiable() {
             xs.push(feeds.len());
         }
         feeds.push((name, value));
@@ -224,7 +229,7 @@ fn differentiated(case: &Value, shapes_are_known: bool) -> Result<Differentiated
     }
     let node = node.build()?;
     let probe = Graph::new(g.nodes().to_vec())?;
-    let is_float = |port: &u32| probe.output_type(node.port(*port)).dtype.is_float();
+    let is_float = |port: &u32| probe.output_type(node.port(*port)).dtype.is_differentiable();
     let ports: Vec<u32> = match case["outputs"].as_array() {
         Some(ports) => ports.iter().map(|port| port.as_u64().unwrap() as u32).collect(),
         None => (0..probe.node(node.node).outputs.len() as u32).filter(is_float).collect(),

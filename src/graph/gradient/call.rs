@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
 
     /// The dtype of the node's first input that has a gradient, or of its first output.
     pub fn t(&self) -> DType {
-        let of_inputs = self.node.inputs.iter().map(|&input| self.dtype(input)).find(|dtype| dtype.is_float());
+        let of_inputs = self.node.inputs.iter().map(|&input| self.dtype(input)).find(|dtype| dtype.is_differentiable());
         of_inputs.unwrap_or_else(|| self.node.outputs[0].dtype)
     }
 
@@ -190,6 +190,24 @@ impl<'a> Call<'a> {
         let slice = self.g.op("StridedSlice").name("strided_slice").input(x);
         let end_mask = i64::from(to.is_none());
         Ok(slice.input([from]).input([to.unwrap_or(0)]).input([1]).attr("end_mask", end_mask).build()?)
+    }
+
+    /// The conjugate of a tensor of the graph that is differentiated or of a gradient; real numbers are their own.
+    ///
+    /// `like` is a tensor of that graph with the same dtype.
+    pub fn conj_like(&mut self, x: Output, like: Output) -> Added {
+        if self.dtype(like).is_complex() { self.un("Conj", x) } else { Ok(x) }
+    }
+
+    /// The conjugate of a tensor of the graph that is differentiated.
+    pub fn conj(&mut self, x: Output) -> Added {
+        self.conj_like(x, x)
+    }
+
+    /// A complex number of two parts, which are float32 or float64 as `part` says.
+    pub fn complex(&mut self, re: impl Into<Input>, im: impl Into<Input>, part: DType) -> Added {
+        let whole = if part == DType::F64 { DType::C128 } else { DType::C64 };
+        Ok(self.g.op("Complex").input(re).input(im).attr("Tout", whole).build()?)
     }
 
     /// The shape of a tensor of the graph that is differentiated, as an int32 vector: a constant if it is known.

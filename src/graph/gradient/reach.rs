@@ -10,7 +10,7 @@ use crate::tensor::DType;
 
 /// Whether a tensor of this dtype has a gradient.
 pub(super) fn is_differentiable(dtype: DType) -> bool {
-    dtype.is_float() || dtype.is_handle()
+    dtype.is_differentiable() || dtype.is_handle()
 }
 
 /// The nodes between, by their places in the graph.

@@ -7,6 +7,7 @@ mod activation;
 mod arrange;
 mod batch_norm;
 mod binary;
+mod complex;
 mod convolution;
 mod einsum;
 mod factor;
@@ -31,7 +32,7 @@ use half::{bf16, f16};
 use super::call::{Call, Grads};
 use crate::failure::Failure;
 use crate::graph::op;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{Complex, DType, Tensor};
 
 /// Adds what turns the gradients of a node's outputs into those of its inputs.
 pub(super) type Rule = fn(&mut Call) -> Grads;
@@ -70,7 +71,7 @@ pub(super) fn of(name: &str) -> Known {
 }
 
 fn named(name: &str) -> Option<Rule> {
-    const FAMILIES: [fn(&str) -> Option<Rule>; 22] = [
+    const FAMILIES: [fn(&str) -> Option<Rule>; 23] = [
         unary::named,
         binary::named,
         matmul::named,
@@ -93,6 +94,7 @@ fn named(name: &str) -> Option<Rule> {
         flow::named,
         tensor_array::named,
         sparse::named,
+        complex::named,
     ];
     FAMILIES.iter().find_map(|family| family(name))
 }
@@ -314,6 +316,8 @@ pub(super) fn number(dtype: DType, value: f64) -> Option<Tensor> {
         DType::BF16 => Tensor::scalar(bf16::from_f64(value)),
         DType::F32 => Tensor::scalar(value as f32),
         DType::F64 => Tensor::scalar(value),
+        DType::C64 => Tensor::scalar(Complex::new(value as f32, 0.0)),
+        DType::C128 => Tensor::scalar(Complex::new(value, 0.0)),
         DType::I8 => Tensor::scalar(value as i8),
         DType::I16 => Tensor::scalar(value as i16),
         DType::I32 => Tensor::scalar(value as i32),

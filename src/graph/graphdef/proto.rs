@@ -233,12 +233,20 @@ pub struct TensorProto {
     #[prost(bytes, repeated, tag = "8")]
     #[serde(serialize_with = "base64s", skip_serializing_if = "Vec::is_empty")]
     pub string_val: Vec<Vec<u8>>,
+    /// The real and the imaginary part of each complex64 in turn.
+    #[prost(float, repeated, tag = "9")]
+    #[serde(serialize_with = "floats", skip_serializing_if = "Vec::is_empty")]
+    pub scomplex_val: Vec<f32>,
     #[prost(int64, repeated, tag = "10")]
     #[serde(serialize_with = "texts", skip_serializing_if = "Vec::is_empty")]
     pub int64_val: Vec<i64>,
     #[prost(bool, repeated, tag = "11")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bool_val: Vec<bool>,
+    /// As `scomplex_val`, for complex128.
+    #[prost(double, repeated, tag = "12")]
+    #[serde(serialize_with = "doubles", skip_serializing_if = "Vec::is_empty")]
+    pub dcomplex_val: Vec<f64>,
     /// The bits of float16 and bfloat16.
     #[prost(int32, repeated, tag = "13")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -252,15 +260,13 @@ pub struct TensorProto {
 }
 
 /// The names of `tensorflow.DataType` that meshtf has no dtype for, without their `DT_`.
-const FOREIGN: [(&str, i32); 18] = [
+const FOREIGN: [(&str, i32); 16] = [
     ("INVALID", 0),
-    ("COMPLEX64", 8),
     ("QINT8", 11),
     ("QUINT8", 12),
     ("QINT32", 13),
     ("QINT16", 15),
     ("QUINT16", 16),
-    ("COMPLEX128", 18),
     ("FLOAT8_E5M2", 24),
     ("FLOAT8_E4M3FN", 25),
     ("FLOAT8_E4M3FNUZ", 26),

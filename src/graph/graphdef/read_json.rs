@@ -245,6 +245,8 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
             "floatVal" => tensor.float_val = list(value, path, real)?,
             "doubleVal" => tensor.double_val = list(value, path, real)?,
             "intVal" => tensor.int_val = list(value, path, number)?,
+            "scomplexVal" => tensor.scomplex_val = list(value, path, real)?,
+            "dcomplexVal" => tensor.dcomplex_val = list(value, path, real)?,
             "stringVal" => tensor.string_val = list(value, path, bytes)?,
             "int64Val" => tensor.int64_val = list(value, path, number)?,
             "boolVal" => tensor.bool_val = list(value, path, boolean)?,
@@ -252,7 +254,7 @@ fn tensor(value: &Value, path: Path) -> Read<TensorProto> {
             "uint32Val" => tensor.uint32_val = list(value, path, number)?,
             "uint64Val" => tensor.uint64_val = list(value, path, number)?,
             // Such dtypes are refused by their name later.
-            "versionNumber" | "scomplexVal" | "dcomplexVal" | "resourceHandleVal" | "variantVal" | "float8Val" => {}
+            "versionNumber" | "resourceHandleVal" | "variantVal" | "float8Val" => {}
             _ => return unknown(&["dtype", "tensorShape", "tensorContent", "floatVal", "intVal", "stringVal"]),
         }
         Ok(Known::Yes)

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::proto::{Dim, TensorProto, TensorShapeProto, data_type_name};
 use crate::graph::program::Budget;
 use crate::graph::{Attr, Filled};
-use crate::tensor::{DType, Data, Element, PartialShape, Shape, Tensor};
+use crate::tensor::{Complex, DType, Data, Element, PartialShape, Shape, Tensor};
 
 /// The dtype of a value; references are what they refer to.
 pub(super) fn dtype(number: i32) -> Result<DType, String> {
@@ -42,6 +42,9 @@ pub(super) fn attr_from_proto(mut proto: TensorProto, budget: &mut Budget) -> Re
     let stated = [
         proto.float_val.len(),
         proto.double_val.len(),
+        // Two numbers an element.
+        proto.scomplex_val.len().div_ceil(2),
+        proto.dcomplex_val.len().div_ceil(2),
         proto.half_val.len(),
         proto.int_val.len(),
         proto.int64_val.len(),
@@ -87,6 +90,8 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
     let data = match dtype {
         DType::F32 => fill(proto.float_val, n, budget)?,
         DType::F64 => fill(proto.double_val, n, budget)?,
+        DType::C64 => fill(pairs(&proto.scomplex_val, "scomplexVal")?, n, budget)?,
+        DType::C128 => fill(pairs(&proto.dcomplex_val, "dcomplexVal")?, n, budget)?,
         DType::F16 => fill(bits(&proto.half_val)?.into_iter().map(f16::from_bits).collect(), n, budget)?,
         DType::BF16 => fill(bits(&proto.half_val)?.into_iter().map(bf16::from_bits).collect(), n, budget)?,
         DType::I32 => fill(proto.int_val, n, budget)?,
@@ -103,6 +108,14 @@ pub(super) fn from_proto(proto: TensorProto, budget: &mut Budget) -> Result<Tens
         DType::Resource => return Err("is a resource handle, which means nothing outside its process".into()),
     };
     Tensor::new(shape, data).map_err(|failure| failure.message)
+}
+
+/// Complex numbers whose parts are stated one behind the other.
+fn pairs<T: Copy>(parts: &[T], field: &str) -> Result<Vec<Complex<T>>, String> {
+    match parts.as_chunks::<2>() {
+        (pairs, []) => Ok(pairs.iter().map(|&[re, im]| Complex { re, im }).collect()),
+        _ => Err(format!("has {} numbers in {field}, which holds two for each element", parts.len())),
+    }
 }
 
 /// `n` values: those stated, then the last again; zeros if none is stated. As TensorFlow reads them.
@@ -155,6 +168,8 @@ pub(super) fn to_proto(tensor: &Tensor) -> TensorProto {
         (_, Some(bytes)) if tensor.len() > 1 => proto.tensor_content = bytes.to_vec(),
         (Data::F32(v), _) => proto.float_val.clone_from(v),
         (Data::F64(v), _) => proto.double_val.clone_from(v),
+        (Data::C64(v), _) => proto.scomplex_val = v.iter().flat_map(|x| [x.re, x.im]).collect(),
+        (Data::C128(v), _) => proto.dcomplex_val = v.iter().flat_map(|x| [x.re, x.im]).collect(),
         (Data::F16(v), _) => proto.half_val = v.iter().map(|x| i32::from(x.to_bits())).collect(),
         (Data::BF16(v), _) => proto.half_val = v.iter().map(|x| i32::from(x.to_bits())).collect(),
         (Data::I32(v), _) => proto.int_val.clone_from(v),

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
-use crate::tensor::{DType, Data, PartialShape};
+use crate::tensor::{Complex, DType, Data, PartialShape};
 
 /// A GraphDef of one Const whose tensor is this JSON.
 fn constant(tensor: &str) -> Result<Tensor, String> {
@@ -53,6 +53,15 @@ fn tensors_are_read_as_tensorflow_reads_them() {
         Tensor::vector(vec![b"a".to_vec(), b"bc".to_vec()]),
     );
     check(r#"{"dtype": "DT_UINT8", "intVal": [255], "floatVal": null}"#, Tensor::scalar(255u8));
+    check(
+        r#"{"dtype": "DT_COMPLEX64", "scomplexVal": [1.5, "-Infinity"]}"#,
+        Tensor::scalar(Complex::new(1.5f32, f32::NEG_INFINITY)),
+    );
+    let two = r#""tensorShape": {"dim": [{"size": 2}]}"#;
+    check(
+        &format!(r#"{{"dtype": "DT_COMPLEX128", {two}, "dcomplexVal": [1, 2]}}"#),
+        Tensor::vector(vec![Complex::new(1f64, 2.0); 2]),
+    );
     check(r#"{"dtype": "DT_UINT64", "uint64Val": ["18446744073709551615"]}"#, Tensor::scalar(u64::MAX));
 }
 
@@ -62,7 +71,11 @@ fn what_cannot_be_held_is_refused_by_name() {
         let error = constant(json).expect_err(json);
         assert!(error.contains(part), "{json}: {error}");
     };
-    check(r#"{"dtype": "DT_COMPLEX64"}"#, "node c: attribute \"value\" has dtype DT_COMPLEX64");
+    check(r#"{"dtype": "DT_QUINT8"}"#, "node c: attribute \"value\" has dtype DT_QUINT8");
+    check(
+        r#"{"dtype": "DT_COMPLEX64", "scomplexVal": [1, 2, 3]}"#,
+        "has 3 numbers in scomplexVal, which holds two for each",
+    );
     check(r#"{"dtype": "DT_VARIANT"}"#, "DT_VARIANT");
     check(r#"{"dtype": "DT_QINT8"}"#, "DT_QINT8");
     check(r#"{"dtype": "DT_NONSENSE"}"#, "is not a dtype");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::graph::Graph;
-use crate::tensor::Data;
+use crate::tensor::{Complex, Data};
 
 /// Reads a document beside which there is one file, `w.npy`: [1, 2], as float32.
 fn from_json(text: &str) -> Result<Program, FormatError> {
@@ -353,6 +353,10 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
         vec(any::<f64>(), 0..5).prop_map(Data::F64),
         vec(any::<u16>(), 0..5).prop_map(|v| Data::F16(v.into_iter().map(half::f16::from_bits).collect())),
         vec(any::<u16>(), 0..5).prop_map(|v| Data::BF16(v.into_iter().map(half::bf16::from_bits).collect())),
+        vec(any::<[f32; 2]>(), 0..5)
+            .prop_map(|v| Data::C64(v.into_iter().map(|[re, im]| Complex { re, im }).collect())),
+        vec(any::<[f64; 2]>(), 0..5)
+            .prop_map(|v| Data::C128(v.into_iter().map(|[re, im]| Complex { re, im }).collect())),
         vec(any::<i64>(), 0..5).prop_map(Data::I64),
         vec(any::<u64>(), 0..5).prop_map(Data::U64),
         vec(any::<i8>(), 0..5).prop_map(Data::I8),

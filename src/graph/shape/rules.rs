@@ -13,6 +13,7 @@ mod make;
 mod picture;
 mod reduce;
 mod sparse;
+mod spectrum;
 mod state;
 
 use super::Fact;
@@ -185,6 +186,15 @@ pub(in crate::graph) fn named(name: &str) -> Option<Rule> {
         "ctc_beam" => make::ctc_beam,
         "colors" => picture::colors,
         "at_least_3" => picture::at_least_3,
+        "fft" => |call| spectrum::same(call, 1),
+        "fft_2d" => |call| spectrum::same(call, 2),
+        "fft_3d" => |call| spectrum::same(call, 3),
+        "rfft" => |call| spectrum::resized(call, 1, false),
+        "rfft_2d" => |call| spectrum::resized(call, 2, false),
+        "rfft_3d" => |call| spectrum::resized(call, 3, false),
+        "irfft" => |call| spectrum::resized(call, 1, true),
+        "irfft_2d" => |call| spectrum::resized(call, 2, true),
+        "irfft_3d" => |call| spectrum::resized(call, 3, true),
         "crop_and_resize" => picture::crop_and_resize,
         "sized_fourth" => picture::sized_fourth,
         "box_gradient" => picture::box_gradient,

@@ -10,7 +10,7 @@ from client import check, raises, same, target, tf
 CLUSTER = {"local": 2}
 
 WHOLE = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
-FLOAT = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+FLOAT = [np.complex64, np.complex128, np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
 
 def values(dtype):
@@ -40,7 +40,7 @@ for dtype in WHOLE + FLOAT + [np.bool_]:
             for value in values(dtype):
                 for got in session.run([fed, there, back], {fed: value}):
                     same(got, value)
-                    check(np.array_equal(np.signbit(got), np.signbit(value)) if dtype in FLOAT else True)
+                    check(np.array_equal(np.signbit(np.real(got)), np.signbit(np.real(value))) if dtype in FLOAT else True)
                 # As a constant it lies in the graph instead.
         with tf.Session(target("local/1")) as session:
             for value in values(dtype):

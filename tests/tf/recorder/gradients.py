@@ -2,8 +2,8 @@
 
 A case is either one op, with `op`, `attrs` and `inputs` as in `ops.py`, or a whole graph: `graph`, a GraphDef in protobuf's JSON
 mapping, with `feeds` (tensors by name), `of` and `by` (names of tensors). These are the recorder's where `built` names a graph of
-`loops.py`, of which TensorFlow has no gradient unless its own Python made it. Of an op, the float outputs are differentiated, or those
-in `outputs`, by the float inputs, and what is no float is a constant.
+`loops.py`, of which TensorFlow has no gradient unless its own Python made it. Of an op, the float and complex outputs are differentiated, or those
+in `outputs`, by the float and complex inputs, and what is neither is a constant.
 
 `starts` are what the gradients begin with. `gradients` is what TensorFlow makes of these, in the order of the inputs, as dense
 tensors or null; `sparse` says which of them it states as rows. `second` are the gradients of `gradients` again, started by
@@ -68,6 +68,8 @@ def weights(shape, dtype, shift):
     """What a gradient starts from: numbers that differ from each other, of both signs."""
     count = int(np.prod(shape, dtype=np.int64))
     flat = [((7 * i + 3 * shift) % 11 - 5) / 4 + 0.125 for i in range(count)]
+    if dtype in values.COMPLEX:
+        flat = [complex(re, ((5 * i + shift) % 7 - 3) / 4) for i, re in enumerate(flat)]
     return values.shaped(flat, dtype, shape)
 
 
@@ -158,7 +160,7 @@ def of_op(case, graph):
     names = [f"input{i}" for i in range(len(inputs))]
     dtypes = [values.dtype_name(array) for array in inputs]
     for name, array, dtype in zip(names, inputs, dtypes):
-        if dtype in values.TOLERANCE:
+        if dtype in values.DIFFERENTIABLE:
             ops.placeholder(graph_def, name, array, feeds)
             continue
         node = graph_def.node.add(name=name, op="Const")
@@ -169,8 +171,8 @@ def of_op(case, graph):
         node.attr[name].CopyFrom(value)
     tf.import_graph_def(graph_def, name="")
     outputs = graph.get_operation_by_name("node").outputs
-    chosen = case.get("outputs", [i for i, output in enumerate(outputs) if output.dtype.is_floating])
-    floats = [i for i, dtype in enumerate(dtypes) if dtype in values.TOLERANCE]
+    chosen = case.get("outputs", [i for i, output in enumerate(outputs) if output.dtype.is_floating or output.dtype.is_complex])
+    floats = [i for i, dtype in enumerate(dtypes) if dtype in values.DIFFERENTIABLE]
     return feeds, [outputs[i] for i in chosen], [graph.get_tensor_by_name(f"input{i}:0") for i in floats]
 
 

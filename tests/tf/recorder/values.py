@@ -8,6 +8,8 @@ import tensorflow.compat.v1 as tf
 
 # How far an answer may be from a recorded one where the record does not say: as in src/exec/kernel/tests.rs.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-12}
+COMPLEX = {"complex64": 2e-6, "complex128": 1e-12}
+DIFFERENTIABLE = {*TOLERANCE, *COMPLEX}
 
 
 def numpy_type(dtype):
@@ -42,7 +44,7 @@ def number(value):
     return value
 
 
-# Of a file of single ops: [dtype, shape, values], strings with one character a byte.
+# Of a file of single ops: [dtype, shape, values], strings with one character a byte, complex numbers as pairs.
 
 
 def from_triple(triple):
@@ -51,6 +53,8 @@ def from_triple(triple):
         values = [value.encode("latin-1") for value in values]
     elif dtype in TOLERANCE:
         values = [float(value) for value in values]
+    elif dtype in COMPLEX:
+        values = [complex(float(re), float(im)) for re, im in values]
     return shaped(values, dtype, shape)
 
 
@@ -60,6 +64,8 @@ def to_triple(array):
         values = [text.decode("latin-1") for text in array.ravel()]
     elif dtype in TOLERANCE:
         values = [number(float(value)) for value in array.ravel()]
+    elif dtype in COMPLEX:
+        values = [[number(float(value.real)), number(float(value.imag))] for value in array.ravel()]
     else:
         values = array.ravel().tolist()
     return [dtype, list(array.shape), values]
@@ -100,6 +106,8 @@ def difference(got, recorded, rtol=None, atol=None):
     if kinds[0] != kinds[1]:
         return f"{kinds[0][0]} of shape {kinds[0][1]}, recorded {kinds[1][0]} of shape {kinds[1][1]}"
     dtype = kinds[0][0]
+    if dtype in COMPLEX:
+        return difference_of_complex(got, recorded, rtol, atol)
     if dtype in TOLERANCE:
         rtol = TOLERANCE[dtype] if rtol is None else rtol
         atol = TOLERANCE[dtype] / 10 if atol is None else atol
@@ -112,4 +120,22 @@ def difference(got, recorded, rtol=None, atol=None):
     where = np.flatnonzero(~np.asarray(same, bool))
     if len(where):
         return f"element {where[0]} is {x[where[0]]!r}, recorded {y[where[0]]!r} ({len(where)} of {len(x)} differ)"
+    return None
+
+
+def difference_of_complex(got, recorded, rtol, atol):
+    """As `difference`: a part may be as far off as the whole number allows."""
+    tolerance = COMPLEX[dtype_name(got)]
+    rtol = tolerance if rtol is None else rtol
+    atol = tolerance / 10 if atol is None else atol
+    got, recorded = (array.astype(np.complex128).ravel() for array in (got, recorded))
+    with np.errstate(invalid="ignore"):
+        size = np.abs(recorded)
+        size[~np.isfinite(size)] = 0.0
+        same = np.ones(len(got), bool)
+        for x, y in ((got.real, recorded.real), (got.imag, recorded.imag)):
+            same &= (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= atol + rtol * size)
+    where = np.flatnonzero(~same)
+    if len(where):
+        return f"element {where[0]} is {got[where[0]]!r}, recorded {recorded[where[0]]!r} ({len(where)} of {len(got)} differ)"
     return None

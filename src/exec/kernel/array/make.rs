@@ -5,7 +5,9 @@ use super::super::{HostKernel, KernelNode};
 use super::view::{View, not_held};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Element, Float, Numeric, Shape, Tensor, with_float, with_number, with_type};
+use crate::tensor::{
+    DType, Data, Element, Float, Numeric, Ring, Shape, Tensor, with_float, with_number, with_ring, with_type,
+};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -13,8 +15,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "ZerosLike" => call(|[x]| Tensor::zeros(x.dtype(), x.shape().clone())),
         "OnesLike" => {
             let dtype = input_dtype(node, 0)?;
-            let made = with_number!(dtype, T => call(|[x]: [Tensor; 1]| {
-                Ok(Tensor::from_vec(x.shape().clone(), vec![<T as Numeric>::ONE; x.len()]))
+            let made = with_ring!(dtype, T => call(|[x]: [Tensor; 1]| {
+                Ok(Tensor::from_vec(x.shape().clone(), vec![<T as Ring>::ONE; x.len()]))
             }));
             let bools = || call(|[x]: [Tensor; 1]| Ok(Tensor::from_vec(x.shape().clone(), vec![true; x.len()])));
             match made.or_else(|| (dtype == DType::Bool).then(bools)) {

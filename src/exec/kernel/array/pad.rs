@@ -6,7 +6,7 @@ use super::join::join;
 use super::view::View;
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Numeric, Shape, Tensor, with_number};
+use crate::tensor::{Ring, Shape, Tensor, with_ring};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -26,7 +26,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         "MirrorPadGrad" => {
             let border = border_of(node)?;
-            let add = with_number!(input_dtype(node, 0)?, T => call(move |[x, paddings]: [Tensor; 2]| {
+            let add = with_ring!(input_dtype(node, 0)?, T => call(move |[x, paddings]: [Tensor; 2]| {
                 folded::<T>(x, &paddings, border)
             }));
             match add {
@@ -118,7 +118,7 @@ fn border_of(node: &KernelNode) -> Result<usize> {
 }
 
 /// The gradient of [`mirror_pad`]: what was mirrored is added to what it was mirrored from, one axis after another.
-fn folded<T: Numeric>(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor> {
+fn folded<T: Ring>(mut x: Tensor, paddings: &Tensor, border: usize) -> Result<Tensor> {
     let paddings = paddings_of(paddings, x.rank())?;
     for (axis, (before, after)) in paddings.into_iter().enumerate().filter(|(_, padding)| *padding != (0, 0)) {
         let whole = x.dims()[axis];

@@ -6,7 +6,7 @@ use super::super::{HostKernel, KernelNode};
 use super::gather::{ignores_bad_indices, indices_of, slices};
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Numeric, Shape, Tensor, with_number, with_type};
+use crate::tensor::{DType, Element, Ring, Shape, Tensor, with_number, with_ring, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {
@@ -23,12 +23,17 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
             adding(dtype, move |add: Add| call(move |[x, indices, updates]| add(x, &indices, &updates, ignore)))
         }
-        "TensorScatterSub" | "TensorScatterMax" | "TensorScatterMin" => {
+        "TensorScatterSub" => {
+            let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
+            with_ring!(dtype, T => call(move |[x, indices, updates]| {
+                scatter(x, &indices, &updates, ignore, |to: &mut T, &from| *to = Ring::sub(*to, from))
+            }))
+        }
+        "TensorScatterMax" | "TensorScatterMin" => {
             let (dtype, ignore) = (input_dtype(node, 0)?, ignores_bad_indices(node)?);
             let op = node.op.to_owned();
             with_number!(dtype, T => call(move |[x, indices, updates]| {
                 scatter(x, &indices, &updates, ignore, |to: &mut T, &from| match op.as_str() {
-                    "TensorScatterSub" => *to = Numeric::sub(*to, from),
                     "TensorScatterMax" if from > *to => *to = from,
                     "TensorScatterMin" if from < *to => *to = from,
                     _ => {}
@@ -58,8 +63,8 @@ pub(in crate::exec::kernel) fn change(node: &KernelNode, op: &str, dtype: DType)
     let ignore = ignores_bad_indices(node)?;
     let found = match op {
         "NdUpdate" => with_type!(dtype, T => changing(ignore, |to: &mut T, from: &T| to.clone_from(from))),
-        "NdAdd" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Numeric::add(*to, from))),
-        "NdSub" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Numeric::sub(*to, from))),
+        "NdAdd" => with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::add(*to, from))),
+        "NdSub" => with_ring!(dtype, T => changing(ignore, |to: &mut T, &from| *to = Ring::sub(*to, from))),
         "NdMax" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from > *to { *to = from })),
         "NdMin" => with_number!(dtype, T => changing(ignore, |to: &mut T, &from| if from < *to { *to = from })),
         _ => return Ok(None),
@@ -126,7 +131,7 @@ type Add = fn(Tensor, &Tensor, &Tensor, bool) -> Result<Tensor>;
 
 /// The scatter that adds: numbers are summed, bools combined with or, strings concatenated.
 fn adding(dtype: DType, make: impl Fn(Add) -> HostKernel) -> Option<HostKernel> {
-    fn number<T: Numeric>(x: Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<Tensor> {
+    fn number<T: Ring>(x: Tensor, indices: &Tensor, updates: &Tensor, ignore: bool) -> Result<Tensor> {
         scatter(x, indices, updates, ignore, |to: &mut T, &from| *to = to.add(from))
     }
     let add = match dtype {
@@ -136,7 +141,7 @@ fn adding(dtype: DType, make: impl Fn(Add) -> HostKernel) -> Option<HostKernel> 
         DType::String => |x, indices: &_, updates: &_, ignore| {
             scatter(x, indices, updates, ignore, |to: &mut Vec<u8>, from| to.extend_from_slice(from))
         },
-        _ => with_number!(dtype, T => number::<T> as Add)?,
+        _ => with_ring!(dtype, T => number::<T> as Add)?,
     };
     Some(make(add))
 }

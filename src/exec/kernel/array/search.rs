@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 
 use super::super::call::{self, input_dtype, kernel as call, no_kernel, output_dtype};
-use super::super::math::{cast, wide};
+use super::super::math::{cast, map_to, wide};
 use super::super::{HostKernel, KernelNode};
 use super::gather::indices_of;
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
 use crate::memory;
-use crate::tensor::{DType, Numeric, Shape, Tensor, with_type};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_complex, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found: Option<HostKernel> = match node.op {
@@ -30,8 +30,12 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         }
         "Where" => {
             let dtype = input_dtype(node, 0)?;
-            (dtype.is_float() || dtype.is_integer() || dtype == DType::Bool)
-                .then(|| call(|[x]| places_where(&cast(x, DType::Bool)?)))
+            (dtype.is_differentiable() || dtype.is_integer() || dtype == DType::Bool).then(|| {
+                call(|[x]| {
+                    let is_set = with_complex!(x.dtype(), T => map_to(&x, |&x: &T| x != <T as Default>::default()));
+                    places_where(&is_set.unwrap_or_else(|| cast(x, DType::Bool))?)
+                })
+            })
         }
         _ => return Ok(None),
     };

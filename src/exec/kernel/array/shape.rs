@@ -3,10 +3,11 @@
 use smallvec::SmallVec;
 
 use super::super::call::{self, kernel as call, no_kernel, output_dtype, vector};
+use super::super::math::map;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::view::View;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Shape, Tensor, with_float};
+use crate::tensor::{DType, Numeric, Shape, Tensor, with_complex, with_float};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     Ok(Some(match node.op {
@@ -34,6 +35,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             call(move |[x]| squeeze(x, &axes))
         }
         "Transpose" => call(|[x, perm]| transpose(x, &perm)),
+        "ConjugateTranspose" => call(|[x, perm]| {
+            let x = transpose(x, &perm)?;
+            with_complex!(x.dtype(), T => map(x.clone(), |x: T| x.conj())).unwrap_or(Ok(x))
+        }),
         "InvertPermutation" => call(|[x]| invert_permutation(&x)),
         "BroadcastTo" => call(|[x, shape]| broadcast_to(x, shape_of(&shape)?)),
         "BroadcastArgs" => call(|[a, b]| {

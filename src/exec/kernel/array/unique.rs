@@ -20,7 +20,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         _ => return Ok(None),
     };
     let (dtype, index) = (input_dtype(node, 0)?, output_dtype(node, 1)?);
-    if dtype.is_handle() {
+    if dtype.is_handle() || dtype.is_complex() {
         return no_kernel(node);
     }
     Ok(Some(match counts {

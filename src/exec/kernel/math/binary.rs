@@ -4,7 +4,7 @@ use super::super::call::{check_text_bytes, input_dtype, kernel as call, no_kerne
 use super::super::real::{flushed, ln, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use super::special::{igamma, polygamma, zeta};
-use super::{widened, zip, zip_to};
+use super::{complex, widened, zip, zip_to};
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_type};
 
@@ -61,6 +61,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         ("Add", DType::String) => Some(call(concatenate)),
         ("LogicalAnd", DType::Bool) => Some(binary(|x: bool, y| x & y)),
         ("LogicalOr", DType::Bool) => Some(binary(|x: bool, y| x | y)),
+        (op, dtype) if dtype.is_complex() => complex::binary(op, dtype),
         (op, DType::F16) if STEPS.contains(&op) => stepwise::<half::f16>(op),
         (op, DType::BF16) if STEPS.contains(&op) => stepwise::<half::bf16>(op),
         (op, dtype) => widened(dtype, |wide| {

@@ -6,7 +6,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
 use super::map_to;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Integer, Numeric, Tensor, with_type};
+use crate::tensor::{Complex, DType, Integer, Numeric, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if node.op != "Cast" {
@@ -27,7 +27,7 @@ fn truncated(mut x: Tensor, to: DType) -> Result<Tensor> {
     let kept = match to {
         DType::F16 => 10,
         DType::BF16 => 7,
-        DType::F32 => 23,
+        DType::F32 | DType::C64 => 23,
         _ => return Ok(x),
     };
     match x.dtype() {
@@ -73,7 +73,7 @@ pub fn widened(dtype: DType, compile: impl FnOnce(DType) -> Option<HostKernel>) 
 }
 
 /// `x` as `to`. A float is truncated towards zero; one that does not fit gives what the processor's conversion gives
-/// (and so TensorFlow): the least integer for int32 and int64.
+/// (and so TensorFlow): the least integer for int32 and int64. Of a complex number as a real one its imaginary part is dropped.
 ///
 /// # Errors
 /// InvalidArgument between strings and numbers.
@@ -85,6 +85,18 @@ pub fn cast(x: Tensor, to: DType) -> Result<Tensor> {
     let found = match (from, to) {
         (DType::Bool, DType::I32) => Some(map_to(&x, |&x: &bool| i32::from(x))),
         (DType::Bool, DType::F32) => Some(map_to(&x, |&x: &bool| f32::from(x))),
+        _ if to.is_complex() => {
+            let real = if from.is_complex() { None } else { Some(cast(x.clone(), to.real())?) };
+            match (real, to) {
+                (Some(real), DType::C64) => Some(map_to(&real, |&re: &f32| Complex { re, im: 0.0 })),
+                (Some(real), _) => Some(map_to(&real, |&re: &f64| Complex { re, im: 0.0 })),
+                (None, DType::C64) => Some(map_to(&x, |x: &Complex<f64>| Complex { re: x.re as f32, im: x.im as f32 })),
+                (None, _) => Some(map_to(&x, |x: &Complex<f32>| Complex { re: f64::from(x.re), im: f64::from(x.im) })),
+            }
+        }
+        // The imaginary part is lost.
+        (DType::C64, _) => return cast(map_to(&x, |x: &Complex<f32>| x.re)?, to),
+        (DType::C128, _) => return cast(map_to(&x, |x: &Complex<f64>| x.re)?, to),
         (DType::Bool, _) => return cast(cast(x, DType::I32)?, to),
         (DType::F16, DType::F32) => Some(map_to(&x, |x: &half::f16| x.to_f32())),
         (DType::BF16, DType::F32) => Some(map_to(&x, |x: &half::bf16| x.to_f32())),

@@ -4,7 +4,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::{HostKernel, KernelNode};
 use super::{widened, zip_to};
 use crate::failure::Result;
-use crate::tensor::{Element, Tensor, with_type};
+use crate::tensor::{Complex, Element, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = match node.op {
@@ -16,7 +16,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let (equal, strict) = (node.op == "Equal", node.attrs.bool("incompatible_shape_error")?);
             widened(dtype, |dtype| {
                 with_type!(dtype, T => equality::<T>(equal, strict);
-                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, Bool bool, String Vec<u8>)
+                    F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, Bool bool, String Vec<u8>, C64 Complex<f32>, C128 Complex<f64>)
             })
         }
         op => widened(dtype, |dtype| {

@@ -6,10 +6,12 @@ use super::super::call::{input_dtype, kernel as call, no_kernel, one, owned};
 use super::super::real::{exp, flushed, ln};
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
 use super::special::{digamma, erfinv, ndtri};
-use super::{map, map_to, widened, zip};
+use super::{complex, map, map_to, widened, zip};
 use crate::exec::vector;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Integer, Numeric, Tensor, with_float, with_integer, with_type};
+use crate::tensor::{
+    DType, Element, Float, Integer, Numeric, Ring, Tensor, with_complex, with_float, with_integer, with_type,
+};
 
 const OPS: &[&str] = &[
     "Abs",
@@ -61,6 +63,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     }
     let dtype = input_dtype(node, 0)?;
     let found = match node.op {
+        "AddN" if dtype.is_complex() => with_complex!(dtype, T => Box::new(add_n::<T>) as HostKernel),
+        op if dtype.is_complex() => complex::unary(op, dtype),
         "LogicalNot" => Some(unary(|x: bool| !x)),
         "PopulationCount" => with_integer!(dtype, T => call(|[x]: [Tensor; 1]| {
             map_to(&x, |x: &T| (x.to_i64() as u64 & (u64::MAX >> (64 - T::BITS))).count_ones() as u8)
@@ -184,7 +188,7 @@ fn float<T: Float>(op: &str) -> Option<HostKernel> {
     })
 }
 
-fn add_n<T: Numeric>(inputs: Inputs) -> Result<Outputs> {
+fn add_n<T: Ring>(inputs: Inputs) -> Result<Outputs> {
     let mut inputs = inputs.into_iter();
     let Some(mut sum) = inputs.next() else { return Err(Failure::invalid("AddN takes at least one input")) };
     for (i, next) in inputs.enumerate() {

@@ -5,13 +5,13 @@ use super::super::call::{self, no_kernel, one};
 use super::super::{HostKernel, Inputs, KernelNode};
 use super::matmul;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Shape, Tensor, with_number};
+use crate::tensor::{Shape, Tensor, with_ring};
 
 /// The axes of a tensor by name. Broadcast axes (an ellipsis) are named by digits, counted from the last.
 type Labels = Vec<char>;
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
-    if !node.inputs.iter().all(|dtype| dtype.is_float() || dtype.is_integer()) {
+    if !node.inputs.iter().all(|dtype| dtype.is_differentiable() || dtype.is_integer()) {
         return no_kernel(node);
     }
     let equation = Equation::parse(node.attrs.str("equation")?)?;
@@ -204,7 +204,7 @@ fn inflated(labels: &[char], tensor: Tensor, output: &[char]) -> Result<Tensor> 
         own.iter().zip(tensor.dims()).zip(&steps).map(|((stride, size), step)| i / stride % size * step).sum()
     };
     let mut inflated = Tensor::zeros(tensor.dtype(), shape)?;
-    with_number!(tensor.dtype(), T => {
+    with_ring!(tensor.dtype(), T => {
         let to = inflated.slice_mut::<T>()?;
         for (i, &x) in tensor.slice::<T>()?.iter().enumerate() {
             to[place(i)] = x;

@@ -2,6 +2,7 @@
 //! rounded at every step of a formula, as in TensorFlow.
 
 use super::super::call::{input_dtype, kernel as call, no_kernel};
+use super::super::math::complex_binary;
 use super::super::real::{abs, exp, exp_m1, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
@@ -38,6 +39,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let alpha = if node.op.starts_with("LeakyRelu") { f64::from(node.attrs.float("alpha")?) } else { 0.0 };
     let found = match node.op {
         "Relu" | "Relu6" | "Relu6Grad" | "ReluGrad" => with_number!(dtype, T => rectifier::<T>(node.op)).flatten(),
+        op if dtype.is_complex() => complex_binary(op, dtype),
         op => with_float!(dtype, T => smooth::<T>(op, T::from_f64(alpha))).flatten(),
     };
     found.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))

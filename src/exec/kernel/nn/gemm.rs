@@ -3,7 +3,7 @@
 //! The crate gemm sums f32 in f32 and has no integers; and a product computed here can be given up between its blocks.
 
 use crate::exec::turn::Pace;
-use crate::tensor::Numeric;
+use crate::tensor::{Numeric, Ring};
 
 /// Rows and columns of the result's block that is kept in registers.
 const ROWS: usize = 4;

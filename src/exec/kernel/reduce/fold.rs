@@ -2,11 +2,13 @@
 
 use super::super::broadcast::Broadcast;
 use super::super::call::{self, input_dtype, kernel as call, no_kernel};
-use super::super::math::widened;
+use super::super::math::{Pair, widened};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::blocks;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Element, Float, Integer, Numeric, Shape, Tensor, with_integer, with_type};
+use crate::tensor::{
+    Complex, DType, Element, Float, Integer, Numeric, Shape, Tensor, with_complex, with_integer, with_type,
+};
 
 /// Longer rows are folded in this many independent lanes.
 const LANES: usize = 8;
@@ -28,6 +30,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
                 with_type!(wide, T => extreme::<T>(op == "Max", dtype, keep_dims);
                     F32 f32, F64 f64, I32 i32, I64 i64, U64 u64)
             }),
+            _ if dtype.is_complex() => with_complex!(dtype, T => of_complex::<T>(op, keep_dims)),
             _ => widened(dtype, |dtype| {
                 with_type!(dtype, T => of_floats::<T>(op, keep_dims); F32 f32, F64 f64)
                     .or_else(|| with_type!(dtype, T => of_integers::<T>(op, keep_dims); I32 i32, I64 i64, U64 u64))
@@ -43,6 +46,19 @@ fn of_floats<T: Float>(op: &str, keep_dims: bool) -> HostKernel {
         "Sum" => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, _| T::from_f64(sum)),
         "Prod" => reduction(keep_dims, 1.0, T::to_f64, |x, y| x * y, |product, _| T::from_f64(product)),
         _ => reduction(keep_dims, 0.0, T::to_f64, |x, y| x + y, |sum, n| T::from_f64(sum / n as f64)),
+    }
+}
+
+/// Their mean of nothing is 0, as in TensorFlow.
+fn of_complex<T: Pair>(op: &str, keep_dims: bool) -> HostKernel {
+    let zero = Complex { re: 0.0, im: 0.0 };
+    match op {
+        "Sum" => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, _| T::from_wide(sum)),
+        "Prod" => {
+            let one = Complex { re: 1.0, im: 0.0 };
+            reduction(keep_dims, one, T::wide, |x, y| x * y, |product, _| T::from_wide(product))
+        }
+        _ => reduction(keep_dims, zero, T::wide, |x, y| x + y, |sum, n| T::from_wide(sum / n.max(1) as f64)),
     }
 }
 

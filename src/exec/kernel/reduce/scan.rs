@@ -6,7 +6,7 @@ use super::super::real::{exp, ln_1p};
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
-use crate::tensor::{Float, Numeric, Tensor, with_type};
+use crate::tensor::{Complex, Float, Numeric, Ring, Tensor, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if !["Cumsum", "Cumprod", "CumulativeLogsumexp"].contains(&node.op) {
@@ -16,11 +16,11 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let dtype = input_dtype(node, 0)?;
     let found = widened(dtype, |dtype| match node.op {
         "Cumsum" => with_type!(dtype, T => {
-            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, T::add))
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
+            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ZERO, <T as Ring>::add))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>),
         "Cumprod" => with_type!(dtype, T => {
-            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, T::mul))
-        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64),
+            call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::ONE, <T as Ring>::mul))
+        }; F32 f32, F64 f64, I32 i32, I64 i64, U64 u64, C64 Complex<f32>, C128 Complex<f64>),
         _ => with_type!(dtype, T => {
             call(move |[x, axis]| scan(x, &axis, exclusive, reverse, T::LOWEST, log_sum_exp::<T>))
         }; F32 f32, F64 f64),
@@ -34,7 +34,7 @@ fn log_sum_exp<T: Float>(a: T, b: T) -> T {
     if less == T::LOWEST || greater == T::HIGHEST { greater } else { greater + ln_1p(exp(less - greater)) }
 }
 
-fn scan<T: Numeric>(
+fn scan<T: Ring>(
     mut x: Tensor,
     axis: &Tensor,
     exclusive: bool,

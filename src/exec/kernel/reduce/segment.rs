@@ -5,7 +5,7 @@ use super::super::math::widened;
 use super::super::{HostKernel, KernelNode};
 use crate::exec::turn::{Pace, paced};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Data, Numeric, Shape, Tensor, with_integer, with_type};
+use crate::tensor::{DType, Data, Numeric, Ring, Shape, Tensor, with_complex, with_integer, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let op = node.op;
@@ -16,13 +16,27 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         return Ok(None);
     }
     let dtype = input_dtype(node, 0)?;
+    if dtype.is_complex() {
+        let found = with_complex!(dtype, T => match op {
+            "SegmentSum" => Some(call(|[data, ids]| sorted(&data, &ids, T::ZERO, <T as Ring>::add, None))),
+            "SegmentProd" => Some(call(|[data, ids]| sorted(&data, &ids, T::ONE, <T as Ring>::mul, None))),
+            "UnsortedSegmentSum" => {
+                Some(call(|[data, ids, n]| unsorted(&data, &ids, &n, T::ZERO, <T as Ring>::add)))
+            }
+            "UnsortedSegmentProd" => {
+                Some(call(|[data, ids, n]| unsorted(&data, &ids, &n, T::ONE, <T as Ring>::mul)))
+            }
+            _ => None,
+        });
+        return found.flatten().map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)));
+    }
     let found = widened(dtype, |wide| {
         with_type!(wide, T => match op {
-            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, false)),
-            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, true)),
-            "SegmentMax" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, greater, false)),
-            "SegmentMin" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, less, false)),
-            "SegmentProd" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ONE, T::mul, false)),
+            "SegmentSum" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, None)),
+            "SegmentMean" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, T::add, Some(divide::<T>))),
+            "SegmentMax" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, greater, None)),
+            "SegmentMin" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ZERO, less, None)),
+            "SegmentProd" => call(|[data, ids]| sorted::<T>(&data, &ids, T::ONE, T::mul, None)),
             "UnsortedSegmentSum" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ZERO, T::add)),
             "UnsortedSegmentProd" => call(|[data, ids, n]| unsorted::<T>(&data, &ids, &n, T::ONE, T::mul)),
             "UnsortedSegmentMin" => call(move |[data, ids, n]| unsorted::<T>(&data, &ids, &n, greatest(dtype), less)),
@@ -64,8 +78,14 @@ fn greatest<T: Numeric>(dtype: DType) -> T {
     }
 }
 
-/// Sorted segments, one id for each row; one without rows is `empty`.
-fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, empty: T, fold: impl Fn(T, T) -> T, mean: bool) -> Result<Tensor> {
+/// Sorted segments, one id for each row; one without rows is `empty`. `mean` divides a sum by the number of its rows.
+fn sorted<T: Ring>(
+    data: &Tensor,
+    ids: &Tensor,
+    empty: T,
+    fold: impl Fn(T, T) -> T,
+    mean: Option<fn(T, usize) -> T>,
+) -> Result<Tensor> {
     let ids = call::vector(ids, "segment_ids", false)?;
     if data.dims().first() != Some(&ids.len()) {
         return Err(Failure::invalid("segment_ids should be the same size as dimension 0 of input."));
@@ -94,8 +114,8 @@ fn sorted<T: Numeric>(data: &Tensor, ids: &Tensor, empty: T, fold: impl Fn(T, T)
             pace.go(row + 4);
             to.iter_mut().zip(&rows[i * row..]).for_each(|(sum, &x)| *sum = fold(*sum, x));
         }
-        if mean {
-            to.iter_mut().for_each(|sum| *sum = divide(*sum, same.len()));
+        if let Some(mean) = mean {
+            to.iter_mut().for_each(|sum| *sum = mean(*sum, same.len()));
         }
         first += same.len();
     }
@@ -111,7 +131,7 @@ fn divide<T: Numeric>(sum: T, n: usize) -> T {
 }
 
 /// Unsorted segments; rows with negative ids are dropped. The ids' shape is a prefix of the data's.
-fn unsorted<T: Numeric>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
+fn unsorted<T: Ring>(data: &Tensor, ids: &Tensor, n: &Tensor, start: T, fold: impl Fn(T, T) -> T) -> Result<Tensor> {
     let segments = call::size(n, "num_segments")?;
     if !data.dims().starts_with(ids.dims()) {
         return Err(Failure::invalid(format!(

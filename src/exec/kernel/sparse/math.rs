@@ -9,7 +9,7 @@ use super::{Sparse, matrix};
 use crate::exec::kernel::math::cast;
 use crate::exec::turn::paced;
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, Shape, Tensor, with_float, with_integer, with_number, with_type};
+use crate::tensor::{DType, Numeric, Ring, Shape, Tensor, with_float, with_integer, with_number, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {

@@ -10,7 +10,7 @@ use super::super::{HostKernel, KernelNode, Outputs};
 use super::{Sparse, matrix, picked};
 use crate::exec::kernel::array::{join, not_held};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Float, Numeric, Shape, Tensor, with_number, with_type};
+use crate::tensor::{DType, Float, Numeric, Ring, Shape, Tensor, with_number, with_type};
 
 pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     let found = match node.op {

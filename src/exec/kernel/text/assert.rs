@@ -51,6 +51,8 @@ fn element(data: &Data, i: usize) -> String {
                 $(Data::$variant(v) => v[i].to_string(),)*
                 Data::Bool(v) => u8::from(v[i]).to_string(),
                 Data::String(v) => String::from_utf8_lossy(&v[i]).into_owned(),
+                Data::C64(v) => format!("({},{})", v[i].re, v[i].im),
+                Data::C128(v) => format!("({},{})", v[i].re, v[i].im),
             }
         };
     }
@@ -70,6 +72,7 @@ mod tests {
         check(Tensor::from_vec([2, 2], vec![1i32, 2, 3, 4]), 9, "[1 2][3 4]");
         check(Tensor::from_vec([2, 2], vec![1i32, 2, 3, 4]), 3, "[1 2][3...");
         check(Tensor::scalar(b"so it is".to_vec()), 3, "so it is");
+        check(Tensor::scalar(crate::tensor::Complex::new(1.5f32, -2.0)), 3, "(1.5,-2)");
         check(Tensor::scalar(true), 3, "1");
     }
 }

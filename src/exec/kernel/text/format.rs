@@ -5,7 +5,7 @@ use super::super::call::{input_dtype, kernel as call, no_kernel};
 use super::super::math::map_to;
 use super::super::{HostKernel, KernelNode};
 use crate::failure::{Failure, Result};
-use crate::tensor::{DType, Numeric, with_float, with_integer};
+use crate::tensor::{DType, Numeric, with_complex, with_float, with_integer};
 
 /// The largest width and precision that a node may ask for.
 const MOST: i64 = 4096;
@@ -18,6 +18,10 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
             Some(call(move |[x]| map_to(&x, |&x: &bool| if x { b"true".to_vec() } else { b"false".to_vec() })))
         }
         DType::String => Some(call(move |[x]| map_to(&x, |x: &Vec<u8>| format.pad(x.clone())))),
+        _ if dtype.is_complex() => with_complex!(dtype, T => call(move |[x]| map_to(&x, |x: &T| {
+            let [re, im] = [x.re, x.im].map(|part| format.float(part.into()));
+            [b"(", &re[..], b",", &im, b")"].concat()
+        }))),
         _ if dtype.is_unsigned_integer() => {
             with_integer!(dtype, T => call(move |[x]| map_to(&x, |x: &T| format.unsigned(x.to_string()))))
         }
@@ -61,7 +65,7 @@ impl Format {
             }
             _ => return Err(Failure::invalid("Fill string must be one or fewer characters")),
         };
-        if !dtype.is_float() && dtype != DType::String {
+        if !dtype.is_differentiable() && dtype != DType::String {
             for (stated, what) in [
                 (scientific, "scientific and shortest"),
                 (shortest, "scientific and shortest"),

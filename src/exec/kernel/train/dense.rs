@@ -4,7 +4,7 @@ use super::*;
 use crate::exec::kernel::update;
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::vector::{Work, widest};
-use crate::tensor::Numeric;
+use crate::tensor::{Ring, with_complex};
 
 type Slots<'a, T, const V: usize> = [&'a mut [T]; V];
 
@@ -14,6 +14,9 @@ pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let by_lr = flag(node, "multiply_linear_by_lr", false)?;
     let roles = Roles::of(node)?;
     with_dtype(node, |dtype| {
+        if op == "ApplyGradientDescent" && dtype.is_complex() {
+            return with_complex!(dtype, T => complex_descent::<T>(roles));
+        }
         with_float!(dtype, T => Some(match op {
             "ApplyGradientDescent" => dense(roles, |v, g: &[T], r| gradient_descent(v, g, r)),
             "ApplyProximalGradientDescent" => dense(roles, |v, g: &[T], r| proximal_gradient_descent(v, g, r)),
@@ -61,6 +64,25 @@ fn dense<T: Float, const V: usize, const S: usize>(
             )));
         }
         rule(update::slots(variables, &roles.variables)?, grad.slice()?, rates);
+        Ok(())
+    })
+}
+
+/// Gradient descent of complex variables.
+fn complex_descent<T: Ring>(roles: Roles) -> Update {
+    Update::new(1, move |variables, rest| {
+        let (grad, rate) = (roles.grad(rest)?, input(rest, 0, "alpha")?);
+        let [var] = variables else { return Err(Failure::invalid("expected one variable")) };
+        if rate.rank() != 0 {
+            return Err(Failure::invalid(format!("alpha is not a scalar: {}", rate.shape())));
+        }
+        if var.shape() != grad.shape() {
+            let why = format!("var and delta do not have the same shape {} {}", var.shape(), grad.shape());
+            return Err(Failure::invalid(why));
+        }
+        let rate = rate.item::<T>()?;
+        let grad = grad.slice::<T>()?;
+        var.slice_mut::<T>()?.iter_mut().zip(grad).for_each(|(var, &g)| *var = var.sub(g.mul(rate)));
         Ok(())
     })
 }

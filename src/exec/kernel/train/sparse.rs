@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::exec::kernel::update;
-use crate::tensor::Numeric;
+use crate::tensor::Ring;
 
 pub(super) fn update(node: &KernelNode, op: &str) -> Result<Option<Update>> {
     let nesterov = flag(node, "use_nesterov", false)?;

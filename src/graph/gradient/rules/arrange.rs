@@ -15,6 +15,11 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let inverse = c.un("InvertPermutation", order)?;
             one(c.bin("Transpose", dy, inverse)?)
         },
+        "ConjugateTranspose" => |c| {
+            let (order, dy) = (c.x(1), c.dy()?);
+            let inverse = c.un("InvertPermutation", order)?;
+            one(c.bin("ConjugateTranspose", dy, inverse)?)
+        },
         "BroadcastTo" => |c| {
             let (x, y, dy) = (c.x(0), c.y(0), c.dy()?);
             one(c.reduced(dy, x, y)?)

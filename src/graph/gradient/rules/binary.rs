@@ -1,6 +1,6 @@
 //! Functions of two tensors, element by element, which are broadcast with each other.
 
-use super::Rule;
+use super::{Rule, Stop};
 use crate::graph::Output;
 use crate::graph::gradient::Gradient;
 use crate::graph::gradient::call::{Call, Grads, one};
@@ -18,11 +18,12 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             c.reduced_pair(Some(dy), Some(negative))
         },
         "Mul" => |c| {
-            let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
+            let ([x, y], dy) = (conjugates(c)?, c.dy()?);
             let by_x = c.bin("Mul", dy, y)?;
             let by_y = c.bin("Mul", x, dy)?;
             c.reduced_pair(Some(by_x), Some(by_y))
         },
+        // Like Xdivy, Xlogy and Xlog1py, without conjugates, as in TensorFlow.
         "MulNoNan" => |c| {
             let (x, y, dy) = (c.x(0), c.x(1), c.dy()?);
             let by_x = c.bin("MulNoNan", dy, y)?;
@@ -129,9 +130,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let by_e = c.reduced(by_e, e, y)?;
             Ok(vec![None, Some(Gradient::Dense(by_t)), Some(Gradient::Dense(by_e))])
         },
+        "Complex" => |c| {
+            let (dy, part) = (c.dy()?, c.t());
+            let [re, im] = ["Real", "Imag"].map(|op| Ok::<_, Stop>(c.op(op).input(dy).attr("Tout", part).build()?));
+            c.reduced_pair(Some(re?), Some(im?))
+        },
         "Cast" => |c| {
             let (from, to) = (c.dtype(c.x(0)), c.node.outputs[0].dtype);
-            if !from.is_float() || !to.is_float() {
+            if !from.is_differentiable() || !to.is_differentiable() {
                 return Ok(Vec::new());
             }
             let dy = c.dy()?;
@@ -141,8 +147,14 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
+/// The two inputs; of complex numbers, their conjugates.
+fn conjugates(c: &mut Call) -> Result<[Output; 2], Stop> {
+    let (x, y) = (c.x(0), c.x(1));
+    Ok([c.conj(x)?, c.conj(y)?])
+}
+
 fn quotient(c: &mut Call, division: &str) -> Grads {
-    let (x, y, dz) = (c.x(0), c.x(1), c.dy()?);
+    let ([x, y], dz) = (conjugates(c)?, c.dy()?);
     let by_x = c.bin(division, dz, y)?;
     let negative = c.neg(x)?;
     let once = c.bin(division, negative, y)?;
@@ -152,13 +164,15 @@ fn quotient(c: &mut Call, division: &str) -> Grads {
 }
 
 fn power(c: &mut Call) -> Grads {
-    let (x, y, z, dz) = (c.x(0), c.x(1), c.y(0), c.dy()?);
+    let is_complex = c.t().is_complex();
+    let ([x, y], z, dz) = (conjugates(c)?, c.y(0), c.dy()?);
+    let z = c.conj(z)?;
     let less = c.sub(y, c.num(1.0))?;
     let lower = c.bin("Pow", x, less)?;
     let slope = c.mul(dz, y)?;
     let by_x = c.mul(slope, lower)?;
-    // The logarithm of what is not positive counts as zero, and no gradient of it is to be NaN.
-    let is_positive = c.bin("Greater", x, c.num(0.0))?;
+    // The logarithm of what is not positive, or of the complex zero, counts as zero, and no gradient of it is to be NaN.
+    let is_positive = c.bin(if is_complex { "NotEqual" } else { "Greater" }, x, c.num(0.0))?;
     let safe = c.select(is_positive, x, c.num(1.0))?;
     let log = c.un("Log", safe)?;
     let zeros = c.un("ZerosLike", x)?;

@@ -35,6 +35,7 @@ fn einsum(c: &mut Call) -> Grads {
         }
         [x, y] => {
             let (of_x, of_y) = (c.x(0), c.x(1));
+            let (of_x, of_y) = (c.conj(of_x)?, c.conj(of_y)?);
             let by_x = by_input(c, 0, x, &[(output, dz), (y, of_y)])?;
             let by_y = by_input(c, 1, y, &[(output, dz), (x, of_x)])?;
             all([by_x, by_y])

@@ -25,7 +25,11 @@ pub(super) fn named(op: &str) -> Option<Rule> {
 
 /// The gradients of `op(x) op(y)`, where each op may transpose.
 fn factors(c: &mut Call, op: &str, flags: [&str; 2]) -> Result<[Output; 2], super::Stop> {
-    let (x, y, dz) = (c.x(0), c.x(1), c.dy()?);
+    let (mut x, mut y, dz) = (c.x(0), c.x(1), c.dy()?);
+    // Batches flip by conjugates as well.
+    if op == "MatMul" {
+        (x, y) = (c.conj(x)?, c.conj(y)?);
+    }
     let (x_flips, y_flips) = (c.flag(flags[0]), c.flag(flags[1]));
     let mut product = |a: Output, flips_a: bool, b: Output, flips_b: bool| -> Added {
         Ok(c.op(op).input(a).input(b).attr(flags[0], flips_a).attr(flags[1], flips_b).build()?)

@@ -115,6 +115,7 @@ fn product(c: &mut Call) -> Grads {
     let rest = c.reshape(rest, turned_shape)?;
     let back = c.un("InvertPermutation", order)?;
     let rest = c.bin("Transpose", rest, back)?;
+    let rest = c.conj_like(rest, x)?;
     let by_x = c.mul(spread, rest)?;
     one(c.reshape(by_x, shape)?)
 }

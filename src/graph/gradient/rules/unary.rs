@@ -14,11 +14,12 @@ pub(super) fn named(op: &str) -> Option<Rule> {
         "Reciprocal" | "Inv" => |c| of_output(c, "ReciprocalGrad"),
         "Sqrt" => |c| of_output(c, "SqrtGrad"),
         "Rsqrt" => |c| of_output(c, "RsqrtGrad"),
-        "Sigmoid" => |c| of_output(c, "SigmoidGrad"),
-        "Tanh" => |c| of_output(c, "TanhGrad"),
+        "Sigmoid" => |c| of_conjugate(c, "SigmoidGrad"),
+        "Tanh" => |c| of_conjugate(c, "TanhGrad"),
         "Square" => |c| scaled(c, |c, x| c.mul(x, c.num(2.0))),
         "Exp" => |c| {
             let (dy, y) = (c.dy()?, c.y(0));
+            let y = c.conj(y)?;
             one(c.mul(dy, y)?)
         },
         "Expm1" => |c| scaled(c, |c, x| c.un("Exp", x)),
@@ -93,10 +94,20 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             let x = c.x(0);
             one(c.un("ZerosLike", x)?)
         },
-        "ReciprocalGrad" | "InvGrad" => |c| twice_product(c, "ReciprocalGrad"),
-        "TanhGrad" => |c| twice_product(c, "TanhGrad"),
+        "ReciprocalGrad" | "InvGrad" => |c| {
+            let (y, g, dz) = (c.x(0), c.x(1), c.dy()?);
+            let turned = c.conj_like(dz, y)?;
+            let y = c.conj(y)?;
+            twice_product(c, "ReciprocalGrad", [y, g, turned], dz)
+        },
+        "TanhGrad" => |c| {
+            let (y, g, dz) = (c.x(0), c.x(1), c.dy()?);
+            let (y, g) = (c.conj(y)?, c.conj(g)?);
+            twice_product(c, "TanhGrad", [y, g, dz], dz)
+        },
         "SigmoidGrad" => |c| {
             let (y, g, dz) = (c.x(0), c.x(1), c.dy()?);
+            let (y, g) = (c.conj(y)?, c.conj(g)?);
             let product = c.mul(dz, g)?;
             let slope = c.mul(y, c.num(2.0))?;
             let slope = c.mul(product, slope)?;
@@ -107,14 +118,17 @@ pub(super) fn named(op: &str) -> Option<Rule> {
             // z = g / 2y
             let (y, z, dz) = (c.x(0), c.y(0), c.dy()?);
             let ratio = c.div(dz, y)?;
-            let product = c.mul(ratio, z)?;
+            let turned = c.conj_like(ratio, y)?;
+            let product = c.mul(turned, z)?;
             all([c.neg(product)?, c.mul(ratio, c.num(0.5))?])
         },
         "RsqrtGrad" => |c| {
             // z = -g y^3 / 2
             let (y, g, dz) = (c.x(0), c.x(1), c.dy()?);
+            let turned = c.conj_like(dz, y)?;
+            let y = c.conj(y)?;
             let square = c.un("Square", y)?;
-            let product = c.mul(dz, g)?;
+            let product = c.mul(turned, g)?;
             let product = c.mul(product, square)?;
             all([c.mul(product, c.num(-1.5))?, c.bin("RsqrtGrad", y, dz)?])
         },
@@ -122,9 +136,10 @@ pub(super) fn named(op: &str) -> Option<Rule> {
     })
 }
 
-/// The output's gradient times the derivative at the input.
+/// The output's gradient times the derivative at the input; of complex numbers, at its conjugate.
 fn scaled(c: &mut Call, derivative: impl FnOnce(&mut Call, Output) -> Added) -> Grads {
     let (dy, x) = (c.dy()?, c.x(0));
+    let x = c.conj(x)?;
     let derivative = derivative(c, x)?;
     one(c.mul(dy, derivative)?)
 }
@@ -135,9 +150,17 @@ fn of_output(c: &mut Call, op: &str) -> Grads {
     one(c.bin(op, y, dy)?)
 }
 
+/// By an op that takes the output's conjugate for the output.
+fn of_conjugate(c: &mut Call, op: &str) -> Grads {
+    let (dy, y) = (c.dy()?, c.y(0));
+    let y = c.conj(y)?;
+    one(c.bin(op, y, dy)?)
+}
+
 /// The gradient divided by a function of the output.
 fn divided(c: &mut Call, op: &str) -> Grads {
     let (dy, y) = (c.dy()?, c.y(0));
+    let y = c.conj(y)?;
     let by = c.un(op, y)?;
     one(c.div(dy, by)?)
 }
@@ -156,10 +179,10 @@ fn gauss(c: &mut Call, x: Output, factor: f64) -> Added {
     c.mul(exp, c.num(factor))
 }
 
-/// Of an op that is linear in its second input `g` and has the derivative `-2 g y` by its first, `y`.
-fn twice_product(c: &mut Call, op: &str) -> Grads {
-    let (y, g, dz) = (c.x(0), c.x(1), c.dy()?);
-    let twice = c.mul(dz, c.num(-2.0))?;
+/// Of an op that is linear in its second input `g` and has the derivative `-2 g y` by its first, `y`; these may be conjugates,
+/// as may `by_dz`, the gradient of the output `dz`.
+fn twice_product(c: &mut Call, op: &str, [y, g, by_dz]: [Output; 3], dz: Output) -> Grads {
+    let twice = c.mul(by_dz, c.num(-2.0))?;
     let product = c.mul(twice, g)?;
     all([c.mul(product, y)?, c.bin(op, y, dz)?])
 }
