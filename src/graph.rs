@@ -182,12 +182,12 @@ impl Graph {
     /// What is known of the shapes of the graph's tensors without running it, as TensorFlow infers it. Inferred once, when
     /// first asked for.
     pub fn shapes(&self) -> &Shapes {
-        self.shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::State::Declared))
+        self.shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Declared))
     }
 
     /// As [`Graph::shapes`], but with nothing that only holds as long as variables have the shapes that they declare.
     pub(crate) fn certain_shapes(&self) -> &Shapes {
-        self.certain_shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::State::Doubted))
+        self.certain_shapes.get_or_init(|| Shapes::of_graph(&self.nodes, shape::Declarations::Doubted))
     }
 
     /// The nodes back as definitions that [`Graph::new`] takes.

@@ -91,7 +91,7 @@ struct Fact {
 
 /// Whether the shapes that variables, queues and other state declare are relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Declarations {
     /// They are, as TensorFlow's shape functions do.
     Declared,
     /// They are not: a program may assign a variable another shape than it declares.
@@ -101,7 +101,7 @@ pub(crate) enum State {
 /// What is known of the shapes of a graph's tensors without running it.
 #[derive(Clone, Debug)]
 pub struct Shapes {
-    state: State,
+    state: Declarations,
     /// By node and port; empty for nodes about which nothing is known.
     facts: Vec<Vec<Fact>>,
     /// If state is doubted: the nodes whose outputs may be references to it.
@@ -136,7 +136,7 @@ impl Shapes {
     }
 
     /// Infers the shapes of a whole graph.
-    pub(super) fn of_graph(nodes: &[Node], state: State) -> Shapes {
+    pub(super) fn of_graph(nodes: &[Node], state: Declarations) -> Shapes {
         let mut shapes = Shapes::new(state);
         shapes.extend(nodes);
         shapes
@@ -175,7 +175,7 @@ impl Shapes {
         graph: &Graph,
         order: impl IntoIterator<Item = NodeId>,
         fed: &HashSet<Output>,
-        state: State,
+        state: Declarations,
     ) -> Shapes {
         let mut shapes = Shapes::new(state);
         shapes.grow(graph.len());
@@ -189,13 +189,13 @@ impl Shapes {
         shapes
     }
 
-    fn new(state: State) -> Shapes {
+    fn new(state: Declarations) -> Shapes {
         Shapes { state, facts: Vec::new(), doubted: Vec::new(), numbers: 0 }
     }
 
     fn grow(&mut self, nodes: usize) {
         self.facts.resize_with(nodes, Vec::new);
-        if self.state == State::Doubted {
+        if self.state == Declarations::Doubted {
             self.doubted.resize(nodes, true);
         }
     }
@@ -203,7 +203,7 @@ impl Shapes {
     /// Infers the shapes of one node's outputs, except for those that are fed.
     fn infer(&mut self, nodes: &[Node], id: NodeId, is_fed: &dyn Fn(Output) -> bool) {
         let node = &nodes[id.index()];
-        if self.state == State::Doubted {
+        if self.state == Declarations::Doubted {
             // A node that forwards a reference outputs the same reference. What comes around a loop is doubted, since it is not
             // known yet.
             let forwards = || {

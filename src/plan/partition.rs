@@ -8,7 +8,7 @@ use super::place::Placed;
 use super::prune::{ItemOp, PrunedGraph};
 use super::{Frame, Mode, Piece, PieceNode, PieceOp, Plan, PlanError, Transfer};
 use crate::graph::op::Role;
-use crate::graph::shape::State;
+use crate::graph::shape::Declarations;
 use crate::graph::{Attrs, Node, OutputType, Shapes};
 
 /// Splits the graph. There is one transfer for each value, or mere order, and each device that waits for it.
@@ -20,7 +20,7 @@ pub(super) fn partition(pruned: &PrunedGraph, placed: Placed, loops: &Loops, mod
     let late_reads = late_reads(pruned, &placed, loops);
     let crossings = crossings(pruned, &placed, loops, &taking_part, &late_reads);
     let is_split = crossings.iter().any(|crossings| !crossings.is_empty()) || !late_reads.is_empty();
-    let shapes = is_split.then(|| pruned.shapes(State::Declared));
+    let shapes = is_split.then(|| pruned.shapes(Declarations::Declared));
 
     let mut builder = Builder {
         pruned,

@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use super::{PlanError, Signature, Use};
 use crate::graph::op::Role;
-use crate::graph::shape::State;
+use crate::graph::shape::Declarations;
 use crate::graph::{Graph, Node, NodeId, Output, OutputType, Shapes, split_tensor_name};
 use crate::tensor::DType;
 
@@ -90,14 +90,14 @@ impl<'a> PrunedGraph<'a> {
 
     /// What is known of the shapes of its tensors: what is known of the graph's, unless it feeds tensors that may have any
     /// shape.
-    pub fn shapes(&self, state: State) -> Cow<'a, Shapes> {
+    pub fn shapes(&self, state: Declarations) -> Cow<'a, Shapes> {
         let is_fed = |node: NodeId| self.graph.node(node).op.is_fed;
         let feed = |item: &Item| if let ItemOp::Feed(_, tensor) = item.op { Some(tensor) } else { None };
         let fed: HashSet<Output> = self.items.iter().filter_map(feed).filter(|tensor| !is_fed(tensor.node)).collect();
         if fed.is_empty() {
             return Cow::Borrowed(match state {
-                State::Declared => self.graph.shapes(),
-                State::Doubted => self.graph.certain_shapes(),
+                Declarations::Declared => self.graph.shapes(),
+                Declarations::Doubted => self.graph.certain_shapes(),
             });
         }
         let order = self.items.iter().filter_map(|item| match item.op {

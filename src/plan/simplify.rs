@@ -9,7 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use super::prune::{Item, ItemOp, PrunedGraph};
 use crate::graph::Shapes;
 use crate::graph::op::{Role, Unchanged};
-use crate::graph::shape::State;
+use crate::graph::shape::Declarations;
 
 /// Leaves out what need not run. Every item that stays computes the same as before.
 pub(super) fn simplify(pruned: &mut PrunedGraph) {
@@ -20,7 +20,7 @@ pub(super) fn simplify(pruned: &mut PrunedGraph) {
 /// Replaces inputs that are outputs of an item which outputs its own input as it is: consumers take that input instead.
 fn pass_by(pruned: &mut PrunedGraph) {
     let references = references(pruned);
-    let shapes = pruned.shapes(State::Doubted);
+    let shapes = pruned.shapes(Declarations::Doubted);
     let mut instead: Vec<Option<(usize, u32)>> = vec![None; pruned.items.len()];
     for item in 0..pruned.items.len() {
         let is_unchanged = is_unchanged(pruned, &shapes, &references, item);

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::{Dims, Element, Fact, Shapes, Size, State};
+use super::{Declarations, Dims, Element, Fact, Shapes, Size};
 use crate::graph::{Node, NodeId};
 use crate::tensor::{PartialShape, Shape};
 
@@ -44,8 +44,8 @@ impl Call<'_> {
         let mut inputs = inputs.into_iter().map(|input| self.dims(input));
         let first = inputs.next()?;
         match self.known.state {
-            State::Doubted => inputs.all(|dims| dims == first).then_some(first)?,
-            State::Declared => inputs.try_fold(first, merge_known).ok().flatten(),
+            Declarations::Doubted => inputs.all(|dims| dims == first).then_some(first)?,
+            Declarations::Declared => inputs.try_fold(first, merge_known).ok().flatten(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Call<'_> {
 
     /// Whether what state declares is not relied on.
     pub fn doubts_state(&self) -> bool {
-        self.known.state == State::Doubted
+        self.known.state == Declarations::Doubted
     }
 }
 
