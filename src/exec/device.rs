@@ -12,7 +12,7 @@ use super::busy::Busy;
 use super::engine::Engine;
 use super::function;
 use super::inner::Inner;
-use super::mailbox::{self, Holds, Inbox, Load, Message};
+use super::mailbox::{self, DeviceInbox, DeviceMessage, Holds, Load};
 use super::parked::{self, Claim, MAX_PARKED_BYTES};
 use super::program;
 use super::resource::Resources;
@@ -79,7 +79,7 @@ impl Device {
         resources: Arc<Resources>,
         sink: Arc<dyn Sink>,
         beside: Beside,
-        start: impl FnOnce(Arc<Inner>, Inbox) -> Result<Arc<Threads>, Failure>,
+        start: impl FnOnce(Arc<Inner>, DeviceInbox) -> Result<Arc<Threads>, Failure>,
     ) -> Result<Device, Failure> {
         let (mailbox, inbox) = mailbox::open();
         let place = Arc::new(Inner {
@@ -111,7 +111,7 @@ impl Device {
     }
 
     /// Asks the thread that drives the device; `None` if the device is closed.
-    fn query<T>(&self, message: impl FnOnce(SyncSender<T>) -> Message) -> Option<T> {
+    fn query<T>(&self, message: impl FnOnce(SyncSender<T>) -> DeviceMessage) -> Option<T> {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         self.place.mailbox.send(message(reply));
         #[cfg(test)]
@@ -139,10 +139,10 @@ impl Device {
             .unwrap_or_else(|panic| Err(Failure::panicked("the compiler", &*panic)));
         let result = compiled.and_then(|body| {
             let body = Box::new(body);
-            let registered = self.query(|reply| Message::Register { id, body, reply });
+            let registered = self.query(|reply| DeviceMessage::Register { id, body, reply });
             registered.unwrap_or_else(|| Err(Failure::new(Code::Unavailable, "the device is closed")))
         });
-        let largest = || self.query(|reply| Message::Largest { reply }).flatten();
+        let largest = || self.query(|reply| DeviceMessage::Largest { reply }).flatten();
         result.map_err(|failure| failure.with_holder_among(|_| largest()).on_device(&name.to_string()))
     }
 
@@ -153,12 +153,12 @@ impl Device {
         let step = StepId { session: id.session, number: first };
         let bytes = feeds.iter().map(Tensor::byte_len).sum();
         let is_asked = match Claim::of(&self.place.parked, bytes) {
-            Some(claim) => self.ask(step, Message::Start { id, first, count, feeds, claim }),
-            None => self.ask(step, Message::Overflow { step, count, failure: self.too_much() }),
+            Some(claim) => self.ask(step, DeviceMessage::Start { id, first, count, feeds, claim }),
+            None => self.ask(step, DeviceMessage::Overflow { step, count, failure: self.too_much() }),
         };
         if !is_asked {
             // If not even that finds room, what came for those steps goes as its master gives each of them up.
-            self.place.mailbox.follow_up(Message::Unwanted { step, count });
+            self.place.mailbox.follow_up(DeviceMessage::Unwanted { step, count });
         }
     }
 
@@ -174,7 +174,7 @@ impl Device {
         } else if memory::is_crowded_by(waiting) {
             memory::refusal()
         } else {
-            if !self.ask(step, Message::Arrive { step, values }) {
+            if !self.ask(step, DeviceMessage::Arrive { step, values }) {
                 parked.fetch_sub(cost, Ordering::Relaxed);
             }
             return;
@@ -185,7 +185,7 @@ impl Device {
 
     /// Fails a step, begun or not, whose values cannot be taken.
     pub fn refuse(&self, step: StepId, failure: Failure) {
-        self.ask(step, Message::Overflow { step, count: 1, failure });
+        self.ask(step, DeviceMessage::Overflow { step, count: 1, failure });
     }
 
     fn too_much(&self) -> Failure {
@@ -197,7 +197,7 @@ impl Device {
     }
 
     /// Asks something for a step, which fails if the device is closed or has [`MAX_MESSAGES`] to see to.
-    fn ask(&self, step: StepId, message: Message) -> bool {
+    fn ask(&self, step: StepId, message: DeviceMessage) -> bool {
         let Inner { name, sink, mailbox, .. } = &*self.place;
         let asked = mailbox.offer(message);
         let is_asked = asked.is_ok();
@@ -211,31 +211,31 @@ impl Device {
     /// Forgets a step, and the later ones of its [`Device::start`], without a word to the sink. It may come before that start,
     /// which is cut short by it all the same.
     pub fn abort(&self, step: StepId) {
-        self.place.mailbox.send(Message::Abort { step });
+        self.place.mailbox.send(DeviceMessage::Abort { step });
     }
 
     /// Forgets these pieces and the steps of theirs, without a word to the sink.
     pub fn forget(&self, pieces: Vec<PieceId>) {
-        self.place.mailbox.send(Message::Forget { pieces });
+        self.place.mailbox.send(DeviceMessage::Forget { pieces });
     }
 
     /// Forgets the session's pieces, steps, parked values and private resources.
     pub fn release(&self, session: SessionId) {
         // At once, as pieces are compiled: what is registered from now on draws anew.
         lock(&self.place.generators).remove(&session);
-        self.place.mailbox.send(Message::Release { session });
+        self.place.mailbox.send(DeviceMessage::Release { session });
     }
 
     /// What the device holds, after everything it was told before. Waits for its threads; zero when those have ended.
     pub fn holds(&self) -> Holds {
-        self.query(|reply| Message::Count { most: 0, reply }).unwrap_or_default().holds
+        self.query(|reply| DeviceMessage::Count { most: 0, reply }).unwrap_or_default().holds
     }
 
     /// What the device does and holds, with the `most` pieces that ran most steps. Waits for its threads, up to `limit`:
     /// `None` if they do not answer by then.
     pub fn load(&self, most: usize, limit: Duration) -> Option<Load> {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        self.place.mailbox.send(Message::Count { most, reply });
+        self.place.mailbox.send(DeviceMessage::Count { most, reply });
         #[cfg(test)]
         self.threads.take_messages();
         answer.recv_timeout(limit).ok()
@@ -254,7 +254,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.place.mailbox.send(Message::Close);
+        self.place.mailbox.send(DeviceMessage::Close);
         self.threads.join();
     }
 }

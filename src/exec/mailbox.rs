@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// Most messages that wait for a device: what others ask of it beyond that is refused.
 pub const MAX_MESSAGES: usize = 1 << 16;
 
-pub(super) enum Message {
+pub(super) enum DeviceMessage {
     /// A piece that was compiled.
     Register {
         id: PieceId,
@@ -103,13 +103,13 @@ pub struct Load {
 /// The sending side.
 #[derive(Clone)]
 pub(super) struct Mailbox {
-    sender: Sender<Message>,
+    sender: Sender<DeviceMessage>,
     state: Arc<State>,
 }
 
 /// The receiving side.
-pub(super) struct Inbox {
-    receiver: Receiver<Message>,
+pub(super) struct DeviceInbox {
+    receiver: Receiver<DeviceMessage>,
     state: Arc<State>,
 }
 
@@ -121,16 +121,16 @@ struct State {
     messages: AtomicUsize,
 }
 
-pub(super) fn open() -> (Mailbox, Inbox) {
+pub(super) fn open() -> (Mailbox, DeviceInbox) {
     let (sender, receiver) = mpsc::channel();
     let state = Arc::new(State::default());
-    (Mailbox { sender, state: state.clone() }, Inbox { receiver, state })
+    (Mailbox { sender, state: state.clone() }, DeviceInbox { receiver, state })
 }
 
 impl Mailbox {
     /// Sends what the device itself, or the node, has to say: it always finds room, since how much there is of it is bounded
     /// where it begins (by `MAX_WAITERS` and `MAX_RUNS`). To a device that is closed, it says nothing.
-    pub fn send(&self, message: Message) {
+    pub fn send(&self, message: DeviceMessage) {
         let _closed = self.pass(message);
     }
 
@@ -138,16 +138,16 @@ impl Mailbox {
     ///
     /// # Errors
     /// ResourceExhausted if [`MAX_MESSAGES`] wait already, Unavailable if nobody is left to take it.
-    pub fn offer(&self, message: Message) -> Result<()> {
+    pub fn offer(&self, message: DeviceMessage) -> Result<()> {
         self.offer_up_to(MAX_MESSAGES, message)
     }
 
     /// Sends what follows from a refusal, for which there is room as many times again. Whether there was.
-    pub fn follow_up(&self, message: Message) -> bool {
+    pub fn follow_up(&self, message: DeviceMessage) -> bool {
         self.offer_up_to(2 * MAX_MESSAGES, message).is_ok()
     }
 
-    fn offer_up_to(&self, most: usize, message: Message) -> Result<()> {
+    fn offer_up_to(&self, most: usize, message: DeviceMessage) -> Result<()> {
         if self.state.messages.load(Ordering::Relaxed) >= most {
             let why = format!("{MAX_MESSAGES} messages wait for the device already (MAX_MESSAGES)");
             return Err(Failure::new(Code::ResourceExhausted, why));
@@ -155,7 +155,7 @@ impl Mailbox {
         self.pass(message)
     }
 
-    fn pass(&self, message: Message) -> Result<()> {
+    fn pass(&self, message: DeviceMessage) -> Result<()> {
         self.state.messages.fetch_add(1, Ordering::Relaxed);
         let sent = self.sender.send(message);
         self.state.is_waiting.store(true, Ordering::Release);
@@ -175,13 +175,13 @@ impl Mailbox {
 
 impl Wake for Mailbox {
     fn wake(&self, wait: WaitId, result: Result<Answer>) {
-        self.send(Message::Wake { wait, result });
+        self.send(DeviceMessage::Wake { wait, result });
     }
 }
 
-impl Inbox {
+impl DeviceInbox {
     /// The next message, if one is there.
-    pub fn take(&self) -> Option<Message> {
+    pub fn take(&self) -> Option<DeviceMessage> {
         // Lowered first: a message that comes now raises it again.
         self.state.is_waiting.swap(false, Ordering::Acquire);
         let message = self.receiver.try_recv().ok();
@@ -193,7 +193,7 @@ impl Inbox {
     }
 
     /// Waits for the next message; `None` when nobody is left to send one.
-    pub fn wait(&self) -> Option<Message> {
+    pub fn wait(&self) -> Option<DeviceMessage> {
         let message = self.receiver.recv().ok();
         self.state.messages.fetch_sub(usize::from(message.is_some()), Ordering::Relaxed);
         message
@@ -207,20 +207,20 @@ mod tests {
     #[test]
     fn what_others_ask_for_is_refused_where_too_much_waits() {
         let (mailbox, inbox) = open();
-        let abort = |number| Message::Abort { step: StepId { session: SessionId(1), number } };
+        let abort = |number| DeviceMessage::Abort { step: StepId { session: SessionId(1), number } };
         for number in 0..MAX_MESSAGES as u64 {
             mailbox.offer(abort(number)).unwrap();
         }
         let refused = mailbox.offer(abort(0)).unwrap_err();
         assert_eq!(refused.code, Code::ResourceExhausted);
         assert!(refused.message.contains("MAX_MESSAGES"), "{refused}");
-        let unwanted = || Message::Unwanted { step: StepId { session: SessionId(1), number: 0 }, count: 1 };
+        let unwanted = || DeviceMessage::Unwanted { step: StepId { session: SessionId(1), number: 0 }, count: 1 };
         let followed = (0..2 * MAX_MESSAGES).take_while(|_| mailbox.follow_up(unwanted())).count();
         assert_eq!(followed, MAX_MESSAGES, "what follows from refusals has a bound of its own");
         for _ in 0..MAX_MESSAGES {
             inbox.take().unwrap();
         }
-        mailbox.send(Message::Close);
+        mailbox.send(DeviceMessage::Close);
         assert!(inbox.take().is_some() && inbox.wait().is_some());
         mailbox.offer(abort(1)).unwrap();
         drop(inbox);

@@ -20,7 +20,7 @@ pub use table::{MAX_PIECES, MAX_RUNS};
 
 use super::denormals;
 use super::inner::Inner;
-use super::mailbox::{Inbox, Message};
+use super::mailbox::{DeviceInbox, DeviceMessage};
 use super::step::Turn;
 use super::turn::Signal;
 use crate::failure::{Code, Failure, Result};
@@ -66,7 +66,7 @@ struct State {
 /// What the driving thread has; the thread that has it is the driving one.
 struct Driver {
     table: Table,
-    inbox: Inbox,
+    inbox: DeviceInbox,
 }
 
 /// The driver, while its thread runs a turn.
@@ -81,13 +81,13 @@ impl Threads {
     ///
     /// # Errors
     /// ResourceExhausted if the machine gives none.
-    pub fn start(place: Arc<Inner>, inbox: Inbox) -> Result<Arc<Threads>> {
+    pub fn start(place: Arc<Inner>, inbox: DeviceInbox) -> Result<Arc<Threads>> {
         let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
         let (watch, reserve) = (Condvar::new(), Condvar::new());
         let threads = Arc::new(Threads { place, state: Mutex::default(), watch, reserve });
         threads.spawn(Some(driver))?;
         if let Err(failure) = threads.spawn(None) {
-            threads.place.mailbox.send(Message::Close);
+            threads.place.mailbox.send(DeviceMessage::Close);
             return Err(failure);
         }
         Ok(threads)
@@ -137,12 +137,12 @@ impl Threads {
             if !driver.table.has_turn() {
                 let message = driver.inbox.take().or_else(|| at_work.pause(|| driver.inbox.wait()));
                 match message {
-                    None | Some(Message::Close) => return self.close(driver),
+                    None | Some(DeviceMessage::Close) => return self.close(driver),
                     Some(message) => driver.table.take(message),
                 }
             }
             while let Some(message) = driver.inbox.take() {
-                if matches!(message, Message::Close) {
+                if matches!(message, DeviceMessage::Close) {
                     return self.close(driver);
                 }
                 driver.table.take(message);
@@ -154,7 +154,7 @@ impl Threads {
                 Some(back) => driver = back,
                 None => {
                     self.flush();
-                    return self.place.mailbox.send(Message::Back { turn, result });
+                    return self.place.mailbox.send(DeviceMessage::Back { turn, result });
                 }
             }
             driver.table.end(turn, result);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::super::engine::Engine;
 use super::super::function;
 use super::super::kernel::KernelNode;
-use super::super::mailbox::{self, Inbox};
+use super::super::mailbox::{self, DeviceInbox};
 use super::super::state::{self, OpContext, Outcome, Site, StateOp};
 use super::super::token::Tokens;
 use super::super::waiting::{WaitId, Wake};
@@ -26,7 +26,7 @@ pub(super) struct Ops {
     compiled: HashMap<String, StateOp>,
     device: Arc<dyn Wake>,
     /// What came for calls that waited.
-    pub inbox: Inbox,
+    pub inbox: DeviceInbox,
     calls: u64,
 }
 

@@ -1,6 +1,6 @@
 //! What the memory budget refuses fails its step, and changes nothing that outlives it.
 
-use super::super::mailbox::Message;
+use super::super::mailbox::DeviceMessage;
 use super::ops::{LITTLE, Ops};
 use super::*;
 
@@ -89,7 +89,7 @@ fn a_queue_keeps_its_elements_where_there_is_no_room_to_stack_them() {
     let (last, four) = (large(4.), Tensor::scalar(4));
     assert!(ops.call_within(LITTLE, "put", &[("x", &last), ("i", &four)]).unwrap().done().is_some());
     match ops.inbox.take() {
-        Some(Message::Wake { result, .. }) => assert_eq!(result.unwrap_err().code, Code::ResourceExhausted),
+        Some(DeviceMessage::Wake { result, .. }) => assert_eq!(result.unwrap_err().code, Code::ResourceExhausted),
         _ => panic!("it waits on"),
     }
     for i in [3, 4] {
@@ -125,7 +125,7 @@ fn an_accumulator_keeps_its_sum_where_there_is_no_room_for_the_mean() {
     let now = Tensor::scalar(1i64);
     assert!(ops.call_within(LITTLE, "apply", &[("s", &now), ("g", &third)]).unwrap().done().is_some());
     match ops.inbox.take() {
-        Some(Message::Wake { result, .. }) => assert_eq!(result.unwrap_err().code, Code::ResourceExhausted),
+        Some(DeviceMessage::Wake { result, .. }) => assert_eq!(result.unwrap_err().code, Code::ResourceExhausted),
         _ => panic!("it waits on"),
     }
     assert_eq!(ops.answer("count", &[]), Tensor::scalar(1));

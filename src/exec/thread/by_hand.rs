@@ -5,7 +5,7 @@ use super::*;
 use crate::exec::outbox;
 
 impl Threads {
-    pub fn by_hand(place: Arc<Inner>, inbox: Inbox) -> Arc<Threads> {
+    pub fn by_hand(place: Arc<Inner>, inbox: DeviceInbox) -> Arc<Threads> {
         outbox::stop_time();
         let driver = Box::new(Driver { table: Table::new(Arc::clone(&place)), inbox });
         let state = State { by_hand: Some(driver), ..State::default() };

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use ended::{EndedSteps, GivenUpSteps};
 
 use super::super::inner::Inner;
-use super::super::mailbox::Message;
+use super::super::mailbox::DeviceMessage;
 use super::super::parked::{self, Claim, Parked};
 use super::super::sink::Pushed;
 use super::super::step::{Body, Turn, TurnEnd};
@@ -93,24 +93,24 @@ impl Table {
     }
 
     /// Takes a message. If that panics, the step it was about fails and the rest goes on.
-    pub fn take(&mut self, message: Message) {
+    pub fn take(&mut self, message: DeviceMessage) {
         if self.lost.is_some() {
             return self.refuse(message);
         }
         let about = match &message {
-            Message::Start { id, first, .. } => Some(StepId { session: id.session, number: *first }),
-            Message::Arrive { step, .. }
-            | Message::Overflow { step, .. }
-            | Message::Unwanted { step, .. }
-            | Message::Abort { step } => Some(*step),
-            Message::Wake { wait, .. } => Some(wait.step),
-            Message::Back { turn, .. } => Some(turn.step()),
-            Message::Register { .. }
-            | Message::Forget { .. }
-            | Message::Release { .. }
-            | Message::Count { .. }
-            | Message::Largest { .. }
-            | Message::Close => None,
+            DeviceMessage::Start { id, first, .. } => Some(StepId { session: id.session, number: *first }),
+            DeviceMessage::Arrive { step, .. }
+            | DeviceMessage::Overflow { step, .. }
+            | DeviceMessage::Unwanted { step, .. }
+            | DeviceMessage::Abort { step } => Some(*step),
+            DeviceMessage::Wake { wait, .. } => Some(wait.step),
+            DeviceMessage::Back { turn, .. } => Some(turn.step()),
+            DeviceMessage::Register { .. }
+            | DeviceMessage::Forget { .. }
+            | DeviceMessage::Release { .. }
+            | DeviceMessage::Count { .. }
+            | DeviceMessage::Largest { .. }
+            | DeviceMessage::Close => None,
         };
         self.survive(about, |table| table.handle(message));
     }
@@ -145,35 +145,35 @@ impl Table {
         }
     }
 
-    fn handle(&mut self, message: Message) {
+    fn handle(&mut self, message: DeviceMessage) {
         match message {
-            Message::Register { id, body, reply } => {
+            DeviceMessage::Register { id, body, reply } => {
                 let result = self.register(id, body);
                 let _gone = reply.send(result);
             }
-            Message::Start { id, first, count, feeds, claim } => {
+            DeviceMessage::Start { id, first, count, feeds, claim } => {
                 let run = StepRange { first, next: first, end: first.saturating_add(count), feeds, claim: Some(claim) };
                 self.start(id, run);
             }
-            Message::Arrive { step, values } => {
+            DeviceMessage::Arrive { step, values } => {
                 for pushed in values {
                     self.arrive(step, pushed);
                 }
             }
-            Message::Overflow { step, count, failure } => self.overflow(step, count, failure),
-            Message::Unwanted { step, count } => self.forget_start(step, count),
-            Message::Abort { step } => self.abort(step),
-            Message::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
-            Message::Release { session } => self.release(session),
-            Message::Wake { wait, result } => self.wake(wait, result),
-            Message::Back { turn, result } => self.back(turn, result),
-            Message::Count { most, reply } => {
+            DeviceMessage::Overflow { step, count, failure } => self.overflow(step, count, failure),
+            DeviceMessage::Unwanted { step, count } => self.forget_start(step, count),
+            DeviceMessage::Abort { step } => self.abort(step),
+            DeviceMessage::Forget { pieces } => pieces.into_iter().for_each(|piece| self.forget_piece(piece)),
+            DeviceMessage::Release { session } => self.release(session),
+            DeviceMessage::Wake { wait, result } => self.wake(wait, result),
+            DeviceMessage::Back { turn, result } => self.back(turn, result),
+            DeviceMessage::Count { most, reply } => {
                 let _gone = reply.send(self.load(most));
             }
-            Message::Largest { reply } => {
+            DeviceMessage::Largest { reply } => {
                 let _gone = reply.send(self.most_held());
             }
-            Message::Close => {}
+            DeviceMessage::Close => {}
         }
     }
 

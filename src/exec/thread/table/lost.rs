@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use super::super::super::mailbox::Message;
+use super::super::super::mailbox::DeviceMessage;
 use super::super::super::parked;
 use super::Table;
 use crate::failure::{Code, Failure};
@@ -58,29 +58,29 @@ impl Table {
     }
 
     /// Answers a message to a device that is lost.
-    pub(super) fn refuse(&mut self, message: Message) {
+    pub(super) fn refuse(&mut self, message: DeviceMessage) {
         let Some(lost) = self.lost.clone() else { return };
         let answer = || match message {
-            Message::Register { reply, .. } => {
+            DeviceMessage::Register { reply, .. } => {
                 let _gone = reply.send(Err(lost));
             }
-            Message::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
-            Message::Arrive { values, .. } => {
+            DeviceMessage::Start { id, first, .. } => self.report(StepId { session: id.session, number: first }, lost),
+            DeviceMessage::Arrive { values, .. } => {
                 let bytes: usize = values.iter().map(|pushed| parked::cost(&pushed.value)).sum();
                 self.place.parked.fetch_sub(bytes, Ordering::Relaxed);
             }
-            Message::Release { session } => self.place.resources.release(session),
-            Message::Count { most, reply } => {
+            DeviceMessage::Release { session } => self.place.resources.release(session),
+            DeviceMessage::Count { most, reply } => {
                 let _gone = reply.send(self.load(most));
             }
-            Message::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
-            Message::Overflow { .. }
-            | Message::Unwanted { .. }
-            | Message::Abort { .. }
-            | Message::Forget { .. }
-            | Message::Wake { .. }
-            | Message::Largest { .. }
-            | Message::Close => {}
+            DeviceMessage::Back { mut turn, .. } => turn.body.step.cancel(&turn.body.program.code, &self.place.parked),
+            DeviceMessage::Overflow { .. }
+            | DeviceMessage::Unwanted { .. }
+            | DeviceMessage::Abort { .. }
+            | DeviceMessage::Forget { .. }
+            | DeviceMessage::Wake { .. }
+            | DeviceMessage::Largest { .. }
+            | DeviceMessage::Close => {}
         };
         let _panicked = catch_unwind(AssertUnwindSafe(answer));
     }
