@@ -263,7 +263,7 @@ mod tests {
             told = watch => told,
         };
         let through = |event: StepEvent| match event {
-            StepEvent::Progress { steps } => steps,
+            StepEvent::Progress { steps, .. } => steps,
             other => panic!("{other:?}"),
         };
         let (first, second) = (through(first), through(second));

@@ -16,11 +16,13 @@ use crate::events::Follower;
 use crate::exec::{BackendChoice, Resources, cpu, gpus};
 use crate::failure::{Code, Failure, Reason, Result};
 use crate::graph::Graph;
+use crate::ids::SessionId;
 use crate::lock::lock;
 use crate::mesh::{self, Inbox, Mesh, MeshConfig, MeshError, MeshKey, Multiaddr, parse_address};
 use crate::plan::{Plan, Signature, meant};
 use crate::protocol::event::{Event, Noted};
 use crate::protocol::inquiry::VariableName;
+use crate::protocol::look::SessionLook;
 use crate::protocol::status::{NetworkStatus, NodeStatus, ResourceStatus};
 use crate::protocol::{Cluster, DeviceInfo, Envelope, Hello, Peer, SessionOptions, ToWorker};
 use crate::runtime::host::Host;
@@ -392,6 +394,24 @@ impl Node {
             (task.clone(), answer.unwrap_or_else(|_| Err(Failure::new(Code::DeadlineExceeded, late()))))
         });
         futures::future::join_all(asked).await
+    }
+
+    /// What a session does whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced step.
+    /// The plan and the traced step of those numbers are left out.
+    ///
+    /// # Errors
+    /// Aborted if the session is not open there. And as [`Node::status`].
+    ///
+    /// # Cancellation
+    /// As [`Node::status`].
+    pub async fn look(
+        &self,
+        target: Option<&Task>,
+        session: SessionId,
+        plan: Option<u32>,
+        traced: Option<u64>,
+    ) -> Result<SessionLook> {
+        inquire::look(&self.host.client, &self.master(target)?, session, plan, traced).await
     }
 
     /// The variables, queues, accumulators, tables, iterators and readers of a node, in the order of their names.

@@ -7,6 +7,7 @@ mod error;
 mod frame;
 mod group;
 mod partition;
+mod picture;
 mod place;
 mod prune;
 mod simplify;
@@ -15,6 +16,7 @@ mod summary;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub use error::{PlanError, Use};
+pub use picture::{Arrow, NodeBox, Picture};
 pub use place::meant;
 use serde::{Deserialize, Serialize};
 pub use summary::{DeviceSummary, Summary};

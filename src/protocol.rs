@@ -7,6 +7,7 @@ pub mod constants;
 pub mod event;
 mod flow;
 pub mod inquiry;
+pub mod look;
 pub mod status;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use self::inquiry::{Answer, Inquiry};
+use self::look::Fetched;
 use crate::device::{DeviceName, DeviceSpec, Task};
 use crate::failure::Failure;
 use crate::graph::NodeDef;
@@ -169,8 +171,8 @@ pub enum ToClient {
     Fetched { id: RequestId, step: u64 },
     /// A fetch of a partial run, by its place in the signature; the tensor is its value.
     PartialFetch { id: RequestId, fetch: u32 },
-    /// Now and then: how many steps of a watched `Run` are done.
-    Progress { id: RequestId, steps: u64 },
+    /// Now and then: how many steps of a watched `Run` are done, and the last values of the scalars that it fetches.
+    Progress { id: RequestId, steps: u64, fetched: Vec<Fetched> },
 }
 
 /// What clients and workers tell a master.

@@ -1,6 +1,7 @@
 //! What a device ran in a traced step, and when.
 
 mod chrome;
+mod picture;
 mod timeline;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use crate::device::DeviceName;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
+pub use picture::{Bar, DrawnWay, StepPicture};
 pub use timeline::{Costs, DeviceTime, OpTime, PathPart, Timeline, Way};
 
 /// The nodes that one device ran in one step, in the order in which they ended.

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Map, json};
@@ -12,10 +12,12 @@ use super::init::{Checks, Due};
 use super::inputs::{GraphArgs, StepRequest};
 use super::reach::{Deadline, MeshArgs, Reached, seconds};
 use super::signals::interrupted;
+use super::table::number;
 use super::{Exit, Outcome, Trouble, output, trace};
 use crate::device::Task;
 use crate::plan::Summary;
 use crate::protocol::SessionOptions;
+use crate::protocol::look::Fetched;
 use crate::tensor::Tensor;
 use crate::trainer::weights::Weights;
 use crate::{RunOutput, Session, StepEvent, Steps};
@@ -84,6 +86,18 @@ pub(super) struct StepArgs {
     quiet: bool,
 }
 
+/// Most names that the account at the end has of what was fetched, and of what ran.
+const MOST_NAMED: usize = 4;
+/// Most numbers beside the progress bar, and columns of them.
+const MOST_NUMBERS: usize = 2;
+const MOST_COLUMNS: usize = 36;
+
+/// `loss 0.12346`, in few columns.
+fn numbers(fetched: &[Fetched]) -> String {
+    let texts = fetched.iter().take(MOST_NUMBERS).map(|one| format!("{} {}", one.name, number(one.last.value)));
+    texts.collect::<Vec<_>>().join(" ").chars().take(MOST_COLUMNS).collect()
+}
+
 pub(super) async fn submit(args: Args) -> Outcome {
     let job = args.graph.read()?;
     args.steps.check(&job)?;
@@ -121,11 +135,13 @@ impl StepArgs {
         let looks = job.runs_init && !self.init && weights.is_none();
         let (graph, checks) = Checks::add(graph, if looks { &job.init } else { &[] });
         let session = reached.session(graph, options).await?;
+        let began = Instant::now();
         let outcome = self.run_in(&session, job, &checks, weights.as_ref()).await;
         // A failed session is closed nevertheless; its loss has been reported.
         let _ = session.close().await;
         let summary = outcome?;
         if !self.quiet {
+            eprintln!("{}", self.account(job, began.elapsed()));
             let places = output::where_it_ran(&summary);
             if !places.is_empty() {
                 eprintln!("{places}");
@@ -180,7 +196,10 @@ impl StepArgs {
         let steps = Steps { count, every: self.every };
         let ran = session
             .watch_steps(&job.feeds(), &job.fetches(), &job.targets(), steps, |event| match event {
-                StepEvent::Progress { steps } => progress.set_position(steps),
+                StepEvent::Progress { steps, fetched } => {
+                    progress.set_position(steps);
+                    progress.set_message(numbers(&fetched));
+                }
                 StepEvent::Fetched { step, values } if trouble.is_none() => {
                     trouble = progress.suspend(|| self.show_step(step, job, &values)).err();
                 }
@@ -238,13 +257,34 @@ impl StepArgs {
         output::line(&format!("step {step}:{gap}{text}"))
     }
 
+    /// `fetched loss in 1000 steps: 2.31 s, 433 steps/s`, init included.
+    fn account(&self, job: &Job, took: Duration) -> String {
+        let named = |names: &[String]| match names {
+            [] => None,
+            names if names.len() <= MOST_NAMED => Some(names.join(", ")),
+            [first, .., last] => Some(format!("{first}, …, {last} ({})", names.len())),
+            [only] => Some(only.clone()),
+        };
+        let fetched = named(&job.fetches).map(|names| format!("fetched {names}"));
+        let ran = named(&job.targets).map(|names| format!("ran {names}"));
+        let asked: Vec<String> = fetched.into_iter().chain(ran).collect();
+        let steps = if self.steps == 1 { "1 step".to_owned() } else { format!("{} steps", self.steps) };
+        let seconds = took.as_secs_f64();
+        let rate = match self.steps {
+            1 => String::new(),
+            steps => format!(", {:.0} steps/s", steps as f64 / seconds.max(1e-9)),
+        };
+        let time = if seconds < 1.0 { format!("{:.0} ms", 1e3 * seconds) } else { format!("{seconds:.2} s") };
+        format!("{} in {steps}: {time}{rate}", asked.join(", "))
+    }
+
     /// A progress bar on stderr, if that is a terminal and there are several steps.
     fn progress(&self) -> ProgressBar {
         if self.steps < 2 || self.quiet || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        // Everything beside the bar fits 40 columns; the bar takes the rest.
-        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {rate} {eta}");
+        // The bar takes what the rest leaves.
+        let style = ProgressStyle::with_template("{wide_bar:.cyan} {pos}/{len} {rate} {eta} {msg}");
         let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
             let _ = write!(to, "{:.0}/s", state.per_sec());
         };

@@ -35,3 +35,35 @@ pub(super) fn duration(seconds: u64) -> String {
         _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
     }
 }
+
+/// A number that was fetched, with five digits: `0.12346`.
+pub(super) fn number(value: f64) -> String {
+    let places = match value.abs() {
+        size if value.fract() == 0.0 && size < 1e15 => return format!("{value}"),
+        size if !(1e-4..1e15).contains(&size) => return format!("{value:.4e}"),
+        size => (4 - size.log10().floor() as i32).max(0) as usize,
+    };
+    format!("{value:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fetched_number_has_five_digits() {
+        let cases = [
+            (0.0, "0"),
+            (12.0, "12"),
+            (0.123456, "0.12346"),
+            (1.5, "1.5000"),
+            (12345.678, "12346"),
+            (0.00001234, "1.2340e-5"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ];
+        for (value, want) in cases {
+            assert_eq!(number(value), want);
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! `meshtf top`: how the mesh fares, as it changes, on a terminal.
 
 mod rows;
+mod session;
 mod view;
 
 use std::io::IsTerminal;
@@ -11,12 +12,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::rows::{Told, Whole};
+use self::session::{Key, Looked};
 use self::view::{Next, View};
 use super::diagnosis::conclude;
 use super::reach::{Deadline, MeshArgs, seconds};
 use super::signals::interrupted;
 use super::{Exit, Outcome, Trouble};
 use crate::node::Node;
+use crate::protocol::look::SessionLook;
 
 /// How long a node gets to tell how it fares.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -27,8 +30,9 @@ const MAX_KEYS: usize = 64;
 
 /// Show how the mesh fares, as it changes
 ///
-/// Tasks with their devices, how busy they are and their memory; sessions with their steps a second; links with round trip and
-/// rate; variables by size.
+/// Tasks with their devices, how busy they are and their memory; sessions with their steps a second and the numbers that they
+/// fetch; links with round trip and rate; variables by size. A session alone has curves of what it fetches, where its plan runs, and
+/// where the time of its last traced step went.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,8 +40,8 @@ Examples:
   meshtf top --every 5
   meshtf top --peer 10.0.0.7:4001
 
-Keys: Tab chooses a table, s what it is sorted by, up and down a row, Enter shows the row's task alone, Esc all again,
-q or Ctrl-C quits. Without a terminal: meshtf status.")]
+Keys: Tab chooses a table, s what it is sorted by, up and down a row, Enter shows the row's session or task alone,
+Esc all again, q or Ctrl-C quits. Without a terminal: meshtf status.")]
 pub struct Args {
     /// Ask the nodes every so many seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -66,7 +70,7 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
     let reader = std::thread::spawn(move || read_keys(&sender));
     let (mut view, mut whole) = (View::default(), Whole::default());
     let mut at = Instant::now();
-    let next = look_at(node, at);
+    let next = look_at(node, at, None);
     tokio::pin!(next);
     let outcome = loop {
         if let Err(error) = terminal.draw(|frame| view.draw(frame, &whole)) {
@@ -74,16 +78,18 @@ async fn watch(node: &Node, every: Duration) -> Outcome {
         }
         tokio::select! {
             key = keys.recv() => match key {
-                Some(Event::Key(key)) if key.kind == KeyEventKind::Press && view.key(key, &whole) == Next::Quit => {
-                    break Ok(Exit::Ok);
-                }
+                Some(Event::Key(key)) if key.kind == KeyEventKind::Press => match view.key(key, &whole) {
+                    Next::Quit => break Ok(Exit::Ok),
+                    Next::Look => next.set(look_at(node, Instant::now(), wanted(&view, &whole))),
+                    Next::On => {}
+                },
                 Some(_) => {}
                 None => break Ok(Exit::Ok),
             },
             seen = &mut next => {
-                whole = seen;
+                whole = seen.after(whole);
                 at = Instant::now().max(at + every);
-                next.set(look_at(node, at));
+                next.set(look_at(node, at, wanted(&view, &whole)));
             }
             trouble = &mut interrupted => break Err(trouble),
         }
@@ -110,10 +116,41 @@ fn read_keys(sender: &mpsc::Sender<Event>) {
     }
 }
 
-/// Asks every node that is up, when the time has come.
-async fn look_at(node: &Node, at: Instant) -> Whole {
+/// A session that is looked into, and the plan and the traced step of it that are known.
+type Wanted = (Key, Option<u32>, Option<u64>);
+
+fn wanted(view: &View, whole: &Whole) -> Option<Wanted> {
+    let key = view.session()?.clone();
+    let known = whole.looked.as_ref().filter(|looked| looked.key == key).map(|looked| &looked.look);
+    Some((key, known.and_then(|look| look.plan), known.and_then(|look| look.traced)))
+}
+
+/// What was asked at one time.
+struct Seen {
+    told: Vec<Told>,
+    troubles: Vec<String>,
+    session: Option<(Key, Result<SessionLook, String>)>,
+}
+
+impl Seen {
+    fn after(self, before: Whole) -> Whole {
+        let Seen { told, troubles, session } = self;
+        let looked = session.map(|(key, told)| Looked::after(before.looked, key, told));
+        Whole { told, troubles, looked }
+    }
+}
+
+/// Asks every node that is up, and the master of the session that is looked into, when the time has come.
+async fn look_at(node: &Node, at: Instant, wanted: Option<Wanted>) -> Seen {
     tokio::time::sleep_until(at).await;
-    let told = node.statuses(ANSWER_LIMIT).await.into_iter();
+    let session = async {
+        let ((task, session), plan, traced) = wanted?;
+        let look = tokio::time::timeout(ANSWER_LIMIT, node.look(Some(&task), session, plan, traced)).await;
+        let look = look.map_err(|_| format!("{} does not answer", task.short()));
+        Some(((task, session), look.and_then(|look| look.map_err(|failure| failure.message))))
+    };
+    let (told, session) = tokio::join!(node.statuses(ANSWER_LIMIT), session);
+    let told = told.into_iter();
     let told = told.map(|(task, status)| Told { task, status: status.map_err(|failure| failure.message) }).collect();
     let cluster = node.cluster();
     let mut troubles: Vec<String> = cluster
@@ -121,5 +158,5 @@ async fn look_at(node: &Node, at: Instant) -> Whole {
         .map(|(from, to)| format!("{} cannot reach {}, though both are up", from.short(), to.short()))
         .collect();
     troubles.extend(conclude(&node.mesh().tried()).into_iter().map(|conclusion| conclusion.what));
-    Whole { told, troubles }
+    Seen { told, troubles, session }
 }

@@ -4,6 +4,7 @@
 //! with a token.
 
 mod http;
+mod looks;
 mod metrics;
 mod picture;
 mod recent;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::looks::Looks;
 use self::recent::Recent;
 use super::{DoorError, listen};
 use crate::failure;
@@ -56,6 +58,8 @@ struct Serving {
     /// The last picture, and the last metrics.
     picture: Recent,
     metrics: Recent,
+    /// The sessions that followers look into.
+    looks: Looks,
 }
 
 impl Door {
@@ -74,7 +78,7 @@ impl Door {
         node.mesh().ports().add("strangers at the web's door", &strangers);
         let pictures = watch::Sender::new(Arc::from(""));
         let (picture, metrics) = (Recent::default(), Recent::default());
-        let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics });
+        let serving = Arc::new(Serving { node, token, strangers, pictures, picture, metrics, looks: Looks::default() });
         let drawing = tokio::spawn(draw(Arc::clone(&serving)));
         Ok(Door { address, serving: tokio::spawn(http::serve(serving, listener)), drawing })
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 use super::event::Noted;
+use super::look::SessionLook;
 use super::status::{NodeStatus, ResourceStatus};
 use crate::device::DeviceKind;
 
@@ -35,6 +36,15 @@ pub enum Inquiry {
         after: u64,
         /// Whether those of steps are wanted.
         steps: bool,
+    },
+    /// What one of its sessions does.
+    Session {
+        /// Which one.
+        session: SessionId,
+        /// The number of the plan that who asks has already.
+        plan: Option<u32>,
+        /// The traced step that who asks has already.
+        traced: Option<u64>,
     },
     /// The value of a variable, with its version.
     ReadVariable(VariableName),
@@ -67,6 +77,8 @@ pub enum Answer {
         /// The events after the number that was named, the oldest ones.
         events: Vec<Noted>,
     },
+    /// What a session does.
+    Session(Box<SessionLook>),
     /// The tensor is the value.
     Variable {
         /// How often it was changed until it had that value.

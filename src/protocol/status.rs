@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::look::Fetched;
 use super::{Incarnation, Peer, SessionId};
 use crate::device::{DeviceName, Task};
 use crate::tensor::{DType, PartialShape};
@@ -109,6 +110,8 @@ pub struct SessionStatus {
     pub steps: u64,
     /// Steps that were done in a second, over the time before the answer.
     pub steps_per_second: f64,
+    /// The last values of the scalars that it fetches, at most [`MAX_CURVES`](super::look::MAX_CURVES).
+    pub fetched: Vec<Fetched>,
 }
 
 /// A piece that a master registered with the node.
@@ -327,6 +330,7 @@ impl NodeStatus {
         *resources = std::mem::take(resources).cut();
         *peers = std::mem::take(peers).cut();
         limits.truncate(MAX_LISTED);
+        sessions.items.iter_mut().flat_map(|one| &mut one.fetched).for_each(|fetched| shorten(&mut fetched.name));
         for device in &mut devices.items {
             shorten(&mut device.backend);
             shorten(&mut device.description);
@@ -376,6 +380,7 @@ mod tests {
             runs: 1,
             steps,
             steps_per_second: 0.0,
+            fetched: Vec::new(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::failure::{Code, Failure, Result};
 use crate::ids::RequestId;
 use crate::lock::lock;
 use crate::protocol::inquiry::Inquiry;
+use crate::protocol::look::Fetched;
 use crate::protocol::{Envelope, Message, Peer, Reply, Request, ToClient, ToHost, ToMaster};
 use crate::runtime::router::Router;
 use crate::tensor::Tensor;
@@ -40,6 +41,8 @@ pub enum StepEvent {
     Progress {
         /// How many.
         steps: u64,
+        /// The last values of the scalars among the fetches, of a few of them: of floats first.
+        fetched: Vec<Fetched>,
     },
 }
 
@@ -135,10 +138,10 @@ impl Client {
                     let _gone = sender.try_send(StepEvent::PartialFetch { fetch, value });
                 }
             }
-            ToClient::Progress { id, steps } => {
+            ToClient::Progress { id, steps, fetched } => {
                 // One that finds no room is no loss: the next says more.
                 if let Some(sender) = self.events_of(id, from) {
-                    let _dropped = sender.try_send(StepEvent::Progress { steps });
+                    let _dropped = sender.try_send(StepEvent::Progress { steps, fetched });
                 }
             }
         }

@@ -129,6 +129,12 @@ impl Inspector {
             Inquiry::Status => without_tensors(Answer::Status(Box::new(self.status()))),
             Inquiry::Resources { after } => without_tensors(self.page(after.as_ref())),
             Inquiry::Events { after, steps } => without_tensors(self.events(after, steps)),
+            Inquiry::Session { session, plan, traced } => {
+                let master = self.master.as_ref().and_then(Weak::upgrade);
+                let none = || Failure::new(Code::NotFound, "this is no node with a task, and has no sessions");
+                let look = master.ok_or_else(none)?.look(session, plan, traced)?;
+                without_tensors(Answer::Session(Box::new(look.cut())))
+            }
             Inquiry::ReadVariable(variable) => {
                 let (value, version) = self.worker()?.read_variable(&variable)?;
                 Ok((Answer::Variable { version }, vec![value]))

@@ -7,6 +7,7 @@
 mod machine;
 mod planner;
 mod sessions;
+mod traces;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use self::machine::{About, AloneGraph, Ask, Fed, Machine, Nanos, Sends, SessionEvent, Stock, ToPlan};
 use self::planner::{PlanRequest, Planner, Work};
 use self::sessions::{Handle, Sessions};
+use self::traces::Traces;
 use crate::device::{DeviceKind, Task};
 use crate::events::Events;
 use crate::failure::{Code, Failure, Result};
@@ -21,6 +23,7 @@ use crate::graph::{Graph, NodeDef};
 use crate::ids::{RequestId, SessionId};
 use crate::plan::{PieceOp, Plan, PlanOptions, Signature};
 use crate::protocol::event::Event;
+use crate::protocol::look::SessionLook;
 use crate::protocol::status::{LimitStatus, SessionStatus};
 use crate::protocol::{Cluster, Constants, Peer, Reply, Request, SessionOptions, ToClient, ToMaster};
 use crate::runtime::router::Router;
@@ -58,6 +61,7 @@ struct State {
     limits: MasterLimits,
     events: Arc<Events>,
     sessions: Sessions,
+    traces: Traces,
     started: Instant,
 }
 
@@ -96,7 +100,8 @@ impl Master {
         planner: impl FnOnce(Arc<dyn Work>) -> Planner,
     ) -> Self {
         let (sessions, started) = (Sessions::new(limits), Instant::now());
-        let state = Arc::new(State { task, router, limits, events, sessions, started });
+        let traces = Traces::default();
+        let state = Arc::new(State { task, router, limits, events, sessions, traces, started });
         let planner = planner(state.clone());
         Master { state, planner }
     }
@@ -196,6 +201,32 @@ impl Master {
         (sessions, limits)
     }
 
+    /// What a session does, but for the plan and the traced step of these numbers.
+    ///
+    /// # Errors
+    /// Aborted if it is not open, and no traced step of it is kept.
+    pub fn look(&self, session: SessionId, plan: Option<u32>, traced: Option<u64>) -> Result<SessionLook> {
+        let state = &self.state;
+        let (mut look, to_draw) = match state.sessions.find(session) {
+            Some(handle) => handle.lock().machine.look(plan, state.now()),
+            None if state.traces.of(session).is_some() => {
+                (SessionLook { is_over: true, ..SessionLook::default() }, None)
+            }
+            None => return Err(state.sessions.no_session(session)),
+        };
+        if let Some(of) = to_draw {
+            let plan = state.make_plan(of.graph(), &state.router.cluster(), &of.signature, &of.options);
+            look.picture = plan.ok().map(|plan| plan.picture());
+        }
+        if let Some((number, traces)) = state.traces.of(session) {
+            look.traced = Some(number);
+            if traced != Some(number) {
+                look.step = Some(traces::drawn(&traces)?);
+            }
+        }
+        Ok(look)
+    }
+
     /// How many sessions are open.
     #[cfg(test)]
     pub fn sessions(&self) -> usize {
@@ -268,6 +299,9 @@ impl State {
             let to_plan = session.machine.handle(event, now);
             // Under the lock, so that what happens to a session is noted in its order.
             self.note(&mut session.machine);
+            if let Some(traced) = session.machine.take_traced() {
+                self.traces.keep(handle.id, traced);
+            }
             let sends = session.machine.has_outgoing() && !std::mem::replace(&mut session.is_sending, true);
             (to_plan, sends)
         };

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::unexpected;
 use crate::failure::{Code, Failure, Result};
+use crate::ids::SessionId;
 use crate::protocol::event::Noted;
 use crate::protocol::inquiry::{Answer, Inquiry, VariableName};
+use crate::protocol::look::SessionLook;
 use crate::protocol::status::{NodeStatus, ResourceStatus};
 use crate::protocol::{Peer, Reply};
 use crate::runtime::client::Client;
@@ -31,6 +33,20 @@ fn other(answer: &Answer) -> Failure {
 pub(crate) async fn status(client: &Arc<Client>, node: &Peer) -> Result<NodeStatus> {
     match ask(client, node, Inquiry::Status, Vec::new()).await? {
         (Answer::Status(status), _) => Ok(*status),
+        (answer, _) => Err(other(&answer)),
+    }
+}
+
+/// What one of a node's sessions does, but for the plan and the traced step that are known already.
+pub(crate) async fn look(
+    client: &Arc<Client>,
+    node: &Peer,
+    session: SessionId,
+    plan: Option<u32>,
+    traced: Option<u64>,
+) -> Result<SessionLook> {
+    match ask(client, node, Inquiry::Session { session, plan, traced }, Vec::new()).await? {
+        (Answer::Session(look), _) => Ok(*look),
         (answer, _) => Err(other(&answer)),
     }
 }

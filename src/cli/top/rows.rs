@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 
-use super::super::table::{duration, short_peer};
+use super::super::table::{duration, number, short_peer};
+use super::session::Looked;
 use crate::device::Task;
+use crate::ids::SessionId;
 use crate::memory::Bytes;
 use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 use crate::tensor::PartialShape;
@@ -19,6 +21,8 @@ pub struct Told {
 pub struct Whole {
     pub told: Vec<Told>,
     pub troubles: Vec<String>,
+    /// What the session told that is looked into.
+    pub looked: Option<Looked>,
 }
 
 /// One of the tables.
@@ -38,6 +42,8 @@ pub struct Row {
     pub cells: Vec<String>,
     /// What is shown as a bar behind the third cell, 0 to 1.
     pub share: Option<f64>,
+    /// The session that it is of.
+    pub session: Option<SessionId>,
 }
 
 impl Part {
@@ -55,7 +61,7 @@ impl Part {
     pub fn header(self) -> &'static [&'static str] {
         match self {
             Part::Devices => &["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "PIECES", "STEPS"],
-            Part::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "RUNS", "AGE", "CLIENT"],
+            Part::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "CLIENT", "FETCHED"],
             Part::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
             Part::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
         }
@@ -148,7 +154,7 @@ impl Whole {
     }
 }
 
-fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     Bytes(count as usize).to_string()
 }
 
@@ -166,7 +172,7 @@ fn device(task: &Task, one: &DeviceStatus) -> Row {
         one.pieces.to_string(),
         one.steps.to_string(),
     ];
-    Row { task: task.clone(), cells, share: Some(one.busy_share) }
+    Row { task: task.clone(), cells, share: Some(one.busy_share), session: None }
 }
 
 fn session(task: &Task, one: &SessionStatus) -> Row {
@@ -175,11 +181,11 @@ fn session(task: &Task, one: &SessionStatus) -> Row {
         one.id.to_string(),
         rate(one.steps_per_second),
         one.steps.to_string(),
-        one.runs.to_string(),
         duration(one.age_ms / 1000),
         short_peer(one.client.as_str()),
+        one.fetched.iter().map(|one| format!("{} {}", one.name, number(one.last.value))).collect::<Vec<_>>().join("  "),
     ];
-    Row { task: task.clone(), cells, share: None }
+    Row { task: task.clone(), cells, share: None, session: Some(one.id) }
 }
 
 fn link(task: &Task, one: &PeerStatus) -> Row {
@@ -196,7 +202,7 @@ fn link(task: &Task, one: &PeerStatus) -> Row {
         state,
         one.address.clone(),
     ];
-    Row { task: task.clone(), cells, share: None }
+    Row { task: task.clone(), cells, share: None, session: None }
 }
 
 fn variable(task: &Task, one: &ResourceStatus) -> Row {
@@ -214,5 +220,5 @@ fn variable(task: &Task, one: &ResourceStatus) -> Row {
         one.kind.clone(),
         format!("{}:{}", one.device.kind.name(), one.device.index),
     ];
-    Row { task: task.clone(), cells, share: None }
+    Row { task: task.clone(), cells, share: None, session: None }
 }

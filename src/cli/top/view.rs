@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::rows::{Part, Whole};
+use super::session::Key;
 use crate::device::Task;
 
 /// Widths of a table's columns: the two names and the last take what is left.
@@ -24,12 +25,15 @@ const WIDTHS: [Constraint; 7] = [
 const BAR: usize = 8;
 /// Most lines of what is wrong.
 const MAX_WRONG: usize = 3;
-const KEYS: &str = "Tab table  s sort  ↑↓ row  Enter task  Esc all  q quit";
+const KEYS: &str = "Tab table  s sort  ↑↓ row  Enter session or task alone  Esc all  q quit";
+const SESSION_KEYS: &str = "Esc all  q quit";
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     On,
+    /// And to ask at once: another session is looked into.
+    Look,
     Quit,
 }
 
@@ -43,11 +47,18 @@ pub struct View {
     row: usize,
     /// The only task that is shown.
     only: Option<Task>,
+    /// The session that is looked into.
+    session: Option<Key>,
 }
 
 impl View {
     fn order(&self, part: Part) -> usize {
         self.orders[part as usize]
+    }
+
+    /// The session that is looked into.
+    pub fn session(&self) -> Option<&Key> {
+        self.session.as_ref()
     }
 
     /// A key was pressed while this was shown.
@@ -61,6 +72,9 @@ impl View {
         match key.code {
             KeyCode::Char('q') => return Next::Quit,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Next::Quit,
+            KeyCode::Esc if self.session.is_some() => self.session = None,
+            // The tables are not shown.
+            _ if self.session.is_some() => {}
             KeyCode::Tab | KeyCode::Right => step(self, 1),
             KeyCode::BackTab | KeyCode::Left => step(self, Part::ALL.len() - 1),
             KeyCode::Char('s') => {
@@ -71,6 +85,11 @@ impl View {
             KeyCode::Down | KeyCode::Char('j') => self.row = last.min(self.row + 1),
             KeyCode::Up | KeyCode::Char('k') => self.row = last.min(self.row).saturating_sub(1),
             KeyCode::Enter => {
+                let row = rows.get(self.row.min(last));
+                if let Some((task, id)) = row.and_then(|row| Some((row.task.clone(), row.session?))) {
+                    self.session = Some((task, id));
+                    return Next::Look;
+                }
                 self.only = rows.get(self.row.min(last)).map(|row| row.task.clone());
                 self.row = 0;
             }
@@ -82,6 +101,9 @@ impl View {
 
     /// Draws everything.
     pub fn draw(&self, frame: &mut Frame<'_>, whole: &Whole) {
+        if let Some(key) = &self.session {
+            return draw_session(frame, key, whole);
+        }
         let wrong = whole.wrong();
         let lines = wrong.len().min(MAX_WRONG) as u16;
         let mut heights = vec![Constraint::Length(1), Constraint::Length(lines)];
@@ -122,6 +144,23 @@ impl View {
     }
 }
 
+/// A session alone.
+fn draw_session(frame: &mut Frame<'_>, key: &Key, whole: &Whole) {
+    let heights = [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+    let [above, middle, below] = Layout::vertical(heights).areas(frame.area());
+    let (task, id) = key;
+    let told = whole.told.iter().filter(|told| told.task == *task).find_map(|told| told.status.as_ref().ok());
+    let session = told.and_then(|status| status.sessions.items.iter().find(|session| session.id == *id));
+    let rate =
+        session.map_or_else(String::new, |one| format!(", {:.1} steps/s, {} steps", one.steps_per_second, one.steps));
+    let title = Span::from(format!("session {id} of {}{rate}", task.short()));
+    frame.render_widget(Line::from(vec![Span::from("meshtf top  ").style(Modifier::BOLD), title]), above);
+    if let Some(looked) = whole.looked.as_ref().filter(|looked| looked.key == *key) {
+        looked.draw(frame, middle);
+    }
+    frame.render_widget(Line::from(SESSION_KEYS).style(Modifier::DIM), below);
+}
+
 /// ` 42 % ███▍`
 fn busy(text: &str, share: f64) -> Line<'static> {
     let eighths = (share.clamp(0.0, 1.0) * (8 * BAR) as f64).round() as usize;
@@ -137,10 +176,12 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::rows::Told;
+    use super::super::session::Looked;
     use super::*;
     use crate::device::DeviceKind;
     use crate::ids::SessionId;
     use crate::protocol::Peer;
+    use crate::protocol::look::{Curve, Fetched, Point, SessionLook};
     use crate::protocol::status::{
         DeviceStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
     };
@@ -171,6 +212,7 @@ mod tests {
             runs: 1,
             steps: 1000 / n,
             steps_per_second: 12.5 * n as f64,
+            fetched: vec![Fetched { name: "loss".into(), last: Point { step: 9, value: 0.5 / n as f64 } }],
         };
         let peer = PeerStatus {
             peer: Peer::new("12D3KooWXyZ"),
@@ -210,7 +252,7 @@ mod tests {
 
     fn whole() -> Whole {
         let silent = Told { task: Task::new("ps", 9), status: Err("it does not answer".into()) };
-        Whole { told: vec![told("ps", 2), told("worker", 9), silent], troubles: Vec::new() }
+        Whole { told: vec![told("ps", 2), told("worker", 9), silent], troubles: Vec::new(), looked: None }
     }
 
     fn drawn(view: &View, whole: &Whole, width: u16, height: u16) -> Vec<String> {
@@ -238,6 +280,7 @@ mod tests {
         // The fastest first.
         let sessions = at("Sessions (2), by steps/s");
         assert!(lines[sessions + 2].starts_with("worker/0") && lines[sessions + 2].contains("112"), "{text}");
+        assert!(lines[sessions + 2].contains("loss 0.055556"), "{text}");
         let links = at("Links (2), by rate");
         assert!(lines[links + 2].contains("other/9") && lines[links + 2].contains("9.00 MB"), "{text}");
         let variables = at("Variables (4), by size");
@@ -274,10 +317,38 @@ mod tests {
         assert_eq!(view.row, 3, "the last");
         press(&mut view, KeyCode::BackTab);
         assert_eq!((view.part, view.row), (Part::Links, 0));
+        press(&mut view, KeyCode::BackTab);
+        assert_eq!(press(&mut view, KeyCode::Enter), Next::Look, "into the fastest session");
+        assert_eq!(view.session(), Some(&(Task::new("worker", 0), SessionId(9))));
+        assert_eq!(press(&mut view, KeyCode::Tab), Next::On);
+        press(&mut view, KeyCode::Esc);
+        assert_eq!((view.session(), view.part), (None, Part::Sessions));
         assert_eq!(press(&mut view, KeyCode::Char('q')), Next::Quit);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(view.key(control_c, &whole), Next::Quit);
         assert_eq!(press(&mut view, KeyCode::Char('c')), Next::On);
+    }
+
+    #[test]
+    fn a_session_alone_has_its_curves_and_where_it_runs() {
+        let key = (Task::new("worker", 0), SessionId(9));
+        let point = |step: u64| Point { step, value: 1.0 / step as f64 };
+        let curve = |name: &str| Curve { name: name.into(), points: (1..100).map(point).collect(), last: point(100) };
+        let mut looked = Looked { key: key.clone(), look: SessionLook::default(), failure: None };
+        let view = View { session: Some(key), ..View::default() };
+        for (curves, want) in
+            [(vec![], "It has fetched no number."), (vec![curve("loss"), curve("a"), curve("b")], "loss 0.010000")]
+        {
+            looked.look.curves = curves;
+            let whole = Whole { looked: Some(looked), ..whole() };
+            for (width, height) in [(1, 1), (10, 4), (100, 30)] {
+                drawn(&view, &whole, width, height);
+            }
+            let lines = drawn(&view, &whole, 100, 30);
+            assert_eq!(lines[0], "meshtf top  session 0000000000000009 of worker/0, 112.5 steps/s, 111 steps");
+            assert!(lines.iter().any(|line| line.starts_with(want)), "{lines:?}");
+            looked = whole.looked.unwrap();
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The port of the door: HTTP. `/` is the page, `/events` what it follows, `/mesh` one picture, `/metrics` for Prometheus.
+//! The port of the door: HTTP. `/` is the page, `/events` what it follows (with `?session=ID&master=TASK` that session too), `/mesh`
+//! one picture, `/metrics` for Prometheus.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::accept;
-use super::{EVERY, MAX_FOLLOWERS, Serving};
+use super::{EVERY, MAX_FOLLOWERS, Serving, looks};
 use crate::failure;
 use crate::lock::lock;
 use crate::strangers::{Progress, Stranger};
@@ -30,7 +31,13 @@ use crate::strangers::{Progress, Stranger};
 const MAX_REQUEST: Duration = Duration::from_secs(10);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 16 << 10;
-const PAGE: &str = include_str!("page.html");
+const PAGE: &str = concat!(
+    include_str!("page.html"),
+    "<script>\n",
+    include_str!("page.js"),
+    include_str!("session.js"),
+    "</script>\n"
+);
 /// The page has its script and style in itself, and speaks to nobody but this port.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -103,10 +110,14 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
             whole(StatusCode::SERVICE_UNAVAILABLE, TEXT, why)
         }
         "/events" => {
+            let named = match looks::named(query) {
+                Ok(named) => named,
+                Err(why) => return whole(StatusCode::BAD_REQUEST, TEXT, why),
+            };
             if let Some(stranger) = lock(place).take() {
                 stranger.proved();
             }
-            follow(door)
+            follow(door, named)
         }
         path => {
             let why = format!("there are /, /metrics, /mesh and /events; not {path}\n");
@@ -115,18 +126,25 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
 }
 
-/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one.
-fn follow(door: &Serving) -> Response<Body> {
+/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one. With
+/// each comes what is new of the session that is named.
+fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     let mut pictures = door.pictures.subscribe();
     pictures.mark_changed();
-    let events = stream::unfold(pictures, async |mut pictures| {
+    let watcher = named.map(|key| door.looks.watcher(key));
+    let door = Arc::clone(door);
+    let events = stream::unfold((door, pictures, watcher), async |(door, mut pictures, mut watcher)| {
         loop {
             pictures.changed().await.ok()?;
             let picture = Arc::clone(&pictures.borrow_and_update());
             // None is there before the first.
             if !picture.is_empty() {
-                let event = Bytes::from(format!("data: {picture}\n\n"));
-                return Some((Ok::<_, Infallible>(Frame::data(event)), pictures));
+                let mut events = format!("data: {picture}\n\n");
+                if let Some(watcher) = &mut watcher {
+                    watcher.add_events(&door.node, EVERY / 2, &mut events).await;
+                }
+                let frame = Frame::data(Bytes::from(events));
+                return Some((Ok::<_, Infallible>(frame), (door, pictures, watcher)));
             }
         }
     });

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use crate::device::Task;
 use crate::node::Node;
 use crate::protocol::Cluster;
+use crate::protocol::look::Fetched;
 use crate::protocol::status::{LinkState, NodeStatus};
 
 /// How long a node gets to tell how it fares.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Asks every node that is up.
 pub async fn of(node: &Node) -> Value {
@@ -51,6 +52,7 @@ fn of_node(task: &Task, status: &NodeStatus) -> Value {
             "runs": session.runs,
             "steps": session.steps,
             "rate": session.steps_per_second,
+            "fetched": session.fetched.iter().map(fetched).collect::<Vec<_>>(),
         })
     });
     let links = status.peers.items.iter().filter_map(|peer| {
@@ -80,6 +82,10 @@ fn of_node(task: &Task, status: &NodeStatus) -> Value {
         "clients": status.clients(),
         "variables": { "total": status.resources.total, "items": variables.collect::<Vec<_>>() },
     })
+}
+
+fn fetched(one: &Fetched) -> Value {
+    json!([one.name, one.last.value])
 }
 
 #[cfg(test)]

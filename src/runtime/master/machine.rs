@@ -7,6 +7,7 @@ mod about;
 mod constants;
 mod plans;
 mod run;
+mod seen;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub(super) use self::constants::Stock;
 use self::plans::{FeedWay, MAX_NUMBERS, Part, Plans, Prepared, Readiness, Standing, Unneeded, no_number};
 pub(super) use self::run::{Ask, Fed};
 use self::run::{MAX_RUNS, Runs};
+use self::seen::Seen;
+pub(super) use self::seen::Traced;
 use super::MasterLimits;
 use crate::device::Task;
 use crate::failure::{Code, Failure, Result};
@@ -24,6 +27,7 @@ use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
+use crate::protocol::look::{MAX_DRAWN, PieceDone, SessionLook};
 use crate::protocol::status::SessionStatus;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
@@ -108,6 +112,8 @@ pub(super) struct Machine {
     opened: Nanos,
     /// Steps that are done, of all its runs.
     steps_done: u64,
+    /// What its steps fetched, for those who look.
+    seen: Seen,
     /// What happened, for those who follow; of steps only if they are told.
     happened: Vec<Event>,
     tells_steps: bool,
@@ -156,6 +162,7 @@ impl Machine {
             used: now,
             opened: now,
             steps_done: 0,
+            seen: Seen::default(),
             happened: Vec::new(),
             tells_steps: false,
             outbox: Sends::new(),
@@ -262,7 +269,38 @@ impl Machine {
             runs: self.runs.len() as u64,
             steps: self.steps_done,
             steps_per_second: 0.0,
+            fetched: self.seen.last(),
         }
+    }
+
+    /// What it does, for people, and what is to be planned for a picture of the plan of its graph that was asked for last, unless
+    /// that is `known`.
+    pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
+        let last = self.plans.last();
+        let done = |&(piece, step, at): &(PieceId, u64, Nanos)| {
+            let (_, plan) = last.filter(|(_, plan)| plan.pieces.contains(&piece.number))?;
+            // A summary has the devices in the order of the pieces.
+            let device = &plan.summary.devices.get((piece.number - plan.pieces.start) as usize)?.device;
+            Some(PieceDone { device: device.clone(), step, ago_us: now.saturating_sub(at) / 1000 })
+        };
+        let lately = self.seen.lately(now).filter_map(done).collect();
+        let to_draw = last.filter(|(number, plan)| Some(*number) != known && plan.nodes <= MAX_DRAWN);
+        let to_draw = to_draw.map(|(_, plan)| {
+            let mode = Mode::Whole;
+            self.to_plan(Of::Session(Arc::clone(&self.graph)), Signature { mode, ..(*plan.signature).clone() })
+        });
+        let look = SessionLook {
+            lately,
+            curves: self.seen.curves(),
+            plan: last.map(|(number, _)| number),
+            ..SessionLook::default()
+        };
+        (look, to_draw)
+    }
+
+    /// The last traced step, if there was one since this was last asked.
+    pub fn take_traced(&mut self) -> Option<Traced> {
+        self.seen.take_traced()
     }
 
     /// How much of each of the [`limits`] the session has used.

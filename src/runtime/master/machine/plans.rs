@@ -181,6 +181,12 @@ impl Plans {
         }
     }
 
+    /// The plan of the session's graph that was asked for last, and its number.
+    pub fn last(&self) -> Option<(u32, &Prepared)> {
+        let shared = self.plans.iter().filter(|(_, plan)| plan.is_shared);
+        shared.max_by_key(|(_, plan)| plan.used).map(|(&number, plan)| (number, plan))
+    }
+
     /// The requests that wait for a signature's plan, for another plan of it to answer.
     pub fn take_requests(&mut self, signature: &Signature) -> Vec<RequestId> {
         let plan = self.by_signature.get(signature).and_then(|number| self.plans.get_mut(number));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::plans::{FeedWay, Part, Prepared, gone};
+use super::seen::Seen;
 use super::{Machine, Nanos, Sends, lost};
 use crate::device::Task;
 use crate::failure::{Code, Failure, Reason, Result, Stage};
@@ -231,6 +232,7 @@ impl Run {
         number: u64,
         tensors: Vec<Tensor>,
         now: Nanos,
+        seen: &mut Seen,
         out: &mut Sends,
     ) -> bool {
         let place = number.checked_sub(self.first_open()).and_then(|place| usize::try_from(place).ok());
@@ -249,6 +251,7 @@ impl Run {
         while self.open.front().is_some_and(|step| step.waits.is_empty()) {
             let number = self.first_open();
             let Some(step) = self.open.pop_front() else { break };
+            seen.add(number, &self.signature.fetches, &step.fetched, &step.traces);
             let tensors: Vec<Tensor> = step.fetched.into_iter().flatten().chain(step.traces).collect();
             let so_far = number - self.first + 1;
             if number + 1 == self.end {
@@ -263,7 +266,8 @@ impl Run {
         }
         if self.told.is_some_and(|told| now.saturating_sub(told) >= TELLS) {
             let steps = self.first_open() - self.first;
-            out.push((client.clone(), ToClient::Progress { id: self.request, steps }.into()));
+            let fetched = seen.last_of(&self.signature.fetches);
+            out.push((client.clone(), ToClient::Progress { id: self.request, steps, fetched }.into()));
             self.told = Some(now);
         }
         self.advance(out);
@@ -390,8 +394,9 @@ impl Machine {
     pub(super) fn done(&mut self, piece: PieceId, step: u64, tensors: Vec<Tensor>, now: Nanos) {
         let Some(first) = self.runs.holding(step) else { return };
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
+        self.seen.piece_done(piece, step, now);
         let (done_before, begun_before) = (run.first_open(), run.next);
-        let is_over = run.done(&self.client, piece, step, tensors, now, &mut self.outbox);
+        let is_over = run.done(&self.client, piece, step, tensors, now, &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
         if self.tells_steps {

@@ -1,0 +1,206 @@
+//! What a session keeps of its steps for those who look at it: a few points of each scalar that it fetches, whatever the number of
+//! steps, when its pieces were done with the last steps while somebody looks, and the devices' traces of the last step that was traced, until the master takes them.
+
+use std::collections::VecDeque;
+
+use super::Nanos;
+use crate::ids::PieceId;
+use crate::protocol::look::{Curve, Fetched, MAX_CURVES, MAX_LATELY, MAX_POINTS, Point};
+use crate::tensor::{Data, Tensor};
+
+/// A traced step: its number, and what each device says of it.
+pub(in super::super) type Traced = (u64, Vec<Tensor>);
+
+#[derive(Default)]
+pub(super) struct Seen {
+    curves: Vec<Kept>,
+    traced: Option<Traced>,
+    /// The last pieces that were done with a step, which step, and when.
+    lately: VecDeque<(PieceId, u64, Nanos)>,
+    /// Until when those are kept: a while after somebody looked.
+    until: Nanos,
+}
+
+/// How long after a look the times of pieces are kept.
+const LOOKED_FOR: Nanos = 5_000_000_000;
+
+struct Kept {
+    curve: Curve,
+    seen: u64,
+    /// Of so many values, one is kept.
+    stride: u64,
+    is_float: bool,
+}
+
+impl Seen {
+    /// A step is done, and fetched these values by these names.
+    pub fn add(&mut self, step: u64, names: &[String], values: &[Option<Tensor>], traces: &[Tensor]) {
+        if !traces.is_empty() {
+            self.traced = Some((step, traces.to_vec()));
+        }
+        for (name, tensor) in names.iter().zip(values) {
+            let Some(value) = tensor.as_ref().and_then(number) else { continue };
+            let point = Point { step, value };
+            if let Some(kept) = self.curves.iter_mut().find(|kept| kept.curve.name == *name) {
+                kept.add(point);
+                continue;
+            }
+            // A loss is a float; what is counted beside it makes room.
+            let is_float = tensor.as_ref().is_some_and(|tensor| tensor.dtype().is_float());
+            if is_float
+                && self.curves.len() == MAX_CURVES
+                && let Some(last) = self.curves.iter().rposition(|kept| !kept.is_float)
+            {
+                self.curves.remove(last);
+            }
+            if self.curves.len() < MAX_CURVES {
+                let curve = Curve { name: name.clone(), points: vec![point], last: point };
+                let place =
+                    if is_float { self.curves.partition_point(|kept| kept.is_float) } else { self.curves.len() };
+                self.curves.insert(place, Kept { curve, seen: 1, stride: 1, is_float });
+            }
+        }
+    }
+
+    /// The last value of each.
+    pub fn last(&self) -> Vec<Fetched> {
+        let last = |kept: &Kept| Fetched { name: kept.curve.name.clone(), last: kept.curve.last };
+        self.curves.iter().map(last).collect()
+    }
+
+    pub fn curves(&self) -> Vec<Curve> {
+        self.curves.iter().map(|kept| kept.curve.clone()).collect()
+    }
+
+    /// The last values of those of these names that are kept.
+    pub fn last_of(&self, names: &[String]) -> Vec<Fetched> {
+        let mut last = self.last();
+        last.retain(|fetched| names.contains(&fetched.name));
+        last
+    }
+
+    /// A piece is done with a step.
+    pub fn piece_done(&mut self, piece: PieceId, step: u64, now: Nanos) {
+        if now < self.until {
+            if self.lately.len() >= MAX_LATELY {
+                self.lately.pop_front();
+            }
+            self.lately.push_back((piece, step, now));
+        } else if self.until > 0 {
+            (self.lately, self.until) = (VecDeque::new(), 0);
+        }
+    }
+
+    /// The last pieces that were done with a step, the first of them first; from now on they are kept for a while.
+    pub fn lately(&mut self, now: Nanos) -> impl Iterator<Item = &(PieceId, u64, Nanos)> {
+        self.until = now + LOOKED_FOR;
+        self.lately.iter()
+    }
+
+    /// The last traced step, if there was one since this was last asked.
+    pub fn take_traced(&mut self) -> Option<Traced> {
+        self.traced.take()
+    }
+}
+
+impl Kept {
+    fn add(&mut self, point: Point) {
+        let points = &mut self.curve.points;
+        self.curve.last = point;
+        if self.seen.is_multiple_of(self.stride) {
+            if points.len() >= MAX_POINTS {
+                let mut place = 0;
+                points.retain(|_| {
+                    place += 1;
+                    place % 2 == 1
+                });
+                self.stride *= 2;
+            }
+            if self.seen.is_multiple_of(self.stride) {
+                points.push(point);
+            }
+        }
+        self.seen += 1;
+    }
+}
+
+/// The number that a scalar is.
+fn number(tensor: &Tensor) -> Option<f64> {
+    if tensor.rank() > 0 {
+        return None;
+    }
+    match tensor.data() {
+        Data::F32(values) => values.first().map(|&value| value.into()),
+        Data::F64(values) => values.first().copied(),
+        Data::F16(values) => values.first().map(|value| value.to_f64()),
+        Data::BF16(values) => values.first().map(|value| value.to_f64()),
+        Data::I32(values) => values.first().map(|&value| value.into()),
+        Data::I64(values) => values.first().map(|&value| value as f64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SessionId;
+
+    #[test]
+    fn only_numbers_are_kept_and_only_some_of_many() {
+        let mut seen = Seen::default();
+        let names = ["loss", "vector", "name", "count"].map(str::to_owned);
+        for step in 1..=1000u64 {
+            let values = [
+                Some(Tensor::scalar(step as f32 / 2.0)),
+                Some(Tensor::new([2], Data::F32(vec![1.0, 2.0])).unwrap()),
+                Some(Tensor::scalar(b"x".to_vec())),
+                Some(Tensor::scalar(step as i64)),
+            ];
+            seen.add(step, &names, &values, &[]);
+        }
+        seen.add(1001, &names, &[None, None, None, None], &[]);
+        let point = |step: u64, value: f64| Point { step, value };
+        let last = seen.last();
+        let last: Vec<_> = last.iter().map(|fetched| (&fetched.name[..], fetched.last)).collect();
+        assert_eq!(last, [("loss", point(1000, 500.0)), ("count", point(1000, 1000.0))]);
+        let all = seen.curves();
+        let points = &all[0].points;
+        // 1000 values in 128 places: every eighth.
+        assert_eq!((points.len(), points[0], points[1]), (125, point(1, 0.5), point(9, 4.5)));
+        assert!(points.windows(2).all(|two| two[1].step - two[0].step == 8), "{points:?}");
+    }
+
+    #[test]
+    fn so_many_names_are_kept() {
+        let mut seen = Seen::default();
+        for step in 1..100u64 {
+            seen.add(step, &[step.to_string()], &[Some(Tensor::scalar(1.0f64))], &[]);
+        }
+        assert_eq!(seen.curves().len(), MAX_CURVES);
+    }
+
+    #[test]
+    fn what_is_counted_makes_room_for_a_float() {
+        let mut seen = Seen::default();
+        let names = ["a", "b", "c", "d", "loss"].map(str::to_owned);
+        let mut values = vec![Some(Tensor::scalar(7i64)); 4];
+        values.push(Some(Tensor::scalar(0.5f32)));
+        seen.add(1, &names, &values, &[]);
+        let kept: Vec<String> = seen.last().into_iter().map(|fetched| fetched.name).collect();
+        assert_eq!(kept, ["loss", "a", "b", "c"]);
+        let some: Vec<f64> = seen.last_of(&names[2..]).into_iter().map(|fetched| fetched.last.value).collect();
+        assert_eq!(some, [0.5, 7.0]);
+    }
+
+    #[test]
+    fn the_times_of_pieces_are_kept_while_somebody_looks() {
+        let piece = |number| PieceId { session: SessionId(1), number };
+        let mut seen = Seen::default();
+        seen.piece_done(piece(0), 1, 10);
+        assert_eq!(seen.lately(20).count(), 0, "nobody had looked");
+        (0..MAX_LATELY as u64 + 3).for_each(|n| seen.piece_done(piece(1), n, 30 + n));
+        assert_eq!((seen.lately(40).count(), seen.lately(40).next().copied()), (MAX_LATELY, Some((piece(1), 3, 33))));
+        seen.piece_done(piece(0), 9, 41 + LOOKED_FOR);
+        assert_eq!(seen.lately(0).count(), 0, "nobody has looked for long");
+    }
+}
