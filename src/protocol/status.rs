@@ -18,6 +18,10 @@ pub const MAX_LISTED: usize = 64;
 /// Most bytes of a name in an answer; a longer one is cut and ends with `…`.
 pub const MAX_NAME_BYTES: usize = 256;
 
+/// Most scalars of one session in an answer, and bytes of the name of one.
+pub const MAX_FETCHED: usize = 2;
+const MAX_FETCHED_BYTES: usize = 64;
+
 /// Most dtypes of a queue's components, and dimensions of a shape, in an answer; a shape of more is left out.
 const MAX_COMPONENTS: usize = 16;
 
@@ -110,7 +114,7 @@ pub struct SessionStatus {
     pub steps: u64,
     /// Steps that were done in a second, over the time before the answer.
     pub steps_per_second: f64,
-    /// The last values of the scalars that it fetches, at most [`MAX_CURVES`](super::look::MAX_CURVES).
+    /// The last values of the first [`MAX_FETCHED`] scalars that it fetches.
     pub fetched: Vec<Fetched>,
 }
 
@@ -330,7 +334,10 @@ impl NodeStatus {
         *resources = std::mem::take(resources).cut();
         *peers = std::mem::take(peers).cut();
         limits.truncate(MAX_LISTED);
-        sessions.items.iter_mut().flat_map(|one| &mut one.fetched).for_each(|fetched| shorten(&mut fetched.name));
+        for session in &mut sessions.items {
+            session.fetched.truncate(MAX_FETCHED);
+            session.fetched.iter_mut().for_each(|fetched| shorten_to(&mut fetched.name, MAX_FETCHED_BYTES));
+        }
         for device in &mut devices.items {
             shorten(&mut device.backend);
             shorten(&mut device.description);
@@ -358,9 +365,13 @@ impl NodeStatus {
 
 /// Cuts a text to [`MAX_NAME_BYTES`].
 pub(super) fn shorten(text: &mut String) {
+    shorten_to(text, MAX_NAME_BYTES);
+}
+
+fn shorten_to(text: &mut String, most: usize) {
     const CUT: &str = "…";
-    if text.len() > MAX_NAME_BYTES {
-        let end = (0..=MAX_NAME_BYTES - CUT.len()).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    if text.len() > most {
+        let end = (0..=most - CUT.len()).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         text.truncate(end);
         text.push_str(CUT);
     }
@@ -369,6 +380,7 @@ pub(super) fn shorten(text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::look::Point;
 
     fn session(id: u64, steps: u64) -> SessionStatus {
         SessionStatus {
@@ -477,8 +489,10 @@ mod tests {
         let dtypes = vec![DType::F32; 1000];
         let variable =
             || ResourceStatus { container: long(), dtypes: dtypes.clone(), shape: shape.clone(), ..resource(&long()) };
+        let fetched = || Fetched { name: long(), last: Point { step: u64::MAX, value: 0.1 } };
+        let busy = |id| SessionStatus { fetched: vec![fetched(), fetched(), fetched()], ..session(id, u64::MAX) };
         let status = NodeStatus {
-            sessions: Listed::all((0..1000).map(|id| session(id, u64::MAX)).collect()),
+            sessions: Listed::all((0..1000).map(busy).collect()),
             resources: Listed::all((0..1000).map(|_| variable()).collect()),
             peers: Listed::all((0..1000).map(|_| peer()).collect()),
             ..NodeStatus::default()

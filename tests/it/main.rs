@@ -2,6 +2,7 @@
 //! by side, and beside a mesh that is already up. Nothing sleeps for luck: a test waits for what it needs, up to a limit.
 
 mod admission;
+mod browser;
 mod constants;
 mod deep;
 mod discovery;

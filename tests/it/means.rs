@@ -23,6 +23,7 @@ pub enum Means {
     Gpu,
     Corpus,
     Cores,
+    Chromium,
     /// What `make test-tf` runs. No test in Rust needs it.
     TensorFlow,
     /// What `make test-burn` runs. No test of this crate needs it.
@@ -38,6 +39,7 @@ impl Means {
         Means::Gpu,
         Means::Corpus,
         Means::Cores,
+        Means::Chromium,
         Means::TensorFlow,
         Means::Burn,
     ];
@@ -55,6 +57,10 @@ impl Means {
             Means::Gpu => ("gpu", "there is no GPU, not even Mesa's in software (`make setup` installs that)"),
             Means::Corpus => ("corpus", "there is no ../shared/corpus/tf with more recorded sessions"),
             Means::Cores => ("cores", "there is one processor, and kernels do not run beside each other"),
+            Means::Chromium => (
+                "chromium",
+                "there is no Chromium, which draws the page of `meshtf node --web` (`make setup` installs it)",
+            ),
             Means::TensorFlow => ("tensorflow", "there is no TensorFlow"),
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
         }
@@ -156,7 +162,7 @@ fn only_what_is_named_may_be_missing_in_ci() {
     let why = verdict(Means::Gpu, "", "gpus").unwrap_err();
     assert!(
         why.contains("\"gpus\"")
-            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, tensorflow, burn"),
+            && why.contains("netns, packages, ss-kill, proc, gpu, corpus, cores, chromium, tensorflow, burn"),
         "{why}"
     );
 }

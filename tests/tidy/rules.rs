@@ -27,7 +27,7 @@ pub const RULES: &[Rule] = &[
     Rule { module: "plan", may_use: &["device", "graph", "tensor", "failure", "nearest", "ids"], pure: true },
     Rule {
         module: "protocol",
-        may_use: &["plan", "device", "graph", "tensor", "failure", "ids", "nearest"],
+        may_use: &["plan", "trace", "device", "graph", "tensor", "failure", "ids", "nearest"],
         pure: true,
     },
     Rule { module: "checkpoint", may_use: &["tensor", "memory", "failure"], pure: false },

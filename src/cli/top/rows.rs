@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use super::super::table::{duration, number, short_peer};
 use super::session::Looked;
 use crate::device::Task;
-use crate::ids::SessionId;
 use crate::memory::Bytes;
+use crate::protocol::SessionId;
 use crate::protocol::status::{DeviceStatus, LinkState, NodeStatus, PeerStatus, ResourceStatus, SessionStatus};
 use crate::tensor::PartialShape;
 

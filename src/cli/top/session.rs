@@ -12,8 +12,8 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Paragraph};
 use super::super::table::number;
 use super::rows::bytes;
 use crate::device::{DeviceName, Task};
-use crate::ids::SessionId;
 use crate::plan::Picture;
+use crate::protocol::SessionId;
 use crate::protocol::look::{Curve, SessionLook};
 use crate::trace::StepPicture;
 

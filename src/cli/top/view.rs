@@ -179,12 +179,11 @@ mod tests {
     use super::super::session::Looked;
     use super::*;
     use crate::device::DeviceKind;
-    use crate::ids::SessionId;
-    use crate::protocol::Peer;
     use crate::protocol::look::{Curve, Fetched, Point, SessionLook};
     use crate::protocol::status::{
         DeviceStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
     };
+    use crate::protocol::{Peer, SessionId};
     use crate::tensor::{DType, PartialShape};
 
     /// A task whose numbers are made of `n`.

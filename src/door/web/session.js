@@ -90,7 +90,7 @@ function showPlan({ picture }) {
   }
   boxes.forEach(([name, op, nodes, device], i) => {
     const label = nodes > 1 ? nodes + " × " + (op || "several ops") : op;
-    const short = text => text.length > 16 ? "…" + text.slice(-15) : text;
+    const short = text => text.length > 14 ? "…" + text.slice(-13) : text;
     parts.push(draw("g", {}, draw("rect", { class: "of-device", style: hue(devices[device]), x: x(i), y: y(i), width: 96, height: 28, rx: 4 }),
       draw("text", { x: x(i) + 48, y: y(i) + 12, style: "font-size:11px" }, short(name)),
       draw("text", { class: "small", x: x(i) + 48, y: y(i) + 24, style: "font-size:9px" }, short(label)),
@@ -129,7 +129,7 @@ function showBars(picture, words) {
     parts.push(draw("line", { class: "arrow crosses", x1: x(sent), y1: y(from) + 13, x2: x(received), y2: y(to) + 13 }));
   const bottom = 10 + devices.length * high;
   for (const part of [0, .25, .5, .75, 1]) parts.push(draw("text", { class: "small", x: x(part * took_us), y: bottom + 10 }, micros(part * took_us)));
-  const svg = draw("svg", { viewBox: `0 0 870 ${bottom + 16}`, role: "img", "aria-label": "The traced step" }, ...parts);
+  const svg = draw("svg", { viewBox: `0 0 870 ${bottom + 16}`, style: "max-width:72em", role: "img", "aria-label": "The traced step" }, ...parts);
   at("step").replaceChildren(nothing(words), svg);
 }
 function follow() {

@@ -27,8 +27,6 @@ use crate::ids::{Incarnation, PieceId, RequestId, SessionId};
 use crate::plan::{Mode, Piece, PieceOp, Plan, Signature, late_feed, needed_feeds};
 use crate::protocol::constants::TakenOut;
 use crate::protocol::event::Event;
-use crate::protocol::look::{MAX_DRAWN, PieceDone, SessionLook};
-use crate::protocol::status::SessionStatus;
 use crate::protocol::{Cluster, Envelope, Peer, Reply, SessionOptions, ToClient, ToWorker};
 use crate::tensor::{PartialShape, Tensor};
 
@@ -257,52 +255,6 @@ impl Machine {
         self.runs.is_empty() && !self.plans.iter().any(is_asked)
     }
 
-    /// How it fares, for people.
-    pub fn status(&self, now: Nanos) -> SessionStatus {
-        let since = |then: Nanos| now.saturating_sub(then) / 1_000_000;
-        SessionStatus {
-            id: self.id,
-            client: self.client.clone(),
-            age_ms: since(self.opened),
-            idle_ms: since(self.used),
-            plans: self.plans.len() as u64,
-            runs: self.runs.len() as u64,
-            steps: self.steps_done,
-            steps_per_second: 0.0,
-            fetched: self.seen.last(),
-        }
-    }
-
-    /// What it does, for people, and what is to be planned for a picture of the plan of its graph that was asked for last, unless
-    /// that is `known`.
-    pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
-        let last = self.plans.last();
-        let done = |&(piece, step, at): &(PieceId, u64, Nanos)| {
-            let (_, plan) = last.filter(|(_, plan)| plan.pieces.contains(&piece.number))?;
-            // A summary has the devices in the order of the pieces.
-            let device = &plan.summary.devices.get((piece.number - plan.pieces.start) as usize)?.device;
-            Some(PieceDone { device: device.clone(), step, ago_us: now.saturating_sub(at) / 1000 })
-        };
-        let lately = self.seen.lately(now).filter_map(done).collect();
-        let to_draw = last.filter(|(number, plan)| Some(*number) != known && plan.nodes <= MAX_DRAWN);
-        let to_draw = to_draw.map(|(_, plan)| {
-            let mode = Mode::Whole;
-            self.to_plan(Of::Session(Arc::clone(&self.graph)), Signature { mode, ..(*plan.signature).clone() })
-        });
-        let look = SessionLook {
-            lately,
-            curves: self.seen.curves(),
-            plan: last.map(|(number, _)| number),
-            ..SessionLook::default()
-        };
-        (look, to_draw)
-    }
-
-    /// The last traced step, if there was one since this was last asked.
-    pub fn take_traced(&mut self) -> Option<Traced> {
-        self.seen.take_traced()
-    }
-
     /// How much of each of the [`limits`] the session has used.
     pub fn near(&self) -> [usize; 5] {
         let numbered = self.plans.numbered() as usize;
@@ -462,6 +414,7 @@ impl Machine {
             nodes,
             readiness,
             runs: 0,
+            steps: 0,
             used: 0,
             is_replaced: false,
         };

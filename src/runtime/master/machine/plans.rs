@@ -46,6 +46,8 @@ pub(super) struct Prepared {
     pub readiness: Readiness,
     /// How many runs of it are under way.
     pub runs: usize,
+    /// How many steps of it are done.
+    pub steps: u64,
     /// When it was last asked for, on the session's own count.
     pub used: u64,
     /// Its signature has another plan by now; it goes with its last run.
@@ -181,10 +183,10 @@ impl Plans {
         }
     }
 
-    /// The plan of the session's graph that was asked for last, and its number.
-    pub fn last(&self) -> Option<(u32, &Prepared)> {
+    /// The plan of the session's graph of which most steps are done, and its number.
+    pub fn main(&self) -> Option<(u32, &Prepared)> {
         let shared = self.plans.iter().filter(|(_, plan)| plan.is_shared);
-        shared.max_by_key(|(_, plan)| plan.used).map(|(&number, plan)| (number, plan))
+        shared.max_by_key(|(_, plan)| (plan.steps, plan.used)).map(|(&number, plan)| (number, plan))
     }
 
     /// The requests that wait for a signature's plan, for another plan of it to answer.
@@ -388,6 +390,7 @@ mod tests {
             nodes: 1,
             readiness: Readiness::Ready,
             runs: 0,
+            steps: 0,
             used: 0,
             is_replaced: false,
         }

@@ -399,6 +399,9 @@ impl Machine {
         let is_over = run.done(&self.client, piece, step, tensors, now, &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
+        if let Some(plan) = self.plans.get_mut(run.plan).filter(|_| done > 0) {
+            plan.steps += done;
+        }
         if self.tells_steps {
             run.tell_steps(self.id, (done_before, done), (begun_before, begun), &mut self.happened);
         }

@@ -1,11 +1,17 @@
 //! What a session keeps of its steps for those who look at it: a few points of each scalar that it fetches, whatever the number of
-//! steps, when its pieces were done with the last steps while somebody looks, and the devices' traces of the last step that was traced, until the master takes them.
+//! steps; when its pieces were done with the last steps, while somebody looks; and the devices' traces of the last step that was
+//! traced, until the master takes them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::Nanos;
+use super::{Machine, Nanos, Of, ToPlan};
 use crate::ids::PieceId;
-use crate::protocol::look::{Curve, Fetched, MAX_CURVES, MAX_LATELY, MAX_POINTS, Point};
+use crate::plan::{Mode, Signature};
+use crate::protocol::look::{
+    Curve, Fetched, MAX_CURVES, MAX_DRAWN, MAX_LATELY, MAX_POINTS, PieceDone, Point, SessionLook,
+};
+use crate::protocol::status::SessionStatus;
 use crate::tensor::{Data, Tensor};
 
 /// A traced step: its number, and what each device says of it.
@@ -100,6 +106,54 @@ impl Seen {
     /// The last traced step, if there was one since this was last asked.
     pub fn take_traced(&mut self) -> Option<Traced> {
         self.traced.take()
+    }
+}
+
+impl Machine {
+    /// How it fares, for people.
+    pub fn status(&self, now: Nanos) -> SessionStatus {
+        let since = |then: Nanos| now.saturating_sub(then) / 1_000_000;
+        SessionStatus {
+            id: self.id,
+            client: self.client.clone(),
+            age_ms: since(self.opened),
+            idle_ms: since(self.used),
+            plans: self.plans.len() as u64,
+            runs: self.runs.len() as u64,
+            steps: self.steps_done,
+            steps_per_second: 0.0,
+            fetched: self.seen.last(),
+        }
+    }
+
+    /// What it does, for people, and what is to be planned for a picture of the plan of its graph of which most steps are done, unless
+    /// that is `known`.
+    pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
+        let main = self.plans.main();
+        let done = |&(piece, step, at): &(PieceId, u64, Nanos)| {
+            let (_, plan) = main.filter(|(_, plan)| plan.pieces.contains(&piece.number))?;
+            // A summary has the devices in the order of the pieces.
+            let device = &plan.summary.devices.get((piece.number - plan.pieces.start) as usize)?.device;
+            Some(PieceDone { device: device.clone(), step, ago_us: now.saturating_sub(at) / 1000 })
+        };
+        let lately = self.seen.lately(now).filter_map(done).collect();
+        let to_draw = main.filter(|(number, plan)| Some(*number) != known && plan.nodes <= MAX_DRAWN);
+        let to_draw = to_draw.map(|(_, plan)| {
+            let mode = Mode::Whole;
+            self.to_plan(Of::Session(Arc::clone(&self.graph)), Signature { mode, ..(*plan.signature).clone() })
+        });
+        let look = SessionLook {
+            lately,
+            curves: self.seen.curves(),
+            plan: main.map(|(number, _)| number),
+            ..SessionLook::default()
+        };
+        (look, to_draw)
+    }
+
+    /// The last traced step, if there was one since this was last asked.
+    pub fn take_traced(&mut self) -> Option<Traced> {
+        self.seen.take_traced()
     }
 }
 
