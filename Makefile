@@ -24,7 +24,7 @@ BURN := cd examples/burn && CARGO_TARGET_DIR='$(BURN_DIR)' $(CARGO)
 say = @if [ -t 1 ]; then printf '\033[1;36m▸ %s\033[0m\n' '$(1)'; else printf '▸ %s\n' '$(1)'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tf test test-tf test-burn burn-programs tensorflow check bench bench-burn setup build dist
+.PHONY: help demo demo-tf picture test test-tf test-burn burn-programs tensorflow check bench bench-burn setup build dist
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS=$$'\t' read -r name text; do \
@@ -48,6 +48,9 @@ demo: build ## two nodes as separate processes, one graph over both, the answer:
 
 demo-tf: build $(TF_VENV)/ready ## the same with TensorFlow's own client: ten lines of Python print 238
 	@MESHTF='$(MESHTF)' PYTHON='$(TF_VENV)/bin/python' bash examples/demo_tf.sh
+
+picture: build ## docs/top.svg, the picture of README, from a run of `meshtf top`; takes tmux
+	@MESHTF='$(MESHTF)' bash docs/top.sh
 
 test: ## every test: library, documentation, processes
 	$(call say,building and running every test; a line that begins with NOT RUN names what this machine lacks for one)
