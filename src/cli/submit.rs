@@ -258,7 +258,7 @@ impl StepArgs {
     }
 
     /// `fetched loss in 1000 steps: 2.31 s, 433 steps/s`, init included.
-    fn account(&self, job: &Job, took: Duration) -> String {
+    fn account(&self, job: &StepRequest, took: Duration) -> String {
         let named = |names: &[String]| match names {
             [] => None,
             names if names.len() <= MOST_NAMED => Some(names.join(", ")),

@@ -49,7 +49,7 @@ struct Browser {
 impl Browser {
     /// `None` if none is installed.
     fn start(sandbox: &Sandbox) -> Option<Browser> {
-        let is_there = |name: &&str| {
+        let is_there = |name: &&&str| {
             let version = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
             version.is_ok_and(|status| status.success())
         };

@@ -115,7 +115,7 @@ fn started(sent: &[(Peer, Message)]) -> Vec<(&str, u64, u64)> {
 
 fn told(sent: &[(Peer, Message)]) -> Vec<u64> {
     let told = sent.iter().filter_map(|(_, message)| match message {
-        Message::ToClient(ToClient::Progress { id: RequestId(2), steps }) => Some(*steps),
+        Message::ToClient(ToClient::Progress { id: RequestId(2), steps, .. }) => Some(*steps),
         _ => None,
     });
     told.collect()
