@@ -1,6 +1,7 @@
 //! What a model has its steps do beside the update: keep running averages of a batch's statistics, say.
 //!
-//! They wait for the update, so that a step whose loss is no number changes nothing.
+//! They wait for the update, so that a step whose loss is no number changes nothing; and what counts the steps waits for them, so that
+//! a step that is counted is done.
 
 use super::replicas::Replicas;
 use super::{CHECK, Team, UPDATES};
@@ -26,23 +27,49 @@ pub(super) fn add(
         g.settle()?;
         let own = if train.mode == UpdateMode::Mirrored { 0..replicas.count() } else { i..i + 1 };
         let home = g.device_of(team.run);
-        let step = g.tensor_name(team.run);
-        let mut all = vec![team.run];
+        let counts = counts(g.settled(), team.run.node);
+        let made: Vec<NodeId> = counts.iter().flat_map(|&count| g.settled().node(count).control.clone()).collect();
+        let made = all_of(g, "train/updated", &home, made.into_iter().map(|node| Output { node, port: 0 }))?;
+        let made = g.tensor_name(made);
+        let (mut all, mut last) = (vec![team.run], Vec::new());
         for replica in own {
             for name in &names {
                 let node = replicas.named(name, replica);
-                all.push(found(g, &node)?);
+                let update = found(g, &node)?;
+                all.push(update);
                 // What all replicas have in common is no team's.
                 if is_alone || node != *name || replica == 0 && replicas.is_copied(name) {
-                    waits.push((node, step.clone()));
+                    last.push(update);
+                    waits.push((node, made.clone()));
                 }
             }
         }
-        team.run = on(g, &home, |g| {
-            all.iter().fold(g.op("NoOp").name("train/step_and_updates"), |all, &one| all.control(one)).build()
-        })?;
+        let last = all_of(g, "train/updates_made", &home, last)?;
+        let last = g.tensor_name(last);
+        for count in counts {
+            waits.push((g.tensor_name(Output { node: count, port: 0 }), last.clone()));
+        }
+        team.run = all_of(g, "train/step_and_updates", &home, all)?;
     }
     Ok(waits)
+}
+
+/// The nodes that count a step, which what runs it waits for.
+fn counts(graph: &Graph, run: NodeId) -> Vec<NodeId> {
+    let (mut open, mut counts) = (vec![run], Vec::new());
+    while let Some(id) = open.pop() {
+        let node = graph.node(id);
+        match node.op.name == "NoOp" {
+            true => open.extend(&node.control),
+            false => counts.push(id),
+        }
+    }
+    counts
+}
+
+/// Adds a node that runs others.
+fn all_of(g: &mut GraphBuilder, name: &str, home: &str, all: impl IntoIterator<Item = Output>) -> Result<Output> {
+    on(g, home, |g| all.into_iter().fold(g.op("NoOp").name(name), |node, one| node.control(one)).build())
 }
 
 /// What a worker runs for which updates do not wait: those of its own replica, and which of them are to wait for its loss.
