@@ -75,7 +75,7 @@ const KEEP: usize = 3;
 /// How a training runs, beside what its sections say.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How many steps in all, whatever the sections say.
+    /// How many steps in all, at least one, whatever the sections say.
     pub steps: Option<u64>,
     /// The folder in which the state is saved: at the end, when the training is stopped, and after every so many steps. It is made if it
     /// is not there.
@@ -87,7 +87,7 @@ pub struct Options {
     /// Goes on from the last saved state, in place of beginning anew.
     pub resume: bool,
     /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the prefix of a
-    /// TensorFlow checkpoint.
+    /// TensorFlow checkpoint. Not with `resume`.
     pub weights: Option<PathBuf>,
     /// If the loss becomes NaN or infinite, find the node that made it.
     pub check_numerics: bool,
@@ -98,9 +98,9 @@ pub struct Options {
 /// How often something is done between steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
-    /// After every so many steps.
+    /// After every so many steps, at least one.
     Steps(u64),
-    /// After the first whole step, or half a second of them, that ends this long after the last time.
+    /// After the first whole step, or half a second of them, that ends this long after the last time. Longer than 0.
     Time(Duration),
 }
 
@@ -158,9 +158,10 @@ impl Trainer {
     /// # Errors
     /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the workers
     /// cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its placeholder,
-    /// or a folder or a file of the options is not as it must be.
+    /// options do not fit each other, or a folder or a file of theirs is not as it must be.
     pub fn new(graph: Graph, mut sections: Sections, examples: Examples, options: &Options) -> Result<Trainer, Error> {
         let wrong = |failure: Failure| Error::Sections(failure.message);
+        options.check()?;
         let parts = parts(&graph, &examples)?;
         let (examples, held_out) = held_out(&sections, examples)?;
         let drawn = sections.train.drawn(sections.data.batch).map_err(wrong)?;
@@ -186,7 +187,7 @@ impl Trainer {
             None => (graph, None),
         };
         if options.check_numerics && sections.train.backup > 0 {
-            let why = "--check-numerics cannot be used with \"backup\": the batch that caused a NaN may be gone by then; set \
+            let why = "check_numerics cannot be used with \"backup\": the batch that caused a NaN may be gone by then; set \
                        \"backup\" to 0 to find the node";
             return Err(Error::Sections(why.to_owned()));
         }
@@ -259,16 +260,18 @@ impl Trainer {
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
-    /// Trains to the end, in a session on [`graph`](Trainer::graph).
+    /// Trains to the end, in a session on [`graph`](Trainer::graph). A trainer that saves its states in a folder and does not resume runs
+    /// once: what is in the folder then can be resumed by another, with [`Options::resume`].
     ///
     /// # Errors
-    /// [`Error::Input`] if there is no state to resume from, or it is of another model; [`Error::NotFinite`]; [`Error::Failed`] if
-    /// a step fails; [`Error::Observer`].
+    /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this does not resume;
+    /// [`Error::NotFinite`]; [`Error::Failed`] if a step fails; [`Error::Observer`].
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some not. What
-    /// was saved is whole, and a new run, of this or another trainer, begins anew or resumes from it. To end a training after a whole
-    /// step, use [`run_until`](Trainer::run_until).
+    /// was saved is whole, and so is a state that is being written. A new run begins anew, or resumes from what was saved. The files
+    /// that lie on the workers stay in their memory until a run or an evaluation of this graph ends, or the node does. To end a training
+    /// after a whole step, use [`run_until`](Trainer::run_until).
     pub async fn run(&self, session: &Session, observer: &mut dyn Observer) -> Result<Ended, Error> {
         self.run_until(session, observer, std::future::pending()).await
     }
@@ -287,6 +290,9 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: impl Future<Output = ()>,
     ) -> Result<Ended, Error> {
+        if let Some(folder) = self.folder.as_ref().filter(|_| !self.resume) {
+            folder.begin_anew()?;
+        }
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
         for begin in &self.job.begin {
@@ -341,6 +347,22 @@ impl Trainer {
                 Err(Error::Input(format!("{why}; the state after step {last} is saved")))
             }
         }
+    }
+}
+
+impl Options {
+    /// Refuses what says nothing that could be done.
+    fn check(&self) -> Result<(), Error> {
+        let refused = match self {
+            Options { steps: Some(0), .. } => "steps is 0; expected at least 1",
+            Options { every: Some(Every::Steps(0)), .. } => "every is 0 steps; expected at least 1",
+            Options { every: Some(Every::Time(Duration::ZERO)), .. } => "every is no time; expected more than 0 s",
+            Options { resume: true, weights: Some(_), .. } => {
+                "weights cannot be used with resume: a training that resumes has those of its last saved state"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::input(refused))
     }
 }
 

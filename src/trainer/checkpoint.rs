@@ -47,14 +47,16 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), keep: keep.max(1), order })
     }
 
-    /// Saves a state, and then removes those that are too many; returns the file.
+    /// Saves a state, and then removes the oldest of the others if there are too many; returns the file.
     pub fn save(&self, step: u64, tensors: Vec<(String, Tensor)>) -> Result<PathBuf, Error> {
         let path = stored::state(&self.path, step);
         let mut metadata = self.order.clone();
         metadata.insert(STEP.to_owned(), step.to_string());
         stored::write(&path, &Contents { tensors, metadata })?;
-        let files = self.files()?;
-        for old in &files[..files.len().saturating_sub(self.keep)] {
+        let mut others = self.files()?;
+        others.retain(|file| *file != path);
+        let extra = (others.len() + 1).saturating_sub(self.keep);
+        for old in others.iter().take(extra) {
             // What cannot be removed is only too many.
             let _ = fs::remove_file(old);
         }
@@ -102,7 +104,7 @@ impl Folder {
         let path = self.path.display();
         if self.has_states()? {
             return Err(Error::input(format!(
-                "{path} has the saved states of a training: go on with it (--resume), or name another folder"
+                "{path} has the saved states of a training: go on with it (resume), or name another folder"
             )));
         }
         match self.path.join(BEST_FILE).exists() {

@@ -69,7 +69,7 @@ fn checkpoint(prefix: &Path) -> Result<Contents, Error> {
     let (folder, name) = split(prefix)?;
     if !folder.is_dir() || !folder.join(format!("{name}.index")).exists() {
         return Err(at(&format!(
-            "there is no such model: expected a folder of --checkpoint, a file .safetensors or .npz, or the prefix of a \
+            "there is no such model: expected a folder of saved states, a file .safetensors or .npz, or the prefix of a \
              TensorFlow checkpoint, beside which {name}.index would lie"
         )));
     }
