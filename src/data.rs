@@ -145,6 +145,11 @@ impl Examples {
         })
     }
 
+    /// Whether a part is read when it is taken.
+    pub(crate) fn are_read(&self) -> bool {
+        self.parts.iter().any(|(_, part)| matches!(part, Part::Elsewhere(_)))
+    }
+
     /// Those of them that lie on the workers, part by part, as [`parts`](Examples::parts) has them.
     pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
         self.parts.iter().map(|(_, part)| match part {

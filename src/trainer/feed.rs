@@ -3,12 +3,22 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::state::blocking;
 use super::{Error, Trainer};
 use crate::Session;
 use crate::data::Examples;
 use crate::tensor::Tensor;
 use crate::train::file::UpdateMode;
 use crate::train::job::Drain;
+
+/// As [`Examples::take`]. What is read from a file as it is taken is not waited for here.
+async fn take(examples: &Examples, places: Vec<usize>, outer: Vec<usize>) -> Result<crate::Result<Vec<Tensor>>, Error> {
+    if !examples.are_read() {
+        return Ok(examples.take(&places, &outer));
+    }
+    let examples = examples.clone();
+    blocking(move || examples.take(&places, &outer)).await
+}
 
 impl Trainer {
     /// Drops what a training left behind which was killed.
@@ -58,7 +68,8 @@ impl Trainer {
                 if own.is_empty() {
                     continue;
                 }
-                let tensors = match self.examples.take(&own, &[own.len() / rows, rows]) {
+                let batches = own.len() / rows;
+                let tensors = match take(&self.examples, own, vec![batches, rows]).await? {
                     Ok(tensors) => tensors,
                     // The batches before the one that cannot be had are whole.
                     Err(_) if count > 1 => {
@@ -84,7 +95,7 @@ impl Trainer {
         examples: &Examples,
         places: &[usize],
     ) -> Result<Vec<Tensor>, Error> {
-        let mut tensors = examples.take(places, &[places.len()])?;
+        let mut tensors = take(examples, places.to_vec(), vec![places.len()]).await??;
         let rows = self.sections.train.rows(self.sections.data.batch)?.max(1);
         for (held, tensor) in self.job.held.iter().zip(&mut tensors) {
             let Some(held) = held else { continue };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::checkpoint::Folder;
 use super::{Error, Observer, Trainer};
 use crate::Session;
+use crate::failure::{Code, Failure};
 use crate::tensor::Tensor;
 use crate::train::{GLOBAL_STEP, Variable};
 
@@ -12,6 +13,18 @@ use crate::train::{GLOBAL_STEP, Variable};
 const STATE_BYTES: usize = 256 << 20;
 /// How often it is looked whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Does what may wait for a disk, on a thread that no other task needs: a node in this process has to answer its peers meanwhile. If
+/// the future is dropped, it is done nevertheless.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Failure::new(Code::Cancelled, "the process ends").into()),
+        },
+    }
+}
 
 impl Trainer {
     /// Gives all variables their values; returns how many steps they have behind them.
@@ -78,8 +91,9 @@ impl Trainer {
 
     /// Saves the state after a step, if states are saved.
     pub(super) async fn save(&self, session: &Session, step: u64) -> Result<(), Error> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        folder.save(step, self.values(session, |_| true).await?)?;
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        let values = self.values(session, |_| true).await?;
+        blocking(move || folder.save(step, values)).await??;
         Ok(())
     }
 
