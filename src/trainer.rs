@@ -31,6 +31,7 @@ mod checkpoint;
 mod evaluation;
 mod feed;
 mod folder;
+mod held;
 mod lookup;
 mod numerics;
 mod observer;
@@ -52,6 +53,7 @@ pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
 
 use self::checkpoint::Folder;
+use self::held::Holders;
 use self::steps::number;
 use self::weights::Weights;
 use crate::Session;
@@ -126,6 +128,7 @@ pub struct Trainer {
     /// In place of first values.
     weights: Option<Weights>,
     numerics: Option<Numerics>,
+    holders: Holders,
 }
 
 /// How a training ended, and after which step.
@@ -215,6 +218,7 @@ impl Trainer {
             resume: options.resume,
             weights,
             numerics,
+            holders: Holders::default(),
         })
     }
 
@@ -295,19 +299,17 @@ impl Trainer {
         }
         self.drain(session).await?;
         let start = self.begin(session, observer).await?;
-        for begin in &self.job.begin {
-            session.run(&[], &[], &[begin]).await?;
-        }
         if start >= self.steps {
             return Ok(Ended { start, step: start, how: How::Done });
         }
-        observer.begins(start)?;
-        let ended = self.train(session, start, observer, stop).await;
-        // The workers' memory of what lies on them; a session that failed cannot have it dropped.
-        for end in &self.job.end {
-            let _ = session.run(&[], &[], &[end]).await;
-        }
-        ended
+        let run = async {
+            for begin in &self.job.begin {
+                session.run(&[], &[], &[begin]).await?;
+            }
+            observer.begins(start)?;
+            self.train(session, start, observer, stop).await
+        };
+        self.holding(session, &self.job.loads, run).await
     }
 
     /// Feeds, steps, and what is due between the steps.

@@ -56,8 +56,10 @@ pub struct TrainingGraph {
     pub beside: Vec<String>,
     /// Run before the first step, in this order, whether the variables have first values or others.
     pub begin: Vec<String>,
-    /// Run once the steps are over.
-    pub end: Vec<String>,
+    /// Run before that: each has a worker read a file that lies on it.
+    pub loads: Vec<String>,
+    /// Run once the steps are over: each has a worker let go of such a file.
+    pub unloads: Vec<String>,
     /// A queue of batches for each replica.
     pub queues: Vec<QueueNodes>,
     /// Of the first replica, part by part, what takes examples of those that lie on the workers.
@@ -151,8 +153,9 @@ pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -
         init,
         steps,
         beside: workers,
-        begin: of_held(|held| &held.load).chain(begin).collect(),
-        end: of_held(|held| &held.unload).collect(),
+        begin: begin.into_iter().collect(),
+        loads: of_held(|held| &held.load).collect(),
+        unloads: of_held(|held| &held.unload).collect(),
         held: held.first().cloned().unwrap_or_default(),
         drains,
         evaluated: std::iter::once(&train.loss).chain(looked_at).cloned().collect(),

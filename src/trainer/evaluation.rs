@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::state::blocking;
 use super::{Error, Observer, Trainer, number};
 use crate::Session;
 use crate::tensor::Tensor;
@@ -180,31 +181,27 @@ impl Trainer {
     async fn judge(&self, session: &Session, step: u64, watch: &mut Watch, means: &[f64]) -> Result<bool, Error> {
         match (watch.look(step, means), &self.folder, watch.best) {
             (Verdict::Better, Some(folder), Some((value, _))) => {
-                folder.save_best(step, value, &watch.aim(), self.values(session, |_| true).await?)?;
+                let (folder, aim, values) = (folder.clone(), watch.aim(), self.values(session, |_| true).await?);
+                blocking(move || folder.save_best(step, value, &aim, values)).await??;
                 Ok(false)
             }
             (verdict, ..) => Ok(verdict == Verdict::Enough),
         }
     }
 
-    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they are.
+    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they are;
+    /// nothing if none are held out. It may run beside a training of this trainer.
     ///
     /// # Errors
     /// [`Error::Input`] if a metric is no number, or a class of the confusion none; [`Error::Failed`] as [`Session::run`].
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, nothing has changed.
+    /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in their memory
+    /// until the next evaluation or training of this graph ends, or the node does.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
-        // A training that runs has what lies on the workers, and lets go of it at its end.
-        let held = || self.job.held.iter().flatten();
-        for held in held() {
-            session.run(&[], &[], &[&held.load]).await?;
-        }
-        let evaluated = self.evaluate_held(session).await;
-        for held in held() {
-            let _ = session.run(&[], &[], &[&held.unload]).await;
-        }
-        evaluated
+        let loads = self.job.held.iter().flatten().filter(|_| self.held_out.is_some());
+        let loads: Vec<String> = loads.map(|held| held.load.clone()).collect();
+        self.holding(session, &loads, self.evaluate_held(session)).await
     }
 
     /// As [`evaluate`](Trainer::evaluate), once what lies on the workers is held there.

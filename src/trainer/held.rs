@@ -1,0 +1,61 @@
+//! Files that lie on the workers, which hold them in memory for as long as somebody takes examples of them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Error, Trainer};
+use crate::Session;
+
+/// Who takes examples of what lies on the workers.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    count: AtomicUsize,
+    /// Held while files are read, or let go of.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// One of them.
+struct Holder<'h>(&'h AtomicUsize);
+
+impl Drop for Holder<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Trainer {
+    /// Has workers read files by running `loads`, then does some work. However that ends, all workers let go of their files, unless
+    /// other work of this trainer takes examples of them.
+    pub(super) async fn holding<T>(
+        &self,
+        session: &Session,
+        loads: &[String],
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if loads.is_empty() {
+            return work.await;
+        }
+        let Holders { count, turn } = &self.holders;
+        count.fetch_add(1, Ordering::SeqCst);
+        let holder = Holder(count);
+        let load = async {
+            let _turn = turn.lock().await;
+            for load in loads {
+                session.run(&[], &[], &[load]).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        let done = match load.await {
+            Ok(()) => work.await,
+            Err(error) => Err(error),
+        };
+        let _turn = turn.lock().await;
+        if count.load(Ordering::SeqCst) == 1 {
+            for unload in &self.job.unloads {
+                // A session that failed cannot have it done.
+                let _ = session.run(&[], &[], &[unload]).await;
+            }
+        }
+        drop(holder);
+        done
+    }
+}
