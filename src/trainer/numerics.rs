@@ -25,9 +25,12 @@ impl Trainer {
         }
         let step = number(step);
         let saved = match (self.save_before(session, step).await, &self.folder) {
-            (Ok(true), _) => "; the state before it is saved",
-            (_, Some(folder)) if folder.has_states().unwrap_or(false) => "; the last saved state is from before that",
-            _ => "",
+            (Ok(true), _) => "; the state before it is saved".to_owned(),
+            (Err(error), Some(_)) => format!("; the state before it could not be saved: {error}"),
+            (_, Some(folder)) if folder.has_states().unwrap_or(false) => {
+                "; the last saved state is from before that".to_owned()
+            }
+            _ => String::new(),
         };
         let found = match &self.numerics {
             None if self.sections.train.backup > 0 => {

@@ -66,11 +66,13 @@ impl Trainer {
                 // What goes on from a saved state does not evaluate that step again, so it is evaluated first, even if the
                 // training is to end.
                 let looked = self.look(session, step, observer, &mut watch).await;
+                let kept = if saves { self.save(session, step).await } else { Ok(()) };
+                // Of two errors, the first is told.
+                let is_enough = looked?;
+                kept?;
                 if saves {
-                    self.save(session, step).await?;
                     saved = Instant::now();
                 }
-                let is_enough = looked?;
                 let is_due = self.weights_every.is_some_and(|every| step.is_multiple_of(every) || is_over || is_enough);
                 if is_due {
                     let weights = self.values(session, |one| one.trainable && one.dtype.is_float()).await?;
@@ -80,9 +82,9 @@ impl Trainer {
             };
             let is_enough = heard(between, stop.as_mut(), &mut stops).await?;
             let how = match stops {
+                _ if is_over => How::Done,
+                _ if is_enough => How::Enough,
                 true => How::Stopped,
-                false if is_over => How::Done,
-                false if is_enough => How::Enough,
                 false => continue,
             };
             if !saves {
@@ -143,13 +145,14 @@ impl Trainer {
             }
         };
         let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
+        // The observer ended it before a later step failed.
+        if let Some(error) = error {
+            return Err(error);
+        }
         let ran = match ran {
             Ok(ran) => ran,
             Err(failure) => return Err(self.explained(session, failure, 0, |own| step + own).await),
         };
-        if let Some(error) = error {
-            return Err(error);
-        }
         let last = step + count;
         if last.is_multiple_of(self.record) || last >= self.steps {
             report(last, &ran.fetches)?;
