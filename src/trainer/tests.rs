@@ -1,5 +1,7 @@
 //! Trainings by the library, in this process.
 
+mod on_workers;
+
 use std::sync::Arc;
 
 use temp_dir::TempDir;
@@ -95,14 +97,53 @@ async fn running_averages_are_kept_and_evaluated_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn averages_are_kept_where_some_workers_are_late_too() {
-    let mut sections = sections(2, 20);
+    // How many of its batches the first worker drops depends on who is first: it goes on until there was one that it did not.
+    let mut sections = sections(2, 100_000);
     (sections.train.workers, sections.train.ps, sections.train.backup) = (2, 1, 1);
     let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
     let (_cluster, session) = session(&trainer).await;
-    trainer.run(&session, &mut ()).await.unwrap();
-    let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await.unwrap();
-    // How many of its batches the first worker drops depends on who is first; some it does not.
-    assert!(values[0].1.slice::<f32>().unwrap()[0] > 0.0, "{values:?}");
+    let average = async || {
+        let values = trainer.values(&session, |one| one.name == "norm/moving_mean").await;
+        // Until they have their first values, variables have none.
+        values.map_or(0.0, |values| values[0].1.slice::<f32>().unwrap()[0])
+    };
+    let kept = async { while average().await <= 0.0 {} };
+    trainer.run_until(&session, &mut (), kept).await.unwrap();
+    assert!(average().await > 0.0);
+}
+
+/// A state is saved once its step is counted: that step is then whole.
+#[test]
+fn what_counts_a_step_waits_for_its_averages() {
+    for (workers, ps, mode, counted, averaged) in [
+        (0, 0, UpdateMode::Sync, 1, 2),
+        (2, 1, UpdateMode::Sync, 1, 2),
+        (2, 0, UpdateMode::Mirrored, 2, 4),
+        (2, 1, UpdateMode::Async, 2, 2),
+    ] {
+        let mut sections = sections(4, 1);
+        (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
+        let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
+        let graph = trainer.graph();
+        let changes = |id, op: &str, variable: &str| {
+            let node = graph.node(id);
+            node.op.name.starts_with(op) && graph.node(node.inputs[0].node).name.contains(variable)
+        };
+        let counts = graph.nodes().map(|(id, _)| id).filter(|&id| changes(id, "AssignAdd", "global_step"));
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(counts.len(), counted, "{mode:?}");
+        for count in counts {
+            let (mut open, mut seen) = (vec![count], std::collections::HashSet::new());
+            while let Some(id) = open.pop() {
+                if seen.insert(id) {
+                    let node = graph.node(id);
+                    open.extend(node.inputs.iter().map(|input| input.node).chain(node.control.iter().copied()));
+                }
+            }
+            let averages = seen.into_iter().filter(|&id| changes(id, "AssignSub", "norm/moving_")).count();
+            assert_eq!(averages, averaged, "{mode:?}");
+        }
+    }
 }
 
 /// What an observer was told.
@@ -168,6 +209,77 @@ async fn an_observer_is_told_what_it_asks_for() {
     assert_eq!(trainer.run(&session, &mut ()).await.unwrap().step, 30);
 }
 
+/// What ends an observer's training.
+struct Ends {
+    at: u64,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    /// A folder in whose place there is a file then.
+    spoils: Option<std::path::PathBuf>,
+    fails: bool,
+}
+
+impl Observer for Ends {
+    fn trained(&mut self, step: u64, _: &[f64]) -> Observed {
+        if step != self.at {
+            return Ok(());
+        }
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(folder) = self.spoils.take() {
+            std::fs::remove_dir_all(&folder)?;
+            std::fs::write(&folder, "")?;
+        }
+        if self.fails { Err("that is enough".into()) } else { Ok(()) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_training_whose_last_step_is_done_was_not_stopped() {
+    let mut sections = sections(2, 10);
+    sections.data.hold_out = 0.25;
+    sections.evaluate = Some(EvaluateSection { every: 10, ..EvaluateSection::default() });
+    let trainer = Trainer::new(normed(), sections, examples(), &Options::default()).unwrap();
+    let (_cluster, session) = session(&trainer).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let mut observer = Ends { at: 10, stop: Some(stop), spoils: None, fails: false };
+    let ended = trainer.run_until(&session, &mut observer, async { stopped.await.unwrap() }).await.unwrap();
+    assert_eq!(ended, Ended { start: 0, step: 10, how: How::Done });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_run_does_not_touch_the_states_of_the_first() {
+    let folder = TempDir::new().unwrap();
+    let options =
+        Options { checkpoint: Some(folder.child("run")), every: Some(Every::Steps(2)), keep: 2, ..Options::default() };
+    let trainer = Trainer::new(normed(), sections(2, 10), examples(), &options).unwrap();
+    let (_cluster, session) = session(&trainer).await;
+    trainer.run(&session, &mut ()).await.unwrap();
+    let files = || stored::states(&folder.child("run")).unwrap();
+    let names = ["step-000000000008.safetensors", "step-000000000010.safetensors"];
+    assert_eq!(files(), names.map(|name| folder.child("run").join(name)));
+    let error = trainer.run(&session, &mut ()).await.unwrap_err().to_string();
+    assert!(error.contains("go on with it (resume), or name another folder"), "{error}");
+    assert_eq!(files().len(), 2);
+    // Whatever else is there, what is saved stays.
+    let own = Folder::new(&folder.child("run"), 2, &sections(2, 10), 8).unwrap().save(4, Vec::new()).unwrap();
+    assert_eq!(files(), [own, folder.child("run").join(names[1])]);
+}
+
+#[test]
+fn options_that_say_nothing_are_refused() {
+    let weights = Some(std::path::PathBuf::from("run"));
+    for (options, why) in [
+        (Options { steps: Some(0), ..Options::default() }, "steps is 0"),
+        (Options { every: Some(Every::Steps(0)), ..Options::default() }, "every is 0 steps"),
+        (Options { every: Some(Every::Time(Duration::ZERO)), ..Options::default() }, "expected more than 0 s"),
+        (Options { resume: true, weights, ..Options::default() }, "weights cannot be used with resume"),
+    ] {
+        let error = Trainer::new(normed(), sections(2, 3), examples(), &options).map(|_| ()).unwrap_err();
+        assert!(matches!(&error, Error::Input(text) if text.contains(why)), "{error}\nwanted {why}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_said() {
     let refused = |graph: Graph, sections: Sections, examples: Examples| {
@@ -230,14 +342,16 @@ impl Rows for Damaged {
 /// A training that a bad example ends has done the steps before it, and its state is saved.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_state_before_a_bad_example_is_saved() {
-    let m = Model::new();
-    let x = m.placeholder("x", DType::F32, [None, Some(2)]);
-    x.dense("out", 1).square().mean().named("loss");
-    let graph = m.finish().unwrap();
-    for (value, workers, whys) in [
-        (None, 0, ["x.npy: example 150: it cannot be read", "the state after step 37 is saved"]),
-        (None, 2, ["x.npy: example 150: it cannot be read", "the state after step 37 is saved"]),
-        (Some(f32::NAN), 0, ["the loss is NaN or infinite in step 38", "the state before it is saved"]),
+    let graph = squares();
+    let unread = ["x.npy: example 150: it cannot be read", "the state after step 37 is saved"];
+    let not_finite = ["the loss is NaN or infinite in step 38", "the state before it is saved"];
+    for (value, workers, ps, mode, whys) in [
+        (None, 0, 0, UpdateMode::Sync, unread),
+        (None, 2, 1, UpdateMode::Sync, unread),
+        (None, 2, 0, UpdateMode::Mirrored, unread),
+        (Some(f32::NAN), 0, 0, UpdateMode::Sync, not_finite),
+        (Some(f32::NAN), 2, 1, UpdateMode::Sync, not_finite),
+        (Some(f32::NAN), 2, 0, UpdateMode::Mirrored, not_finite),
     ] {
         let folder = TempDir::new().unwrap();
         let data = |value| {
@@ -245,7 +359,7 @@ async fn the_state_before_a_bad_example_is_saved() {
             Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap()
         };
         let mut sections = sections(4, 50);
-        (sections.train.workers, sections.train.ps) = (workers, workers);
+        (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
         let options = Options { checkpoint: Some(folder.child("run")), ..Options::default() };
         let trainer = Trainer::new(graph.clone(), sections.clone(), data(value), &options).unwrap();
         let (_cluster, other) = session(&trainer).await;
@@ -260,6 +374,85 @@ async fn the_state_before_a_bad_example_is_saved() {
         let whole = Trainer::new(graph.clone(), sections, data(Some(1.5)), &options).unwrap();
         whole.run(&other, &mut ()).await.unwrap();
         let state = |run: &str| std::fs::read(folder.child(run).join("step-000000000050.safetensors")).unwrap();
-        assert!(state("run") == state("whole"), "{value:?}, {workers} workers");
+        assert!(state("run") == state("whole"), "{value:?}, {workers} workers, {mode:?}");
     }
+}
+
+/// A loss behind a batch norm, which keeps averages, of what has no labels.
+fn squares() -> Graph {
+    let m = Model::new();
+    let x = m.placeholder("x", DType::F32, [None, Some(2)]);
+    x.batch_norm("norm").dense("out", 1).square().mean().named("loss");
+    m.finish().unwrap()
+}
+
+/// A training of which step 38 has a loss that is NaN.
+fn broken(folder: &TempDir) -> Trainer {
+    let rows = Damaged { at: 150, value: Some(f32::NAN) };
+    let data = Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap();
+    let options = Options { checkpoint: Some(folder.child("run")), ..Options::default() };
+    let mut trainer = Trainer::new(squares(), sections(4, 50), data, &options).unwrap();
+    trainer.record_every(1);
+    trainer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_wrong_first_is_told() {
+    // What the observer says is not lost in what goes wrong after it: neither a step's failure,
+    let folder = TempDir::new().unwrap();
+    let trainer = broken(&folder);
+    let (_cluster, session) = session(&trainer).await;
+    let observer = || Ends { at: 37, stop: None, spoils: None, fails: false };
+    let error = trainer.run(&session, &mut Ends { fails: true, ..observer() }).await.unwrap_err();
+    assert!(matches!(&error, Error::Observer(_)), "{error}");
+    // nor is a state that cannot be saved.
+    let mut spoils = Ends { spoils: Some(folder.child("run")), ..observer() };
+    let error = trainer.run(&session, &mut spoils).await.unwrap_err().to_string();
+    assert!(
+        error.contains("in step 38") && error.contains("the state before it could not be saved: cannot"),
+        "{error}"
+    );
+}
+
+/// Examples that are there once somebody else had a turn.
+#[derive(Debug)]
+struct Waits {
+    begun: tokio::sync::mpsc::UnboundedSender<()>,
+    may_end: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Rows for Waits {
+    fn count(&self) -> usize {
+        8
+    }
+
+    fn example(&self) -> (DType, &[usize]) {
+        (DType::F32, &[2])
+    }
+
+    fn read(&self, places: &[usize]) -> crate::Result<Tensor> {
+        let gone = |_| Failure::invalid("nobody else had a turn");
+        self.begun.send(()).map_err(|_| Failure::invalid("nobody is there"))?;
+        self.may_end.lock().unwrap().recv_timeout(Duration::from_secs(20)).map_err(gone)?;
+        Ok(Tensor::from(vec![[0.5f32, 1.0]; places.len()]))
+    }
+}
+
+/// A node may run on the same thread: it is not kept from answering while a file is read.
+#[tokio::test]
+async fn reading_files_does_not_keep_others_from_running() {
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let (ends, may_end) = std::sync::mpsc::channel();
+    let rows = Waits { begun, may_end: std::sync::Mutex::new(may_end) };
+    let data = Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap();
+    let trainer = Trainer::new(squares(), sections(4, 10), data, &Options::default()).unwrap();
+    let (_cluster, session) = session(&trainer).await;
+    let other = tokio::spawn(async move {
+        while begins.recv().await.is_some() {
+            let _ = ends.send(());
+        }
+    });
+    assert_eq!(trainer.run(&session, &mut ()).await.unwrap().step, 10);
+    drop(trainer);
+    other.await.unwrap();
 }
