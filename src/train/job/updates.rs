@@ -10,6 +10,9 @@ use crate::graph::variable::ops::on;
 use crate::graph::{Graph, GraphBuilder, NodeId, Output};
 use crate::train::file::{TrainSection, UpdateMode};
 
+/// A node that is to wait, and what for, by their names.
+type Wait = (String, String);
+
 /// Has the steps of teams run them, too; answers which nodes are to wait for which. Where several replicas make one update of
 /// variables that they share, those of the first count.
 pub(super) fn add(
@@ -17,7 +20,7 @@ pub(super) fn add(
     replicas: &Replicas,
     train: &TrainSection,
     teams: &mut [Team],
-) -> Result<Vec<(String, String)>> {
+) -> Result<Vec<Wait>> {
     let (names, mut waits) = (names(replicas.graph, train)?, Vec::new());
     if names.is_empty() || train.backup > 0 {
         return Ok(waits);
@@ -79,7 +82,7 @@ pub(super) fn of_worker(
     train: &TrainSection,
     replica: usize,
     loss: Output,
-) -> Result<(Vec<Output>, Vec<(String, String)>)> {
+) -> Result<(Vec<Output>, Vec<Wait>)> {
     let (mut all, mut waits) = (Vec::new(), Vec::new());
     let names = names(replicas.graph, train)?;
     if names.is_empty() {
@@ -126,7 +129,7 @@ fn names(graph: &Graph, train: &TrainSection) -> Result<Vec<String>> {
 }
 
 /// A graph in which some nodes wait for others.
-pub(super) fn after(graph: Graph, waits: &[(String, String)]) -> Result<Graph> {
+pub(super) fn after(graph: Graph, waits: &[Wait]) -> Result<Graph> {
     if waits.is_empty() {
         return Ok(graph);
     }
