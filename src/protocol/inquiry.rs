@@ -37,15 +37,6 @@ pub enum Inquiry {
         /// Whether those of steps are wanted.
         steps: bool,
     },
-    /// What one of its sessions does.
-    Session {
-        /// Which one.
-        session: SessionId,
-        /// The number of the plan that who asks has already.
-        plan: Option<u32>,
-        /// The traced step that who asks has already.
-        traced: Option<u64>,
-    },
     /// The value of a variable, with its version.
     ReadVariable(VariableName),
     /// Sets a variable to the tensor; if a version is `expected`, only while the variable has that.
@@ -54,6 +45,15 @@ pub enum Inquiry {
         variable: VariableName,
         /// The version that it is to have before; `None`: any.
         expected: Option<u64>,
+    },
+    /// What one of its sessions does.
+    Session {
+        /// Which one.
+        session: SessionId,
+        /// The number of the plan that who asks has already.
+        plan: Option<u32>,
+        /// The traced step that who asks has already.
+        traced: Option<u64>,
     },
 }
 
@@ -77,8 +77,6 @@ pub enum Answer {
         /// The events after the number that was named, the oldest ones.
         events: Vec<Noted>,
     },
-    /// What a session does.
-    Session(Box<SessionLook>),
     /// The tensor is the value.
     Variable {
         /// How often it was changed until it had that value.
@@ -89,6 +87,8 @@ pub enum Answer {
         /// The version.
         version: u64,
     },
+    /// What a session does.
+    Session(Box<SessionLook>),
 }
 
 /// Names a variable of a node that sessions share.
