@@ -146,6 +146,7 @@ impl Examples {
     }
 
     /// Whether a part is read when it is taken.
+    #[cfg(feature = "node")]
     pub(crate) fn are_read(&self) -> bool {
         self.parts.iter().any(|(_, part)| matches!(part, Part::Elsewhere(_)))
     }

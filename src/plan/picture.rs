@@ -205,7 +205,7 @@ mod tests {
                 format!(
                     r#""{}": {{"op": "{}", "inputs": ["{input}"]}}"#,
                     name(i),
-                    if i % 2 == 0 { "Neg" } else { "Exp" }
+                    if i.is_multiple_of(2) { "Neg" } else { "Exp" }
                 )
             };
             let nodes: Vec<String> = (0..count).map(node).collect();

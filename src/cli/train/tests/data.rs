@@ -127,7 +127,7 @@ async fn data_on_the_workers_teaches_what_data_that_is_sent_does() {
             let [dir, data, log] =
                 [run_dir, "there", &format!("log_{run_dir}")].map(|name| folder.child(name).display().to_string());
             run(&folder, &["--checkpoint", &dir, "--data", &data, "--log", &log]).await.unwrap();
-            let lines = std::fs::read_to_string(folder.child(&format!("log_{run_dir}")).join("log.jsonl")).unwrap();
+            let lines = std::fs::read_to_string(folder.child(format!("log_{run_dir}")).join("log.jsonl")).unwrap();
             let numbers: Vec<serde_json::Value> = lines
                 .lines()
                 .map(|line| {

@@ -153,7 +153,7 @@ impl<'a, T: Float> Example<'a, T> {
     }
 
     fn is_blank(&self, u: usize) -> bool {
-        u % 2 == 0
+        u.is_multiple_of(2)
     }
 
     /// Whether a way may stay at a place for another step.
@@ -163,7 +163,7 @@ impl<'a, T: Float> Example<'a, T> {
 
     /// Whether a way may go from the label at `u` to the next without a blank between.
     fn skips(&self, u: usize, next: usize) -> bool {
-        !self.is_blank(u) && !(self.rules.merges && self.path[u] == self.path[next])
+        !(self.is_blank(u) || self.rules.merges && self.path[u] == self.path[next])
     }
 
     /// The places that can be reached at a step, and from which the end can be.

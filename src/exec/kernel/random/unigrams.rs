@@ -78,7 +78,8 @@ impl Weighted {
         let (mut low, mut high): (Vec<usize>, Vec<usize>) = (0..n).partition(|&i| likely[i] < 1.0);
         let mut other: Vec<usize> = (0..n).collect();
         while let (Some(&l), Some(&h)) = (low.last(), high.last()) {
-            (low.pop(), high.pop());
+            low.pop();
+            high.pop();
             other[l] = h;
             likely[h] -= 1.0 - likely[l];
             if likely[h] < 1.0 { &mut low } else { &mut high }.push(h);

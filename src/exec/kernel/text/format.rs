@@ -10,6 +10,11 @@ use crate::tensor::{DType, Numeric, with_complex, with_float, with_integer};
 /// The largest width and precision that a node may ask for.
 const MOST: i64 = 4096;
 
+/// A number of either precision.
+fn wide(number: impl Into<f64>) -> f64 {
+    number.into()
+}
+
 pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
     let dtype = input_dtype(node, 0)?;
     let format = Format::of(node, dtype)?;
@@ -19,7 +24,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
         }
         DType::String => Some(call(move |[x]| map_to(&x, |x: &Vec<u8>| format.pad(x.clone())))),
         _ if dtype.is_complex() => with_complex!(dtype, T => call(move |[x]| map_to(&x, |x: &T| {
-            let [re, im] = [x.re, x.im].map(|part| format.float(part.into()));
+            let [re, im] = [x.re, x.im].map(|part| format.float(wide(part)));
             [b"(", &re[..], b",", &im, b")"].concat()
         }))),
         _ if dtype.is_unsigned_integer() => {

@@ -97,7 +97,7 @@ impl Read {
             return Err(wrong("the shared memory that it passes is not sealed against shrinking"));
         }
         // A page of a file of huge pages can be taken away in spite of the seal.
-        if file_system(&file)? != libc::TMPFS_MAGIC as i64 {
+        if file_system(&file)? != i128::from(libc::TMPFS_MAGIC) {
             return Err(wrong("the shared memory that it passes is not of ordinary pages"));
         }
         let bytes = file.metadata()?.len();
@@ -166,12 +166,12 @@ fn sealed_memory() -> io::Result<File> {
 }
 
 /// The kind of file system that a file lies in.
-fn file_system(file: &File) -> io::Result<i64> {
+fn file_system(file: &File) -> io::Result<i128> {
     let mut about = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the system writes to `about`, all of whose fields are numbers.
     let failed = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0;
     // SAFETY: zero is a value of every field that was not written.
-    if failed { Err(io::Error::last_os_error()) } else { Ok(unsafe { about.assume_init() }.f_type as i64) }
+    if failed { Err(io::Error::last_os_error()) } else { Ok(i128::from(unsafe { about.assume_init() }.f_type)) }
 }
 
 /// The peer broke the rules of shared memory: what it sends cannot be taken.

@@ -228,8 +228,7 @@ impl Run {
     fn done(
         &mut self,
         client: &Peer,
-        piece: PieceId,
-        number: u64,
+        (piece, number): (PieceId, u64),
         tensors: Vec<Tensor>,
         now: Nanos,
         seen: &mut Seen,
@@ -396,7 +395,7 @@ impl Machine {
         let Some(run) = self.runs.runs.get_mut(&first) else { return };
         self.seen.piece_done(piece, step, now);
         let (done_before, begun_before) = (run.first_open(), run.next);
-        let is_over = run.done(&self.client, piece, step, tensors, now, &mut self.seen, &mut self.outbox);
+        let is_over = run.done(&self.client, (piece, step), tensors, now, &mut self.seen, &mut self.outbox);
         let (done, begun) = (run.first_open() - done_before, run.next - begun_before);
         self.steps_done += done;
         if let Some(plan) = self.plans.get_mut(run.plan).filter(|_| done > 0) {
