@@ -24,6 +24,7 @@ pub const CODED: &[&str] = &[
     "EncodeJpeg",
     "EncodePng",
     "ExtractJpegShape",
+    "ImageSummary",
 ];
 
 /// The kernel of a node whose op works on images.

@@ -47,7 +47,7 @@ pub(in crate::exec) enum Beside {
     /// Those that pay for it.
     IfHeavy,
     /// All that can.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "exec"))]
     Always,
 }
 
@@ -116,7 +116,7 @@ impl Lanes {
         match beside {
             Beside::Never => false,
             Beside::IfHeavy => self.pays,
-            #[cfg(test)]
+            #[cfg(all(test, feature = "exec"))]
             Beside::Always => true,
         }
     }
@@ -126,7 +126,7 @@ impl Lanes {
         match beside {
             Beside::Never => false,
             Beside::IfHeavy => self.is_heavy(node),
-            #[cfg(test)]
+            #[cfg(all(test, feature = "exec"))]
             Beside::Always => true,
         }
     }
