@@ -39,6 +39,10 @@ const SHOWN: &str = r##"(() => {
 /// The names under which it is installed.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
+/// As root and without a network.
+const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run \
+                     --disable-background-networking --disable-component-update --disable-sync";
+
 struct Browser {
     child: Child,
     commands: ChildStdin,
@@ -47,19 +51,24 @@ struct Browser {
 }
 
 impl Browser {
-    /// `None` if none is installed.
+    /// `None` if none is installed that draws an empty page.
     fn start(sandbox: &Sandbox) -> Option<Browser> {
-        let is_there = |name: &&&str| {
-            let version = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-            version.is_ok_and(|status| status.success())
+        let draws = |name: &&&str| {
+            let mut command = Command::new("timeout");
+            command.args(["60", name]).args(FLAGS.split_whitespace()).args(["--dump-dom", "about:blank"]);
+            command.arg(format!("--user-data-dir={}", sandbox.path("first").display()));
+            command
+                .env("HOME", sandbox.path("browser"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
         };
-        let name = NAMES.iter().find(is_there)?;
+        let name = NAMES.iter().find(draws)?;
         let profile = sandbox.path("profile");
         // The protocol is spoken on the descriptors 3 and 4.
         let script = format!(
-            "exec {name} --headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run \
-             --disable-background-networking --disable-component-update --disable-sync --user-data-dir='{}' \
-             --remote-debugging-pipe 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null",
+            "exec {name} {FLAGS} --user-data-dir='{}' --remote-debugging-pipe 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null",
             profile.display()
         );
         let mut child = Command::new("sh")

@@ -59,7 +59,7 @@ impl Means {
             Means::Cores => ("cores", "there is one processor, and kernels do not run beside each other"),
             Means::Chromium => (
                 "chromium",
-                "there is no Chromium, which draws the page of `meshtf node --web` (`make setup` installs it)",
+                "there is no Chromium that starts, which draws the page of `meshtf node --web` (`make setup` installs it)",
             ),
             Means::TensorFlow => ("tensorflow", "there is no TensorFlow"),
             Means::Burn => ("burn", "the programs with burn's own client are not built (`make burn-programs`)"),
