@@ -8,7 +8,7 @@ binary=$(binary_of "${1:-}")
 out=${2:?a folder for the image}
 rootfs=$out/rootfs
 rm -rf "$rootfs" "$out/data"
-mkdir -p "$rootfs"/{etc,proc,sys,dev,tmp,data} "$out/data"
+mkdir -p "$rootfs"/{etc,proc,sys,dev,tmp} "$out/data"
 chmod 1777 "$rootfs/tmp"
 cp "$root/packaging/Containerfile" "$out/Containerfile"
 install -D -m 755 "$binary" "$rootfs/usr/bin/meshtf"
@@ -27,11 +27,15 @@ if libraries=$(ldd "$binary" 2>/dev/null); then
         if [ -e "$folder/$library" ]; then install -m 755 "$(realpath "$folder/$library")" "$rootfs$folder/$library"; fi
     done
 fi
-if [ "$(id -u)" = 0 ]; then chown 10001:10001 "$rootfs/data" "$out/data"; fi
+# The user's folder lies beside the root file system: a builder leaves the owner of a folder that a COPY finds as it is.
+if [ "$(id -u)" = 0 ]; then chown 10001:10001 "$out/data"; fi
 
 for builder in ${MESHTF_BUILDERS-podman buildah docker}; do
     if command -v "$builder" >/dev/null && "$builder" info >/dev/null 2>&1; then
-        "$builder" build -t "meshtf:$version" -f "$out/Containerfile" "$out" >&2
+        # Their own format has no health check.
+        format=()
+        case $builder in podman | buildah) format=(--format docker) ;; esac
+        "$builder" build "${format[@]}" -t "meshtf:$version" -f "$out/Containerfile" "$out" >&2
         echo "meshtf:$version ($builder)"
         exit 0
     fi

@@ -170,6 +170,10 @@ fn an_image_starts_as_its_user_and_is_healthy() {
         let line = file.lines().find_map(|line| line.strip_prefix(key));
         line.unwrap_or_else(|| panic!("no {key}")).trim().to_owned()
     };
+    // As the two COPYs make it: the root file system, then the user's folder.
+    assert_eq!(file.lines().filter(|line| line.starts_with("COPY")).count(), 2, "{file}");
+    assert!(!image.join("rootfs/data").exists(), "the second COPY would leave its owner as it is");
+    std::fs::rename(image.join("data"), image.join("rootfs/data")).expect("one file system");
     // As a container is started: in its file system, as its user, with its environment and a network of its own.
     let run = |words: &[String]| {
         let enter = r#"mount --rbind /proc "$1/proc" && user=$2 && root=$1 && variables=$3 && shift 3 &&
