@@ -35,6 +35,24 @@ def data(*names):
     return os.path.join(_told()["data"], *names)
 
 
+def written(name, contents):
+    """A file below the data folder: its path."""
+    path = data(name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(contents)
+    return path
+
+
+def tf_records(name, records, kind=""):
+    """A file of TFRecords below the data folder, packed if `kind` says how: its path."""
+    path = data(name)
+    with tf.io.TFRecordWriter(path, kind) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
 def on_tensorflow():
     """Whether TensorFlow's own servers answer: where meshtf does better, a program asks."""
     return _told()["kind"] == "tensorflow"

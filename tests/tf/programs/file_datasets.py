@@ -2,20 +2,11 @@
 is given. Held against the same on TensorFlow itself."""
 
 import gzip
-import os
 import zlib
 
-from client import check, data, raises, target, tf
+from client import check, data, raises, target, tf, tf_records, written
 
 CLUSTER = {"local": 2}
-
-
-def written(name, contents):
-    path = data(name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(contents)
-    return path
 
 
 text = written("lines/a.txt", b"first\r\nsecond\n\nlast")
@@ -30,15 +21,8 @@ empty = written("empty", b"")
 missing = data("none")
 
 
-def tf_records(name, kind=""):
-    path = data(name)
-    with tf.io.TFRecordWriter(path, kind) as writer:
-        for record in [b"one", b"", b"three" * 1000]:
-            writer.write(record)
-    return path
-
-
-plain, zipped = tf_records("a.records"), tf_records("b.records", "GZIP")
+records = [b"one", b"", b"three" * 1000]
+plain, zipped = tf_records("a.records", records), tf_records("b.records", records, "GZIP")
 broken = written("broken.records", open(plain, "rb").read()[:-3])
 wrong = written("wrong.records", b"\x00" * 40)
 Lines, Records, Fixed = tf.data.TextLineDataset, tf.data.TFRecordDataset, tf.data.FixedLengthRecordDataset

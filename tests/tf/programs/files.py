@@ -3,40 +3,22 @@ which a queue tells the names."""
 
 import gzip
 import itertools
-import os
 import threading
 import zlib
 
 from tensorflow.python.framework import errors
 
-from client import check, data, raises, target, tf
+from client import check, data, raises, target, tf, tf_records, written
 
 CLUSTER = {"local": 2}
 
 raw = tf.raw_ops
 
 
-def written(name, contents):
-    path = data(name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(contents)
-    return path
-
-
 text = written("text/a.txt", b"first\r\nsecond\n\nlast")
 more = written("text/b.txt", b"only\n")
 fixed = written("fixed.bin", b"HHaaabbbcccF")
 records = [b"one", b"", b"three" * 1000]
-
-
-def tf_records(name, kind=""):
-    path = data(name)
-    with tf.io.TFRecordWriter(path, kind) as writer:
-        for record in records:
-            writer.write(record)
-    return path
-
 
 numbers = itertools.count()
 
@@ -126,7 +108,7 @@ with tf.Graph().as_default():
 
 with tf.Graph().as_default():
     # What is broken fails the read, and the next file is read after it.
-    good = tf_records("good")
+    good = tf_records("good", records)
     with open(good, "rb") as file:
         whole = file.read()
     cut, broken = written("cut", whole[:60]), written("broken", whole[:13] + b"X" + whole[14:])

@@ -1,12 +1,11 @@
 """Ops by their older names, and those that TensorFlow 2.21 has no kernel for any more or cannot run in a graph."""
 
-import os
 
 import numpy as np
 from tensorflow.python.data.ops import structured_function
 from tensorflow.python.framework import errors
 
-from client import check, data, same, target, tf
+from client import check, data, same, target, tf, written
 
 CLUSTER = {"local": 2}
 
@@ -77,14 +76,6 @@ def check_reader(reader, names, expected):
         session.run(fill)
         same(np.array([session.run(reads.value) for _ in expected]), np.array(expected))
         check(session.run(count) == len(expected))
-
-
-def written(name, contents):
-    path = data(name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(contents)
-    return path
 
 
 with tf.Graph().as_default():
