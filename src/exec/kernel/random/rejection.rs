@@ -252,78 +252,80 @@ impl<T: Float> Bounded<T> {
     }
 
     fn normal(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
-        let mut tries = 0;
-        while numbers.len() < end {
-            pace.go(4 * DRAW);
-            for z in drawn::<T>(Distribution::Normal, bits)? {
-                if z >= self.low && z <= self.high {
-                    tries = 0;
-                    numbers.push(self.made(z));
-                    if numbers.len() == end {
-                        break;
-                    }
-                } else {
-                    tries += 1;
-                    if tries > MAX_TRIES {
-                        return Err(out_of_tries("randn rejection"));
-                    }
-                }
-            }
-        }
-        Ok(())
+        let way = Rejection { cost: 4 * DRAW, most_rejected: MAX_TRIES, what: "randn rejection" };
+        self.accepted(numbers, end, pace, way, || {
+            let all = drawn::<T>(Distribution::Normal, bits)?.into_iter();
+            Ok(all.map(|z| (z, z >= self.low && z <= self.high)))
+        })
     }
 
     fn even(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
         let r = round::<T>;
-        let (mut tries, width) = (0, r(self.high - self.low));
+        let width = r(self.high - self.low);
         let most = if self.low < 0.0 { 0.0 } else { r(self.low * self.low) };
-        while numbers.len() < end {
-            pace.go(8 * DRAW);
+        let way = Rejection { cost: 8 * DRAW, most_rejected: MAX_TRIES - 1, what: "uniform rejection" };
+        self.accepted(numbers, end, pace, way, || {
             let places = drawn::<T>(Distribution::Uniform, bits)?;
-            for (place, u) in places.into_iter().zip(drawn::<T>(Distribution::Uniform, bits)?) {
+            let all = places.into_iter().zip(drawn::<T>(Distribution::Uniform, bits)?);
+            Ok(all.map(move |(place, u)| {
                 let z = r(r(place * width) + self.low);
-                if u <= r(r(r(most - r(z * z)) / 2.0).exp()) {
-                    tries = 0;
-                    numbers.push(self.made(z));
-                    if numbers.len() == end {
-                        break;
-                    }
-                } else {
-                    tries += 1;
-                    if tries >= MAX_TRIES {
-                        return Err(out_of_tries("uniform rejection"));
-                    }
-                }
-            }
-        }
-        Ok(())
+                (z, u <= r(r(r(most - r(z * z)) / 2.0).exp()))
+            }))
+        })
     }
 
     fn exponential(&self, numbers: &mut Vec<T>, end: usize, bits: &mut Philox, pace: &mut Pace) -> Result<()> {
         let r = round::<T>;
-        let mut tries = 0;
         let alpha = r(r(self.low + r(r(r(self.low * self.low) + 4.0).sqrt())) / 2.0);
-        while numbers.len() < end {
-            pace.go(8 * DRAW);
-            for pair in drawn::<T>(Distribution::Uniform, bits)?.chunks_exact(2) {
-                let z = r(r(-r(pair[0].ln()) / alpha) + self.low);
+        let way =
+            Rejection { cost: 8 * DRAW, most_rejected: MAX_TRIES - 1, what: "exponential distribution rejection" };
+        self.accepted(numbers, end, pace, way, || {
+            let mut all = drawn::<T>(Distribution::Uniform, bits)?.into_iter();
+            let pairs = std::iter::from_fn(move || Some((all.next()?, all.next()?)));
+            Ok(pairs.map(move |(place, u)| {
+                let z = r(r(-r(place.ln()) / alpha) + self.low);
                 let x = if self.low < alpha { r(alpha - z) } else { r(self.low - alpha) };
-                if pair[1] <= r(r(r(-x * x) / 2.0).exp()) && z < self.high {
-                    tries = 0;
+                (z, u <= r(r(r(-x * x) / 2.0).exp()) && z < self.high)
+            }))
+        })
+    }
+
+    /// Draws until there are `end` numbers: of each draw, those that are accepted.
+    fn accepted<Draw: Iterator<Item = (f64, bool)>>(
+        &self,
+        numbers: &mut Vec<T>,
+        end: usize,
+        pace: &mut Pace,
+        Rejection { cost, most_rejected, what }: Rejection,
+        mut draw: impl FnMut() -> Result<Draw>,
+    ) -> Result<()> {
+        let mut rejected = 0;
+        while numbers.len() < end {
+            pace.go(cost);
+            for (z, is_accepted) in draw()? {
+                if is_accepted {
+                    rejected = 0;
                     numbers.push(self.made(z));
                     if numbers.len() == end {
                         break;
                     }
                 } else {
-                    tries += 1;
-                    if tries >= MAX_TRIES {
-                        return Err(out_of_tries("exponential distribution rejection"));
+                    rejected += 1;
+                    if rejected > most_rejected {
+                        return Err(out_of_tries(what));
                     }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// A way of drawing: what a draw costs, how many numbers in a row may be rejected, and its name.
+struct Rejection {
+    cost: usize,
+    most_rejected: usize,
+    what: &'static str,
 }
 
 fn round<T: Float>(x: f64) -> f64 {
