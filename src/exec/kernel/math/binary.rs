@@ -108,17 +108,24 @@ fn binary<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> H
 
 /// Like [`binary`], but without broadcasting: a gradient has as many elements as its value.
 fn gradient<T: Element + Copy>(f: impl Fn(T, T) -> T + Copy + Send + 'static) -> HostKernel {
-    call(move |[y, dy]: [Tensor; 2]| {
-        if y.len() != dy.len() {
-            return Err(Failure::invalid(format!(
-                "The two arguments to a cwise op must have same number of elements, got {} and {}",
-                y.len(),
-                dy.len()
-            )));
-        }
-        let dy = dy.reshaped(y.shape().clone())?;
-        zip(y, dy, f)
-    })
+    call(move |[y, dy]| zip_same(y, dy, f))
+}
+
+/// As [`zip`], of two that have as many elements; the result has the shape of the first.
+pub(super) fn zip_same<T: Element + Copy>(
+    y: Tensor,
+    dy: Tensor,
+    f: impl Fn(T, T) -> T + Copy + Send,
+) -> Result<Tensor> {
+    if y.len() != dy.len() {
+        return Err(Failure::invalid(format!(
+            "The two arguments to a cwise op must have same number of elements, got {} and {}",
+            y.len(),
+            dy.len()
+        )));
+    }
+    let dy = dy.reshaped(y.shape().clone())?;
+    zip(y, dy, f)
 }
 
 fn numeric<T: Numeric>(op: &str) -> Option<HostKernel> {

@@ -4,9 +4,10 @@
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype};
 use super::super::{HostKernel, KernelNode};
+use super::binary::zip_same;
 use super::{map, map_to, zip, zip_to};
-use crate::failure::{Failure, Result};
-use crate::tensor::{Complex, DType, Element, Ring, Tensor, with_complex};
+use crate::failure::Result;
+use crate::tensor::{Complex, DType, Element, Ring, with_complex};
 
 type Number = Complex<f64>;
 
@@ -134,17 +135,7 @@ pub(in crate::exec::kernel) fn binary(op: &str, dtype: DType) -> Option<HostKern
 
 /// A gradient as a function of the conjugate of the op's result and of the incoming gradient.
 fn gradient<T: Pair>(f: fn(Number, Number) -> Number) -> HostKernel {
-    call(move |[y, dy]: [Tensor; 2]| {
-        if y.len() != dy.len() {
-            return Err(Failure::invalid(format!(
-                "The two arguments to a cwise op must have same number of elements, got {} and {}",
-                y.len(),
-                dy.len()
-            )));
-        }
-        let dy = dy.reshaped(y.shape().clone())?;
-        zip(y, dy, move |y: T, dy: T| T::from_wide(f(y.wide().conj(), dy.wide())))
-    })
+    call(move |[y, dy]| zip_same(y, dy, move |y: T, dy: T| T::from_wide(f(y.wide().conj(), dy.wide()))))
 }
 
 const ZERO: Number = Complex::new(0.0, 0.0);
