@@ -60,6 +60,22 @@ pub struct NodeDef {
     pub refused: Option<String>,
 }
 
+impl NodeDef {
+    /// A node on a device, without what else may be stated.
+    pub(crate) fn on(device: &str, name: String, op: &str, inputs: Vec<String>, attrs: Attrs) -> NodeDef {
+        NodeDef { name, op: op.to_owned(), inputs, device: device.to_owned(), attrs, refused: None }
+    }
+
+    /// A constant of this value.
+    pub(crate) fn constant(name: String, device: String, value: Attr) -> NodeDef {
+        let mut attrs = Attrs::from([("value", value)]);
+        if let Ok((dtype, _)) = attrs.tensor_type("value") {
+            attrs.set("dtype", Attr::Type(dtype));
+        }
+        NodeDef { name, op: "Const".to_owned(), device, attrs, ..NodeDef::default() }
+    }
+}
+
 /// A node of a [`Graph`], by its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);

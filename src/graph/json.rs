@@ -19,7 +19,7 @@ use self::draft::{Draft, Input, Literal, Made, Stored};
 use super::build::argument_name;
 use super::program::{Beside, Budget};
 use super::variable::{VariableSpec, add_variable};
-use super::{Attr, Attrs, Filled, FormatError, GraphBuilder, NodeDef, Program};
+use super::{Attr, Filled, FormatError, GraphBuilder, NodeDef, Program};
 use crate::failure::Failure;
 use crate::json::{Fault, Path, Value};
 use crate::tensor::{DType, Tensor, literal, npy};
@@ -115,11 +115,11 @@ fn define(
     match &draft.made {
         Made::Constant(literal) => {
             let value = literal.attr(literal.dtype, budget)?;
-            nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
+            nodes.push(NodeDef { inputs: control.collect(), ..NodeDef::constant(name, device, value) });
         }
         Made::Stored(stored) => {
             let value = Attr::Tensor(stored.tensor(budget, beside)?);
-            nodes.push(NodeDef { inputs: control.collect(), ..constant(name, device, value) });
+            nodes.push(NodeDef { inputs: control.collect(), ..NodeDef::constant(name, device, value) });
         }
         Made::Op { op, inputs, attrs } => {
             let mut names = Vec::with_capacity(inputs.len() + draft.control.len());
@@ -130,7 +130,7 @@ fn define(
                         let value = literal.attr(dtypes[i], budget)?;
                         let wanted = format!("{name}/{}", argument_name(op, attrs, inputs.len(), i));
                         let own = unique(wanted, taken);
-                        nodes.push(constant(own.clone(), device.clone(), value));
+                        nodes.push(NodeDef::constant(own.clone(), device.clone(), value));
                         names.push(own);
                     }
                 }
@@ -147,14 +147,6 @@ fn define(
         }
     }
     Ok(())
-}
-
-fn constant(name: String, device: String, value: Attr) -> NodeDef {
-    let mut attrs = Attrs::from([("value", value)]);
-    if let Ok((dtype, _)) = attrs.tensor_type("value") {
-        attrs.set("dtype", Attr::Type(dtype));
-    }
-    NodeDef { name, op: "Const".to_owned(), device, attrs, ..NodeDef::default() }
 }
 
 /// The first of `wanted`, `wanted_1`, `wanted_2`, … that is free. Marks it as taken.

@@ -85,6 +85,13 @@ pub struct StepNodes {
     pub metrics: Vec<String>,
 }
 
+impl StepNodes {
+    /// What a step fetches to report it: the loss, and the metrics.
+    pub fn fetches(&self) -> Vec<&str> {
+        std::iter::once(&self.loss).chain(&self.metrics).map(String::as_str).collect()
+    }
+}
+
 /// Where something may lie that no step is to take.
 #[derive(Clone, Debug)]
 pub struct Drain {

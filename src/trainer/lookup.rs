@@ -119,17 +119,9 @@ impl Lookup {
 /// The nodes that answer the beginning of a file, and its length.
 fn header(own: &str, device: &str, file: &str) -> Vec<NodeDef> {
     let name = |part: &str| format!("{own}/{part}");
-    let node = |part: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
-        name: name(part),
-        op: op.to_owned(),
-        inputs,
-        device: device.to_owned(),
-        attrs,
-        ..NodeDef::default()
-    };
-    let constant = |part: &str, value: Tensor| {
-        node(part, "Const", vec![], Attrs::from([("dtype", value.dtype().into()), ("value", Attr::Tensor(value))]))
-    };
+    let node =
+        |part: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef::on(device, name(part), op, inputs, attrs);
+    let constant = |part: &str, value: Tensor| NodeDef::constant(name(part), device.to_owned(), Attr::Tensor(value));
     vec![
         constant("name", Tensor::scalar(file.as_bytes().to_vec())),
         node("whole", "ReadFile", vec![name("name")], Attrs::default()),

@@ -130,8 +130,7 @@ impl Trainer {
         if self.job.steps.len() > 1 {
             return self.each_its_own(session, step, count, observer).await;
         }
-        let StepNodes { run, loss, metrics } = &self.job.steps[0];
-        let fetches: Vec<&str> = std::iter::once(loss).chain(metrics).map(String::as_str).collect();
+        let nodes = &self.job.steps[0];
         let feeds = self.training();
         let every = if step.is_multiple_of(self.record) && count > self.record { self.record } else { 0 };
         let mut report = |step: u64, values: &[Tensor]| -> Result<(), Error> {
@@ -144,7 +143,7 @@ impl Trainer {
                 error = report(step + at, &values).err();
             }
         };
-        let ran = session.run_steps(&feeds, &fetches, &[run], Steps { count, every }, on_fetch).await;
+        let ran = session.run_steps(&feeds, &nodes.fetches(), &[&nodes.run], Steps { count, every }, on_fetch).await;
         // The observer ended it before a later step failed.
         if let Some(error) = error {
             return Err(error);
@@ -174,8 +173,7 @@ impl Trainer {
         let of_worker = async |i: u64, nodes: &StepNodes| -> Result<Option<Vec<f64>>, Error> {
             let Some(first) = turns(i) else { return Ok(None) };
             let steps = Steps { count: (step + count - first).div_ceil(workers), every: 0 };
-            let fetches: Vec<&str> = std::iter::once(&nodes.loss).chain(&nodes.metrics).map(String::as_str).collect();
-            let ran = session.run_steps(&feeds, &fetches, &[&nodes.run], steps, |_, _| {}).await;
+            let ran = session.run_steps(&feeds, &nodes.fetches(), &[&nodes.run], steps, |_, _| {}).await;
             let ran = match ran {
                 Ok(ran) => ran,
                 Err(failure) => {

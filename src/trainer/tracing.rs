@@ -6,7 +6,6 @@ use super::steps::number;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 use crate::trace::DeviceTrace;
-use crate::train::job::StepNodes;
 
 /// How many steps are traced: their traces are held until the last of them is done.
 const TRACED: u64 = 4;
@@ -58,9 +57,8 @@ impl Trainer {
         let (feeds, workers) = (self.training(), self.job.steps.len() as u64);
         for done in 0..count {
             let worker = ((step + done) % workers) as usize;
-            let StepNodes { run, loss, metrics } = &self.job.steps[worker];
-            let fetches: Vec<&str> = std::iter::once(loss).chain(metrics).map(String::as_str).collect();
-            let ran = match session.trace(&feeds, &fetches, &[run]).await {
+            let nodes = &self.job.steps[worker];
+            let ran = match session.trace(&feeds, &nodes.fetches(), &[&nodes.run]).await {
                 Ok(ran) => ran,
                 Err(failure) => return Err(self.explained(session, failure, worker, |_| step + done + 1).await),
             };

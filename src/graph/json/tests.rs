@@ -373,7 +373,7 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
 proptest! {
     #[test]
     fn constants_are_written_and_read_back(tensor in any_tensor()) {
-        let program = Program { nodes: vec![constant("c".into(), String::new(), Attr::Tensor(tensor.clone()))], ..Program::default() };
+        let program = Program { nodes: vec![NodeDef::constant("c".into(), String::new(), Attr::Tensor(tensor.clone()))], ..Program::default() };
         let back = value(&read(&to_json(&program)), "c");
         // NaN equals nothing, and has one text.
         prop_assert_eq!((back.dtype(), back.shape(), back.to_string()), (tensor.dtype(), tensor.shape(), tensor.to_string()));

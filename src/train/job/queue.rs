@@ -41,15 +41,10 @@ pub(super) fn queue(
         parts.iter().map(|part| std::iter::once(rows).chain(part.example.iter().copied()).collect()).collect();
     // Another model's batches are of another queue, and so are those of a training that sends more or fewer at a time.
     let kind: Vec<String> = types.iter().zip(&shapes).map(|(dtype, shape)| format!("{dtype}{shape}")).collect();
-    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
-        name: format!("{QUEUE}{i}{name}"),
-        op: op.to_owned(),
-        inputs,
-        device: device.to_owned(),
-        attrs,
-        ..NodeDef::default()
-    };
     let own = format!("{QUEUE}{i}");
+    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| {
+        NodeDef::on(device, format!("{own}{name}"), op, inputs, attrs)
+    };
     let whole = Attrs::from([
         ("component_types", types.clone().into()),
         ("shapes", Attr::Shapes(shapes.iter().map(PartialShape::from).collect())),
@@ -98,13 +93,8 @@ pub(super) fn tokens(name: &str, device: &str) -> Vec<NodeDef> {
         ("capacity", MOST_LATE.into()),
         ("shared_name", queue.as_str().into()),
     ]);
-    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
-        name: name.to_owned(),
-        op: op.to_owned(),
-        inputs,
-        device: device.to_owned(),
-        attrs,
-        ..NodeDef::default()
+    let node = |name: &str, op: &str, inputs: Vec<String>, attrs: Attrs| {
+        NodeDef::on(device, name.to_owned(), op, inputs, attrs)
     };
     let of_types = || Attrs::from([("component_types", types())]);
     vec![

@@ -21,17 +21,9 @@ pub struct Held {
 pub(super) fn nodes(queue: &str, k: usize, device: &str, rows: usize, there: &There) -> (Vec<NodeDef>, Held) {
     let own = format!("{queue}/data_{k}");
     let name = |part: &str| format!("{own}{part}");
-    let node = |part: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef {
-        name: name(part),
-        op: op.to_owned(),
-        inputs,
-        device: device.to_owned(),
-        attrs,
-        ..NodeDef::default()
-    };
-    let constant = |part: &str, value: Tensor| {
-        node(part, "Const", vec![], Attrs::from([("dtype", value.dtype().into()), ("value", Attr::Tensor(value))]))
-    };
+    let node =
+        |part: &str, op: &str, inputs: Vec<String>, attrs: Attrs| NodeDef::on(device, name(part), op, inputs, attrs);
+    let constant = |part: &str, value: Tensor| NodeDef::constant(name(part), device.to_owned(), Attr::Tensor(value));
     let shape = Shape::from(there.shape.clone());
     let sizes = |sizes: &[usize]| sizes.iter().map(|&size| size as i64).collect::<Vec<i64>>();
     let bytes = shape.elements().unwrap_or(0).saturating_mul(there.dtype.size().unwrap_or(1)) as i64;
