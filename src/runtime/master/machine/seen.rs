@@ -70,8 +70,7 @@ impl Seen {
 
     /// The last value of each.
     pub fn last(&self) -> Vec<Fetched> {
-        let last = |kept: &Kept| Fetched { name: kept.curve.name.clone(), last: kept.curve.last };
-        self.curves.iter().map(last).collect()
+        self.curves.iter().map(Kept::last).collect()
     }
 
     pub fn curves(&self) -> Vec<Curve> {
@@ -80,9 +79,7 @@ impl Seen {
 
     /// The last values of those of these names that are kept.
     pub fn last_of(&self, names: &[String]) -> Vec<Fetched> {
-        let mut last = self.last();
-        last.retain(|fetched| names.contains(&fetched.name));
-        last
+        self.curves.iter().filter(|kept| names.contains(&kept.curve.name)).map(Kept::last).collect()
     }
 
     /// A piece is done with a step.
@@ -158,6 +155,10 @@ impl Machine {
 }
 
 impl Kept {
+    fn last(&self) -> Fetched {
+        Fetched { name: self.curve.name.clone(), last: self.curve.last }
+    }
+
     fn add(&mut self, point: Point) {
         let points = &mut self.curve.points;
         self.curve.last = point;
