@@ -183,15 +183,7 @@ mod tests {
     #[test]
     fn nodes_are_listed_with_their_versions_and_those_of_another_protocol_too() {
         let task = Task::new("local", 0);
-        let member = Member {
-            task: task.clone(),
-            peer: Peer::new("p"),
-            incarnation: Incarnation(1),
-            devices: Vec::new(),
-            addresses: Vec::new(),
-            since_unix_ms: 0,
-        };
-        let cluster = Cluster::new([member]);
+        let cluster = Cluster::new([Member::bare(task.clone(), Peer::new("p"), Incarnation(1))]);
         let members: Vec<&Member> = cluster.members().collect();
         let versions = Versions::from([(task, "0.9.1".to_owned())]);
         let attempt = |source, speaks| Attempt {

@@ -56,8 +56,8 @@ struct Serving {
     /// The last picture for those who follow, as JSON; made while somebody does.
     pictures: watch::Sender<Arc<str>>,
     /// The last picture, and the last metrics.
-    picture: Recent,
-    metrics: Recent,
+    picture: Recent<Arc<str>>,
+    metrics: Recent<Arc<str>>,
     /// The sessions that followers look into.
     looks: Looks,
 }
@@ -105,7 +105,7 @@ impl Serving {
 
     /// The mesh as JSON, less than `age` ago.
     async fn picture(&self, age: Duration) -> failure::Result<Arc<str>> {
-        self.picture.get(age, async { Ok(picture::of(&self.node).await.to_string()) }).await
+        self.picture.get(age, async |_| Ok(picture::of(&self.node).await.to_string().into())).await
     }
 
     /// The node as Prometheus reads it.
@@ -113,7 +113,7 @@ impl Serving {
     /// # Errors
     /// If the node does not tell how it fares.
     async fn metrics(&self) -> failure::Result<Arc<str>> {
-        self.metrics.get(EVERY, async { Ok(metrics::text(&self.node.status(None).await?)) }).await
+        self.metrics.get(EVERY, async |_| Ok(metrics::text(&self.node.status(None).await?).into())).await
     }
 }
 

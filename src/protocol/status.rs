@@ -225,6 +225,26 @@ pub struct PeerStatus {
     pub received_per_second: f64,
 }
 
+#[cfg(test)]
+impl PeerStatus {
+    /// A peer whose link is up and has carried nothing yet.
+    pub fn quiet(task: Option<Task>) -> Self {
+        PeerStatus {
+            peer: Peer::new("p"),
+            task,
+            address: String::new(),
+            state: LinkState::Up,
+            up_ms: 0,
+            heard_ms: 0,
+            round_trip_us: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_per_second: 0.0,
+            received_per_second: 0.0,
+        }
+    }
+}
+
 /// Whether a link has a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkState {
@@ -427,24 +447,11 @@ mod tests {
 
     #[test]
     fn clients_are_counted_beyond_the_end_of_the_list() {
-        let peer = |task: Option<Task>| PeerStatus {
-            peer: Peer::new("p"),
-            task,
-            address: String::new(),
-            state: LinkState::Up,
-            up_ms: 0,
-            heard_ms: 0,
-            round_trip_us: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            sent_per_second: 0.0,
-            received_per_second: 0.0,
-        };
         for (nodes, clients, want) in
             [(0, 0, Some(0)), (2, 3, Some(3)), (2, 500, Some(500)), (MAX_LISTED, 0, Some(0)), (MAX_LISTED, 1, None)]
         {
-            let peers =
-                (0..nodes).map(|n| peer(Some(Task::new("ps", n as u32)))).chain((0..clients).map(|_| peer(None)));
+            let tasks = (0..nodes).map(|n| Some(Task::new("ps", n as u32)));
+            let peers = tasks.chain((0..clients).map(|_| None)).map(PeerStatus::quiet);
             let status = NodeStatus { peers: Listed::all(peers.collect()), ..NodeStatus::default() }.cut();
             assert_eq!(status.clients(), want, "{nodes} {clients}");
         }

@@ -36,12 +36,8 @@ const SHOWN: &str = r##"(() => {
     };
 })()"##;
 
-/// The names under which it is installed.
-const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-
-/// As root and without a network.
-const FLAGS: &str = "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run \
-                     --disable-background-networking --disable-component-update --disable-sync";
+/// Finds and starts it.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/chromium");
 
 struct Browser {
     child: Child,
@@ -53,27 +49,17 @@ struct Browser {
 impl Browser {
     /// `None` if none is installed that draws an empty page.
     fn start(sandbox: &Sandbox) -> Option<Browser> {
-        let draws = |name: &&&str| {
-            let mut command = Command::new("timeout");
-            command.args(["60", name]).args(FLAGS.split_whitespace()).args(["--dump-dom", "about:blank"]);
-            command.arg(format!("--user-data-dir={}", sandbox.path("first").display()));
-            command
-                .env("HOME", sandbox.path("browser"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
-        };
-        let name = NAMES.iter().find(draws)?;
-        let profile = sandbox.path("profile");
+        let found = Command::new(SCRIPT).arg("works").output().expect("there is bash");
+        let name = String::from_utf8(found.stdout).expect("a name");
+        if !found.status.success() {
+            return None;
+        }
         // The protocol is spoken on the descriptors 3 and 4.
-        let script = format!(
-            "exec {name} {FLAGS} --user-data-dir='{}' --remote-debugging-pipe 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null",
-            profile.display()
-        );
+        let on_three_and_four = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null"#;
         let mut child = Command::new("sh")
-            .args(["-c", &script])
-            .env("HOME", sandbox.path("browser"))
+            .args(["-c", on_three_and_four, "sh", SCRIPT, "run", name.trim()])
+            .arg(sandbox.path("profile"))
+            .arg("--remote-debugging-pipe")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

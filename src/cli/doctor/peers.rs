@@ -163,14 +163,7 @@ mod tests {
     use crate::protocol::{Incarnation, Peer};
 
     fn member(task: &Task, since_unix_ms: u64) -> Member {
-        Member {
-            task: task.clone(),
-            peer: Peer::new("p"),
-            incarnation: Incarnation(1),
-            devices: Vec::new(),
-            addresses: Vec::new(),
-            since_unix_ms,
-        }
+        Member { since_unix_ms, ..Member::bare(task.clone(), Peer::new("p"), Incarnation(1)) }
     }
 
     fn refused(source: Source, verdict: Verdict) -> Attempt {

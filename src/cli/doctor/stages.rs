@@ -153,14 +153,7 @@ mod tests {
 
     fn told_of(attempts: Vec<Attempt>, now: u64) -> Vec<(Level, String)> {
         let task = Task::new("worker", 0);
-        let member = Member {
-            task: task.clone(),
-            peer: Peer::new("p"),
-            incarnation: Incarnation(1),
-            devices: Vec::new(),
-            addresses: Vec::new(),
-            since_unix_ms: 1_000_000,
-        };
+        let member = Member { since_unix_ms: 1_000_000, ..Member::bare(task.clone(), Peer::new("p"), Incarnation(1)) };
         let answers = vec![Answer { task, told: Ok(("0.1.0".into(), 60_000, now)) }];
         let seen = Seen { attempts, cluster: Cluster::new([member]), answers };
         lines(&seen).into_iter().map(|finding| (finding.level, finding.what)).collect()

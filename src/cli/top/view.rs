@@ -181,7 +181,7 @@ mod tests {
     use crate::device::DeviceKind;
     use crate::protocol::look::{Curve, Fetched, Point, SessionLook};
     use crate::protocol::status::{
-        DeviceStatus, LinkState, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
+        DeviceStatus, Listed, MemoryStatus, NodeStatus, PeerStatus, ResourceStatus, SessionStatus,
     };
     use crate::protocol::{Peer, SessionId};
     use crate::tensor::{DType, PartialShape};
@@ -215,16 +215,10 @@ mod tests {
         };
         let peer = PeerStatus {
             peer: Peer::new("12D3KooWXyZ"),
-            task: Some(Task::new("other", n as u32)),
             address: "/ip4/10.0.0.7/tcp/4001".into(),
-            state: LinkState::Up,
-            up_ms: 0,
-            heard_ms: 0,
             round_trip_us: Some(1500 / n),
-            sent_bytes: 0,
-            received_bytes: 0,
             sent_per_second: 1e6 * n as f64,
-            received_per_second: 0.0,
+            ..PeerStatus::quiet(Some(Task::new("other", n as u32)))
         };
         let variable = |name: &str, bytes: u64| ResourceStatus {
             kind: "variable".into(),

@@ -1,14 +1,16 @@
 //! Those who look into one session: what it does is asked once for all of them, and each is sent what is new to it.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::picture::ANSWER_LIMIT;
+use super::recent::Recent;
 use crate::device::{DeviceName, Task};
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
@@ -46,8 +48,7 @@ pub struct Looks(Mutex<HashMap<Key, Weak<Watch>>>);
 /// A session that somebody looks into.
 pub struct Watch {
     key: Key,
-    /// What it told last, and when that was asked.
-    last: tokio::sync::Mutex<Option<(Instant, Told)>>,
+    told: Recent<Told>,
 }
 
 /// What a session told, as the data of events. What changes seldom has its number.
@@ -72,7 +73,7 @@ impl Looks {
         all.retain(|_, watch| watch.strong_count() > 0);
         let known = all.get(&key).and_then(Weak::upgrade);
         let watch = known.unwrap_or_else(|| {
-            let watch = Arc::new(Watch { key: key.clone(), last: tokio::sync::Mutex::default() });
+            let watch = Arc::new(Watch { key: key.clone(), told: Recent::default() });
             all.insert(key, Arc::downgrade(&watch));
             watch
         });
@@ -83,19 +84,14 @@ impl Looks {
 impl Watch {
     /// What the session told less than `age` ago, or tells now. Cancel-safe.
     async fn told(&self, node: &Node, age: Duration) -> Told {
-        let mut last = self.last.lock().await;
-        if let Some((at, told)) = &*last
-            && at.elapsed() < age
-        {
-            return told.clone();
-        }
-        let before = last.as_ref().map(|(_, told)| told.clone()).unwrap_or_default();
-        let began = Instant::now();
         let (task, session) = &self.key;
-        let asked = timeout(ANSWER_LIMIT, node.look(Some(task), *session, before.plan.0, before.step.0)).await;
-        let late = |_| Failure::new(Code::DeadlineExceeded, format!("{} did not answer in time", task.short()));
-        let told = before.and(*session, asked.map_err(late).flatten());
-        *last = Some((began, told.clone()));
+        let ask = async |last: Option<Told>| {
+            let last = last.unwrap_or_default();
+            let asked = timeout(ANSWER_LIMIT, node.look(Some(task), *session, last.plan.0, last.step.0)).await;
+            let late = |_| Failure::new(Code::DeadlineExceeded, format!("{} did not answer in time", task.short()));
+            Ok::<_, Infallible>(last.and(*session, asked.map_err(late).flatten()))
+        };
+        let Ok(told) = self.told.get(age, ask).await;
         told
     }
 }

@@ -178,7 +178,6 @@ mod tests {
     use super::*;
     use crate::device::DeviceKind;
     use crate::ids::SessionId;
-    use crate::protocol::Peer;
     use crate::protocol::status::{
         DeviceStatus, Identity, LimitStatus, Listed, MemoryStatus, PeerStatus, ResourceStatus,
     };
@@ -212,19 +211,7 @@ mod tests {
             length: None,
             version: Some(1),
         };
-        let peer = |task: Option<Task>| PeerStatus {
-            peer: Peer::new("p"),
-            task,
-            address: String::new(),
-            state: LinkState::Up,
-            up_ms: 0,
-            heard_ms: 0,
-            round_trip_us: Some(250),
-            sent_bytes: 12,
-            received_bytes: 0,
-            sent_per_second: 0.0,
-            received_per_second: 0.0,
-        };
+        let peer = |task| PeerStatus { round_trip_us: Some(250), sent_bytes: 12, ..PeerStatus::quiet(task) };
         NodeStatus {
             peers: Listed::all(vec![peer(Some(Task::new("worker", 1))), peer(None)]),
             identity: Identity {

@@ -91,25 +91,12 @@ fn fetched(one: &Fetched) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Peer;
     use crate::protocol::status::{Listed, PeerStatus};
 
     #[test]
     fn nodes_that_tell_and_that_do_not_are_in_the_picture() {
         let (ps, worker) = (Task::new("ps", 0), Task::new("worker", 1));
-        let peer = |task: Option<Task>| PeerStatus {
-            peer: Peer::new("p"),
-            task,
-            address: String::new(),
-            state: LinkState::Up,
-            up_ms: 0,
-            heard_ms: 0,
-            round_trip_us: Some(70),
-            sent_bytes: 0,
-            received_bytes: 0,
-            sent_per_second: 12.0,
-            received_per_second: 0.0,
-        };
+        let peer = |task| PeerStatus { round_trip_us: Some(70), sent_per_second: 12.0, ..PeerStatus::quiet(task) };
         let status =
             NodeStatus { peers: Listed::all(vec![peer(Some(worker.clone())), peer(None)]), ..NodeStatus::default() };
         let cluster = Cluster::default().with_apart([(worker.clone(), ps.clone())]);

@@ -1,36 +1,42 @@
-//! A text that many ask for and that is made for all of them together.
+//! A value that many ask for and that is made for all of them together.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::failure::Result;
+/// The last value, and when the call that made it began. Values are cheap to clone.
+pub struct Recent<T>(Mutex<Option<(Instant, T)>>);
 
-/// The last text, and when its making began.
-#[derive(Default)]
-pub struct Recent(Mutex<Option<(Instant, Arc<str>)>>);
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Recent(Mutex::default())
+    }
+}
 
-impl Recent {
-    /// The last text; one that `make` makes if that is as old as `age`. One is made at a time: whoever asks meanwhile gets it, too.
+impl<T: Clone> Recent<T> {
+    /// The last value if it is younger than `age`, otherwise the one that `make` makes from it (`None`: there is none yet). Calls
+    /// of `make` do not overlap: whoever asks during one gets its value, too.
     ///
     /// # Errors
-    /// Those of `make`; the next one who asks tries again.
+    /// Those of `make`; the next caller tries again.
     ///
     /// # Cancellation
-    /// If the future is dropped, the next one who asks makes what was not finished.
-    pub async fn get(&self, age: Duration, make: impl Future<Output = Result<String>>) -> Result<Arc<str>> {
+    /// If the future is dropped, the last value stays, and the next caller makes a new one.
+    pub async fn get<E, F>(&self, age: Duration, make: impl FnOnce(Option<T>) -> F) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
         let mut last = self.0.lock().await;
-        if let Some((at, text)) = &*last
+        if let Some((at, value)) = &*last
             && at.elapsed() < age
         {
-            return Ok(Arc::clone(text));
+            return Ok(value.clone());
         }
         let began = Instant::now();
-        let text: Arc<str> = make.await?.into();
-        *last = Some((began, Arc::clone(&text)));
-        Ok(text)
+        let value = make(last.as_ref().map(|(_, value)| value.clone())).await?;
+        *last = Some((began, value.clone()));
+        Ok(value)
     }
 }
 
@@ -39,23 +45,24 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::failure::Failure;
 
     #[tokio::test]
     async fn all_who_ask_get_what_one_made_while_it_is_recent() {
-        let count = Cell::new(0);
-        let make = async || {
-            count.set(count.get() + 1);
+        let calls = Cell::new(0);
+        // Ten times the last value, and the number of this call.
+        let make = async |last: Option<u64>| {
+            calls.set(calls.get() + 1);
             tokio::task::yield_now().await;
-            Ok(count.get().to_string())
+            Ok::<u64, &str>(10 * last.unwrap_or(0) + calls.get())
         };
         let (recent, hour) = (Recent::default(), Duration::from_secs(3600));
-        let failed = recent.get(hour, async { Err(Failure::invalid("no")) }).await;
-        assert!(failed.is_err());
-        let (first, second) = tokio::join!(recent.get(hour, make()), recent.get(hour, make()));
-        assert_eq!((&*first.unwrap(), &*second.unwrap(), &*recent.get(hour, make()).await.unwrap()), ("1", "1", "1"));
+        assert_eq!(recent.get(hour, async |_| Err("no")).await, Err("no"));
+        let (first, second) = tokio::join!(recent.get(hour, make), recent.get(hour, make));
+        assert_eq!((first, second, recent.get(hour, make).await), (Ok(1), Ok(1), Ok(1)));
         let now = Duration::ZERO;
-        let (third, fourth) = tokio::join!(recent.get(now, make()), recent.get(now, make()));
-        assert_eq!((&*third.unwrap(), &*fourth.unwrap()), ("2", "3"));
+        let (third, fourth) = tokio::join!(recent.get(now, make), recent.get(now, make));
+        assert_eq!((third, fourth), (Ok(12), Ok(123)));
+        assert_eq!(recent.get(now, async |_| Err("no")).await, Err("no"));
+        assert_eq!(recent.get(hour, make).await, Ok(123), "a failure leaves the last value");
     }
 }

@@ -93,7 +93,7 @@ fn cluster(incarnations: &[u64]) -> Arc<Cluster> {
         let device = DeviceInfo { name, backend: String::new(), description: String::new() };
         let peer = peer(&format!("t{index}.{incarnation}"));
         let incarnation = Incarnation(incarnation);
-        Member { task, peer, incarnation, devices: vec![device], addresses: vec![], since_unix_ms: 0 }
+        Member { devices: vec![device], ..Member::bare(task, peer, incarnation) }
     };
     Arc::new(Cluster::new(incarnations.iter().zip(0..).map(member)))
 }

@@ -237,8 +237,7 @@ impl Net {
         let router: Arc<dyn Router> = Arc::new(SimRouter { me: me.clone(), net: Arc::clone(self) });
         let host = Host::by_hand(&task, &router, Resources::new(), limits);
         let devices = vec![host.serve_by_hand(&task, cpu(BackendChoice::Flex)).expect("a CPU")];
-        let incarnation = Incarnation(process);
-        let member = Member { task, peer: me.clone(), incarnation, devices, addresses: vec![], since_unix_ms: 0 };
+        let member = Member { devices, ..Member::bare(task, me.clone(), Incarnation(process)) };
         self.hosts().insert(me, Arc::new(host));
         let mut state = self.lock();
         state.processes.insert(index, process + 1);

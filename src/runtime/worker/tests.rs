@@ -52,10 +52,7 @@ impl Router for Network {
     }
 
     fn cluster(&self) -> Arc<Cluster> {
-        let (task, peer) = (Task::new("t", 0), Peer::new("self"));
-        let incarnation = Incarnation(0);
-        let member = Member { task, peer, incarnation, devices: vec![], addresses: vec![], since_unix_ms: 0 };
-        Arc::new(Cluster::new([member]))
+        Arc::new(Cluster::new([Member::bare(Task::new("t", 0), Peer::new("self"), Incarnation(0))]))
     }
 }
 

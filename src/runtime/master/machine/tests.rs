@@ -24,8 +24,7 @@ fn cluster() -> Cluster {
         let task = Task::new("t", index);
         let name: DeviceName = task.device(DeviceKind::Cpu, 0);
         let device = DeviceInfo { name, backend: String::new(), description: String::new() };
-        let (peer, incarnation) = (worker(index), Incarnation(index.into()));
-        Member { task, peer, incarnation, devices: vec![device], addresses: vec![], since_unix_ms: 0 }
+        Member { devices: vec![device], ..Member::bare(task, worker(index), Incarnation(index.into())) }
     }))
 }
 
