@@ -12,6 +12,7 @@ mod callers;
 mod cause;
 mod clock;
 mod control;
+mod denied;
 mod discovery;
 mod driver;
 mod error;

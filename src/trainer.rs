@@ -28,6 +28,7 @@
 //! ```
 
 mod checkpoint;
+mod evaluated;
 mod evaluation;
 mod feed;
 mod folder;
@@ -47,14 +48,13 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-pub use self::evaluation::{Confusion, Evaluated};
+pub use self::evaluated::{Confusion, Evaluated};
 pub use self::lookup::{Found, Lookup};
 pub use self::observer::{Error, Observed, Observer};
 pub use self::source::{Loaded, load};
 
 use self::checkpoint::Folder;
 use self::held::Holders;
-use self::steps::number;
 use self::weights::Weights;
 use crate::Session;
 use crate::data::{Examples, Order, There};

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rules::{BORDERS, IMPURE, LAYERS, PURE_PARTS, RULES, Rule, SHARED};
+use rules::{BORDERS, IMPURE, LAYERS, PURE_PARTS, RULES, Rule, SELF, SHARED};
 use source::Code;
 
 /// A file longer than this is two files.
@@ -141,8 +141,8 @@ fn within_a_module_each_file_uses_only_what_stands_before_it() {
     let mut complaints = Vec::new();
     for (parent, layers) in LAYERS {
         let parent: Vec<&str> = parent.split("::").collect();
-        // The part of the module that a path leads to; "" for the module itself.
-        let part = |path: &[String]| {
+        // What stands in a path behind the module; "" for the module itself.
+        let below = |path: &[String]| {
             let is_within = path.len() >= parent.len() && parent.iter().zip(path).all(|(name, part)| name == part);
             is_within.then(|| path.get(parent.len()).cloned().unwrap_or_default())
         };
@@ -153,17 +153,24 @@ fn within_a_module_each_file_uses_only_what_stands_before_it() {
                 groups.iter().enumerate().flat_map(|(k, group)| group.split(", ").map(move |part| (part, (i, k))));
             layer.extend(parts);
         }
-        let parts: BTreeSet<String> = sources.iter().filter_map(|source| part(&source.module_path()?)).collect();
+        let parts: BTreeSet<String> = sources.iter().filter_map(|source| below(&source.module_path()?)).collect();
         let parts: BTreeSet<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-        let ruled: BTreeSet<&str> = layer.keys().copied().collect();
+        let ruled: BTreeSet<&str> = layer.keys().copied().filter(|part| *part != SELF).collect();
         assert_eq!(parts, ruled, "tests/tidy/rules.rs names each part of {parent:?}");
+        let own_file = sources.iter().find(|source| source.module_path().is_some_and(|path| path == parent));
+        let own_file = own_file.unwrap_or_else(|| panic!("{parent:?} has no file"));
+        // A name that the module hands on is one of the part that it comes from.
+        let handed_on = own_file.code.from_below.iter().filter(|path| parts.contains(path[0].as_str()));
+        let origin: BTreeMap<&str, &str> =
+            handed_on.filter_map(|path| Some((path.last()?.as_str(), path.first()?.as_str()))).collect();
         for source in &sources {
             let Some(path) = source.module_path() else { continue };
-            let Some(own) = part(&path).filter(|own| !own.is_empty()) else { continue };
+            let Some(own) = below(&path).filter(|own| !own.is_empty()) else { continue };
             for named in source.code.paths(&path) {
-                let Some(used) = part(&named.path) else { continue };
-                // What the module itself has stands above all its parts.
-                let (to, from) = (layer.get(used.as_str()), layer[own.as_str()]);
+                let Some(used) = below(&named.path) else { continue };
+                let used = parts.get(used.as_str()).or(origin.get(used.as_str())).copied().unwrap_or(SELF);
+                // What the module's own file defines stands above all parts, unless its rule says otherwise.
+                let (to, from) = (layer.get(used), layer[own.as_str()]);
                 let is_before = to.is_some_and(|&to| to == from || to.0 < from.0);
                 if !is_before {
                     let (path, used) = (source.name(), named.path.join("::"));
@@ -173,6 +180,19 @@ fn within_a_module_each_file_uses_only_what_stands_before_it() {
         }
     }
     assert_none(complaints);
+}
+
+#[test]
+fn every_module_of_several_files_has_an_order() {
+    let mut parts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in crate_sources().iter().filter_map(Source::module_path) {
+        if let [module, part, ..] = &path[..] {
+            parts.entry(module.clone()).or_default().insert(part.clone());
+        }
+    }
+    let without =
+        parts.iter().filter(|(module, parts)| parts.len() > 1 && !LAYERS.iter().any(|(name, _)| name == module));
+    assert_none(without.map(|(module, _)| format!("tests/tidy/rules.rs: LAYERS lacks {module}")).collect());
 }
 
 #[test]

@@ -18,15 +18,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Admission;
+use super::denied::{Denied, FIRST_BYTE_LIMIT, HANDSHAKE_LIMIT};
 use super::handshakes::Handshakes;
 use super::release::{MAX_RELEASE_BYTES, Release, Speaks};
 use super::transport::{Arrival, PeerStream, Secured};
 use crate::strangers::{Progress, Stranger};
 
-/// How long connecting, securing the connection and the proof may take together.
-pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// How long the side that connected may take to send its first byte. A real dialler sends it at once.
-const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
 /// How long the release of a participant of another version of the protocol is waited for.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 const PROOF_BYTES: usize = 32;
@@ -60,46 +57,6 @@ pub enum Purpose {
     Send = 1,
     /// The dialler takes bulk.
     Receive = 2,
-}
-
-/// Why a connection was not admitted, on either side of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
-    #[error("it is not a meshtf node")]
-    Stranger,
-    #[error("it is {theirs}, this is {ours}, and the two refuse each other; run the same release on both machines")]
-    OtherVersion { theirs: Speaks, ours: Speaks },
-    #[error("it is of another mesh")]
-    OtherMesh,
-    #[error(
-        "it has another mesh key; `meshtf ticket` on a machine of the mesh and `meshtf join` here bring the key over"
-    )]
-    WrongKey,
-    #[error("it wants a mesh key and this side runs open, without one")]
-    KeyWanted,
-    #[error("it runs open, without a mesh key, and this side has one")]
-    Open,
-    #[error("the handshake took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
-    Slow,
-    #[error("nothing came from it within {} s", FIRST_BYTE_LIMIT.as_secs())]
-    Silent,
-    #[error("too many others came that had not proven anything either")]
-    Crowded,
-    #[error("another peer is there than the one that was dialled")]
-    OtherPeer,
-}
-
-impl Denied {
-    /// Whether the next try will end the same way.
-    pub fn is_final(self) -> bool {
-        !matches!(self, Denied::Slow | Denied::Silent | Denied::Crowded)
-    }
-}
-
-impl From<Denied> for io::Error {
-    fn from(denied: Denied) -> Self {
-        io::Error::new(io::ErrorKind::PermissionDenied, denied)
-    }
 }
 
 /// Admits streams to one mesh, in this participant's name.

@@ -7,7 +7,7 @@ use std::io;
 use libp2p::swarm::DialError;
 
 use super::address::without_peer;
-use super::admission::Denied;
+use super::denied::Denied;
 use super::discovery::{Miss, Verdict};
 use super::frame::Refusal;
 

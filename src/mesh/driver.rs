@@ -20,10 +20,10 @@ use tokio::time::MissedTickBehavior;
 
 use self::mend::Mending;
 use super::address::{self, local_name, resolved, without_peer};
-use super::admission::Denied;
 use super::callers::Callers;
 use super::cause::{self, find_cause, miss};
 use super::control::End;
+use super::denied::Denied;
 use super::discovery::{Attempt, Discovery, MAX_TARGETS, Miss, Search, Source, Target, Verdict};
 use super::error::MeshError;
 use super::health::LINK_LIMIT;

@@ -22,7 +22,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::address;
-use super::admission::{Admitted, Denied, Gate, HANDSHAKE_LIMIT, Purpose};
+use super::admission::{Admitted, Gate, Purpose};
+use super::denied::{Denied, HANDSHAKE_LIMIT};
 use super::single::Single;
 use super::transport::{Arrival, ListenEvent, Transport};
 use crate::strangers::{Stranger, Strangers};

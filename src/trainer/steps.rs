@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::evaluated::number;
 use super::tracing::Traces;
 use super::{Error, Every, How, Observer, Trainer};
 use crate::Session;
 use crate::Steps;
-use crate::failure::Failure;
-use crate::tensor::{Data, Tensor};
+use crate::tensor::Tensor;
 use crate::train::job::StepNodes;
 
 /// How long steps run before it is looked whether somebody wants them to end.
@@ -207,19 +207,6 @@ async fn heard<T>(
         tokio::select! {
             done = &mut work => return done,
             () = stop.as_mut(), if !*stops => *stops = true,
-        }
-    }
-}
-
-/// A scalar as a number.
-pub(super) fn number(tensor: &Tensor) -> Result<f64, Error> {
-    match tensor.data() {
-        Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
-        Data::F64(values) if values.len() == 1 => Ok(values[0]),
-        _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
-        _ => {
-            Err(Failure::invalid(format!("a metric must be a number, but is {}{}", tensor.dtype(), tensor.shape()))
-                .into())
         }
     }
 }

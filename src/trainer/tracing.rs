@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::steps::number;
+use super::evaluated::number;
 use super::{Error, Observer, Trainer};
 use crate::Session;
 use crate::trace::DeviceTrace;

@@ -224,9 +224,55 @@ pub const BORDERS: &[(&str, &[&str])] = &[
     ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
 ];
 
-/// Modules whose parts stand in an order: a part may use only those of the layers before its own. Two parts in one string
+/// What the file of a module itself defines, as against the files below it. That file brings the parts together, and may use all.
+pub const SELF: &str = "self";
+
+/// Modules whose parts stand in an order: a part may use only those of the layers before its own. Parts in one string
 /// know each other.
 pub const LAYERS: &[(&str, &[&[&str]])] = &[
+    (
+        "tensor",
+        &[&[SELF, "dtype"], &["convert", "element", "shape"], &["literal", "npy", "render", "safetensors", "wire"]],
+    ),
+    ("data", &[&[SELF, "idx", "images", "order", "there"], &["csv", "text"], &["file"], &["npz"]]),
+    ("trace", &[&[SELF], &["timeline"], &["chrome", "picture"]]),
+    ("model", &[&[SELF], &["attention", "math", "recurrent"], &["layers"]]),
+    (
+        "lowering",
+        &[
+            &[SELF],
+            &["values", "boolean"],
+            &["compose"],
+            &["activation", "base", "float", "int", "module", "random"],
+            &["numeric"],
+        ],
+    ),
+    ("protocol", &[&[SELF, "constants"], &["cluster", "look, status", "flow"], &["event"], &["inquiry"]]),
+    (
+        "checkpoint",
+        &[
+            &[SELF, "crc32c", "folder"],
+            &["slice", "table", "files"],
+            &["bundle"],
+            &["write"],
+            &["v1", "read"],
+            &["fuzz", "merge"],
+        ],
+    ),
+    ("session", &[&[SELF, "constants"], &["alone", "inquire", "partial"]]),
+    ("verify", &[&["case"], &["compare"], &["replay"]]),
+    ("door", &[&[SELF], &["burn", "tensorflow", "web"]]),
+    (
+        "door::burn",
+        &[
+            &[SELF, "slots", "message", "process", "websocket", "socket"],
+            &["program, relative, step"],
+            &["graph"],
+            &["fuzz", "run"],
+            &["session, http"],
+        ],
+    ),
+    ("door::web", &[&[SELF, "metrics", "picture", "recent"], &["looks"], &["http"]]),
     (
         "exec",
         &[
@@ -259,6 +305,89 @@ pub const LAYERS: &[(&str, &[&[&str]])] = &[
             &["sessions"],
             &["service"],
             &["grpc", "fuzz"],
+        ],
+    ),
+    (
+        "mesh",
+        &[
+            &[SELF, "release", "handshakes", "bulk_queue", "clock", "order", "sent", "traffic", "incoming", "health"],
+            &["error"],
+            &["denied", "address", "frame"],
+            &["key", "discovery", "wire"],
+            &["transport", "callers", "registry", "remembered", "ticket"],
+            &["admission"],
+            &["cause", "single", "fuzz"],
+            &["port"],
+            &["roster, link, transfer"],
+            &["control"],
+            &["links"],
+            &["driver"],
+        ],
+    ),
+    (
+        "plan",
+        &[&[SELF, "error"], &["prune", "group", "picture", "summary"], &["frame", "place", "simplify"], &["partition"]],
+    ),
+    (
+        "graph",
+        &[
+            &[SELF, "error"],
+            &["function", "shape"],
+            &["op, attr"],
+            &["refused"],
+            &["build"],
+            &["builder"],
+            &["gradient", "variable"],
+            &["program, json, graphdef"],
+        ],
+    ),
+    (
+        "train",
+        &[
+            &[SELF, "optimizer", "schedule", "clip", "average"],
+            &["dense", "ring"],
+            &["minimize", "sparse"],
+            &["file"],
+            &["job"],
+            &["numerics"],
+        ],
+    ),
+    (
+        "trainer",
+        &[
+            &[SELF],
+            &["observer, evaluated"],
+            &["stored", "tracing"],
+            &["checkpoint"],
+            &["state", "steps"],
+            &["evaluation"],
+            &["feed", "lookup", "held", "numerics", "weights"],
+            &["source, rows, folder"],
+        ],
+    ),
+    (
+        "cli",
+        &[
+            &[SELF, "failure", "log", "memory", "table", "diagnosis"],
+            &["output", "reach", "signals", "config", "inputs", "init", "join", "man", "trace"],
+            &[
+                "node",
+                "completions",
+                "differentiate",
+                "doctor",
+                "events",
+                "export",
+                "plan",
+                "ps",
+                "submit",
+                "status",
+                "tf",
+                "ticket",
+                "top",
+                "train",
+                "verify",
+            ],
+            &["burn", "run", "server", "variable"],
         ],
     ),
     ("runtime", &[&["router"], &["client", "worker", "master"], &["inspect"], &["host"]]),

@@ -11,6 +11,8 @@ pub struct Code {
     with_tests: Vec<char>,
     /// What `use` brings in, each with its whole path as it is written.
     used: Vec<Named>,
+    /// The paths below the file's own module from which `use` takes something, as `["op", "OpDef"]`.
+    pub from_below: Vec<Vec<String>>,
     /// Modules within the file: their names, and where they are.
     modules: Vec<(String, Range<usize>)>,
     /// Modules in files of their own that are for tests alone, and where each says that its file is.
@@ -32,14 +34,14 @@ impl Code {
         code.with_tests.clone_from(&code.text);
         code.blank_tests(&original);
         code.find_modules();
-        code.used = code.find_used();
+        code.find_used();
         code
     }
 
     /// The same source with the items for tests, too.
     pub fn with_tests(&self) -> Code {
         let mut code = Code { text: self.with_tests.clone(), ..Code::default() };
-        code.used = code.find_used();
+        code.find_used();
         code
     }
 
@@ -64,8 +66,8 @@ impl Code {
         lines
     }
 
-    fn find_used(&self) -> Vec<Named> {
-        let mut used = Vec::new();
+    fn find_used(&mut self) {
+        let (mut used, mut from_below) = (Vec::new(), Vec::new());
         let mut from = 0;
         while let Some(at) = self.find(from, "use") {
             from = at + 3;
@@ -79,7 +81,11 @@ impl Code {
             // A tree that begins with `::` or a brace begins with what follows that.
             while from < end {
                 if self.is_word(from) {
-                    let next = self.read_path(from, &[], Vec::new(), &mut |path| used.push(Named { line, path }));
+                    let is_below = !["crate::", "super::"].iter().any(|start| self.starts_with(from, start));
+                    let next = self.read_path(from, &[], Vec::new(), &mut |path| {
+                        from_below.extend(is_below.then(|| path.clone()));
+                        used.push(Named { line, path });
+                    });
                     // A name after `as` is no path.
                     from = (next.max(from + 1)..end).find(|&i| self.text[i] == ',').unwrap_or(end);
                 } else {
@@ -87,7 +93,7 @@ impl Code {
                 }
             }
         }
-        used
+        (self.used, self.from_below) = (used, from_below);
     }
 
     fn blank(&mut self, range: Range<usize>) {

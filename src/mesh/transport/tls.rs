@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::{BINDING_LABEL, ByteStream, Secured};
-use crate::mesh::admission::Denied;
+use crate::mesh::denied::Denied;
 use crate::mesh::error::MeshError;
 
 /// What every libp2p node offers: a stranger is not told that this one is of meshtf.

@@ -1,0 +1,113 @@
+//! What an evaluation finds: the means of metrics, and the classes that are taken for others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Error;
+use crate::failure::Failure;
+use crate::tensor::{Data, Tensor};
+
+/// Most classes that are counted against each other.
+const MAX_CLASSES: i64 = 1000;
+
+/// What an evaluation found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// The means of the loss and of the section's metrics over all examples that are held out, in that order.
+    pub means: Vec<f64>,
+    /// How often each class was taken for each, if the section asks for that.
+    pub confusion: Option<Confusion>,
+}
+
+/// How often examples of each class are taken for each. Its text is a table for a person.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Confusion(BTreeMap<(i64, i64), u64>);
+
+impl Confusion {
+    pub(super) fn add(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<(), Error> {
+        let classes = |what: &str, tensor: &Tensor| {
+            let classes =
+                tensor.to_i64s().ok().filter(|classes| classes.iter().all(|class| (0..MAX_CLASSES).contains(class)));
+            classes.ok_or_else(|| {
+                let (dtype, shape) = (tensor.dtype(), tensor.shape());
+                Error::input(format!(
+                    "confusion: the {what} are {dtype}{shape}; expected whole numbers from 0 to {}, one for each example",
+                    MAX_CLASSES - 1
+                ))
+            })
+        };
+        let (labels, predictions) = (classes("labels", labels)?, classes("predictions", predictions)?);
+        if labels.len() != predictions.len() {
+            let (labels, predictions) = (labels.len(), predictions.len());
+            return Err(Error::input(format!("confusion: there are {labels} labels and {predictions} predictions")));
+        }
+        labels.into_iter().zip(predictions).for_each(|pair| *self.0.entry(pair).or_default() += 1);
+        Ok(())
+    }
+
+    /// A row for each class that examples have, a column for each that they are taken for.
+    pub fn rows(&self) -> Vec<Vec<u64>> {
+        let classes = self.0.keys().map(|&(label, prediction)| label.max(prediction) + 1).max().unwrap_or(0);
+        let of = |label, prediction| self.0.get(&(label, prediction)).copied().unwrap_or(0);
+        (0..classes).map(|label| (0..classes).map(|prediction| of(label, prediction)).collect()).collect()
+    }
+}
+
+impl fmt::Display for Confusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows();
+        let longest = |row: &Vec<u64>| row.iter().map(|count| count.to_string().len()).max().unwrap_or(0);
+        let width = rows.iter().map(longest).max().unwrap_or(0).max(rows.len().to_string().len()) + 2;
+        write!(f, "{:>7}", "is")?;
+        for class in 0..rows.len() {
+            write!(f, "{class:>width$}")?;
+        }
+        write!(f, "  taken for")?;
+        for (class, row) in rows.iter().enumerate() {
+            write!(f, "\n{class:>7}")?;
+            for count in row {
+                write!(f, "{count:>width$}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A scalar as a number.
+pub(super) fn number(tensor: &Tensor) -> Result<f64, Error> {
+    match tensor.data() {
+        Data::F32(values) if values.len() == 1 => Ok(values[0].into()),
+        Data::F64(values) if values.len() == 1 => Ok(values[0]),
+        _ if tensor.len() == 1 && tensor.dtype().is_integer() => Ok(tensor.to_i64()? as f64),
+        _ => {
+            Err(Failure::invalid(format!("a metric must be a number, but is {}{}", tensor.dtype(), tensor.shape()))
+                .into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_counted_against_each_other() {
+        let mut confusion = Confusion::default();
+        confusion.add(&Tensor::vector(vec![0i32, 1, 1, 2]), &Tensor::vector(vec![0i64, 1, 0, 2])).unwrap();
+        confusion.add(&Tensor::vector(vec![1i32]), &Tensor::vector(vec![0i64])).unwrap();
+        assert_eq!(confusion.rows(), [[1, 0, 0], [2, 1, 0], [0, 0, 1]]);
+        let lines = ["     is  0  1  2  taken for", "      0  1  0  0", "      1  2  1  0", "      2  0  0  1"];
+        assert_eq!(confusion.to_string().lines().collect::<Vec<_>>(), lines);
+        let mut wrong = |labels: Tensor, predictions: Tensor, why: &str| {
+            let error = confusion.add(&labels, &predictions).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        wrong(
+            Tensor::vector(vec![0.5f32]),
+            Tensor::vector(vec![0i32]),
+            "the labels are float32[1]; expected whole numbers",
+        );
+        wrong(Tensor::vector(vec![0i32]), Tensor::vector(vec![-1i32]), "from 0 to 999");
+        wrong(Tensor::vector(vec![0i32, 1]), Tensor::vector(vec![0i32]), "2 labels and 1 predictions");
+    }
+}
