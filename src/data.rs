@@ -14,7 +14,7 @@ mod there;
 
 pub use csv::Csv;
 #[cfg(feature = "node")]
-pub use file::{Named, read_tensor, unpacked};
+pub use file::{FilePart, read_tensor, unpacked};
 pub use idx::read as read_idx;
 #[cfg(feature = "node")]
 pub use images::{Images, read_image};
@@ -48,34 +48,34 @@ pub trait Rows: std::fmt::Debug + Send + Sync {
     fn read(&self, places: &[usize]) -> Result<Tensor>;
 }
 
-/// One kind of data, in all examples.
+/// The values that all examples have for one placeholder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Part {
+pub enum Column {
     /// A tensor whose first dimension is the examples.
     Held(Tensor),
-    /// What is read when it is taken.
+    /// Read when they are used.
     Elsewhere(Arc<dyn Rows>),
-    /// What lies on the workers. What is taken of it are places in the file.
+    /// In files of the workers: what is fed is the positions of the examples.
     There(Arc<There>),
 }
 
-impl Part {
+impl Column {
     /// How many examples it has; `None` if it is one value.
     fn count(&self) -> Option<usize> {
         match self {
-            Part::Held(tensor) => tensor.dims().first().copied(),
-            Part::Elsewhere(rows) => Some(rows.count()),
-            Part::There(there) => Some(there.count()),
+            Column::Held(tensor) => tensor.dims().first().copied(),
+            Column::Elsewhere(rows) => Some(rows.count()),
+            Column::There(there) => Some(there.count()),
         }
     }
 
     /// The dtype of its elements, and the shape of an example.
     fn example(&self) -> (DType, &[usize]) {
         match self {
-            Part::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
-            Part::Elsewhere(rows) => rows.example(),
-            Part::There(there) => (there.takes, &there.example),
+            Column::Held(tensor) => (tensor.dtype(), tensor.dims().get(1..).unwrap_or_default()),
+            Column::Elsewhere(rows) => rows.example(),
+            Column::There(there) => (there.takes, &there.example),
         }
     }
 }
@@ -83,8 +83,8 @@ impl Part {
 /// Examples: what has as many of them as all others, by the name of what it is fed to.
 #[derive(Clone, Debug)]
 pub struct Examples {
-    parts: Vec<(String, Part)>,
-    /// Which of what the parts have these are; `None`: all.
+    columns: Vec<(String, Column)>,
+    /// The positions in the columns that these are; `None`: all.
     chosen: Option<Arc<[usize]>>,
     count: usize,
 }
@@ -94,32 +94,32 @@ impl Examples {
     ///
     /// # Errors
     /// Those of [`of`](Examples::of).
-    pub fn new(parts: Vec<(String, Tensor)>) -> Result<Examples> {
-        Examples::of(parts.into_iter().map(|(name, tensor)| (name, Part::Held(tensor))).collect())
+    pub fn new(columns: Vec<(String, Tensor)>) -> Result<Examples> {
+        Examples::of(columns.into_iter().map(|(name, tensor)| (name, Column::Held(tensor))).collect())
     }
 
     /// Of what is held in memory, or read when it is taken.
     ///
     /// # Errors
     /// InvalidArgument if there is none, one has no dimension, or not all have as many examples.
-    pub fn of(parts: Vec<(String, Part)>) -> Result<Examples> {
-        let Some(((first, part), rest)) = parts.split_first() else {
+    pub fn of(columns: Vec<(String, Column)>) -> Result<Examples> {
+        let Some(((first, column), rest)) = columns.split_first() else {
             return Err(Failure::invalid("there is no data"));
         };
-        let count = |name: &str, part: &Part| {
+        let count = |name: &str, column: &Column| {
             let one = || Failure::invalid(format!("the data for {name} is one value; expected a tensor of examples"));
-            part.count().ok_or_else(one)
+            column.count().ok_or_else(one)
         };
-        let examples = count(first, part)?;
-        for (name, part) in rest {
-            let own = count(name, part)?;
+        let examples = count(first, column)?;
+        for (name, column) in rest {
+            let own = count(name, column)?;
             if own != examples {
                 return Err(Failure::invalid(format!(
                     "there are {examples} examples for {first}, and {own} for {name}"
                 )));
             }
         }
-        Ok(Examples { parts, chosen: None, count: examples })
+        Ok(Examples { columns, chosen: None, count: examples })
     }
 
     /// How many there are.
@@ -134,27 +134,27 @@ impl Examples {
 
     /// What they are fed to.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().map(|(name, _)| name.as_str())
+        self.columns.iter().map(|(name, _)| name.as_str())
     }
 
     /// What they are fed to, the dtype of the elements, and the shape of an example.
-    pub fn parts(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
-        self.parts.iter().map(|(name, part)| {
-            let (dtype, example) = part.example();
+    pub fn columns(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
+        self.columns.iter().map(|(name, column)| {
+            let (dtype, example) = column.example();
             (name.as_str(), dtype, example)
         })
     }
 
-    /// Whether a part is read when it is taken.
+    /// Whether a column is read when it is taken.
     #[cfg(feature = "node")]
     pub(crate) fn are_read(&self) -> bool {
-        self.parts.iter().any(|(_, part)| matches!(part, Part::Elsewhere(_)))
+        self.columns.iter().any(|(_, column)| matches!(column, Column::Elsewhere(_)))
     }
 
-    /// Those of them that lie on the workers, part by part, as [`parts`](Examples::parts) has them.
+    /// Those of them that lie on the workers, column by column, as [`columns`](Examples::columns) has them.
     pub fn there(&self) -> impl Iterator<Item = Option<&There>> {
-        self.parts.iter().map(|(_, part)| match part {
-            Part::There(there) => Some(&**there),
+        self.columns.iter().map(|(_, column)| match column {
+            Column::There(there) => Some(&**there),
             _ => None,
         })
     }
@@ -164,16 +164,16 @@ impl Examples {
     /// # Errors
     /// ResourceExhausted if they are beyond what can be counted.
     pub fn example_bytes(&self) -> Result<usize> {
-        let bytes = |(_, part): &(String, Part)| {
-            let (dtype, shape) = part.example();
+        let bytes = |(_, column): &(String, Column)| {
+            let (dtype, shape) = column.example();
             shape.iter().try_fold(dtype.size().unwrap_or(0), |bytes, &size| bytes.checked_mul(size))
         };
-        let all = self.parts.iter().try_fold(0usize, |all, part| all.checked_add(bytes(part)?));
+        let all = self.columns.iter().try_fold(0usize, |all, column| all.checked_add(bytes(column)?));
         all.ok_or_else(|| Failure::new(Code::ResourceExhausted, "an example has more bytes than can be counted"))
     }
 
-    /// Some of the examples, by their places, for each part a tensor of this outer shape and then an example's own. The outer shape
-    /// has as many elements as there are places. Of a part that lies on the workers, it is their places in the file, int64, of the
+    /// Some of the examples, by their places, for each column a tensor of this outer shape and then an example's own. The outer shape
+    /// has as many elements as there are places. Of a column that lies on the workers, it is their places in the file, int64, of the
     /// outer shape.
     ///
     /// # Errors
@@ -185,20 +185,20 @@ impl Examples {
         let chosen: Option<Vec<usize>> =
             self.chosen.as_ref().map(|chosen| places.iter().map(|&place| chosen[place]).collect());
         let places = chosen.as_deref().unwrap_or(places);
-        let take = |part: &Part| {
-            let (dtype, example) = part.example();
+        let take = |column: &Column| {
+            let (dtype, example) = column.example();
             let shape: Shape = outer.iter().chain(example).copied().collect();
             shape.checked_elements(dtype)?;
-            match part {
-                Part::Held(tensor) => taken(tensor, places, shape),
-                Part::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
-                Part::There(_) => {
+            match column {
+                Column::Held(tensor) => taken(tensor, places, shape),
+                Column::Elsewhere(rows) => rows.read(places)?.reshaped(shape),
+                Column::There(_) => {
                     let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
                     Tensor::vector(places).reshaped(outer)
                 }
             }
         };
-        self.parts.iter().map(|(_, part)| take(part)).collect()
+        self.columns.iter().map(|(_, column)| take(column)).collect()
     }
 
     /// Two sets: some of the examples, drawn by a seed, held out of the first. `share` of them, rounded down.
@@ -215,13 +215,13 @@ impl Examples {
         let some = |places: &[usize]| {
             let mut places = places.to_vec();
             places.sort_unstable();
-            if self.parts.iter().any(|(_, part)| !matches!(part, Part::Held(_))) {
+            if self.columns.iter().any(|(_, column)| !matches!(column, Column::Held(_))) {
                 let own = |place: usize| self.chosen.as_ref().map_or(place, |chosen| chosen[place]);
                 let (count, chosen) = (places.len(), places.into_iter().map(own).collect());
-                return Ok(Examples { parts: self.parts.clone(), chosen: Some(chosen), count });
+                return Ok(Examples { columns: self.columns.clone(), chosen: Some(chosen), count });
             }
             let tensors = self.take(&places, &[places.len()])?;
-            Examples::new(self.parts.iter().map(|(name, _)| name.clone()).zip(tensors).collect())
+            Examples::new(self.columns.iter().map(|(name, _)| name.clone()).zip(tensors).collect())
         };
         Ok((some(kept)?, some(held)?))
     }

@@ -51,6 +51,6 @@ pub use device::Device;
 pub use host::HostEngine;
 pub use mailbox::{Holds, Load, MAX_MESSAGES};
 pub use parked::MAX_PARKED_BYTES;
-pub use resource::{DEFAULT_CONTAINER, Key as ResourceKey, MAX_RESOURCES, ResourceInfo, Resources, container_named};
+pub use resource::{DEFAULT_CONTAINER, MAX_RESOURCES, ResourceInfo, ResourceKey, Resources, container_named};
 pub use sink::{Iterations, Pushed, Sink};
 pub use thread::{MAX_PIECES, MAX_RUNS, MAX_THREADS};

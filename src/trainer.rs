@@ -64,7 +64,7 @@ use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Shape};
 use crate::train::file::Sections;
-use crate::train::job::{Part, TrainingGraph, job};
+use crate::train::job::{FedPlaceholder, TrainingGraph, job};
 use crate::train::numerics::{Numerics, add_checks};
 
 /// Bytes of batches that are sent to the workers at a time, unless one is larger.
@@ -369,7 +369,7 @@ impl Options {
 }
 
 /// What the examples are to their placeholders, which they must fit.
-fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<Part>, Error> {
+fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<FedPlaceholder>, Error> {
     let part = |((name, dtype, example), there): ((&str, DType, &[usize]), Option<&There>)| {
         let at = |why: String| Error::input(format!("data for {name}: {why}"));
         let id = graph.find_or_nearest(name).map_err(|error| at(error.to_string()))?;
@@ -389,9 +389,9 @@ fn parts(graph: &Graph, examples: &Examples) -> Result<Vec<Part>, Error> {
                 "an example is {dtype}{own}, and the placeholder takes {takes} in batches {shape}"
             )));
         }
-        Ok(Part { name: name.to_owned(), dtype, example: example.to_vec(), there: there.cloned() })
+        Ok(FedPlaceholder { name: name.to_owned(), dtype, example: example.to_vec(), there: there.cloned() })
     };
-    examples.parts().zip(examples.there()).map(part).collect()
+    examples.columns().zip(examples.there()).map(part).collect()
 }
 
 /// The examples that are trained with, and those that are held out.

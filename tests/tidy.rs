@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rules::{BORDERS, IMPURE, LAYERS, PURE_PARTS, RULES, Rule, SELF, SHARED};
+use rules::{BORDERS, IMPURE, LAYERS, MAY_SHARE, PURE_PARTS, RULES, Rule, SELF, SHARED};
 use source::Code;
 
 /// A file longer than this is two files.
@@ -193,6 +193,48 @@ fn every_module_of_several_files_has_an_order() {
     let without =
         parts.iter().filter(|(module, parts)| parts.len() > 1 && !LAYERS.iter().any(|(name, _)| name == module));
     assert_none(without.map(|(module, _)| format!("tests/tidy/rules.rs: LAYERS lacks {module}")).collect());
+}
+
+/// The name of the type that a line of code defines, if files beside its own can see it.
+fn visible_type(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("pub")?;
+    let rest =
+        rest.strip_prefix('(').map_or(rest, |rest| rest.split_once(')').map_or("", |(_, rest)| rest)).trim_start();
+    let (kind, rest) = rest.strip_prefix("unsafe ").unwrap_or(rest).split_once(' ')?;
+    let is_type = matches!(kind, "struct" | "enum" | "trait" | "type" | "union");
+    is_type.then(|| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default())
+}
+
+#[test]
+fn one_name_is_one_type_within_a_module() {
+    let mut places: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for source in crate_sources() {
+        let Some(path) = source.module_path().filter(|path| path.last().is_some_and(|name| name != "proto")) else {
+            continue;
+        };
+        // Doors do not know each other.
+        let module = path[..path.len().min(if path[0] == "door" { 2 } else { 1 })].join("::");
+        for (number, line) in source.code.lines() {
+            // Messages of TensorFlow have its names.
+            let Some(name) = visible_type(&line).filter(|_| !source.code.is_within("proto", number)) else { continue };
+            let place = format!("{}:{number}", source.name());
+            places.entry((module.clone(), name.to_owned())).or_default().push(place);
+        }
+    }
+    let shared = places
+        .iter()
+        .filter(|(_, places)| places.len() > 1)
+        .map(|((module, name), _)| (module.as_str(), name.as_str()));
+    let shared: BTreeSet<(&str, &str)> = shared.collect();
+    let idle = MAY_SHARE.iter().filter(|named| !shared.contains(*named));
+    let mut complaints: Vec<String> =
+        idle.map(|named| format!("tests/tidy/rules.rs: {named:?} is shared by nothing")).collect();
+    for ((module, name), places) in &places {
+        if places.len() > 1 && !MAY_SHARE.contains(&(module, name)) {
+            complaints.push(format!("{name} is several types of {module}: {}", places.join(", ")));
+        }
+    }
+    assert_none(complaints);
 }
 
 #[test]

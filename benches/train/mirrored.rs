@@ -7,7 +7,7 @@ use meshtf::graph::GraphBuilder;
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::file;
-use meshtf::train::job::{Part, TrainingGraph, job};
+use meshtf::train::job::{FedPlaceholder, TrainingGraph, job};
 use meshtf::train::{self, Initializer, VariableSpec};
 use meshtf::{Session, Steps};
 
@@ -72,7 +72,7 @@ fn model() -> TrainingGraph {
             "train": {{"loss": "loss", "optimizer": "sgd", "rate": 1e-6, "steps": {STEPS}, "workers": 2, "mode": "mirrored"}}}}"#
     );
     let sections = file::read(&sections).expect("sections");
-    let parts = [Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None }];
+    let parts = [FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None }];
     job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
 }
 

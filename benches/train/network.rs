@@ -16,7 +16,7 @@ use meshtf::node::{Node, NodeConfig};
 use meshtf::protocol::SessionOptions;
 use meshtf::tensor::{DType, Tensor};
 use meshtf::train::file;
-use meshtf::train::job::{Part, TrainingGraph, job};
+use meshtf::train::job::{FedPlaceholder, TrainingGraph, job};
 use meshtf::train::{self, Initializer, VariableSpec};
 use meshtf::{Session, Steps};
 
@@ -267,7 +267,7 @@ fn model(workers: usize) -> TrainingGraph {
             "train": {{"loss": "loss", "optimizer": "sgd", "rate": 1e-3, "steps": {STEPS}, "workers": {workers}, "mode": "{mode}"}}}}"#
     );
     let sections = file::read(&sections).expect("sections");
-    let part = |name: &str, dtype, example| Part { name: name.to_owned(), dtype, example, there: None };
+    let part = |name: &str, dtype, example| FedPlaceholder { name: name.to_owned(), dtype, example, there: None };
     let parts = [part("x", DType::F32, vec![inputs]), part("y", DType::I32, vec![])];
     job(g.finish().expect("a graph"), &sections, &parts, STEPS).expect("a training")
 }

@@ -8,7 +8,7 @@ use super::inputs::read_graph;
 use super::table::table;
 use super::{Exit, Outcome, Trouble, output};
 use crate::failure::Code;
-use crate::graph::gradient::{Named, Unconnected, of_graph};
+use crate::graph::gradient::{NamedGradient, Unconnected, of_graph};
 use crate::graph::{Graph, Program, graphdef, json as native};
 
 /// Add the gradients of some tensors of a graph by others to it
@@ -77,7 +77,7 @@ pub(super) fn differentiate(args: Args) -> Outcome {
 
 /// Writes the graph in the form that the file's name says, with what the file that was read said to fetch, feed and run; if
 /// it said nothing, with what was asked for.
-fn write(args: &Args, program: Program, graph: &Graph, gradients: &[Named]) -> Result<(), Trouble> {
+fn write(args: &Args, program: Program, graph: &Graph, gradients: &[NamedGradient]) -> Result<(), Trouble> {
     for (_, node) in graph.nodes() {
         if let Some(why) = node.refused.as_ref().and_then(|refused| refused.why.as_ref()) {
             eprintln!("warning: no step can run node {}: {why}", node.name);
@@ -96,8 +96,8 @@ fn write(args: &Args, program: Program, graph: &Graph, gradients: &[Named]) -> R
     std::fs::write(&args.out, bytes).map_err(|error| Trouble::input(format!("--out {}: {error}", args.out.display())))
 }
 
-fn as_json(gradients: &[Named]) -> serde_json::Value {
-    let one = |one: &Named| match &one.rows {
+fn as_json(gradients: &[NamedGradient]) -> serde_json::Value {
+    let one = |one: &NamedGradient| match &one.rows {
         None => json!({ "by": one.by, "gradient": one.name }),
         Some([values, indices, dense_shape]) => json!({
             "by": one.by, "gradient": one.name,
@@ -107,7 +107,7 @@ fn as_json(gradients: &[Named]) -> serde_json::Value {
     json!({ "gradients": gradients.iter().map(one).collect::<Vec<_>>() })
 }
 
-fn as_text(graph: &Graph, gradients: &[Named]) -> String {
+fn as_text(graph: &Graph, gradients: &[NamedGradient]) -> String {
     let rows = gradients.iter().map(|one| {
         let name = one.name.clone().unwrap_or_default();
         let ty = graph

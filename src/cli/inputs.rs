@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Trouble;
-use crate::data::{Named, read_tensor};
+use crate::data::{FilePart, read_tensor};
 use crate::device::Task;
 use crate::failure::Failure;
 use crate::graph::op::Role;
@@ -57,7 +57,7 @@ fn feed(text: &str) -> Result<Feed, String> {
 /// A value on the command line as a tensor of `dtype`.
 pub(super) fn fed(value: &str, dtype: DType) -> Result<Tensor, String> {
     if let Some(file) = value.strip_prefix('@') {
-        let named = Named::of(file);
+        let named = FilePart::of(file);
         let bytes = read(named.file.as_ref()).map_err(|trouble| trouble.to_string())?;
         let array = read_tensor(&named, bytes).and_then(|array| literal::convert_feed(array, dtype));
         return array.map_err(|failure| format!("{file}: {}", failure.message));

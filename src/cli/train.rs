@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use self::curves::{Curve, Curves};
 use self::log::Log;
 use self::progress::{Plan, Progress};
-use self::summary::Summary;
+use self::summary::Usage;
 use super::inputs::read_graph;
 use super::memory::MemoryArgs;
 use super::output::check_file;
@@ -249,7 +249,7 @@ impl Command {
         let curves = Curves { trained: Curve::new(trainer.names()), held_out };
         let log = args.log.as_ref().map(|folder| Log::begin(folder, trainer.graph())).transpose()?;
         let mut progress = Progress::new(plan, curves, log, args.trace.clone());
-        let summary = Summary::begin(trainer, reached).await;
+        let summary = Usage::begin(trainer, reached).await;
         let (ended, trouble) = self.until_interrupted(session, &mut progress).await?;
         let Ended { start, step, how } = ended;
         if start >= trainer.steps() {

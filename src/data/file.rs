@@ -13,24 +13,24 @@ const CHUNK: usize = 1 << 20;
 
 /// A file, and which part of it is meant: an array of a .npz file, a tensor of a .safetensors file, columns of a .csv file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
+pub struct FilePart {
     /// The path of the file.
     pub file: String,
     /// The name of the part, what stands behind a colon.
     pub part: Option<String>,
 }
 
-impl Named {
+impl FilePart {
     /// The endings of files that have parts.
     const WITH_PARTS: &[&str] = &[".npz", ".safetensors", ".csv", ".csv.gz"];
 
     /// Splits `FILE` or `FILE:PART`.
-    pub fn of(text: &str) -> Named {
+    pub fn of(text: &str) -> FilePart {
         let parts = text.match_indices(':').map(|(at, _)| (&text[..at], &text[at + 1..]));
-        let has_parts = |file: &str| Named::WITH_PARTS.iter().any(|ending| file.ends_with(ending));
+        let has_parts = |file: &str| FilePart::WITH_PARTS.iter().any(|ending| file.ends_with(ending));
         match parts.into_iter().find(|(file, _)| has_parts(file)) {
-            Some((file, part)) => Named { file: file.to_owned(), part: Some(part.to_owned()) },
-            None => Named { file: text.to_owned(), part: None },
+            Some((file, part)) => FilePart { file: file.to_owned(), part: Some(part.to_owned()) },
+            None => FilePart { file: text.to_owned(), part: None },
         }
     }
 
@@ -87,7 +87,7 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// InvalidArgument if the bytes are of no such file, or have no such part.
-pub fn read_tensor(named: &Named, bytes: Vec<u8>) -> Result<Tensor> {
+pub fn read_tensor(named: &FilePart, bytes: Vec<u8>) -> Result<Tensor> {
     let bytes = unpacked(bytes)?;
     let part = named.part.as_deref();
     if named.is_table() {

@@ -48,11 +48,11 @@ pub(crate) fn op(bytes: &[u8]) -> bool {
     if let Some(end) = bytes.iter().position(|&byte| byte == b'\n')
         && let Some(op) = std::str::from_utf8(&bytes[..end]).ok().and_then(op::lookup)
     {
-        return one(op, &bytes[end + 1..]) == Outcome::Answered;
+        return one(op, &bytes[end + 1..]) == Reaction::Answered;
     }
     let (number, rest) = bytes.split_at_checked(2).unwrap_or((&[0, 0], &[]));
     let ops = ops();
-    one(ops[usize::from(u16::from_le_bytes([number[0], number[1]])) % ops.len()], rest) == Outcome::Answered
+    one(ops[usize::from(u16::from_le_bytes([number[0], number[1]])) % ops.len()], rest) == Reaction::Answered
 }
 
 /// The ops that can be asked for by themselves.
@@ -110,7 +110,7 @@ const SCALARS: &[&str] = &[
 
 /// What became of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Reaction {
     /// The graph was invalid and reached no device.
     NoGraph,
     Refused,
@@ -121,10 +121,10 @@ pub(crate) enum Outcome {
 ///
 /// # Panics
 /// How the op breaks its promise.
-pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Outcome {
+pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Reaction {
     let mut case = Case::new(op, Choices::new(bytes));
     let name = case.node();
-    let Ok(graph) = Graph::new(std::mem::take(&mut case.nodes)) else { return Outcome::NoGraph };
+    let Ok(graph) = Graph::new(std::mem::take(&mut case.nodes)) else { return Reaction::NoGraph };
     let bench = Bench::new();
     // Variables that an initializer sets are there for the op; whether they could be set, it will see.
     if !case.init.is_empty() {
@@ -139,14 +139,14 @@ pub(crate) fn one(op: &'static OpDef, bytes: &[u8]) -> Outcome {
         !has_no_value && !is_handle && !op.name.ends_with("Switch")
     };
     let fetches: Vec<String> = (0..outputs).filter(is_value).map(|port| format!("{name}:{port}")).collect();
-    let mut became = Outcome::Answered;
+    let mut became = Reaction::Answered;
     for _ in 0..2 {
         let outcome = bench.run(&graph, &case.feeds, &fetches, std::slice::from_ref(&name), op);
         if let Err(failure) = outcome {
             let inputs: Vec<String> = case.feeds.iter().map(|(_, value)| format!("{value:?}")).collect();
             let node = graph.node(graph.find(&name).expect("counted above"));
             assert!(failure.code != Code::Internal, "{failure}\n{} {:?}\n{}", op.name, node.attrs, inputs.join("\n"));
-            became = Outcome::Refused;
+            became = Reaction::Refused;
         }
     }
     became

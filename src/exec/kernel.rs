@@ -32,11 +32,12 @@ pub mod update;
 #[cfg(test)]
 pub use image::CODED;
 pub use math::cast;
+pub(in crate::exec) use nn::Padding;
 pub use random::{Dice, Generators, Unigrams, fixed};
 
 use smallvec::SmallVec;
 #[cfg(feature = "node")]
-pub(crate) use text::{Histogram, Summary, Value as SummaryValue};
+pub(crate) use text::{Histogram, SummaryProto, SummaryValue};
 
 use crate::failure::Result;
 use crate::graph::{Attrs, OutputType};

@@ -136,7 +136,7 @@ impl fmt::Debug for Resource {
 
 /// Names a resource in the table. The order of the fields is that of the table: those of one name are next to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct ResourceKey {
     /// Its container; [`DEFAULT_CONTAINER`] for one that names none.
     pub container: String,
     /// Its name: the `shared_name` of its node, or the node's own.
@@ -160,7 +160,7 @@ pub struct Resources {
 #[derive(Default)]
 struct Table {
     /// Each with the session that made it.
-    resources: BTreeMap<Key, (Resource, SessionId)>,
+    resources: BTreeMap<ResourceKey, (Resource, SessionId)>,
     isolated: HashSet<SessionId>,
     /// Sessions that alone see some of their resources.
     with_own: HashSet<SessionId>,
@@ -220,14 +220,14 @@ impl Resources {
     }
 
     /// The resource of that name.
-    pub(super) fn find(&self, key: &Key) -> Option<Resource> {
+    pub(super) fn find(&self, key: &ResourceKey) -> Option<Resource> {
         lock(&self.table).resources.get(key).map(|(resource, _)| resource.clone())
     }
 
     /// The resource of that name, made for a session if there is none.
     pub(super) fn find_or_make(
         &self,
-        key: &Key,
+        key: &ResourceKey,
         session: SessionId,
         make: impl FnOnce() -> Result<Resource>,
     ) -> Result<Resource> {

@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use answer::{answer, forward, take, to_send};
 pub(super) use beside::Beside;
-use beside::Lanes;
-use frames::{Frames, Instance};
+use beside::SideKernels;
+use frames::{Frames, NodeInstance};
 use staged::Course;
 use trace::Trace;
 
@@ -115,7 +115,7 @@ pub(super) struct Step {
     /// What is fetched stays here as it is, for the caller to take.
     keeps_fetches: bool,
     frames: Frames,
-    ready: VecDeque<Instance>,
+    ready: VecDeque<NodeInstance>,
     /// Receives that wait, by count.
     awaited: usize,
     parked: Parked,
@@ -123,12 +123,12 @@ pub(super) struct Step {
     /// Set if the step is traced.
     trace: Option<Trace>,
     /// Ops that wait for a resource, by the number of their wait.
-    blocked: HashMap<u64, (Instance, Resource)>,
+    blocked: HashMap<u64, (NodeInstance, Resource)>,
     waits: u64,
     /// In a piece that runs by stages: how far it is.
     course: Course,
     /// What of it runs beside its thread.
-    lanes: Lanes,
+    lanes: SideKernels,
     /// The node that runs or ran last.
     current: u32,
 }
@@ -149,7 +149,7 @@ impl Step {
             blocked: HashMap::new(),
             waits: 0,
             course: Course::default(),
-            lanes: Lanes::new(code.nodes.len()),
+            lanes: SideKernels::new(code.nodes.len()),
             current: 0,
         }
     }
@@ -223,7 +223,7 @@ impl Step {
             self.awaited -= 1;
             self.current = node;
             near.parked.fetch_sub(cost(&value), Ordering::Relaxed);
-            return self.received(program, near, Instance { iteration, node }, value);
+            return self.received(program, near, NodeInstance { iteration, node }, value);
         }
         match self.parked.insert((transfer, iterations), value) {
             None => Ok(()),
@@ -355,7 +355,7 @@ impl Step {
     }
 
     /// Runs one node of a piece that counts.
-    fn run_node(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: Instance) -> Result<()> {
+    fn run_node(&mut self, program: &mut CompiledPiece, near: &Surroundings, at: NodeInstance) -> Result<()> {
         let CompiledPiece { code, acts, .. } = &mut *program;
         let node = &code.nodes[at.node as usize];
         let act = &mut acts[at.node as usize];
@@ -444,7 +444,7 @@ impl Step {
         &mut self,
         program: &mut CompiledPiece,
         near: &Surroundings,
-        at: Instance,
+        at: NodeInstance,
         value: Option<Tensor>,
     ) -> Result<()> {
         self.passed(at.node);
@@ -464,7 +464,7 @@ impl Step {
         &mut self,
         program: &CompiledPiece,
         _near: &Surroundings,
-        at: Instance,
+        at: NodeInstance,
         tokens: Option<Tokens>,
     ) -> Result<()> {
         let code = &program.code;

@@ -19,7 +19,7 @@ mod walk;
 pub use conv::Convolution;
 pub use layout::{laid_out, tiled};
 pub use ops::{Binary, Pairs, Unary, binary, power_to, unary};
-pub use pool::{Axis, Pool};
+pub use pool::{Pool, PoolAxis};
 pub use softmax::{cross_entropy, log_softmax, softmax, sparse_cross_entropy};
 pub use target::{Work, widest};
 pub use walk::{sum_over, sums};

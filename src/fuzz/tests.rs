@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 #[cfg(feature = "exec")]
-use crate::exec::fuzz::Outcome;
+use crate::exec::fuzz::Reaction;
 
 /// Modified examples per target.
 const CASES: u32 = 4000;
@@ -161,7 +161,7 @@ fn every_op_answers_or_fails_whatever_its_arguments() {
     for op in &ops {
         let answered = std::cell::Cell::new(0);
         let outcome = runner(CASES_OF_AN_OP).run(&strategy, |choices| {
-            let answers = crate::exec::fuzz::one(op, &choices) == Outcome::Answered;
+            let answers = crate::exec::fuzz::one(op, &choices) == Reaction::Answered;
             answered.set(answered.get() + u32::from(answers));
             Ok(())
         });

@@ -18,7 +18,7 @@ mod rules;
 mod tests;
 mod walk;
 
-pub use named::{Named, of_graph};
+pub use named::{NamedGradient, of_graph};
 
 use super::{GraphBuilder, Output};
 use crate::failure::Result;

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) use draft::is_beside;
 pub use write::{to_json, to_json_beside};
 
-use self::draft::{Draft, Input, Literal, Made, Stored};
+use self::draft::{Draft, DraftInput, Literal, Made, Stored};
 use super::build::argument_name;
 use super::program::{Beside, Budget};
 use super::variable::{VariableSpec, add_variable};
@@ -125,8 +125,8 @@ fn define(
             let mut names = Vec::with_capacity(inputs.len() + draft.control.len());
             for (i, input) in inputs.iter().enumerate() {
                 match input {
-                    Input::Tensor(tensor) => names.push((*tensor).to_owned()),
-                    Input::Literal(literal) => {
+                    DraftInput::Tensor(tensor) => names.push((*tensor).to_owned()),
+                    DraftInput::Literal(literal) => {
                         let value = literal.attr(dtypes[i], budget)?;
                         let wanted = format!("{name}/{}", argument_name(op, attrs, inputs.len(), i));
                         let own = unique(wanted, taken);

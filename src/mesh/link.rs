@@ -15,7 +15,7 @@ use super::address::Multiaddr;
 use super::clock;
 use super::error::MeshError;
 use super::frame::{self, Kind, LinkNumbers, Standing, Taken};
-use super::order::{Disorder, Order};
+use super::order::{Arrivals, Disorder};
 use super::sent::Sent;
 use super::traffic::Traffic;
 use super::transfer::Outbound;
@@ -51,7 +51,7 @@ pub struct Link {
     /// What the peer has acknowledged of the control stream.
     acknowledged: AtomicU64,
     hello: Mutex<Arc<Hello>>,
-    order: Mutex<Order>,
+    order: Mutex<Arrivals>,
     /// What this side has taken, and the part of it that the peer was told.
     taken: [AtomicU64; 2],
     told: [AtomicU64; 2],

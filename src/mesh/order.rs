@@ -13,7 +13,7 @@ pub const MAX_WAITING: usize = 4096;
 
 /// What has come on one link, and what of it waits for more.
 #[derive(Default)]
-pub struct Order {
+pub struct Arrivals {
     /// Number of the last frame of the control stream that was taken. They come in order, some of them twice.
     frames: u64,
     /// The bulk messages that have come.
@@ -60,7 +60,7 @@ pub enum Disorder {
     Gap { number: u64, after: u64 },
 }
 
-impl Order {
+impl Arrivals {
     /// A frame of the control stream has come. Returns whether it is the next; otherwise it was taken before.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Order {
     /// The bulk that waited for the frames that are taken by now, in order.
     ///
     /// # Errors
-    /// As [`Order::arrive`].
+    /// As [`Arrivals::arrive`].
     pub fn caught_up(&mut self) -> Result<Vec<Envelope>, Disorder> {
         let later = self.early.split_off(&(self.frames + 1));
         let mut ready = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_small_message_waits_for_the_bulk_before_it() {
-        let mut order = Order::default();
+        let mut order = Arrivals::default();
         assert!(numbers(order.arrive(0, 2, message(3)).unwrap()).is_empty());
         assert!(numbers(order.arrive(2, 1, message(2)).unwrap()).is_empty());
         assert_eq!(numbers(order.arrive(3, 0, message(9)).unwrap()), [9]);
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn bulk_waits_for_the_small_messages_before_it() {
-        let mut order = Order::default();
+        let mut order = Arrivals::default();
         order.frame(1).unwrap();
         assert_eq!(order.message(1, 3, 0, message(4)), Ok(vec![]));
         assert_eq!(order.message(2, 5, 1, message(6)), Ok(vec![]));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_comes_twice_is_taken_once() {
-        let mut order = Order::default();
+        let mut order = Arrivals::default();
         let frames = [(1, Ok(true)), (2, Ok(true)), (1, Ok(false)), (2, Ok(false)), (3, Ok(true))];
         for (number, taken) in frames {
             assert_eq!(order.frame(number), taken, "frame {number}");
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn those_that_wait_are_limited() {
-        let mut order = Order::default();
+        let mut order = Arrivals::default();
         for number in 0..MAX_WAITING as u64 {
             order.arrive(0, 1, message(number)).unwrap();
         }
@@ -247,7 +247,7 @@ mod tests {
         /// One flow, all in bulk, arriving in any order: handed on in the order sent.
         #[test]
         fn any_arrival_gives_the_order_sent(arrival in Just((1u64..40).collect::<Vec<_>>()).prop_shuffle()) {
-            let mut order = Order::default();
+            let mut order = Arrivals::default();
             let mut seen = Vec::new();
             for number in arrival {
                 seen.extend(numbers(order.arrive(number, number - 1, message(number)).unwrap()));

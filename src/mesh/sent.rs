@@ -78,7 +78,7 @@ impl Sent {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::order::Order;
+    use super::super::order::Arrivals;
     use super::*;
 
     fn kept(sent: &Sent) -> Vec<u8> {
@@ -141,7 +141,7 @@ mod tests {
                 0..300,
             ),
         ) {
-            let (mut sent, mut order) = (Sent::default(), Order::default());
+            let (mut sent, mut order) = (Sent::default(), Arrivals::default());
             let (mut wire, mut taken, mut said) = (VecDeque::new(), Vec::new(), 0);
             let end = std::iter::once(Event::Break).chain(std::iter::repeat_n(Event::Arrive, events.len()));
             for event in events.iter().copied().chain(end) {

@@ -58,7 +58,7 @@ pub struct SectionsError {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataSection {
     /// What each placeholder is fed with.
-    pub feed: Vec<(String, Source)>,
+    pub feed: Vec<(String, DataSource)>,
     /// How many examples a step takes, on all workers together.
     pub batch: usize,
     /// The seed of the order of each epoch; without it, examples are taken as they are in the files.
@@ -69,7 +69,7 @@ pub struct DataSection {
 
 /// Where the values of one placeholder come from.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Source {
+pub struct DataSource {
     /// The file or folder, by its path from the folder of the graph's file.
     pub file: String,
     /// The array of a .npz file, or the tensor of a .safetensors file: what stands behind the file's name and a colon.
@@ -249,8 +249,8 @@ fn data(value: &Value, path: Path) -> Read<DataSection> {
     Ok(section)
 }
 
-fn source(value: &Value, path: Path) -> Read<Source> {
-    let mut source = Source::default();
+fn source(value: &Value, path: Path) -> Read<DataSource> {
+    let mut source = DataSource::default();
     if let Kind::String(file) = &value.kind {
         named(&mut source, file, value, path)?;
         return Ok(source);
@@ -302,7 +302,7 @@ fn source(value: &Value, path: Path) -> Read<Source> {
 }
 
 /// `FILE` or `FILE:PART`.
-fn named(source: &mut Source, text: &str, value: &Value, path: Path) -> Read<()> {
+fn named(source: &mut DataSource, text: &str, value: &Value, path: Path) -> Read<()> {
     let (file, part) = text.split_once(':').map_or((text, None), |(file, part)| (file, Some(part.to_owned())));
     source.file = beside(file, value, path)?;
     source.part = part;

@@ -28,9 +28,9 @@ use crate::graph::variable::{Variable, add_init, variable_of};
 use crate::graph::{Graph, GraphBuilder, Node, NodeId, Output};
 use crate::tensor::{DType, PartialShape};
 
-/// One kind of data: what it is fed to, and what an example is.
+/// A placeholder that the training feeds, and what an example of it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct FedPlaceholder {
     /// The placeholder.
     pub name: String,
     /// The dtype of its elements.
@@ -112,7 +112,7 @@ pub const UPDATES: &str = "train/updates";
 /// # Errors
 /// InvalidArgument for what does not fit: a name that does not exist, a batch that the workers cannot share equally; those of
 /// [`gradients`] and [`apply`](super::apply).
-pub fn job(graph: Graph, sections: &Sections, parts: &[Part], capacity: usize) -> Result<TrainingGraph> {
+pub fn job(graph: Graph, sections: &Sections, parts: &[FedPlaceholder], capacity: usize) -> Result<TrainingGraph> {
     let train = &sections.train;
     let looked_at = sections.evaluate.iter().flat_map(|section| &section.metrics);
     let metrics = train.metrics.iter().chain(looked_at.clone()).map(|name| ("metric", name));

@@ -12,14 +12,14 @@ use crate::graph::{Graph, GraphBuilder, Node, NodeId, Output};
 #[derive(Clone, Debug, Default)]
 pub struct Numerics {
     /// For each kind of step, the values that its loss depends on, each behind those that it depends on itself.
-    pub steps: Vec<Vec<Check>>,
+    pub steps: Vec<Vec<FiniteCheck>>,
     /// For each replica, what takes its part of a batch; feeding that leaves the queues alone.
     pub taken: Vec<Vec<String>>,
 }
 
 /// A value, and what says of it whether it is finite.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct FiniteCheck {
     /// The tensor.
     pub tensor: String,
     /// The node that computes it.
@@ -54,7 +54,7 @@ pub fn add_checks(job: &mut TrainingGraph) -> Result<Numerics> {
                     let flat = g.op("Reshape").input(each).input([-1i32]).build()?;
                     g.op("All").input(flat).input([0i32]).build()
                 })?;
-                checks.push(Check { tensor: graph.tensor_name(value), node, is_finite: g.tensor_name(flag) });
+                checks.push(FiniteCheck { tensor: graph.tensor_name(value), node, is_finite: g.tensor_name(flag) });
             }
         }
         steps.push(checks);

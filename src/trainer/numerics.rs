@@ -5,7 +5,7 @@ use crate::Session;
 use crate::failure::{Failure, Stage};
 use crate::tensor::{Data, Tensor};
 use crate::train::job::CHECK;
-use crate::train::numerics::Check;
+use crate::train::numerics::FiniteCheck;
 
 /// How a person asks for more.
 const WITH: &str = "check_numerics (on the command line --check-numerics) says";
@@ -100,7 +100,7 @@ impl Trainer {
         ))
     }
 
-    fn described(&self, check: &Check) -> String {
+    fn described(&self, check: &FiniteCheck) -> String {
         let graph = &self.job.graph;
         let node = graph.node(check.node);
         let device = if node.device.is_empty() { String::new() } else { format!(" on {}", node.device) };

@@ -98,7 +98,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::data::{Examples, Part};
+    use crate::data::{Column, Examples};
     use crate::tensor::npy;
 
     /// Examples of a file over the limit are those of the file, whichever are asked for, and split as those in memory are.
@@ -115,7 +115,7 @@ mod tests {
         assert!(open(&shape, 2000).unwrap().is_none());
         let rows = open(&shape, 100).unwrap().expect("it is large");
         assert_eq!((rows.count(), rows.example()), (40, (DType::F64, &[2, 3][..])));
-        let far = Examples::of(vec![("x".to_owned(), Part::Elsewhere(Arc::new(rows)))]).unwrap();
+        let far = Examples::of(vec![("x".to_owned(), Column::Elsewhere(Arc::new(rows)))]).unwrap();
         let held = Examples::new(vec![("x".to_owned(), all)]).unwrap();
         assert_eq!(far.example_bytes().unwrap(), 48);
         let same = |far: &Examples, held: &Examples, places: &[usize]| {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::folder::ImageFolder;
 use super::rows::{FileRows, MAX_HELD};
 use super::{Error, Found};
-use crate::data::{self, Csv, Examples, Lines, Named, There, read_tensor, unpacked};
+use crate::data::{self, Csv, Examples, FilePart, Lines, There, read_tensor, unpacked};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::graph::op::Role;
 use crate::tensor::{DType, Data, MAX_TENSOR_BYTES, PartialShape, Shape, Tensor};
-use crate::train::file::{DataSection, Source, Take};
+use crate::train::file::{DataSection, DataSource, Take};
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = MAX_TENSOR_BYTES as u64;
@@ -58,20 +58,20 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) 
             let head = found.0.get(&source.file).ok_or_else(|| at("the workers were not asked for it".to_owned()))?;
             let there = There::of(&source.file, head, source.scale, dtype, &shape);
             let there = there.map_err(|failure| at(failure.message))?;
-            tensors.push((name.clone(), data::Part::There(Arc::new(there))));
+            tensors.push((name.clone(), data::Column::There(Arc::new(there))));
             continue;
         }
         if source.columns.is_empty() && source.except.is_empty() && source.take == Take::Values {
             let rows = FileRows::open(&folder.join(&source.file), dtype, &shape, source.scale, MAX_HELD);
             if let Some(rows) = rows.map_err(at)? {
-                tensors.push((name.clone(), data::Part::Elsewhere(Arc::new(rows))));
+                tensors.push((name.clone(), data::Column::Elsewhere(Arc::new(rows))));
                 continue;
             }
         }
         let raw = known.raw(source, folder, dtype, &shape);
         let fitted = raw.and_then(|raw| fitted(raw, dtype, &shape, source.scale));
         let fitted = fitted.map_err(at)?;
-        tensors.push((name.clone(), data::Part::Held(fitted)));
+        tensors.push((name.clone(), data::Column::Held(fitted)));
     }
     let folders = known.folders.into_iter().map(|(file, folder)| (file, folder.images.len(), folder.classes));
     Ok(Loaded { examples: Examples::of(tensors)?, folders: folders.collect() })
@@ -79,7 +79,7 @@ pub fn load(section: &DataSection, graph: &Graph, folder: &Path, found: &Found) 
 
 impl Known {
     /// What a source has for a placeholder, examples first.
-    fn raw(&mut self, source: &Source, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
+    fn raw(&mut self, source: &DataSource, at: &Path, dtype: DType, shape: &PartialShape) -> Result<Tensor, String> {
         let said = |failure: Failure| failure.message;
         let path = at.join(&source.file);
         if source.take != Take::Values {
@@ -92,7 +92,7 @@ impl Known {
                 _ => folder.read(channels(shape)?, source.size),
             };
         }
-        let named = Named { file: source.file.clone(), part: source.part.clone() };
+        let named = FilePart { file: source.file.clone(), part: source.part.clone() };
         if named.is_table() {
             let table = match self.tables.entry(source.file.clone()) {
                 Entry::Occupied(table) => table.into_mut(),
@@ -126,7 +126,7 @@ fn channels(shape: &PartialShape) -> Result<usize, String> {
     }
 }
 
-fn columns(table: &Csv, source: &Source) -> Result<Vec<String>, String> {
+fn columns(table: &Csv, source: &DataSource) -> Result<Vec<String>, String> {
     if let Some(part) = &source.part {
         return match source.columns.is_empty() && source.except.is_empty() {
             true => Ok(part.split(',').map(|name| name.trim().to_owned()).collect()),

@@ -8,7 +8,7 @@ use temp_dir::TempDir;
 
 use super::*;
 use crate::LocalCluster;
-use crate::data::{Part as DataPart, Rows};
+use crate::data::{Column, Rows};
 use crate::exec::BackendChoice;
 use crate::model::Model;
 use crate::protocol::SessionOptions;
@@ -356,7 +356,7 @@ async fn the_state_before_a_bad_example_is_saved() {
         let folder = TempDir::new().unwrap();
         let data = |value| {
             let rows = Damaged { at: 150, value };
-            Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap()
+            Examples::of(vec![("x".to_owned(), Column::Elsewhere(Arc::new(rows)))]).unwrap()
         };
         let mut sections = sections(4, 50);
         (sections.train.workers, sections.train.ps, sections.train.mode) = (workers, ps, mode);
@@ -389,7 +389,7 @@ fn squares() -> Graph {
 /// A training of which step 38 has a loss that is NaN.
 fn broken(folder: &TempDir) -> Trainer {
     let rows = Damaged { at: 150, value: Some(f32::NAN) };
-    let data = Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap();
+    let data = Examples::of(vec![("x".to_owned(), Column::Elsewhere(Arc::new(rows)))]).unwrap();
     let options = Options { checkpoint: Some(folder.child("run")), ..Options::default() };
     let mut trainer = Trainer::new(squares(), sections(4, 50), data, &options).unwrap();
     trainer.record_every(1);
@@ -444,7 +444,7 @@ async fn reading_files_does_not_keep_others_from_running() {
     let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
     let (ends, may_end) = std::sync::mpsc::channel();
     let rows = Waits { begun, may_end: std::sync::Mutex::new(may_end) };
-    let data = Examples::of(vec![("x".to_owned(), DataPart::Elsewhere(Arc::new(rows)))]).unwrap();
+    let data = Examples::of(vec![("x".to_owned(), Column::Elsewhere(Arc::new(rows)))]).unwrap();
     let trainer = Trainer::new(squares(), sections(4, 10), data, &Options::default()).unwrap();
     let (_cluster, session) = session(&trainer).await;
     let other = tokio::spawn(async move {

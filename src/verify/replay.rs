@@ -17,13 +17,13 @@ pub struct Difference {
     /// The step, counted from 1.
     pub step: usize,
     /// How it differed.
-    pub why: Why,
+    pub why: Cause,
 }
 
 /// How a step differed from the recording.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum Cause {
     /// A fetched value differs.
     Value { fetch: String, mismatch: Mismatch },
     /// It failed but should have run.
@@ -46,7 +46,7 @@ pub async fn replay(case: &Case, session: Result<Session>) -> Result<usize, Diff
         (Err(failure), Some(step)) => {
             return hold(case, step, Err(failure)).map_or_else(|why| Err(Difference { step: 1, why }), |()| Ok(1));
         }
-        (Err(failure), None) => return Err(Difference { step: 1, why: Why::Failed(failure) }),
+        (Err(failure), None) => return Err(Difference { step: 1, why: Cause::Failed(failure) }),
     };
     for (i, step) in case.steps.iter().enumerate() {
         let outcome = run(&session, step).await;
@@ -64,20 +64,20 @@ async fn run(session: &Session, step: &RecordedStep) -> Result<Vec<Tensor>> {
     })
 }
 
-fn hold(case: &Case, step: &RecordedStep, outcome: Result<Vec<Tensor>>) -> Result<(), Why> {
+fn hold(case: &Case, step: &RecordedStep, outcome: Result<Vec<Tensor>>) -> Result<(), Cause> {
     match (&step.expected, outcome) {
         (Expected::Values(expected), Ok(got)) => {
             let pairs = step.fetches.iter().zip(expected.iter().zip(&got));
             for (fetch, (expected, got)) in pairs {
                 compare(expected, got, step.check, case.rtol, case.atol)
-                    .map_err(|mismatch| Why::Value { fetch: fetch.clone(), mismatch })?;
+                    .map_err(|mismatch| Cause::Value { fetch: fetch.clone(), mismatch })?;
             }
             Ok(())
         }
-        (Expected::Values(_), Err(failure)) => Err(Why::Failed(failure)),
+        (Expected::Values(_), Err(failure)) => Err(Cause::Failed(failure)),
         (Expected::Error(recorded), Err(failure)) if failure.code == recorded.code => Ok(()),
         (Expected::Error(recorded), outcome) => {
-            Err(Why::NotThatError { expected: recorded.code, message: recorded.message.clone(), got: outcome.err() })
+            Err(Cause::NotThatError { expected: recorded.code, message: recorded.message.clone(), got: outcome.err() })
         }
     }
 }
@@ -86,9 +86,9 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {}: ", self.step)?;
         match &self.why {
-            Why::Value { fetch, mismatch } => write!(f, "{fetch}: {mismatch}"),
-            Why::Failed(failure) => write!(f, "{failure}"),
-            Why::NotThatError { expected, message, got } => {
+            Cause::Value { fetch, mismatch } => write!(f, "{fetch}: {mismatch}"),
+            Cause::Failed(failure) => write!(f, "{failure}"),
+            Cause::NotThatError { expected, message, got } => {
                 write!(f, "expected {}: {message}; ", expected.class())?;
                 match got {
                     Some(failure) => write!(f, "got {failure}"),

@@ -224,6 +224,14 @@ pub const BORDERS: &[(&str, &[&str])] = &[
     ("door", &["libp2p", "burn_backend", "burn_wgpu", "cubecl", "clap"]),
 ];
 
+/// Names that several types of one module have because each is read with the name of its own file.
+pub const MAY_SHARE: &[(&str, &str)] = &[
+    ("cli", "Args"),   // the arguments of each subcommand
+    ("exec", "Site"),  // where an engine's kernel runs, and for whom a stateful op does
+    ("graph", "Call"), // what a rule is called with: that of a gradient, and that of a shape
+    ("graph", "Rule"),
+];
+
 /// What the file of a module itself defines, as against the files below it. That file brings the parts together, and may use all.
 pub const SELF: &str = "self";
 

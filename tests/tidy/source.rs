@@ -51,6 +51,13 @@ impl Code {
         lines.into_iter().enumerate().map(|(i, line)| (i + 1, line))
     }
 
+    /// Whether a line is of a module within the file.
+    pub fn is_within(&self, module: &str, line: usize) -> bool {
+        let line_of = |at: usize| 1 + self.text[..at].iter().filter(|&&c| c == '\n').count();
+        let mut ranges = self.modules.iter().filter(|(name, _)| name == module);
+        ranges.any(|(_, range)| (line_of(range.start)..=line_of(range.end)).contains(&line))
+    }
+
     /// Where code names the crate or path `name` (`tokio`, `std::fs`): in a path that begins with it, or in a `use`.
     pub fn naming(&self, name: &str) -> Vec<usize> {
         let mut lines: Vec<usize> =

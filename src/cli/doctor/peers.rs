@@ -28,11 +28,11 @@ pub struct Seen {
     pub attempts: Vec<Attempt>,
     pub cluster: Cluster,
     /// Of each member, what it answered.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<NodeAnswer>,
 }
 
 /// How a node answered.
-pub struct Answer {
+pub struct NodeAnswer {
     pub task: Task,
     /// Its version, milliseconds since it started, and this machine's time then; or why there is no answer.
     pub told: Result<(String, u64, u64), String>,
@@ -60,7 +60,7 @@ pub async fn look(mesh: &MeshArgs, is_quick: bool) -> Result<Seen, String> {
     let now = unix_ms();
     let answer = |(task, status): (Task, crate::Result<NodeStatus>)| {
         let told = status.map(|status| (status.identity.version, status.identity.up_ms, now));
-        Answer { task, told: told.map_err(|failure| failure.message) }
+        NodeAnswer { task, told: told.map_err(|failure| failure.message) }
     };
     let answers = answered.into_iter().map(answer).collect();
     let attempts = node.mesh().tried();
@@ -117,7 +117,7 @@ pub fn judge(mesh: &str, seen: &Seen, expected: &[Task]) -> Vec<Finding> {
     findings
 }
 
-fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
+fn of_answer(answer: &NodeAnswer, member: Option<&Member>) -> Vec<Finding> {
     let name = answer.task.short();
     let (version, up_ms, _) = match &answer.told {
         Ok(told) => told,
@@ -149,7 +149,7 @@ fn of_answer(answer: &Answer, member: Option<&Member>) -> Vec<Finding> {
 }
 
 /// By how many milliseconds the clock of a node is ahead of this machine's, if that is known.
-pub fn clock_apart(answer: &Answer, member: Option<&Member>) -> Option<i64> {
+pub fn clock_apart(answer: &NodeAnswer, member: Option<&Member>) -> Option<i64> {
     let ((_, up_ms, now), member) = (answer.told.as_ref().ok()?, member?);
     // It started at a time of its own clock, and has been up for so long since.
     Some(member.since_unix_ms.saturating_add(*up_ms) as i64 - *now as i64)
@@ -175,9 +175,9 @@ mod tests {
     fn what_was_seen_is_judged() {
         let task = Task::new("ps", 0);
         let own = env!("CARGO_PKG_VERSION").to_owned();
-        let told = |version: &str, now| Answer { task: task.clone(), told: Ok((version.to_owned(), 60_000, now)) };
+        let told = |version: &str, now| NodeAnswer { task: task.clone(), told: Ok((version.to_owned(), 60_000, now)) };
         let cluster = || Cluster::new([member(&task, 1_000_000)]);
-        let check = |attempts: Vec<Attempt>, answers: Vec<Answer>, expected: &[Task], want: &[(Level, &str)]| {
+        let check = |attempts: Vec<Attempt>, answers: Vec<NodeAnswer>, expected: &[Task], want: &[(Level, &str)]| {
             let cluster = if answers.is_empty() { Cluster::default() } else { cluster() };
             let findings = judge("lab", &Seen { attempts, cluster, answers }, expected);
             assert_eq!(findings.len(), want.len(), "{findings:?}");
@@ -195,7 +195,7 @@ mod tests {
         check(vec![], vec![told(&own, 1_000_000)], &[], &[(Fine, ""), (Warning, ahead)]);
         check(vec![], vec![told(&own, 1_120_000)], &[], &[(Fine, ""), (Warning, "1 min 0 s behind")]);
         check(vec![], vec![told(&own, 1_065_000)], &[], &[(Fine, "")]);
-        let silent = Answer { task: task.clone(), told: Err("it did not answer".into()) };
+        let silent = NodeAnswer { task: task.clone(), told: Err("it did not answer".into()) };
         check(vec![], vec![silent], &[], &[(Problem, "does not tell how it fares")]);
         // Another's mesh on the same LAN is none of ours, unless it is the only one that is seen.
         let key = || vec![refused(Source::Lan, Verdict::OtherKey)];

@@ -133,7 +133,7 @@ fn clock(seen: &Seen, member: Option<&Member>) -> (Level, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::peers::Answer;
+    use super::super::peers::NodeAnswer;
     use super::*;
     use crate::device::Task;
     use crate::mesh::{Source, parse_address};
@@ -154,7 +154,7 @@ mod tests {
     fn told_of(attempts: Vec<Attempt>, now: u64) -> Vec<(Level, String)> {
         let task = Task::new("worker", 0);
         let member = Member { since_unix_ms: 1_000_000, ..Member::bare(task.clone(), Peer::new("p"), Incarnation(1)) };
-        let answers = vec![Answer { task, told: Ok(("0.1.0".into(), 60_000, now)) }];
+        let answers = vec![NodeAnswer { task, told: Ok(("0.1.0".into(), 60_000, now)) }];
         let seen = Seen { attempts, cluster: Cluster::new([member]), answers };
         lines(&seen).into_iter().map(|finding| (finding.level, finding.what)).collect()
     }

@@ -27,7 +27,7 @@ pub struct Whole {
 
 /// One of the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Part {
+pub enum Panel {
     #[default]
     Devices,
     Sessions,
@@ -46,34 +46,34 @@ pub struct Row {
     pub session: Option<SessionId>,
 }
 
-impl Part {
-    pub const ALL: [Part; 4] = [Part::Devices, Part::Sessions, Part::Links, Part::Variables];
+impl Panel {
+    pub const ALL: [Panel; 4] = [Panel::Devices, Panel::Sessions, Panel::Links, Panel::Variables];
 
     pub fn title(self) -> &'static str {
         match self {
-            Part::Devices => "Devices",
-            Part::Sessions => "Sessions",
-            Part::Links => "Links",
-            Part::Variables => "Variables",
+            Panel::Devices => "Devices",
+            Panel::Sessions => "Sessions",
+            Panel::Links => "Links",
+            Panel::Variables => "Variables",
         }
     }
 
     pub fn header(self) -> &'static [&'static str] {
         match self {
-            Part::Devices => &["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "PIECES", "STEPS"],
-            Part::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "CLIENT", "FETCHED"],
-            Part::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
-            Part::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
+            Panel::Devices => &["TASK", "DEVICE", "BUSY", "MEMORY", "FREE", "PIECES", "STEPS"],
+            Panel::Sessions => &["MASTER", "SESSION", "STEPS/S", "STEPS", "AGE", "CLIENT", "FETCHED"],
+            Panel::Links => &["FROM", "TO", "ROUND TRIP", "SENT/S", "RECEIVED/S", "LINK", "ADDRESS"],
+            Panel::Variables => &["TASK", "NAME", "SIZE", "TYPE", "VERSION", "KIND", "DEVICE"],
         }
     }
 
     /// What it can be sorted by; first what it is sorted by at the beginning.
     pub fn orders(self) -> &'static [&'static str] {
         match self {
-            Part::Devices => &["name", "busy", "memory"],
-            Part::Sessions => &["steps/s", "steps", "age"],
-            Part::Links => &["rate", "round trip", "name"],
-            Part::Variables => &["size", "name", "version"],
+            Panel::Devices => &["name", "busy", "memory"],
+            Panel::Sessions => &["steps/s", "steps", "age"],
+            Panel::Links => &["rate", "round trip", "name"],
+            Panel::Variables => &["size", "name", "version"],
         }
     }
 
@@ -82,7 +82,7 @@ impl Part {
         let told = whole.told.iter().filter(|told| of.is_none_or(|task| *task == told.task));
         let told = told.filter_map(|told| Some((&told.task, told.status.as_ref().ok()?)));
         match self {
-            Part::Devices => {
+            Panel::Devices => {
                 let mut all: Vec<_> =
                     told.flat_map(|(task, status)| status.devices.items.iter().map(move |one| (task, one))).collect();
                 match order {
@@ -92,7 +92,7 @@ impl Part {
                 }
                 all.into_iter().map(|(task, one)| device(task, one)).collect()
             }
-            Part::Sessions => {
+            Panel::Sessions => {
                 let mut all: Vec<_> =
                     told.flat_map(|(task, status)| status.sessions.items.iter().map(move |one| (task, one))).collect();
                 match order {
@@ -102,7 +102,7 @@ impl Part {
                 }
                 all.into_iter().map(|(task, one)| session(task, one)).collect()
             }
-            Part::Links => {
+            Panel::Links => {
                 let mut all: Vec<_> =
                     told.flat_map(|(task, status)| status.peers.items.iter().map(move |one| (task, one))).collect();
                 let rate = |one: &PeerStatus| one.sent_per_second + one.received_per_second;
@@ -113,7 +113,7 @@ impl Part {
                 }
                 all.into_iter().map(|(task, one)| link(task, one)).collect()
             }
-            Part::Variables => {
+            Panel::Variables => {
                 let mut all: Vec<_> =
                     told.flat_map(|(task, status)| status.resources.items.iter().map(move |one| (task, one))).collect();
                 match order {

@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
-use super::rows::{Part, Whole};
+use super::rows::{Panel, Whole};
 use super::session::Key;
 use crate::device::Task;
 
@@ -40,8 +40,8 @@ pub enum Next {
 /// What is chosen.
 #[derive(Debug, Default)]
 pub struct View {
-    part: Part,
-    /// By what each table is sorted: a number in [`Part::orders`].
+    part: Panel,
+    /// By what each table is sorted: a number in [`Panel::orders`].
     orders: [usize; 4],
     /// The row that is chosen in the table that is.
     row: usize,
@@ -52,7 +52,7 @@ pub struct View {
 }
 
 impl View {
-    fn order(&self, part: Part) -> usize {
+    fn order(&self, part: Panel) -> usize {
         self.orders[part as usize]
     }
 
@@ -64,7 +64,7 @@ impl View {
     /// A key was pressed while this was shown.
     pub fn key(&mut self, key: KeyEvent, whole: &Whole) -> Next {
         let step = |view: &mut View, by: usize| {
-            view.part = Part::ALL[(view.part as usize + by) % Part::ALL.len()];
+            view.part = Panel::ALL[(view.part as usize + by) % Panel::ALL.len()];
             view.row = 0;
         };
         let rows = self.part.rows(whole, self.order(self.part), self.only.as_ref());
@@ -76,7 +76,7 @@ impl View {
             // The tables are not shown.
             _ if self.session.is_some() => {}
             KeyCode::Tab | KeyCode::Right => step(self, 1),
-            KeyCode::BackTab | KeyCode::Left => step(self, Part::ALL.len() - 1),
+            KeyCode::BackTab | KeyCode::Left => step(self, Panel::ALL.len() - 1),
             KeyCode::Char('s') => {
                 let order = &mut self.orders[self.part as usize];
                 *order = (*order + 1) % self.part.orders().len();
@@ -108,7 +108,7 @@ impl View {
         let lines = wrong.len().min(MAX_WRONG) as u16;
         let mut heights = vec![Constraint::Length(1), Constraint::Length(lines)];
         // The table that is chosen gets the most room, and none less than a line.
-        heights.extend(Part::ALL.map(|part| Constraint::Fill(if part == self.part { 3 } else { 2 })));
+        heights.extend(Panel::ALL.map(|part| Constraint::Fill(if part == self.part { 3 } else { 2 })));
         heights.push(Constraint::Length(1));
         let areas = Layout::vertical(heights).split(frame.area());
         let title = self.only.as_ref().map_or_else(|| whole.summary(), |task| format!("{} alone", task.short()));
@@ -116,13 +116,13 @@ impl View {
         frame.render_widget(Line::from(title), areas[0]);
         let wrong: Vec<Line<'_>> = wrong.into_iter().take(MAX_WRONG).map(Line::from).collect();
         frame.render_widget(Paragraph::new(wrong).style(Color::Red), areas[1]);
-        for (part, area) in Part::ALL.into_iter().zip(areas.iter().skip(2)) {
+        for (part, area) in Panel::ALL.into_iter().zip(areas.iter().skip(2)) {
             self.draw_part(frame, *area, part, whole);
         }
-        frame.render_widget(Line::from(KEYS).style(Modifier::DIM), areas[2 + Part::ALL.len()]);
+        frame.render_widget(Line::from(KEYS).style(Modifier::DIM), areas[2 + Panel::ALL.len()]);
     }
 
-    fn draw_part(&self, frame: &mut Frame<'_>, area: Rect, part: Part, whole: &Whole) {
+    fn draw_part(&self, frame: &mut Frame<'_>, area: Rect, part: Panel, whole: &Whole) {
         let rows = part.rows(whole, self.order(part), self.only.as_ref());
         let is_chosen = part == self.part;
         let [above, below] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
@@ -295,7 +295,7 @@ mod tests {
         press(&mut view, KeyCode::Char('s'));
         assert_eq!(first(&view)[0], "worker/0", "the busiest");
         (0..3).for_each(|_| assert_eq!(press(&mut view, KeyCode::Tab), Next::On));
-        assert_eq!((view.part, &first(&view)[2][..]), (Part::Variables, "36.0 kB"));
+        assert_eq!((view.part, &first(&view)[2][..]), (Panel::Variables, "36.0 kB"));
         press(&mut view, KeyCode::Char('s'));
         assert_eq!(first(&view)[1], "a", "by name");
         // The second row is of the other task.
@@ -309,13 +309,13 @@ mod tests {
         (0..9).for_each(|_| assert_eq!(press(&mut view, KeyCode::Down), Next::On));
         assert_eq!(view.row, 3, "the last");
         press(&mut view, KeyCode::BackTab);
-        assert_eq!((view.part, view.row), (Part::Links, 0));
+        assert_eq!((view.part, view.row), (Panel::Links, 0));
         press(&mut view, KeyCode::BackTab);
         assert_eq!(press(&mut view, KeyCode::Enter), Next::Look, "into the fastest session");
         assert_eq!(view.session(), Some(&(Task::new("worker", 0), SessionId(9))));
         assert_eq!(press(&mut view, KeyCode::Tab), Next::On);
         press(&mut view, KeyCode::Esc);
-        assert_eq!((view.session(), view.part), (None, Part::Sessions));
+        assert_eq!((view.session(), view.part), (None, Panel::Sessions));
         assert_eq!(press(&mut view, KeyCode::Char('q')), Next::Quit);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(view.key(control_c, &whole), Next::Quit);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::checkpoint::crc32c;
 use crate::cli::Trouble;
-use crate::exec::kernel::{Histogram, Summary, SummaryValue, cast};
+use crate::exec::kernel::{Histogram, SummaryProto, SummaryValue, cast};
 use crate::graph::{Graph, graphdef};
 use crate::tensor::{DType, Tensor};
 
@@ -31,7 +31,7 @@ struct Event {
     #[prost(bytes = "vec", optional, tag = "4")]
     graph_def: Option<Vec<u8>>,
     #[prost(message, optional, tag = "5")]
-    summary: Option<Summary>,
+    summary: Option<SummaryProto>,
 }
 
 /// The files of a training's log.
@@ -94,7 +94,7 @@ impl Log {
 
     fn summary(&mut self, step: u64, value: Vec<SummaryValue>) -> Result<(), Trouble> {
         let step = i64::try_from(step).unwrap_or(i64::MAX);
-        let event = Event { step, summary: Some(Summary { value }), ..Event::default() };
+        let event = Event { step, summary: Some(SummaryProto { value }), ..Event::default() };
         self.event(event).map_err(|error| failed(&self.folder, &error))
     }
 

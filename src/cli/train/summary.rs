@@ -14,13 +14,13 @@ use crate::trainer::Trainer;
 type Devices = BTreeMap<String, u64>;
 
 /// How things stood when the training began.
-pub(super) struct Summary {
+pub(super) struct Usage {
     devices: Devices,
 }
 
-impl Summary {
-    pub async fn begin(trainer: &Trainer, reached: &Reached) -> Summary {
-        Summary { devices: devices(trainer, reached).await }
+impl Usage {
+    pub async fn begin(trainer: &Trainer, reached: &Reached) -> Usage {
+        Usage { devices: devices(trainer, reached).await }
     }
 
     /// Prints what `steps` steps took, the first of which began at `began`.

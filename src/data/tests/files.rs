@@ -22,7 +22,7 @@ const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAIAAAB7QOjdAAAAD0lEQVR4nGP4z
 
 #[test]
 fn names_have_parts() {
-    let named = |file: &str, part: Option<&str>| Named { file: file.to_owned(), part: part.map(str::to_owned) };
+    let named = |file: &str, part: Option<&str>| FilePart { file: file.to_owned(), part: part.map(str::to_owned) };
     for (text, file, part) in [
         ("a/x.npz:images/train", "a/x.npz", Some("images/train")),
         ("x.npz", "x.npz", None),
@@ -30,7 +30,7 @@ fn names_have_parts() {
         (r"C:\data\x.safetensors:w:0", r"C:\data\x.safetensors", Some("w:0")),
         (r"C:\data\x.npy", r"C:\data\x.npy", None),
     ] {
-        assert_eq!(Named::of(text), named(file, part));
+        assert_eq!(FilePart::of(text), named(file, part));
     }
 }
 
@@ -39,7 +39,7 @@ fn files_of_every_form_are_read() {
     let tensors = vec![("w".to_owned(), Tensor::scalar(2i64)), ("b".to_owned(), Tensor::vector(vec![1f32]))];
     let mut saved = Vec::new();
     safetensors::write(&mut saved, &Contents { tensors, ..Contents::default() }).unwrap();
-    let read = |name: &str, bytes: &[u8]| read_tensor(&Named::of(name), bytes.to_vec());
+    let read = |name: &str, bytes: &[u8]| read_tensor(&FilePart::of(name), bytes.to_vec());
     let table = Tensor::from_vec([2, 2], vec![1f64, 2.0, 3.0, 4.0]);
     assert_eq!(read("t.csv.gz", &bytes(GZ)).unwrap(), table);
     // What is packed says so itself.
@@ -63,7 +63,7 @@ fn files_of_every_form_are_read() {
         ("t.txt", vec![0xff], "not UTF-8"),
         ("t", b"text".to_vec(), "not a valid idx file"),
     ] {
-        let failure = read_tensor(&Named::of(name), bytes).unwrap_err();
+        let failure = read_tensor(&FilePart::of(name), bytes).unwrap_err();
         assert!(failure.message.contains(why), "{name}: {failure}");
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Slot {
 }
 
 /// What a tensor is in a program: the hash of the operations of the step that makes it, and its place among those that stay.
-pub(super) type Part = (u64, u32);
+pub(super) type StepTensor = (u64, u32);
 
 /// Most parts whose slots are remembered; all are forgotten if there are more.
 const MAX_PARTS: usize = 1 << 16;
@@ -46,7 +46,7 @@ pub(super) struct Slots {
     numbers: HashMap<Kind, u32>,
     kinds: Vec<Kind>,
     used: Vec<Used>,
-    parts: HashMap<Part, Owned>,
+    parts: HashMap<StepTensor, Owned>,
     /// Free slots that still have a value, first what was freed first.
     freed: VecDeque<Freed>,
 }
@@ -85,7 +85,7 @@ struct Used {
 impl Slots {
     /// A free slot for a part, which is taken from now on. `None` if the part `may_be_held` and its predecessor still has its
     /// own: then its successors are held, too, so that their steps are the same.
-    pub fn take(&mut self, part: Part, kind: Kind, may_be_held: bool) -> Option<Slot> {
+    pub fn take(&mut self, part: StepTensor, kind: Kind, may_be_held: bool) -> Option<Slot> {
         let kind = self.number(kind);
         if self.parts.len() >= MAX_PARTS {
             self.parts.clear();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pieces::{Pieces, malformed};
-use super::unproven::{Place, Unproven};
+use super::unproven::{MessagePlace, Unproven};
 use crate::failure::{Code, Failure, Result};
 use crate::graph::graphdef::weigh::{MAX_GRAPH_BYTES, Schema, weigh};
 use crate::memory;
@@ -91,7 +91,7 @@ pub(super) struct Share {
 
 /// The budget that the share is taken from.
 enum Held {
-    Unproven(Place),
+    Unproven(MessagePlace),
     Known { permit: Option<OwnedSemaphorePermit>, bytes: usize },
 }
 

@@ -107,7 +107,7 @@ impl Connections {
     }
 
     /// Admits a client if there is a place; another stranger may be evicted for it.
-    pub fn admit(&self, address: IpAddr) -> Option<Place> {
+    pub fn admit(&self, address: IpAddr) -> Option<ConnectionPlace> {
         let door = &self.0;
         if lock(&door.all).len() >= door.most {
             return None;
@@ -127,7 +127,7 @@ impl Connections {
             reader: AtomicWaker::new(),
         });
         lock(&door.all).insert(id, Arc::downgrade(&state));
-        Some(Place { id, state, told_to_go: Some(told_to_go) })
+        Some(ConnectionPlace { id, state, told_to_go: Some(told_to_go) })
     }
 
     /// Reports that a client could not be accepted.
@@ -149,14 +149,14 @@ impl Connections {
 }
 
 /// A connection's place; the connection is open as long as this lives.
-pub(super) struct Place {
+pub(super) struct ConnectionPlace {
     id: u64,
     state: Arc<State>,
     /// Ready when it is evicted, while it is a stranger.
     told_to_go: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Place {
+impl ConnectionPlace {
     pub fn connection(&self) -> Connection {
         Connection(Arc::downgrade(&self.state))
     }
@@ -195,7 +195,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         lock(&self.state.door.all).remove(&self.id);
         // Calls under way may hold the state for a while.
@@ -306,14 +306,14 @@ mod tests {
 
     const NEAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn is_ended(place: &mut Place) -> bool {
+    fn is_ended(place: &mut ConnectionPlace) -> bool {
         place.check(&mut Context::from_waker(noop_waker_ref())).is_err()
     }
 
     #[test]
     fn many_strangers_evict_the_first_of_them() {
         let connections = Connections::new(false);
-        let mut places: Vec<Place> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
+        let mut places: Vec<ConnectionPlace> = (0..3).map(|_| connections.admit(NEAR).unwrap()).collect();
         places[1].connection().prove();
         // Many more than an address has places; evicted ones leave.
         for _ in 0..300 {

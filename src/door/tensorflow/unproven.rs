@@ -38,7 +38,7 @@ struct Held {
 }
 
 /// One message's share of the budget, until it is dropped.
-pub(super) struct Place {
+pub(super) struct MessagePlace {
     budget: Arc<Unproven>,
     number: u64,
     go: Arc<Notify>,
@@ -55,13 +55,13 @@ impl Unproven {
     }
 
     /// An empty place for a message from this address.
-    pub fn place(self: &Arc<Self>, from: Option<Origin>) -> Place {
+    pub fn place(self: &Arc<Self>, from: Option<Origin>) -> MessagePlace {
         let go = Arc::new(Notify::new());
         let mut table = lock(&self.table);
         table.count += 1;
         let number = table.count;
         table.here.insert(number, Held { from, bytes: 0, is_whole: false, go: Arc::clone(&go) });
-        Place { budget: Arc::clone(self), number, go }
+        MessagePlace { budget: Arc::clone(self), number, go }
     }
 }
 
@@ -86,7 +86,7 @@ impl Table {
     }
 }
 
-impl Place {
+impl MessagePlace {
     /// Makes it hold at least `bytes`; others may be evicted for that.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MessagePlace {
     fn drop(&mut self) {
         lock(&self.budget.table).remove(self.number);
     }
@@ -150,7 +150,7 @@ mod tests {
         Some(Origin::from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))))
     }
 
-    fn was_told_to_go(place: &Place) -> bool {
+    fn was_told_to_go(place: &MessagePlace) -> bool {
         futures::FutureExt::now_or_never(place.evicted()).is_some()
     }
 
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn messages_of_one_address_count_together() {
         let budget = Unproven::new(100);
-        let crowd: Vec<Place> = (0..10).map(|_| budget.place(from(1))).collect();
+        let crowd: Vec<MessagePlace> = (0..10).map(|_| budget.place(from(1))).collect();
         crowd.iter().for_each(|place| place.cover(10).unwrap());
         let client = budget.place(from(2));
         client.cover(45).unwrap();

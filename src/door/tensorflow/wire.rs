@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
-use super::connection::{Connection, Connections, Place};
+use super::connection::{Connection, ConnectionPlace, Connections};
 
 /// How long a client may take to begin HTTP/2.
 const MAX_GREETING: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 pub(super) struct Wire {
     stream: TcpStream,
     greeting: Option<Greeting>,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 /// The first bytes of a client, which must arrive in time.
@@ -86,7 +86,7 @@ struct Greeting {
 }
 
 impl Wire {
-    fn new(stream: TcpStream, place: Place) -> Wire {
+    fn new(stream: TcpStream, place: ConnectionPlace) -> Wire {
         let greeting = Some(Greeting { left: GREETING, limit: Box::pin(tokio::time::sleep(MAX_GREETING)) });
         Wire { stream, greeting, place }
     }
@@ -179,7 +179,9 @@ mod tests {
         let (_near, mut wire) = ends(&connections).await;
         // More than an address has places.
         let crowd = async {
-            (0..300).filter_map(|_| connections.admit(std::net::Ipv4Addr::LOCALHOST.into())).collect::<Vec<Place>>()
+            (0..300)
+                .filter_map(|_| connections.admit(std::net::Ipv4Addr::LOCALHOST.into()))
+                .collect::<Vec<ConnectionPlace>>()
         };
         let (ended, _crowd) = tokio::join!(wire.read_u8(), crowd);
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);

@@ -11,7 +11,7 @@
 
 /// A function of one number that is computed this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub(in crate::exec) enum One {
+pub(in crate::exec) enum UnaryFunction {
     Abs,
     Ceil,
     Cos,
@@ -35,29 +35,29 @@ pub(in crate::exec) enum One {
     Tanh,
 }
 
-impl One {
+impl UnaryFunction {
     /// The function of an op without attributes.
-    pub fn of(op: &str) -> Option<One> {
+    pub fn of(op: &str) -> Option<UnaryFunction> {
         Some(match op {
-            "Abs" => One::Abs,
-            "Ceil" => One::Ceil,
-            "Cos" => One::Cos,
-            "Erf" => One::Erf,
-            "Exp" => One::Exp,
-            "Floor" => One::Floor,
-            "Log" => One::Log,
-            "Log1p" => One::Log1p,
-            "Neg" => One::Neg,
-            "Reciprocal" => One::Reciprocal,
-            "Relu" => One::Relu,
-            "Relu6" => One::Relu6,
-            "Rsqrt" => One::Rsqrt,
-            "Sigmoid" => One::Sigmoid,
-            "Sin" => One::Sin,
-            "Softplus" => One::Softplus,
-            "Softsign" => One::Softsign,
-            "Sqrt" => One::Sqrt,
-            "Tanh" => One::Tanh,
+            "Abs" => UnaryFunction::Abs,
+            "Ceil" => UnaryFunction::Ceil,
+            "Cos" => UnaryFunction::Cos,
+            "Erf" => UnaryFunction::Erf,
+            "Exp" => UnaryFunction::Exp,
+            "Floor" => UnaryFunction::Floor,
+            "Log" => UnaryFunction::Log,
+            "Log1p" => UnaryFunction::Log1p,
+            "Neg" => UnaryFunction::Neg,
+            "Reciprocal" => UnaryFunction::Reciprocal,
+            "Relu" => UnaryFunction::Relu,
+            "Relu6" => UnaryFunction::Relu6,
+            "Rsqrt" => UnaryFunction::Rsqrt,
+            "Sigmoid" => UnaryFunction::Sigmoid,
+            "Sin" => UnaryFunction::Sin,
+            "Softplus" => UnaryFunction::Softplus,
+            "Softsign" => UnaryFunction::Softsign,
+            "Sqrt" => UnaryFunction::Sqrt,
+            "Tanh" => UnaryFunction::Tanh,
             _ => return None,
         })
     }
@@ -65,7 +65,7 @@ impl One {
 
 /// A function of two numbers that is computed this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub(in crate::exec) enum Two {
+pub(in crate::exec) enum BinaryFunction {
     Maximum,
     Minimum,
     /// The gradient times 1 or 0, by the feature's sign, so that an infinite gradient times 0 is NaN.
@@ -74,13 +74,13 @@ pub(in crate::exec) enum Two {
     LeakyReluGrad(u32),
 }
 
-impl Two {
+impl BinaryFunction {
     /// The function of an op without attributes.
-    pub fn of(op: &str) -> Option<Two> {
+    pub fn of(op: &str) -> Option<BinaryFunction> {
         Some(match op {
-            "Maximum" => Two::Maximum,
-            "Minimum" => Two::Minimum,
-            "ReluGrad" => Two::ReluGrad,
+            "Maximum" => BinaryFunction::Maximum,
+            "Minimum" => BinaryFunction::Minimum,
+            "ReluGrad" => BinaryFunction::ReluGrad,
             _ => return None,
         })
     }
@@ -110,7 +110,7 @@ mod kernels {
     use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
     use cubecl::{calculate_cube_count_elemwise, tensor_vector_size_parallel};
 
-    use super::{Comparison, One, Two};
+    use super::{BinaryFunction, Comparison, UnaryFunction};
 
     const SIGN: u32 = 0x8000_0000;
     const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -128,22 +128,26 @@ mod kernels {
     /// function is undefined.
     type Edges = (u32, u32, u32, u32, Option<u32>);
 
-    fn edges(function: One) -> Edges {
+    fn edges(function: UnaryFunction) -> Edges {
         let odd = |infinity: u32, zero: u32| (infinity, infinity | SIGN, zero, zero | SIGN, None);
         match function {
-            One::Ceil | One::Floor => odd(INFINITY, ZERO),
-            One::Erf | One::Tanh => odd(ONE, ZERO),
-            One::Sin | One::Softsign => odd(NAN, ZERO),
-            One::Reciprocal => odd(ZERO, INFINITY),
-            One::Cos => (NAN, NAN, ONE, ONE, None),
-            One::Exp => (INFINITY, ZERO, ONE, ONE, None),
-            One::Sigmoid => (ONE, ZERO, HALF, HALF, None),
-            One::Softplus => (INFINITY, ZERO, LN_2, LN_2, None),
-            One::Log => (INFINITY, NAN, INFINITY | SIGN, INFINITY | SIGN, Some(SIGN)),
-            One::Log1p => (INFINITY, NAN, ZERO, SIGN, Some(ONE | SIGN)),
-            One::Sqrt => (INFINITY, NAN, ZERO, SIGN, Some(SIGN)),
-            One::Rsqrt => (ZERO, NAN, INFINITY, INFINITY | SIGN, Some(SIGN)),
-            One::Abs | One::LeakyRelu(_) | One::Neg | One::Relu | One::Relu6 => {
+            UnaryFunction::Ceil | UnaryFunction::Floor => odd(INFINITY, ZERO),
+            UnaryFunction::Erf | UnaryFunction::Tanh => odd(ONE, ZERO),
+            UnaryFunction::Sin | UnaryFunction::Softsign => odd(NAN, ZERO),
+            UnaryFunction::Reciprocal => odd(ZERO, INFINITY),
+            UnaryFunction::Cos => (NAN, NAN, ONE, ONE, None),
+            UnaryFunction::Exp => (INFINITY, ZERO, ONE, ONE, None),
+            UnaryFunction::Sigmoid => (ONE, ZERO, HALF, HALF, None),
+            UnaryFunction::Softplus => (INFINITY, ZERO, LN_2, LN_2, None),
+            UnaryFunction::Log => (INFINITY, NAN, INFINITY | SIGN, INFINITY | SIGN, Some(SIGN)),
+            UnaryFunction::Log1p => (INFINITY, NAN, ZERO, SIGN, Some(ONE | SIGN)),
+            UnaryFunction::Sqrt => (INFINITY, NAN, ZERO, SIGN, Some(SIGN)),
+            UnaryFunction::Rsqrt => (ZERO, NAN, INFINITY, INFINITY | SIGN, Some(SIGN)),
+            UnaryFunction::Abs
+            | UnaryFunction::LeakyRelu(_)
+            | UnaryFunction::Neg
+            | UnaryFunction::Relu
+            | UnaryFunction::Relu6 => {
                 unreachable!("computed on the bits alone")
             }
         }
@@ -169,27 +173,27 @@ mod kernels {
 
     /// The function of an ordinary number.
     #[cube]
-    fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: One) -> Vector<f32, N> {
+    fn inside<N: Size>(x: Vector<f32, N>, #[comptime] function: UnaryFunction) -> Vector<f32, N> {
         let one = Vector::new(1.0f32);
         match comptime![function] {
-            One::Ceil => x.ceil(),
-            One::Cos => x.cos(),
-            One::Erf => x.erf(),
-            One::Exp => x.exp(),
-            One::Floor => x.floor(),
-            One::Log => x.ln(),
-            One::Log1p => x.log1p(),
-            One::Reciprocal => one / x,
-            One::Rsqrt => one / x.sqrt(),
-            One::Sigmoid => one / (one + (-x).exp()),
-            One::Sin => x.sin(),
+            UnaryFunction::Ceil => x.ceil(),
+            UnaryFunction::Cos => x.cos(),
+            UnaryFunction::Erf => x.erf(),
+            UnaryFunction::Exp => x.exp(),
+            UnaryFunction::Floor => x.floor(),
+            UnaryFunction::Log => x.ln(),
+            UnaryFunction::Log1p => x.log1p(),
+            UnaryFunction::Reciprocal => one / x,
+            UnaryFunction::Rsqrt => one / x.sqrt(),
+            UnaryFunction::Sigmoid => one / (one + (-x).exp()),
+            UnaryFunction::Sin => x.sin(),
             // Never overflows.
-            One::Softplus => {
+            UnaryFunction::Softplus => {
                 select_many(is_negative(Vector::<u32, N>::reinterpret(x)), Vector::new(0.0f32), x)
                     + (-(x.abs())).exp().log1p()
             }
-            One::Softsign => x / (one + x.abs()),
-            One::Sqrt => x.sqrt(),
+            UnaryFunction::Softsign => x / (one + x.abs()),
+            UnaryFunction::Sqrt => x.sqrt(),
             _ => x.tanh(),
         }
     }
@@ -198,7 +202,7 @@ mod kernels {
     fn one_kernel<N: Size>(
         x: LinearView<'_, Vector<u32, N>>,
         mut to: LinearViewMut<'_, Vector<u32, N>>,
-        #[comptime] function: One,
+        #[comptime] function: UnaryFunction,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
             terminate!();
@@ -207,14 +211,14 @@ mod kernels {
         let magnitude = bits & Vector::new(MAGNITUDE);
         let negative = is_negative(bits);
         let answer = match comptime![function] {
-            One::Abs => magnitude,
-            One::Neg => bits ^ Vector::new(SIGN),
-            One::Relu => select_many(negative, Vector::new(ZERO), bits),
-            One::Relu6 => {
+            UnaryFunction::Abs => magnitude,
+            UnaryFunction::Neg => bits ^ Vector::new(SIGN),
+            UnaryFunction::Relu => select_many(negative, Vector::new(ZERO), bits),
+            UnaryFunction::Relu6 => {
                 let least = select_many(magnitude.greater_than(&Vector::new(SIX)), Vector::new(SIX), bits);
                 select_many(negative, Vector::new(ZERO), least)
             }
-            One::LeakyRelu(slope) => {
+            UnaryFunction::LeakyRelu(slope) => {
                 let slope = comptime![f32::from_bits(slope)];
                 let scaled = Vector::<f32, N>::reinterpret(bits) * Vector::new(slope);
                 select_many(negative, Vector::<u32, N>::reinterpret(scaled), bits)
@@ -242,7 +246,7 @@ mod kernels {
         x: LinearView<'_, Vector<u32, N>>,
         y: LinearView<'_, Vector<u32, N>>,
         mut to: LinearViewMut<'_, Vector<u32, N>>,
-        #[comptime] function: Two,
+        #[comptime] function: BinaryFunction,
     ) {
         if !to.is_in_bounds(ABSOLUTE_POS) {
             terminate!();
@@ -250,20 +254,20 @@ mod kernels {
         let x = x.read(ABSOLUTE_POS);
         let y = y.read(ABSOLUTE_POS);
         let answer = match comptime![function] {
-            Two::Maximum => {
+            BinaryFunction::Maximum => {
                 let more = select_many(key(x).less_than(&key(y)), y, x);
                 select_many(is_nan(x), x, select_many(is_nan(y), y, more))
             }
-            Two::Minimum => {
+            BinaryFunction::Minimum => {
                 let less = select_many(key(y).less_than(&key(x)), y, x);
                 select_many(is_nan(x), x, select_many(is_nan(y), y, less))
             }
-            Two::ReluGrad => {
+            BinaryFunction::ReluGrad => {
                 let is_finite = (x & Vector::new(MAGNITUDE)).less_than(&Vector::new(INFINITY));
                 let elsewhere = select_many(is_finite, x & Vector::new(SIGN), Vector::new(NAN));
                 select_many(is_positive(y), x, elsewhere)
             }
-            Two::LeakyReluGrad(slope) => {
+            BinaryFunction::LeakyReluGrad(slope) => {
                 let slope = comptime![f32::from_bits(slope)];
                 let scaled = Vector::<f32, N>::reinterpret(x) * Vector::new(slope);
                 let elsewhere = select_many(is_nan(x), x, Vector::<u32, N>::reinterpret(scaled));
@@ -310,7 +314,7 @@ mod kernels {
     }
 
     /// `function` of each element.
-    pub fn one(x: CubeTensor, function: One) -> CubeTensor {
+    pub fn one(x: CubeTensor, function: UnaryFunction) -> CubeTensor {
         if x.dtype() == DType::F16 {
             return narrow(one(wide(x), function));
         }
@@ -327,7 +331,7 @@ mod kernels {
     }
 
     /// `function` of each pair of elements, broadcast; the tensors have equal ranks.
-    pub fn two(x: CubeTensor, y: CubeTensor, function: Two) -> CubeTensor {
+    pub fn two(x: CubeTensor, y: CubeTensor, function: BinaryFunction) -> CubeTensor {
         if x.dtype() == DType::F16 {
             return narrow(two(wide(x), wide(y), function));
         }

@@ -6,7 +6,7 @@
 use smallvec::smallvec;
 
 use super::array::Site;
-use super::conv::{Fit, Window};
+use super::conv::{Fit, WindowAttrs};
 use super::dense;
 use super::memory::Backing;
 use crate::exec::engine::{EngineOutcome, Value};
@@ -22,7 +22,7 @@ const FEWEST_PRODUCTS: usize = 1 << 14;
 type Function = fn(&Convolution, &[f32], &[f32]) -> Option<Vec<f32>>;
 
 pub(super) fn answer<B: Backing>(
-    (window, fit): (&Window, &Fit),
+    (window, fit): (&WindowAttrs, &Fit),
     site: &Site<B>,
     inputs: &[Value],
 ) -> Result<Option<EngineOutcome>> {
@@ -33,7 +33,7 @@ pub(super) fn answer<B: Backing>(
 
 /// The gradient of the image.
 pub(super) fn image<B: Backing>(
-    (window, fit): (&Window, &Fit),
+    (window, fit): (&WindowAttrs, &Fit),
     site: &Site<B>,
     inputs: &[Value],
 ) -> Result<Option<EngineOutcome>> {
@@ -46,7 +46,7 @@ pub(super) fn image<B: Backing>(
 
 /// The gradient of the filter.
 pub(super) fn filter<B: Backing>(
-    (window, fit): (&Window, &Fit),
+    (window, fit): (&WindowAttrs, &Fit),
     site: &Site<B>,
     inputs: &[Value],
 ) -> Result<Option<EngineOutcome>> {
@@ -60,7 +60,7 @@ pub(super) fn filter<B: Backing>(
 /// Computes a function of operands, each with whether it is an image that comes channels first; the answer has the given
 /// shape, and is an image or not. `None` if it is left to others.
 fn computed<B: Backing>(
-    (window, fit): (&Window, &Fit),
+    (window, fit): (&WindowAttrs, &Fit),
     site: &Site<B>,
     operands: [(&Value, bool); 2],
     function: Function,
@@ -95,7 +95,7 @@ fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result
 const FARTHEST: usize = 1 << 31;
 
 /// The convolution; `None` if it is grouped, or small, or if its places lie too far apart.
-fn convolution(window: &Window, fit: &Fit) -> Option<Convolution> {
+fn convolution(window: &WindowAttrs, fit: &Fit) -> Option<Convolution> {
     let (&[batch, channels, height, width], &[made, taken, rows, columns]) = (fit.image.dims(), fit.filter.dims())
     else {
         return None;

@@ -11,7 +11,7 @@ use super::matmul::MOST_AT_ONCE;
 use super::memory::Backing;
 use super::{Body, channels_last, pool};
 use crate::exec::engine::{EngineOutcome, Value, Values};
-use crate::exec::kernel::KernelNode;
+use crate::exec::kernel::{KernelNode, Padding};
 use crate::exec::turn;
 use crate::failure::Result;
 use crate::graph::Attrs;
@@ -19,7 +19,7 @@ use crate::memory as budget;
 use crate::tensor::{DType, Shape};
 
 pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
-    let kernel: fn(&Window, &Site<B>, Values) -> Result<EngineOutcome> = match node.op {
+    let kernel: fn(&WindowAttrs, &Site<B>, Values) -> Result<EngineOutcome> = match node.op {
         "Conv2D" => conv2d,
         "Conv2DBackpropInput" => conv2d_backprop_input,
         "Conv2DBackpropFilter" => conv2d_backprop_filter,
@@ -33,7 +33,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         }
         _ => return Ok(None),
     };
-    let Some(window) = Window::read(node.attrs)? else { return Ok(None) };
+    let Some(window) = WindowAttrs::read(node.attrs)? else { return Ok(None) };
     Ok(Some(Box::new(move |site, inputs| kernel(&window, site, inputs))))
 }
 
@@ -41,7 +41,7 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 pub(super) type Sides = [(usize, usize); 2];
 
 /// How a window moves over an image, as stated by a node's attributes.
-pub(super) struct Window {
+pub(super) struct WindowAttrs {
     pub(super) channels_first: bool,
     /// Height and width of a pool's window; a convolution's are its filter's.
     pub(super) size: [usize; 2],
@@ -50,15 +50,9 @@ pub(super) struct Window {
     pub(super) padding: Padding,
 }
 
-pub(super) enum Padding {
-    Valid,
-    Same,
-    Explicit(Sides),
-}
-
-impl Window {
+impl WindowAttrs {
     /// `None` if only the host kernel supports the attributes.
-    fn read(attrs: &Attrs) -> Result<Option<Window>> {
+    fn read(attrs: &Attrs) -> Result<Option<WindowAttrs>> {
         let channels_first = match attrs.str("data_format")? {
             "NHWC" => false,
             "NCHW" => true,
@@ -84,14 +78,14 @@ impl Window {
                 match (sides.as_deref(), channels_first) {
                     (Some(&[0, 0, top, bottom, left, right, 0, 0]), false)
                     | (Some(&[0, 0, 0, 0, top, bottom, left, right]), true) => {
-                        Padding::Explicit([(top, bottom), (left, right)])
+                        Padding::Explicit([[top, bottom], [left, right], [0, 0]])
                     }
                     _ => return Ok(None),
                 }
             }
             _ => return Ok(None),
         };
-        Ok(Some(Window { channels_first, size, stride, dilation, padding }))
+        Ok(Some(WindowAttrs { channels_first, size, stride, dilation, padding }))
     }
 
     /// Padding before and after, and the size of the result, for height and width; `None` if the result is empty.
@@ -105,7 +99,7 @@ impl Window {
                     let all = ((answer - 1) * self.stride[i]).saturating_add(extent).saturating_sub(image[i]);
                     (all / 2, all - all / 2)
                 }
-                Padding::Explicit(sides) => sides[i],
+                Padding::Explicit(sides) => (sides[i][0], sides[i][1]),
             };
             let padded = image[i].checked_add(before)?.checked_add(behind)?;
             let answer = padded.checked_sub(extent)? / self.stride[i] + 1;
@@ -161,7 +155,7 @@ pub(super) struct Fit {
     pub(super) answer: Shape,
 }
 
-fn fit(window: &Window, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
+fn fit(window: &WindowAttrs, dtype: DType, image: &Shape, filter: &Shape) -> Option<Fit> {
     let (batch, space, channels) = window.image(image)?;
     let &[height, width, taken, made] = filter.dims() else { return None };
     if [batch, channels, taken, made, height, width].contains(&0) || channels % taken != 0 {
@@ -254,7 +248,7 @@ impl Fit {
     }
 }
 
-fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+fn conv2d<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some(fit) = fit(window, inputs[0].dtype(), inputs[0].shape(), inputs[1].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -287,7 +281,11 @@ fn conv2d<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result
     done(answered::<B>(window, raw, dtype, &fit.answer))
 }
 
-fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
+fn conv2d_backprop_input<B: Backing>(
+    window: &WindowAttrs,
+    site: &Site<B>,
+    mut inputs: Values,
+) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[0], inputs[2].shape())
         .and_then(|image| fit(window, inputs[2].dtype(), &image, inputs[1].shape()));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
@@ -328,7 +326,11 @@ fn conv2d_backprop_input<B: Backing>(window: &Window, site: &Site<B>, mut inputs
     done(window.leave(Array::<B> { raw, dtype, shape: fit.image, home: Home::default() }))
 }
 
-fn conv2d_backprop_filter<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
+fn conv2d_backprop_filter<B: Backing>(
+    window: &WindowAttrs,
+    site: &Site<B>,
+    mut inputs: Values,
+) -> Result<EngineOutcome> {
     let fit = sizes(&inputs[1], inputs[2].shape())
         .and_then(|filter| fit(window, inputs[2].dtype(), inputs[0].shape(), &filter));
     let Some(fit) = fit.filter(|fit| fit.answer == *inputs[2].shape()) else {
@@ -381,12 +383,12 @@ pub(super) fn sizes(value: &Value, gradient: &Shape) -> Option<Shape> {
 }
 
 /// The result of a window function, from NCHW.
-pub(super) fn answered<B: Backing>(window: &Window, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
+pub(super) fn answered<B: Backing>(window: &WindowAttrs, raw: B::Raw, dtype: DType, answer: &Shape) -> Array<B> {
     window.leave(Array { raw, dtype, shape: inner(window, answer), home: Home::default() })
 }
 
 /// The shape of an image as NCHW.
-pub(super) fn inner(window: &Window, image: &Shape) -> Shape {
+pub(super) fn inner(window: &WindowAttrs, image: &Shape) -> Shape {
     let &[n, a, b, c] = image.dims() else { unreachable!("images have four dimensions") };
     if window.channels_first { [n, a, b, c].into() } else { [n, c, a, b].into() }
 }

@@ -7,7 +7,7 @@ use burn_backend::Scalar;
 use smallvec::SmallVec;
 
 use super::array::{Array, Home, Site, done, float, host_scalar};
-use super::bits::{Comparison, One, Two};
+use super::bits::{BinaryFunction, Comparison, UnaryFunction};
 use super::memory::Backing;
 use super::{Body, blocks};
 use crate::exec::engine::{EngineOutcome, Value, Values};
@@ -57,8 +57,8 @@ pub(super) fn body<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
 /// Kernels that distinguish NaN, infinity or sign, for GPUs.
 fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
     let one = match node.op {
-        "LeakyRelu" => Some(One::LeakyRelu(node.attrs.float("alpha")?.to_bits())),
-        op => One::of(op),
+        "LeakyRelu" => Some(UnaryFunction::LeakyRelu(node.attrs.float("alpha")?.to_bits())),
+        op => UnaryFunction::of(op),
     };
     if let Some(function) = one {
         return Ok(Some(Box::new(move |site, inputs| {
@@ -67,8 +67,8 @@ fn careful<B: Backing>(node: &KernelNode) -> Result<Option<Body<B>>> {
         })));
     }
     let two = match node.op {
-        "LeakyReluGrad" => Some(Two::LeakyReluGrad(node.attrs.float("alpha")?.to_bits())),
-        op => Two::of(op),
+        "LeakyReluGrad" => Some(BinaryFunction::LeakyReluGrad(node.attrs.float("alpha")?.to_bits())),
+        op => BinaryFunction::of(op),
     };
     if let Some(function) = two {
         // A gradient has its feature's shape; nothing is broadcast.

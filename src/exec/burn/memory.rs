@@ -8,7 +8,7 @@ use burn_backend::{
 };
 
 use super::array::{Array, Home, taken};
-use super::bits::{Comparison, One, Two};
+use super::bits::{BinaryFunction, Comparison, UnaryFunction};
 use crate::exec::engine::{DeviceTensor, Memory};
 use crate::exec::turn;
 use crate::exec::vector;
@@ -61,12 +61,12 @@ pub(in crate::exec) trait Backing:
     }
 
     /// GPU kernels that do not rely on how shaders treat NaN; the CPU's functions do not need them.
-    fn one(_x: Self::Raw, _function: One) -> Self::Raw {
+    fn one(_x: Self::Raw, _function: UnaryFunction) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
     /// Like [`Backing::one`], for two tensors that are broadcast and have equal ranks.
-    fn two(_x: Self::Raw, _y: Self::Raw, _function: Two) -> Self::Raw {
+    fn two(_x: Self::Raw, _y: Self::Raw, _function: BinaryFunction) -> Self::Raw {
         unreachable!("{FOR_GPUS}")
     }
 
@@ -177,11 +177,11 @@ impl Backing for burn_wgpu::CubeBackend {
         if let Memory::Wgpu(raw) = memory { Ok(*raw) } else { Err(memory) }
     }
 
-    fn one(x: Self::Raw, function: One) -> Self::Raw {
+    fn one(x: Self::Raw, function: UnaryFunction) -> Self::Raw {
         super::bits::one(x, function)
     }
 
-    fn two(x: Self::Raw, y: Self::Raw, function: Two) -> Self::Raw {
+    fn two(x: Self::Raw, y: Self::Raw, function: BinaryFunction) -> Self::Raw {
         super::bits::two(x, y, function)
     }
 

@@ -2,17 +2,18 @@
 
 use super::array::{Array, Home, Site, done};
 use super::blocks::by_blocks;
-use super::conv::{Padding, Sides, Window, answered, inner, sizes};
+use super::conv::{Sides, WindowAttrs, answered, inner, sizes};
 use super::dense;
 use super::elementwise::arrays;
 use super::memory::Backing;
 use crate::exec::engine::{EngineOutcome, Values};
-use crate::exec::vector::{Axis, Pool};
+use crate::exec::kernel::Padding;
+use crate::exec::vector::{Pool, PoolAxis};
 use crate::failure::Result;
 use crate::tensor::{DType, Shape};
 
 /// A pool whose shapes match: its padding, and the shape of the result.
-fn pooled(window: &Window, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
+fn pooled(window: &WindowAttrs, dtype: DType, image: &Shape) -> Option<(Sides, Shape)> {
     let (batch, space, channels) = window.image(image)?;
     let (padding, answer) = window.over(space, window.size)?;
     // A window that lies in explicit padding alone has no greatest element: the host knows what TensorFlow answers.
@@ -31,14 +32,14 @@ fn even(padding: Sides) -> Option<[usize; 2]> {
 }
 
 /// The pool as it is computed on float32 that lies here in order, channels last.
-fn in_place<B: Backing>(window: &Window, padding: Sides, image: &Shape, answer: &Shape) -> Option<Pool> {
+fn in_place<B: Backing>(window: &WindowAttrs, padding: Sides, image: &Shape, answer: &Shape) -> Option<Pool> {
     let (&[batch, height, width, channels], &[_, rows, columns, _]) = (image.dims(), answer.dims()) else {
         return None;
     };
     if !B::IN_PLACE || window.channels_first {
         return None;
     }
-    let axis = |i: usize, input, output| Axis {
+    let axis = |i: usize, input, output| PoolAxis {
         input,
         output,
         window: window.size[i],
@@ -49,7 +50,7 @@ fn in_place<B: Backing>(window: &Window, padding: Sides, image: &Shape, answer: 
     pool.is_paced().then_some(pool)
 }
 
-pub(super) fn max_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+pub(super) fn max_pool<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -86,7 +87,7 @@ impl Planes {
 
 /// Applies a function to some channels of some images at a time; all are NCHW.
 fn by_images<B: Backing>(
-    window: &Window,
+    window: &WindowAttrs,
     site: &Site<B>,
     dtype: DType,
     answer: Shape,
@@ -113,7 +114,7 @@ fn evened<B: Backing>(site: &Site<B>, image: Array<B>, padding: Sides) -> Result
     }
 }
 
-pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+pub(super) fn max_pool_grad<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -153,7 +154,7 @@ pub(super) fn max_pool_grad<B: Backing>(window: &Window, site: &Site<B>, inputs:
     done(window.leave(Array::<B> { raw, dtype, shape, home: Home::default() }))
 }
 
-pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
+pub(super) fn avg_pool<B: Backing>(window: &WindowAttrs, site: &Site<B>, inputs: Values) -> Result<EngineOutcome> {
     let Some((padding, answer)) = pooled(window, inputs[0].dtype(), inputs[0].shape()) else {
         return Ok(EngineOutcome::Declined(inputs));
     };
@@ -174,7 +175,11 @@ pub(super) fn avg_pool<B: Backing>(window: &Window, site: &Site<B>, inputs: Valu
     done(answered::<B>(window, raw, dtype, &answer))
 }
 
-pub(super) fn avg_pool_grad<B: Backing>(window: &Window, site: &Site<B>, mut inputs: Values) -> Result<EngineOutcome> {
+pub(super) fn avg_pool_grad<B: Backing>(
+    window: &WindowAttrs,
+    site: &Site<B>,
+    mut inputs: Values,
+) -> Result<EngineOutcome> {
     let image = sizes(&inputs[0], inputs[1].shape());
     let fit = image.and_then(|image| {
         let (padding, answer) = pooled(window, inputs[1].dtype(), &image)?;

@@ -73,15 +73,15 @@ impl<const K: usize> Broadcast<K> {
     }
 
     /// For each row, in order, the offset of each operand's first element.
-    pub fn rows(&self) -> Rows<'_, K> {
+    pub fn rows(&self) -> BroadcastRows<'_, K> {
         let outer = self.dims.len() - 1;
         let next = (self.elements > 0).then_some([0; K]);
-        Rows { walk: self, index: SmallVec::from_elem(0, outer), next, pace: Pace::new() }
+        BroadcastRows { walk: self, index: SmallVec::from_elem(0, outer), next, pace: Pace::new() }
     }
 }
 
 /// The rows of a [`Broadcast`]; checks now and then whether the step was given up.
-pub struct Rows<'a, const K: usize> {
+pub struct BroadcastRows<'a, const K: usize> {
     walk: &'a Broadcast<K>,
     /// The next row's index in each dimension but the last.
     index: SmallVec<[usize; 4]>,
@@ -89,7 +89,7 @@ pub struct Rows<'a, const K: usize> {
     pace: Pace,
 }
 
-impl<const K: usize> Iterator for Rows<'_, K> {
+impl<const K: usize> Iterator for BroadcastRows<'_, K> {
     type Item = [usize; K];
 
     // Kept out of line, since every kernel that walks rows would contain a copy.

@@ -17,6 +17,8 @@ mod resize;
 mod softmax;
 mod window;
 
+pub(in crate::exec) use self::window::Padding;
+
 use super::{HostKernel, KernelNode};
 use crate::failure::Result;
 

@@ -24,7 +24,7 @@ mod unicode;
 #[cfg(feature = "node")]
 pub(crate) use self::histogram::Histogram;
 #[cfg(feature = "node")]
-pub(crate) use self::summary::{Summary, Value};
+pub(crate) use self::summary::{SummaryProto, SummaryValue};
 use super::call::kernel as call;
 use super::math::map_to;
 use super::{HostKernel, KernelNode};

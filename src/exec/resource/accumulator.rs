@@ -16,11 +16,11 @@ pub(in crate::exec) struct Accumulator {
     shape: PartialShape,
     /// The mean is taken, else the sum.
     is_mean: bool,
-    state: Shared<State>,
+    state: Shared<AccumulatorState>,
 }
 
 #[derive(Default)]
-pub(in crate::exec) struct State {
+pub(in crate::exec) struct AccumulatorState {
     global_step: i64,
     count: u64,
     sum: Option<Tensor>,
@@ -29,13 +29,13 @@ pub(in crate::exec) struct State {
 }
 
 impl Waited for Accumulator {
-    type State = State;
+    type State = AccumulatorState;
 
-    fn shared(&self) -> &Shared<State> {
+    fn shared(&self) -> &Shared<AccumulatorState> {
         &self.state
     }
 
-    fn forget(&self, state: &mut State, wait: WaitId) -> Finished {
+    fn forget(&self, state: &mut AccumulatorState, wait: WaitId) -> Finished {
         state.takes.retain(|(waiter, _)| waiter.wait != wait);
         self.advance(state)
     }
@@ -118,7 +118,7 @@ impl Accumulator {
         self.try_hold().and_then(|state| state.sum.as_ref().map(Tensor::byte_len)).unwrap_or(0)
     }
 
-    fn advance(&self, state: &mut State) -> Finished {
+    fn advance(&self, state: &mut AccumulatorState) -> Finished {
         let mut finished = Vec::new();
         while state.takes.front().is_some_and(|&(_, required)| required <= state.count) {
             let (Some((waiter, _)), Some(mut sum)) = (state.takes.pop_front(), state.sum.take()) else { break };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::dataset::{Dataset, Element, Elements, Run, Spec};
 use super::super::turn;
-use super::Key;
+use super::ResourceKey;
 use super::list::Look;
 use crate::failure::{Code, Failure, Result};
 
@@ -20,7 +20,7 @@ thread_local! {
 }
 
 pub(in crate::exec) struct Iterator {
-    key: Key,
+    key: ResourceKey,
     spec: Spec,
     /// `None` until it is made one over a dataset.
     elements: Mutex<Option<Box<dyn Elements>>>,
@@ -37,12 +37,12 @@ impl Drop for Held<'_> {
 
 impl Iterator {
     /// An iterator over no dataset yet.
-    pub fn new(key: Key, spec: Spec) -> Iterator {
+    pub fn new(key: ResourceKey, spec: Spec) -> Iterator {
         Iterator { key, spec, elements: Mutex::default() }
     }
 
     /// What names it in the table.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &ResourceKey {
         &self.key
     }
 
@@ -147,7 +147,8 @@ mod tests {
     }
 
     fn iterator() -> Arc<Iterator> {
-        let key = Key { container: String::new(), name: String::new(), session: None, device: (DeviceKind::Cpu, 0) };
+        let key =
+            ResourceKey { container: String::new(), name: String::new(), session: None, device: (DeviceKind::Cpu, 0) };
         Arc::new(Iterator::new(key, Spec { types: Vec::new(), shapes: Vec::new() }))
     }
 

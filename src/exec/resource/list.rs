@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use super::{Key, Resource, Resources};
+use super::{Resource, ResourceKey, Resources};
 use crate::device::DeviceKind;
 use crate::failure::{Code, Failure, Result};
 use crate::ids::SessionId;
@@ -13,7 +13,7 @@ use crate::tensor::{DType, PartialShape};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceInfo {
     /// Its name in the table.
-    pub key: Key,
+    pub key: ResourceKey,
     /// `variable`, `queue`, `accumulator`, `iterator`, `lookup table` or `reader`.
     pub kind: &'static str,
     /// The session that made it.
@@ -49,7 +49,7 @@ impl Resources {
     /// The `most` that take most memory, the largest first.
     pub fn largest(&self, most: usize) -> Vec<ResourceInfo> {
         let table = lock(&self.table);
-        let mut sizes: Vec<(usize, &Key)> =
+        let mut sizes: Vec<(usize, &ResourceKey)> =
             table.resources.iter().map(|(key, (resource, _))| (resource.look().bytes.unwrap_or(0), key)).collect();
         // The keys are in order, and stay so among those of one size.
         sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
@@ -61,7 +61,7 @@ impl Resources {
     /// # Errors
     /// As [`Resources::devices_with`].
     pub(in crate::exec) fn shared(&self, device: (DeviceKind, u32), container: &str, name: &str) -> Result<Resource> {
-        let key = Key { session: None, device, container: container.to_owned(), name: name.to_owned() };
+        let key = ResourceKey { session: None, device, container: container.to_owned(), name: name.to_owned() };
         let found = lock(&self.table).resources.get(&key).map(|(resource, _)| resource.clone());
         found.ok_or_else(|| self.not_shared(container, name))
     }
@@ -77,9 +77,9 @@ impl Resources {
     }
 
     /// All resources of that name, those that sessions share first: nothing else of the table is looked at.
-    fn named(&self, container: &str, name: &str) -> Vec<Key> {
+    fn named(&self, container: &str, name: &str) -> Vec<ResourceKey> {
         let (container, name) = (container.to_owned(), name.to_owned());
-        let first = Key { container, name, session: None, device: (DeviceKind::Cpu, 0) };
+        let first = ResourceKey { container, name, session: None, device: (DeviceKind::Cpu, 0) };
         let table = lock(&self.table);
         let following = table.resources.range(&first..).map(|(key, _)| key);
         following.take_while(|key| key.container == first.container && key.name == first.name).cloned().collect()
@@ -94,15 +94,15 @@ impl Resources {
     }
 
     /// Those that follow `after` in the order of their keys, `most` of them.
-    pub fn after(&self, after: Option<&Key>, most: usize) -> Vec<ResourceInfo> {
+    pub fn after(&self, after: Option<&ResourceKey>, most: usize) -> Vec<ResourceInfo> {
         let table = lock(&self.table);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let following = table.resources.range::<Key, _>((from, Bound::Unbounded));
+        let following = table.resources.range::<ResourceKey, _>((from, Bound::Unbounded));
         following.take(most).map(|(key, resource)| info(key, resource)).collect()
     }
 }
 
-fn info(key: &Key, (resource, session): &(Resource, SessionId)) -> ResourceInfo {
+fn info(key: &ResourceKey, (resource, session): &(Resource, SessionId)) -> ResourceInfo {
     let Look { dtypes, shape, bytes, length, version } = resource.look();
     ResourceInfo { key: key.clone(), kind: resource.kind(), session: *session, dtypes, shape, bytes, length, version }
 }
@@ -147,7 +147,7 @@ mod tests {
             (None, (cpu, 4), "localhos", "w"),
         ];
         for (session, device, container, name) in all {
-            let key = Key { container: container.to_owned(), name: name.to_owned(), session, device };
+            let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
             let variable = Variable::new(name.to_owned(), DType::F32, PartialShape::UNKNOWN);
             let made = resources.find_or_make(&key, SessionId(3), || Ok(Resource::Variable(Arc::new(variable))));
             assert!(made.is_ok());

@@ -6,7 +6,7 @@ mod elements;
 use std::collections::VecDeque;
 
 pub(in crate::exec) use self::elements::Kind;
-use self::elements::{Element, Elements, bytes, heap_bytes};
+use self::elements::{QueueElement, QueueElements, bytes, heap_bytes};
 use super::super::kernel::Dice;
 use super::super::rows::{row, stack, stack_padded};
 use super::super::waiting::{Answer, Finished, MAX_WAITERS, Shared, WaitId, Waited, Waiter, too_many_waiters};
@@ -25,11 +25,11 @@ pub(in crate::exec) struct Queue {
     /// Empty if the graph states none.
     shapes: Vec<PartialShape>,
     capacity: usize,
-    state: Shared<State>,
+    state: Shared<QueueState>,
 }
 
-pub(in crate::exec) struct State {
-    elements: Elements,
+pub(in crate::exec) struct QueueState {
+    elements: QueueElements,
     is_closed: bool,
     /// In the order they came; only the first of each may go on.
     enqueues: VecDeque<Enqueue>,
@@ -43,7 +43,7 @@ struct Enqueue {
 
 enum Entering {
     /// What is not in the queue yet.
-    Elements(VecDeque<Element>),
+    Elements(VecDeque<QueueElement>),
     /// Closes when those before it are in.
     Close,
 }
@@ -52,7 +52,7 @@ struct Dequeue {
     waiter: Waiter,
     wanted: usize,
     /// Taken out, and held until there are enough.
-    taken: Vec<Element>,
+    taken: Vec<QueueElement>,
     how: How,
 }
 
@@ -66,14 +66,14 @@ pub(in crate::exec) enum How {
     UpTo,
 }
 impl Waited for Queue {
-    type State = State;
+    type State = QueueState;
 
-    fn shared(&self) -> &Shared<State> {
+    fn shared(&self) -> &Shared<QueueState> {
         &self.state
     }
 
     /// What a dequeue has taken goes back to the front.
-    fn forget(&self, state: &mut State, wait: WaitId) -> Finished {
+    fn forget(&self, state: &mut QueueState, wait: WaitId) -> Finished {
         state.enqueues.retain(|enqueue| enqueue.waiter.wait != wait);
         let waits = state.dequeues.iter().position(|dequeue| dequeue.waiter.wait == wait);
         if let Some(dequeue) = waits.and_then(|at| state.dequeues.remove(at)) {
@@ -93,9 +93,13 @@ impl Queue {
         capacity: usize,
         dice: Option<Dice>,
     ) -> Queue {
-        let elements = Elements::new(kind, dice);
-        let state =
-            Shared::new(State { elements, is_closed: false, enqueues: VecDeque::new(), dequeues: VecDeque::new() });
+        let elements = QueueElements::new(kind, dice);
+        let state = Shared::new(QueueState {
+            elements,
+            is_closed: false,
+            enqueues: VecDeque::new(),
+            dequeues: VecDeque::new(),
+        });
         Queue { name, kind, types, shapes, capacity, state }
     }
 
@@ -141,7 +145,7 @@ impl Queue {
         self.enter(waiter, split(components, rows)?)
     }
 
-    fn enter(&self, waiter: Waiter, elements: VecDeque<Element>) -> Result<Finished> {
+    fn enter(&self, waiter: Waiter, elements: VecDeque<QueueElement>) -> Result<Finished> {
         let state = &mut *self.hold();
         if state.enqueues.len() >= MAX_WAITERS {
             return Err(too_many_waiters(&format!("queue '{}'", self.name)));
@@ -214,14 +218,14 @@ impl Queue {
     }
 
     /// Lets those who wait go on, as far as they can.
-    fn advance(&self, state: &mut State) -> Finished {
+    fn advance(&self, state: &mut QueueState) -> Finished {
         let mut finished = Vec::new();
         while self.advance_enqueue(state, &mut finished) | self.advance_dequeue(state, &mut finished) {}
         finished
     }
 
     /// Whether the first enqueue came to its end.
-    fn advance_enqueue(&self, state: &mut State, finished: &mut Finished) -> bool {
+    fn advance_enqueue(&self, state: &mut QueueState, finished: &mut Finished) -> bool {
         let Some(Enqueue { waiter, what }) = state.enqueues.pop_front() else { return false };
         let result = match what {
             Entering::Close if state.is_closed => {
@@ -255,7 +259,7 @@ impl Queue {
     }
 
     /// Whether the first dequeue came to its end, or took something that an enqueue waits for the place of.
-    fn advance_dequeue(&self, state: &mut State, finished: &mut Finished) -> bool {
+    fn advance_dequeue(&self, state: &mut QueueState, finished: &mut Finished) -> bool {
         let Some(mut dequeue) = state.dequeues.pop_front() else { return false };
         let before = dequeue.taken.len();
         while dequeue.taken.len() < dequeue.wanted {
@@ -288,7 +292,7 @@ impl Queue {
     }
 
     /// What a dequeue answers. If that cannot be made, what it has taken is left as it is.
-    fn gather(&self, taken: &mut Vec<Element>, how: How) -> Result<Answer> {
+    fn gather(&self, taken: &mut Vec<QueueElement>, how: How) -> Result<Answer> {
         if how == How::One {
             let element = taken.pop().unwrap_or_default();
             return Ok(Answer::from_vec(element));
@@ -348,6 +352,6 @@ impl Queue {
 }
 
 /// Each row of the components as an element.
-fn split(components: &[Tensor], rows: usize) -> Result<VecDeque<Element>> {
+fn split(components: &[Tensor], rows: usize) -> Result<VecDeque<QueueElement>> {
     (0..rows).map(|i| components.iter().map(|tensor| row(tensor, i)).collect()).collect()
 }

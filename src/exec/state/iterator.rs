@@ -6,7 +6,7 @@ use super::super::dataset::mapped::dataset_of;
 use super::super::dataset::{Element, Spec};
 use super::super::engine::Engine;
 use super::super::kernel::KernelNode;
-use super::super::resource::{Iterator, Key, Resource};
+use super::super::resource::{Iterator, Resource, ResourceKey};
 use super::super::token::{Optional, Token};
 use super::dataset::spec;
 use super::named::{Named, Site};
@@ -77,7 +77,7 @@ pub(super) fn compile(node: &KernelNode, site: &Site, _engine: &dyn Engine) -> R
                     )));
                 }
                 let session = (is_own || resources.is_isolated(session)).then_some(session);
-                let key = Key { container: container.to_owned(), name: name.to_owned(), session, device };
+                let key = ResourceKey { container: container.to_owned(), name: name.to_owned(), session, device };
                 let found = resources.find(&key);
                 let found = found.ok_or_else(|| {
                     Failure::new(Code::NotFound, format!("there is no iterator '{name}' in container '{container}'"))
@@ -105,7 +105,7 @@ fn found(named: &mut Named, spec: &Spec) -> Result<Arc<Iterator>> {
 }
 
 /// A handle as text.
-fn written(key: &Key) -> String {
+fn written(key: &ResourceKey) -> String {
     let own = if key.session.is_some() { "own" } else { "shared" };
     format!("iterator\n{}:{}\n{own}\n{}\n{}", key.device.0.name(), key.device.1, key.container, key.name)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::dataset::Callee;
 use super::super::kernel::{Generators, KernelNode};
-use super::super::resource::{Key, Resource, Resources, container_named};
+use super::super::resource::{Resource, ResourceKey, Resources, container_named};
 use crate::device::DeviceKind;
 use crate::failure::{Failure, Result};
 use crate::graph::Function;
@@ -49,14 +49,14 @@ fn check_names(container: &str, shared: &str) -> Result<()> {
 
 /// A resource that a node names: looked up when it is first used, and again when something was taken out of the table.
 pub(super) struct Named {
-    key: Key,
+    key: ResourceKey,
     session: SessionId,
     resources: Arc<Resources>,
     found: Option<(u64, Resource)>,
 }
 
 impl Named {
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &ResourceKey {
         &self.key
     }
 
@@ -67,7 +67,7 @@ impl Named {
         }
         let container = container_named(text("container")?);
         let name = Some(text("shared_name")?).filter(|text| !text.is_empty()).unwrap_or(node.name);
-        let key = Key {
+        let key = ResourceKey {
             session: site.resources.is_isolated(site.session).then_some(site.session),
             device: site.device,
             container: container.to_owned(),

@@ -59,7 +59,7 @@ impl Beside {
 }
 
 /// The kernels of one piece that are held back or run beside its thread.
-pub(super) struct Lanes {
+pub(super) struct SideKernels {
     /// By node: how many microseconds it takes; 0 if that is not known.
     costs: Vec<u32>,
     /// Steps that have begun.
@@ -92,10 +92,10 @@ pub(super) struct Done {
     pub answer: std::result::Result<Result<Outcome>, Box<dyn Any + Send>>,
 }
 
-impl Lanes {
-    pub fn new(nodes: usize) -> Lanes {
+impl SideKernels {
+    pub fn new(nodes: usize) -> SideKernels {
         let costs = vec![0; nodes];
-        Lanes { costs, steps: 0, measures: false, pays: false, held: None, in_pool: 0, done: mpsc::channel() }
+        SideKernels { costs, steps: 0, measures: false, pays: false, held: None, in_pool: 0, done: mpsc::channel() }
     }
 
     pub fn begin(&mut self) {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn what_takes_long_is_known_after_some_steps() {
         let check = |times: &[u64], wanted: bool| {
-            let mut lanes = Lanes::new(1);
+            let mut lanes = SideKernels::new(1);
             times.iter().for_each(|&time| lanes.took(0, Duration::from_micros(time)));
             assert_eq!(lanes.take(Beside::IfHeavy, 0), wanted, "{times:?}");
             assert!(!lanes.take(Beside::Never, 0), "{times:?}");
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn few_steps_are_measured() {
-        let mut lanes = Lanes::new(1);
+        let mut lanes = SideKernels::new(1);
         let measured = (1..=200).filter(|_| {
             lanes.begin();
             lanes.measures

@@ -16,12 +16,12 @@ use crate::failure::{Code, Failure};
 
 /// A node in one iteration.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instance {
+pub(super) struct NodeInstance {
     pub iteration: u32,
     pub node: u32,
 }
 
-type Ready = VecDeque<Instance>;
+type Ready = VecDeque<NodeInstance>;
 
 /// All frames of a step. Iterations and runs that are over are kept for the next ones.
 pub(super) struct Frames {
@@ -64,7 +64,7 @@ struct FrameRun {
     /// What the first iteration that has not started begins with.
     carried: Vec<(u32, Tokens)>,
     /// Exits that were dead in an iteration of which it is not known whether it is the last.
-    dead_exits: Vec<Instance>,
+    dead_exits: Vec<NodeInstance>,
 }
 
 impl Frames {
@@ -167,7 +167,7 @@ impl Frames {
     }
 
     /// Notes that a receive waits.
-    pub fn set_awaited(&mut self, code: &PieceCode, at: Instance) {
+    pub fn set_awaited(&mut self, code: &PieceCode, at: NodeInstance) {
         let local = code.nodes[at.node as usize].local as usize;
         self.iterations[at.iteration as usize].waits[local].is_open = true;
     }
@@ -186,7 +186,7 @@ impl Frames {
     }
 
     /// An Enter: its value goes to the first iteration of the inner frame, or to all.
-    pub fn enter(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn enter(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
         let node = &code.nodes[at.node as usize];
         let place = code.frames[node.output_frame as usize].place as usize;
         let run = self.iterations[at.iteration as usize].children[place];
@@ -207,7 +207,7 @@ impl Frames {
     }
 
     /// An Exit: the value of the last iteration goes to the parent.
-    pub fn exit(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn exit(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
         let iteration = &self.iterations[at.iteration as usize];
         let number = iteration.number;
         let run = &mut self.runs[iteration.run as usize];
@@ -220,7 +220,7 @@ impl Frames {
     }
 
     /// What the next iteration begins with; a dead value ends there.
-    pub fn next_iteration(&mut self, code: &PieceCode, at: Instance, tokens: Option<Tokens>, ready: &mut Ready) {
+    pub fn next_iteration(&mut self, code: &PieceCode, at: NodeInstance, tokens: Option<Tokens>, ready: &mut Ready) {
         let Some(tokens) = tokens else { return };
         let Iteration { run: id, number, .. } = self.iterations[at.iteration as usize];
         let run = &mut self.runs[id as usize];
@@ -337,7 +337,7 @@ impl Frames {
         iteration.waits.copy_from_slice(&frame.waits);
         iteration.remaining = (frame.waits.len() + frame.children.len()) as u32;
         iteration.children.clear();
-        ready.extend(frame.sources.iter().map(|&node| Instance { iteration: id, node }));
+        ready.extend(frame.sources.iter().map(|&node| NodeInstance { iteration: id, node }));
 
         let run = &mut self.runs[run_id as usize];
         let carried = std::mem::take(&mut run.carried);
@@ -451,7 +451,7 @@ fn deliver(
             }
         }
         if wait.pending == 0 {
-            ready.push_back(Instance { iteration: id, node: edge.to });
+            ready.push_back(NodeInstance { iteration: id, node: edge.to });
         }
     }
 }

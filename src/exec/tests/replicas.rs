@@ -6,7 +6,7 @@ use crate::device::Task;
 use crate::graph::gradient::{Gradient, Rows};
 use crate::graph::{Graph, GraphBuilder};
 use crate::tensor::{DType, Shape, Tensor};
-use crate::train::job::{self, Part};
+use crate::train::job::{self, FedPlaceholder};
 use crate::train::ring::{BucketLimits, all_reduce};
 use crate::train::{self, GLOBAL_STEP, Initializer, VariableSpec, file};
 
@@ -26,8 +26,8 @@ const MODEL: &str = r#"{"version": 1,
         "square": {"op": "SquaredDifference", "inputs": ["out", "y"]},
         "loss": {"op": "Mean", "inputs": ["square", [0, 1]]}}}"#;
 
-fn part(name: &str, dtype: DType, example: &[usize]) -> Part {
-    Part { name: name.to_owned(), dtype, example: example.to_vec(), there: None }
+fn part(name: &str, dtype: DType, example: &[usize]) -> FedPlaceholder {
+    FedPlaceholder { name: name.to_owned(), dtype, example: example.to_vec(), there: None }
 }
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -249,7 +249,7 @@ fn each_worker_of_an_async_training_makes_its_own_updates() {
     let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 2},
         "train": {"loss": "loss", "optimizer": {"name": "momentum", "momentum": 0.5}, "rate": 0.125, "steps": 2, "workers": 2, "mode": "async"}}"#;
     let program = crate::graph::read(text.as_bytes()).unwrap();
-    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
+    let part = FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = file::read(sections).unwrap();
     let job = job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
     let mut cluster = Cluster::of(&[Task::new("worker", 0), Task::new("worker", 1)]);

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::resource::{DEFAULT_CONTAINER, Key, Resource};
+use super::super::resource::{DEFAULT_CONTAINER, Resource, ResourceKey};
 use super::fair::until;
 use super::ops::Ops;
 use super::*;
 
 /// A resource that a step has made.
 fn resource(cluster: &Cluster, name: &str) -> Resource {
-    let key = Key {
+    let key = ResourceKey {
         session: None,
         device: (DeviceKind::Cpu, 0),
         container: DEFAULT_CONTAINER.to_owned(),

@@ -11,7 +11,7 @@ use crate::failure::Code;
 use crate::graph::gradient::{Gradient, Rows};
 use crate::graph::{Graph, GraphBuilder};
 use crate::tensor::{DType, Data, PartialShape, Shape, Tensor};
-use crate::train::job::Part;
+use crate::train::job::FedPlaceholder;
 use crate::train::{
     self, Clip, GLOBAL_STEP, Initializer, Optimizer, Schedule, Trained, Training, Variable, VariableSpec, WarmUp,
 };
@@ -363,7 +363,7 @@ fn a_loss_that_is_no_number_changes_nothing() {
                   "y": {"op": "Mul", "inputs": ["x", "w"]}, "loss": {"op": "Sum", "inputs": ["y", 0]}}}"#;
     let sections = r#"{"data": {"feed": {"x": "x"}, "batch": 1}, "train": {"loss": "loss", "optimizer": "sgd", "rate": 1, "steps": 2}}"#;
     let program = crate::graph::read(text.as_bytes()).unwrap();
-    let part = Part { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
+    let part = FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![], there: None };
     let sections = train::file::read(sections).unwrap();
     let job = train::job::job(Graph::new(program.nodes).unwrap(), &sections, &[part], 4).unwrap();
     let mut cluster = Cluster::new(1);

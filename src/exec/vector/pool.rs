@@ -8,7 +8,7 @@ use crate::exec::turn::BLOCK;
 
 /// Height or width: windows over numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Axis {
+pub struct PoolAxis {
     pub input: usize,
     pub output: usize,
     pub window: usize,
@@ -17,7 +17,7 @@ pub struct Axis {
     pub before: usize,
 }
 
-impl Axis {
+impl PoolAxis {
     /// What lies under a window, without the padding.
     #[inline(always)]
     fn under(&self, at: usize) -> std::ops::Range<usize> {
@@ -44,8 +44,8 @@ impl Axis {
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     pub batch: usize,
-    pub height: Axis,
-    pub width: Axis,
+    pub height: PoolAxis,
+    pub width: PoolAxis,
     pub channels: usize,
 }
 
@@ -359,13 +359,13 @@ mod tests {
     use super::*;
 
     /// One dimension of a pool with SAME or VALID padding, as TensorFlow pads.
-    fn axis(input: usize, window: usize, stride: usize, same: bool) -> Axis {
+    fn axis(input: usize, window: usize, stride: usize, same: bool) -> PoolAxis {
         if same {
             let output = input.div_ceil(stride);
             let before = ((output - 1) * stride + window).saturating_sub(input) / 2;
-            return Axis { input, output, window, stride, before };
+            return PoolAxis { input, output, window, stride, before };
         }
-        Axis { input, output: (input + stride - window) / stride, window, stride, before: 0 }
+        PoolAxis { input, output: (input + stride - window) / stride, window, stride, before: 0 }
     }
 
     /// Pixel by pixel: the answers, and the gradients; of the largest, and of the means.
@@ -380,7 +380,7 @@ mod tests {
                 let mut under = Vec::new();
                 for (dy, dx) in (0..h.window).flat_map(|dy| (0..w.window).map(move |dx| (dy, dx))) {
                     let (row, column) = (y * h.stride + dy, x * w.stride + dx);
-                    let inside = |at: usize, axis: &Axis| at >= axis.before && at < axis.before + axis.input;
+                    let inside = |at: usize, axis: &PoolAxis| at >= axis.before && at < axis.before + axis.input;
                     if inside(row, &h) && inside(column, &w) {
                         let at =
                             ((image * h.input + row - h.before) * w.input + column - w.before) * channels + channel;

@@ -9,7 +9,7 @@ use super::lanes::{Lanes, Registered, Width};
 
 /// Columns of the left matrix that lie a step apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
+pub struct ColumnRun {
     /// Where the first lies.
     pub at: usize,
     pub len: usize,
@@ -21,7 +21,7 @@ pub struct Run {
 #[derive(Clone, Copy)]
 pub struct Left<'a> {
     pub from: &'a [f32],
-    pub runs: &'a [Run],
+    pub runs: &'a [ColumnRun],
     /// How far neighbours of a row lie apart within a run, and how far neighbours of a column.
     pub along: usize,
     pub down: usize,
@@ -168,7 +168,7 @@ mod tests {
     fn a_sum_that_would_wrap_is_beyond_every_slice() {
         let refused = |down: usize, along: usize, right: usize, to: usize| {
             let (from, mut product) = (vec![0f32; 64], vec![0f32; 64]);
-            let runs = [Run { at: 0, len: 4, right }];
+            let runs = [ColumnRun { at: 0, len: 4, right }];
             let left = Left { from: &from, runs: &runs, along, down };
             let right = Right { from: &from, down: 16 };
             let to = Product { to: &mut product, down: to, rows: 4, columns: 1, is_added: false };

@@ -6,7 +6,7 @@ use crate::graph::{Graph, GraphBuilder, Output};
 
 /// The gradient by one tensor, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedGradient {
     /// The tensor by which it is, as it was named.
     pub by: String,
     /// The name under which it is fetched; `None` if nothing that is differentiated depends on the tensor.
@@ -20,7 +20,12 @@ pub struct Named {
 ///
 /// # Errors
 /// As [`gradients`], and InvalidArgument for a name that is of no tensor.
-pub fn of_graph(graph: Graph, of: &[String], by: &[String], unconnected: Unconnected) -> Result<(Graph, Vec<Named>)> {
+pub fn of_graph(
+    graph: Graph,
+    of: &[String],
+    by: &[String],
+    unconnected: Unconnected,
+) -> Result<(Graph, Vec<NamedGradient>)> {
     let find = |names: &[String]| -> Result<Vec<Output>> {
         Ok(names.iter().map(|name| graph.output(name)).collect::<std::result::Result<_, _>>()?)
     };
@@ -33,7 +38,7 @@ pub fn of_graph(graph: Graph, of: &[String], by: &[String], unconnected: Unconne
         let node = g.settled().node(x.node);
         let (name, device) = (full_name(&scope, &node.name, x.port), node.device.clone());
         let one = match gradient {
-            None => Named { by: by.clone(), name: None, rows: None },
+            None => NamedGradient { by: by.clone(), name: None, rows: None },
             Some(gradient) => g.with_device(&device, |g| {
                 let whole = dense(g, gradient)?;
                 let whole = add(g, &name, whole)?;
@@ -45,7 +50,7 @@ pub fn of_graph(graph: Graph, of: &[String], by: &[String], unconnected: Unconne
                         add(g, &format!("{name}/dense_shape"), rows.dense_shape)?,
                     ]),
                 };
-                Ok(Named { by: by.clone(), name: Some(whole), rows })
+                Ok(NamedGradient { by: by.clone(), name: Some(whole), rows })
             })?,
         };
         named.push(one);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use prost::Message as _;
 
 use super::expand::MAX_DEPTH;
-use super::function::{Call, Functions, fill, is_caller};
+use super::function::{FunctionCall, Functions, fill, is_caller};
 use super::proto::{NameAttrList, NodeDef};
 
 /// Most ways to call functions, by name and attributes, that are followed for the calls of one piece of a graph, and
@@ -31,16 +31,16 @@ impl<'a> Counter<'a> {
 
     /// The nodes that a call becomes, or fewer; `None` if that cannot be told within the limits, and so is too many. A
     /// call that is wrong counts nothing: its expansion reports it.
-    pub fn nodes(&mut self, call: &Call) -> Option<usize> {
+    pub fn nodes(&mut self, call: &FunctionCall) -> Option<usize> {
         self.call(call, 0)
     }
 
-    fn call(&mut self, call: &Call, depth: usize) -> Option<usize> {
+    fn call(&mut self, call: &FunctionCall, depth: usize) -> Option<usize> {
         let functions: Vec<&NameAttrList> = match call {
-            Call::Function(function) => vec![function],
-            Call::If { then, other } => vec![then, other],
-            Call::While { cond, body } => vec![cond, body],
-            Call::Case(branches) => branches.iter().collect(),
+            FunctionCall::Function(function) => vec![function],
+            FunctionCall::If { then, other } => vec![then, other],
+            FunctionCall::While { cond, body } => vec![cond, body],
+            FunctionCall::Case(branches) => branches.iter().collect(),
         };
         functions
             .into_iter()
@@ -76,7 +76,7 @@ impl<'a> Counter<'a> {
         }
         let Ok(attr) = fill(&node.attr, &within.attr) else { return Some(0) };
         let filled = NodeDef { op: node.op.clone(), attr, ..NodeDef::default() };
-        match Call::of(&filled, self.functions) {
+        match FunctionCall::of(&filled, self.functions) {
             Ok(Some(call)) => self.call(&call, depth + 1),
             Ok(None) => Some(1),
             Err(_) => Some(0),

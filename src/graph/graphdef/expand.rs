@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::function::{Body, Call, Functions, control, fill, types};
+use super::function::{Body, FunctionCall, Functions, control, fill, types};
 use super::proto::{AttrValue, FunctionDef, NameAttrList, NodeMessage, Signature, Value};
 use super::{Reading, read_node};
 use crate::device::DeviceSpec;
@@ -33,7 +33,7 @@ const HANDLE: &str = "a handle of state, which stays on its device";
 /// A call that takes its own output.
 pub(super) fn order(
     nodes: &[NodeMessage],
-    calls: &[Option<Call>],
+    calls: &[Option<FunctionCall>],
     source: impl Fn(&str) -> Option<usize>,
 ) -> Result<Vec<usize>, usize> {
     let mut waits = vec![0usize; nodes.len()];
@@ -196,9 +196,9 @@ impl<'a> Expander<'a> {
     }
 
     /// Expands a call; its node is as it stands in the graph: full names, inputs and device.
-    pub fn call(&mut self, node: &NodeMessage, call: &Call, around: &Around) -> Result<Answer, FormatError> {
+    pub fn call(&mut self, node: &NodeMessage, call: &FunctionCall, around: &Around) -> Result<Answer, FormatError> {
         match call {
-            Call::Function(function) => {
+            FunctionCall::Function(function) => {
                 let (args, mut first) = inputs_of(node);
                 // Everything in it waits for what the call waits for.
                 let around = if first.is_empty() {
@@ -211,9 +211,9 @@ impl<'a> Expander<'a> {
                 };
                 self.inline(node, &node.name, function, args, &around)
             }
-            Call::If { then, other } => self.choose_if(node, then, other, around),
-            Call::Case(branches) => self.choose_case(node, branches, around),
-            Call::While { cond, body } => self.repeat(node, cond, body, around),
+            FunctionCall::If { then, other } => self.choose_if(node, then, other, around),
+            FunctionCall::Case(branches) => self.choose_case(node, branches, around),
+            FunctionCall::While { cond, body } => self.repeat(node, cond, body, around),
         }
     }
 
@@ -325,7 +325,7 @@ impl<'a> Expander<'a> {
                 device: device(node, &caller.device),
                 attr: fill(&node.attr, &attrs).map_err(|why| refuse(&name, why))?,
             };
-            body.calls.push(Call::of(&filled, functions).map_err(|why| refuse(&name, why))?);
+            body.calls.push(FunctionCall::of(&filled, functions).map_err(|why| refuse(&name, why))?);
             body.nodes.push(filled);
             body.names.push(name);
         }

@@ -25,7 +25,7 @@ const CALLERS: &str = "PartitionedCall, StatefulPartitionedCall, If, StatelessIf
 
 /// What a node calls.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(super) enum FunctionCall {
     Function(NameAttrList),
     If { then: NameAttrList, other: NameAttrList },
     Case(Vec<NameAttrList>),
@@ -60,14 +60,14 @@ pub(super) fn is_caller(op: &str, functions: &Functions) -> bool {
     Caller::of(op).is_some_and(|caller| caller != Caller::Gradient) || functions.contains_key(op)
 }
 
-impl Call {
+impl FunctionCall {
     /// What a node calls; `None` if it calls nothing.
     ///
     /// # Errors
     /// Why not, if an attribute is not the function that it should be, or no node can do what the op asks.
-    pub fn of(node: &NodeDef, functions: &Functions) -> Result<Option<Call>, String> {
+    pub fn of(node: &NodeDef, functions: &Functions) -> Result<Option<FunctionCall>, String> {
         if functions.contains_key(&node.op) {
-            return Ok(Some(Call::Function(NameAttrList { name: node.op.clone(), attr: node.attr.clone() })));
+            return Ok(Some(FunctionCall::Function(NameAttrList { name: node.op.clone(), attr: node.attr.clone() })));
         }
         let function = |key: &str| match node.attr.get(key).and_then(|attr| attr.value.as_ref()) {
             Some(Value::Func(function)) => Ok(function.clone()),
@@ -75,11 +75,11 @@ impl Call {
         };
         let Some(caller) = Caller::of(&node.op) else { return Ok(None) };
         Ok(Some(match caller {
-            Caller::Function => Call::Function(function("f")?),
-            Caller::If => Call::If { then: function("then_branch")?, other: function("else_branch")? },
-            Caller::While => Call::While { cond: function("cond")?, body: function("body")? },
+            Caller::Function => FunctionCall::Function(function("f")?),
+            Caller::If => FunctionCall::If { then: function("then_branch")?, other: function("else_branch")? },
+            Caller::While => FunctionCall::While { cond: function("cond")?, body: function("body")? },
             Caller::Case => match node.attr.get("branches").and_then(|attr| attr.value.as_ref()) {
-                Some(Value::List(list)) if !list.func.is_empty() => Call::Case(list.func.clone()),
+                Some(Value::List(list)) if !list.func.is_empty() => FunctionCall::Case(list.func.clone()),
                 _ => return Err(format!("attribute \"branches\" of {} is not a list of functions", node.op)),
             },
             Caller::Gradient => {
@@ -93,7 +93,7 @@ impl Call {
     /// The places of the outputs that the caller's op names.
     fn places(&self, node: &NodeDef, functions: &Functions) -> Result<Places, String> {
         let types = match self {
-            Call::Function(call) if call.name == node.op => {
+            FunctionCall::Function(call) if call.name == node.op => {
                 let signature = functions.get(&call.name).and_then(|function| function.signature.as_ref());
                 let outputs = signature.map_or(&[][..], |signature| &signature.output_arg);
                 let mut first = 0;
@@ -104,7 +104,7 @@ impl Call {
                 }
                 return Ok(Places::Named(places));
             }
-            Call::While { .. } => "T",
+            FunctionCall::While { .. } => "T",
             _ => "Tout",
         };
         match node.attr.get(types).and_then(|attr| attr.value.as_ref()) {
@@ -216,7 +216,7 @@ pub(super) struct Body<'a> {
     /// Its nodes, with the attributes of this call.
     pub nodes: Vec<NodeDef>,
     /// What each node calls.
-    pub calls: Vec<Option<Call>>,
+    pub calls: Vec<Option<FunctionCall>>,
     /// The name of each node in the graph.
     pub names: Vec<String>,
     /// The outputs of each call that has been expanded.
@@ -230,7 +230,7 @@ pub(super) struct Body<'a> {
 
 impl Body<'_> {
     /// The places of the outputs of a call that its op calls `name`.
-    fn answer_places(&self, node: usize, call: &Call, name: &str) -> Result<Range<usize>, String> {
+    fn answer_places(&self, node: usize, call: &FunctionCall, name: &str) -> Result<Range<usize>, String> {
         let mut known = self.places.borrow_mut();
         let known = match known.entry(node) {
             Entry::Occupied(known) => known.into_mut(),

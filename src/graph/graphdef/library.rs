@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::Reading;
 use super::count::Counter;
 use super::expand::{Around, Expander, circle, is_handle, order, refuse};
-use super::function::{Call, Functions};
+use super::function::{FunctionCall, Functions};
 use super::proto::{FunctionDef, GraphDef, NodeMessage};
 use crate::graph::program::Budget;
 use crate::graph::{FormatError, MAX_NODES, NodeDef, split_tensor_name};
@@ -84,9 +84,9 @@ impl Library {
     ) -> Result<(Vec<NodeDef>, Growth), FormatError> {
         // Why calls cannot be expanded.
         let mut refused: HashMap<usize, String> = HashMap::new();
-        let mut calls: Vec<Option<Call>> = Vec::with_capacity(nodes.len());
+        let mut calls: Vec<Option<FunctionCall>> = Vec::with_capacity(nodes.len());
         for (i, node) in nodes.iter().enumerate() {
-            calls.push(Call::of(node, &functions).unwrap_or_else(|why| {
+            calls.push(FunctionCall::of(node, &functions).unwrap_or_else(|why| {
                 refused.insert(i, why);
                 None
             }));

@@ -30,11 +30,11 @@ pub(super) struct Draft<'v, 'a> {
 pub(super) enum Made<'v, 'a> {
     Constant(Literal<'v, 'a>),
     Stored(Stored<'v, 'a>),
-    Op { op: &'static OpDef, inputs: Vec<Input<'v, 'a>>, attrs: Attrs },
+    Op { op: &'static OpDef, inputs: Vec<DraftInput<'v, 'a>>, attrs: Attrs },
 }
 
 /// An input of a node: the name of a tensor, or a literal.
-pub(super) enum Input<'v, 'a> {
+pub(super) enum DraftInput<'v, 'a> {
     Tensor(&'v str),
     Literal(Literal<'v, 'a>),
 }
@@ -247,7 +247,7 @@ fn known_op(value: &Value, path: Path) -> Read<&'static OpDef> {
     })
 }
 
-fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
+fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<DraftInput<'v, 'a>> {
     match &value.kind {
         Kind::String(name) => match name.strip_prefix('^') {
             _ if name.is_empty() => Err(Fault::content(value, path, "an input is the name of a node, not \"\"")),
@@ -255,7 +255,7 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
                 let why = format!("put a control input in \"control\", as {control:?}");
                 Err(Fault::content(value, path, why))
             }
-            None => Ok(Input::Tensor(name)),
+            None => Ok(DraftInput::Tensor(name)),
         },
         Kind::List(_) if holds_text(value) => {
             let why = "text among the inputs names a node, and a list of names is no input: \
@@ -263,7 +263,7 @@ fn input<'v, 'a>(value: &'v Value<'a>, path: Path) -> Read<Input<'v, 'a>> {
             Err(Fault::content(value, path, why))
         }
         Kind::Null => Err(Fault::content(value, path, "an input is the name of a node or a literal, not null")),
-        _ => literal(value, path, &[]).map(Input::Literal),
+        _ => literal(value, path, &[]).map(DraftInput::Literal),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::draft::{Draft, Input, Literal, Made};
+use super::draft::{Draft, DraftInput, Literal, Made};
 use crate::graph::build::{infer_attrs, share_inputs};
 use crate::graph::op::{ArgType, OpDef};
 use crate::graph::{Attr, Attrs, split_tensor_name};
@@ -44,7 +44,7 @@ pub(super) fn settle(nodes: &[Draft]) -> Result<Vec<Settled>, Fault> {
                 settled[i] = Some(settle_one(&nodes[i], &by_name, &settled)?);
             } else if let Made::Op { op, inputs, .. } = &nodes[i].made {
                 for input in inputs {
-                    if let Input::Tensor(tensor) = input
+                    if let DraftInput::Tensor(tensor) = input
                         && let Some(&from) = by_name.get(split_tensor_name(tensor).0)
                         && !entered[from]
                         && !leads_back(&nodes[from], op)
@@ -80,8 +80,8 @@ fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Se
     };
     let mut attrs = stated.clone();
     infer_attrs(op, &mut attrs, inputs.len(), |i| match &inputs[i] {
-        Input::Literal(literal) => literal.dtype,
-        Input::Tensor(tensor) => {
+        DraftInput::Literal(literal) => literal.dtype,
+        DraftInput::Tensor(tensor) => {
             let (name, port) = split_tensor_name(tensor);
             settled[*by_name.get(name)?].as_ref()?.outputs.get(port as usize).copied()
         }
@@ -89,7 +89,7 @@ fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Se
     let mut dtypes = vec![None; inputs.len()];
     for (arg, share) in op.inputs.iter().zip(share_inputs(op, &attrs, inputs.len())) {
         for i in share.clone() {
-            let Input::Literal(literal) = &inputs[i] else { continue };
+            let DraftInput::Literal(literal) = &inputs[i] else { continue };
             dtypes[i] = match (literal.dtype, arg.ty) {
                 (Some(dtype), _) => Some(dtype),
                 (None, ArgType::Fixed(dtype) | ArgType::ManyFixed(_, dtype)) => Some(dtype),
@@ -108,8 +108,8 @@ fn settle_one(node: &Draft, by_name: &HashMap<&str, usize>, settled: &[Option<Se
     }
     // A list whose dtypes were not stated now follows from what its literals settled on.
     infer_attrs(op, &mut attrs, inputs.len(), |i| match &inputs[i] {
-        Input::Literal(literal) => dtypes[i].or_else(|| natural(literal).ok()),
-        Input::Tensor(tensor) => {
+        DraftInput::Literal(literal) => dtypes[i].or_else(|| natural(literal).ok()),
+        DraftInput::Tensor(tensor) => {
             let (name, port) = split_tensor_name(tensor);
             settled[*by_name.get(name)?].as_ref()?.outputs.get(port as usize).copied()
         }
@@ -127,14 +127,14 @@ fn literals_of<'n, 'v, 'a>(
     op: &OpDef,
     attr: &str,
     attrs: &Attrs,
-    inputs: &'n [Input<'v, 'a>],
+    inputs: &'n [DraftInput<'v, 'a>],
 ) -> Vec<&'n Literal<'v, 'a>> {
     op.inputs
         .iter()
         .zip(share_inputs(op, attrs, inputs.len()))
         .filter(|(arg, _)| matches!(arg.ty, ArgType::Attr(name) | ArgType::Many(_, name) if name == attr))
         .flat_map(|(_, share)| &inputs[share])
-        .filter_map(|input| if let Input::Literal(literal) = input { Some(literal) } else { None })
+        .filter_map(|input| if let DraftInput::Literal(literal) = input { Some(literal) } else { None })
         .collect()
 }
 

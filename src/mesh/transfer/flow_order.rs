@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::RequestId;
-use crate::mesh::order::Order;
+use crate::mesh::order::Arrivals;
 use crate::protocol::ToClient;
 
 const FLOW: Flow = Flow::Request(1);
@@ -31,7 +31,7 @@ struct Direction {
     frames: u64,
     small: VecDeque<Sent>,
     bulk: Vec<Sent>,
-    order: Order,
+    order: Arrivals,
     delivered: Vec<u64>,
 }
 

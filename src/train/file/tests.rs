@@ -13,8 +13,8 @@ fn what_is_said_is_read() {
         "evaluate": {"every": 50, "metrics": ["accuracy"]}, "init": ["start"]}"#;
     let Sections { data, train, evaluate, init } = read(text).unwrap();
     let except = vec!["label".to_owned()];
-    let x = Source { file: "a.csv".to_owned(), except, scale: Some(0.5), ..Source::default() };
-    let y = Source { file: "y.npy".to_owned(), ..Source::default() };
+    let x = DataSource { file: "a.csv".to_owned(), except, scale: Some(0.5), ..DataSource::default() };
+    let y = DataSource { file: "y.npy".to_owned(), ..DataSource::default() };
     assert_eq!(data.feed, [("x".to_owned(), x), ("y".to_owned(), y)]);
     assert_eq!((data.batch, data.shuffle, data.hold_out), (32, Some(7), 0.25));
     let mut optimizer = Optimizer::of_name("rmsprop").unwrap();
@@ -40,14 +40,14 @@ fn files_have_parts_and_folders_have_images() {
             "w": {"file": "w.csv:a,b", "scale": 2}}, "batch": 1},
         "train": {"loss": "loss", "optimizer": "sgd", "rate": 0.1, "steps": 1}}"#;
     let feed = read(text).unwrap().data.feed;
-    let source = |file: &str, part: Option<&str>, take: Take| Source {
+    let source = |file: &str, part: Option<&str>, take: Take| DataSource {
         file: file.to_owned(),
         part: part.map(str::to_owned),
         take,
-        ..Source::default()
+        ..DataSource::default()
     };
-    let images = Source { size: Some([28, 32]), ..source("photos", None, Take::Images) };
-    let columns = Source { scale: Some(2.0), ..source("w.csv", Some("a,b"), Take::Values) };
+    let images = DataSource { size: Some([28, 32]), ..source("photos", None, Take::Images) };
+    let columns = DataSource { scale: Some(2.0), ..source("w.csv", Some("a,b"), Take::Values) };
     let wanted = [images, source("photos", None, Take::Classes), source("a/z.npz", Some("z/0"), Take::Values), columns];
     assert_eq!(feed.into_iter().map(|(_, source)| source).collect::<Vec<_>>(), wanted);
 }

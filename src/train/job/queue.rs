@@ -1,7 +1,7 @@
 //! The queue on a worker from which its replica takes batches.
 
 use super::there::{self, Held};
-use super::{Drain, Part};
+use super::{Drain, FedPlaceholder};
 use crate::graph::{Attr, Attrs, NodeDef};
 use crate::tensor::{DType, PartialShape, Shape};
 
@@ -32,7 +32,7 @@ pub(super) const QUEUE: &str = "train/queue_";
 pub(super) fn queue(
     i: usize,
     device: &str,
-    parts: &[Part],
+    parts: &[FedPlaceholder],
     rows: usize,
     capacity: usize,
 ) -> (Vec<NodeDef>, QueueNodes, Drain, Vec<Option<Held>>) {

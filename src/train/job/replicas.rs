@@ -2,7 +2,7 @@
 
 use super::queue::{QueueNodes, name_of_next, queue, tokens};
 use super::there::Held;
-use super::{Drain, Part, homes};
+use super::{Drain, FedPlaceholder, homes};
 use crate::device::DeviceSpec;
 use crate::failure::{Failure, Result};
 use crate::graph::op::Role;
@@ -18,7 +18,7 @@ const COLOCATED: &[u8] = b"loc:@";
 pub(super) struct Replicas<'a> {
     pub graph: &'a Graph,
     train: &'a TrainSection,
-    parts: &'a [Part],
+    parts: &'a [FedPlaceholder],
     /// By node: whether each replica has its own.
     is_copied: Vec<bool>,
     /// Whether the graph's own nodes stay beside those of the replicas.
@@ -35,7 +35,7 @@ pub(super) struct Filled {
 }
 
 impl<'a> Replicas<'a> {
-    pub fn of(graph: &'a Graph, train: &'a TrainSection, parts: &'a [Part]) -> Replicas<'a> {
+    pub fn of(graph: &'a Graph, train: &'a TrainSection, parts: &'a [FedPlaceholder]) -> Replicas<'a> {
         let fed = parts.iter().filter_map(|part| graph.find(&part.name));
         let stays = train.backup > 0;
         let is_copied = match train.mode {

@@ -31,8 +31,8 @@ fn put_together_of(graph: &str, batch: usize, train: &str) -> Result<TrainingGra
     let sections = file::read(&text).unwrap();
     let graph = Graph::new(crate::graph::read(graph.as_bytes()).unwrap().nodes).unwrap();
     let parts = [
-        Part { name: "x".to_owned(), dtype: DType::F32, example: vec![4], there: None },
-        Part { name: "y".to_owned(), dtype: DType::I32, example: vec![], there: None },
+        FedPlaceholder { name: "x".to_owned(), dtype: DType::F32, example: vec![4], there: None },
+        FedPlaceholder { name: "y".to_owned(), dtype: DType::I32, example: vec![], there: None },
     ];
     job(graph, &sections, &parts, 8)
 }

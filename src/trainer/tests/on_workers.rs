@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::checkpoint::DataDir;
 use crate::tensor::npy;
-use crate::train::file::{Source, Take};
+use crate::train::file::{DataSource, Take};
 
 /// A training of files in a folder on two workers.
 struct Setup {
@@ -24,8 +24,9 @@ async fn setup(folder: &TempDir, hold_out: f64, options: &Options) -> Setup {
     if hold_out > 0.0 {
         sections.evaluate = Some(EvaluateSection { every: 20, ..EvaluateSection::default() });
     }
-    let source =
-        |name: &str| (name.to_owned(), Source { file: format!("{name}.npy"), take: Take::There, ..Source::default() });
+    let source = |name: &str| {
+        (name.to_owned(), DataSource { file: format!("{name}.npy"), take: Take::There, ..DataSource::default() })
+    };
     sections.data.feed = vec![source("x"), source("y")];
     let tasks = [Task::new("ps", 0), Task::new("worker", 0), Task::new("worker", 1)];
     let data = DataDir::new(folder.path()).unwrap();

@@ -112,15 +112,15 @@ impl At<'_> {
 }
 
 /// The values of one sparse or ragged feature, example by example.
-pub(super) struct Values {
+pub(super) struct FeatureValues {
     pub data: Data,
     /// How many values each example has.
     pub counts: Vec<usize>,
 }
 
-impl Values {
-    pub fn new(dtype: DType) -> Values {
-        Values { data: Data::zeros(dtype, 0), counts: Vec::new() }
+impl FeatureValues {
+    pub fn new(dtype: DType) -> FeatureValues {
+        FeatureValues { data: Data::zeros(dtype, 0), counts: Vec::new() }
     }
 
     /// # Errors
@@ -180,22 +180,22 @@ impl Values {
 }
 
 /// The values of one dense feature, example by example.
-pub(super) struct Rows<'a> {
+pub(super) struct DenseRows<'a> {
     of: &'a Dense,
-    values: Values,
+    values: FeatureValues,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> DenseRows<'a> {
     /// Of `count` examples.
     ///
     /// # Errors
     /// ResourceExhausted if their values, of a known shape, exceed the limit of a tensor, or the memory budget.
-    pub fn new(of: &'a Dense, count: usize) -> Result<Rows<'a>> {
+    pub fn new(of: &'a Dense, count: usize) -> Result<DenseRows<'a>> {
         if let Some(one) = of.shape.known() {
             Shape::from([&[count], one.dims()].concat()).checked_elements(of.dtype)?;
             super::super::call::check_copies(&of.default, count.saturating_mul(of.default.len()))?;
         }
-        Ok(Rows { of, values: Values::new(of.dtype) })
+        Ok(DenseRows { of, values: FeatureValues::new(of.dtype) })
     }
 
     /// # Errors
@@ -239,7 +239,7 @@ impl<'a> Rows<'a> {
 
     /// All examples' values, each filled up to the longest; of one example without its row.
     pub fn tensor(self, is_single: bool) -> Result<Tensor> {
-        let Values { data, counts } = self.values;
+        let FeatureValues { data, counts } = self.values;
         let batch = if is_single { Vec::new() } else { vec![counts.len()] };
         let Some(row) = &self.of.row else {
             let one = self.of.shape.known().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! ParseExample, ParseExampleV2 and ParseSingleExample.
 
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::columns::{At, Dense, Ragged, Rows, Sparse, Values};
+use super::columns::{At, Dense, DenseRows, FeatureValues, Ragged, Sparse};
 use super::proto::{Example, decode};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
@@ -131,9 +131,10 @@ fn examples(
     ragged: &[Ragged],
     is_single: bool,
 ) -> Result<Outputs> {
-    let mut sparse_values: Vec<Values> = sparse.iter().map(|column| Values::new(column.dtype)).collect();
-    let mut ragged_values: Vec<Values> = ragged.iter().map(|column| Values::new(column.dtype)).collect();
-    let mut rows: Vec<Rows> = dense.iter().map(|of| Rows::new(of, serialized.len())).collect::<Result<_>>()?;
+    let mut sparse_values: Vec<FeatureValues> = sparse.iter().map(|column| FeatureValues::new(column.dtype)).collect();
+    let mut ragged_values: Vec<FeatureValues> = ragged.iter().map(|column| FeatureValues::new(column.dtype)).collect();
+    let mut rows: Vec<DenseRows> =
+        dense.iter().map(|of| DenseRows::new(of, serialized.len())).collect::<Result<_>>()?;
     let mut pace = Pace::new();
     for (index, bytes) in serialized.iter().enumerate() {
         pace.go(1000 + 8 * bytes.len());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::take;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};
-use super::columns::{At, Dense, Rows, Sparse, Values, padded};
+use super::columns::{At, Dense, DenseRows, FeatureValues, Sparse, padded};
 use super::proto::{FeatureList, SequenceExample, decode};
 use crate::exec::turn::Pace;
 use crate::failure::{Failure, Result};
@@ -150,8 +150,10 @@ impl Types {
         {
             dense.push(Dense::new(key.clone(), dtype, shape.clone(), default)?);
         }
-        let mut sparse_values: Vec<Values> = sparse.iter().map(|column| Values::new(column.dtype)).collect();
-        let mut rows: Vec<Rows> = dense.iter().map(|of| Rows::new(of, serialized.len())).collect::<Result<_>>()?;
+        let mut sparse_values: Vec<FeatureValues> =
+            sparse.iter().map(|column| FeatureValues::new(column.dtype)).collect();
+        let mut rows: Vec<DenseRows> =
+            dense.iter().map(|of| DenseRows::new(of, serialized.len())).collect::<Result<_>>()?;
         let mut list_sparse: Vec<Steps> = self.list_sparse.iter().map(|&dtype| Steps::new(dtype)).collect();
         let mut list_dense: Vec<Steps> = self.list_dense.iter().map(|&dtype| Steps::new(dtype)).collect();
         let mut pace = Pace::new();
@@ -230,14 +232,14 @@ fn dense_list<'a>(
 /// The values of one list of features, step by step.
 struct Steps {
     /// Each step is a row.
-    values: Values,
+    values: FeatureValues,
     /// How many steps each example has.
     lengths: Vec<usize>,
 }
 
 impl Steps {
     fn new(dtype: DType) -> Steps {
-        Steps { values: Values::new(dtype), lengths: Vec::new() }
+        Steps { values: FeatureValues::new(dtype), lengths: Vec::new() }
     }
 
     /// Takes a list of one example in; each step must have as many values as a shape holds, if there is one.

@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::super::call::{input_dtype, kernel as call, no_kernel, output_dtype, take};
 use super::super::{HostKernel, KernelNode, Outputs};
-use super::pool::{Pool, Windows};
+use super::pool::{PoolAttrs, Windows};
 use crate::exec::lots::{in_lots, lot};
 use crate::exec::turn::{BLOCK, look};
 use crate::failure::{Code, Failure, Result};
@@ -14,7 +14,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     if !matches!(node.op, "MaxPoolWithArgmax" | "MaxPoolGradWithArgmax") {
         return Ok(None);
     }
-    let (pool, over_channels) = Pool::of(node, 2)?;
+    let (pool, over_channels) = PoolAttrs::of(node, 2)?;
     if over_channels.is_some() {
         let message = "a maximum with its index is not taken over channels: ksize and strides must be 1 there";
         return Err(Failure::new(Code::Unimplemented, message));
@@ -45,7 +45,7 @@ fn with_indices(f: impl Fn(&Tensor) -> Result<Outputs> + Send + 'static) -> Host
 
 /// The first of the largest elements under each window, and its index in the image or, with `in_batch`, in the batch. A NaN
 /// is the largest if it comes first.
-fn largest<T: Numeric, I: Integer>(pool: &Pool, in_batch: bool, input: &Tensor) -> Result<Outputs> {
+fn largest<T: Numeric, I: Integer>(pool: &PoolAttrs, in_batch: bool, input: &Tensor) -> Result<Outputs> {
     let windows = pool.over(input.shape())?;
     if input.is_empty() {
         return Err(Failure::invalid(format!("tensor_in must not be empty, got shape {}", input.shape())));
@@ -117,7 +117,7 @@ fn largest_from<T: Numeric, I: Integer>(
 
 /// The gradient of each window goes to the element that its index names.
 fn gradient_of<T: Numeric, I: Integer>(
-    pool: &Pool,
+    pool: &PoolAttrs,
     in_batch: bool,
     input: &Shape,
     gradient: &Tensor,

@@ -15,7 +15,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "MaxPool3D" | "MaxPool3DGrad" | "MaxPool3DGradGrad" | "AvgPool3D" | "AvgPool3DGrad" => 3,
         _ => return Ok(None),
     };
-    let (pool, over_channels) = Pool::of(node, spatial)?;
+    let (pool, over_channels) = PoolAttrs::of(node, spatial)?;
     if let Some((window, stride)) = over_channels {
         if node.op != "MaxPool" || pool.window != [1; 3] || window != stride {
             return Err(Failure::new(
@@ -47,7 +47,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
     kernel.map_or_else(|| no_kernel(node), |kernel| Ok(Some(kernel)))
 }
 
-pub(super) struct Pool {
+pub(super) struct PoolAttrs {
     slide: Slide,
     window: [usize; 3],
 }
@@ -59,12 +59,12 @@ pub(super) struct Windows {
     pub axes: [Axis; 3],
 }
 
-impl Pool {
+impl PoolAttrs {
     /// The pool, and the window and stride over the channels unless both are 1.
     ///
     /// # Errors
     /// InvalidArgument if the attributes have the wrong length or sign; Unimplemented for windows over the batch.
-    pub fn of(node: &KernelNode, spatial: usize) -> Result<(Pool, Option<(usize, usize)>)> {
+    pub fn of(node: &KernelNode, spatial: usize) -> Result<(PoolAttrs, Option<(usize, usize)>)> {
         let channels_first = channels_first(node)?;
         let sizes = |name: &str| per_dimension(name, node.attrs.ints(name)?, spatial, channels_first);
         let (window, [batch, channels]) = sizes("ksize")?;
@@ -83,7 +83,7 @@ impl Pool {
         attrs.set("strides", ones(&strides[3 - spatial..]));
         let slide = Slide::of(&KernelNode { attrs: &attrs, ..*node }, spatial)?;
         let over_channels = (channels != 1 || channel_stride != 1).then_some((channels, channel_stride));
-        Ok((Pool { slide, window }, over_channels))
+        Ok((PoolAttrs { slide, window }, over_channels))
     }
 
     /// The windows over an input of that shape, channels last.
@@ -148,7 +148,7 @@ impl Windows {
     }
 }
 
-fn max_pool<T: Numeric>(pool: &Pool, input: Tensor) -> Result<Tensor> {
+fn max_pool<T: Numeric>(pool: &PoolAttrs, input: Tensor) -> Result<Tensor> {
     let input = to_channels_last::<T>(&pool.slide, input)?;
     let windows = pool.over(input.shape())?;
     let shape = windows.output_shape(pool.slide.spatial);
@@ -166,7 +166,7 @@ fn max_pool<T: Numeric>(pool: &Pool, input: Tensor) -> Result<Tensor> {
 }
 
 /// The gradient goes to the first of the largest elements under each window.
-fn max_pool_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, gradient: Tensor) -> Result<Tensor> {
+fn max_pool_grad<T: Numeric>(pool: &PoolAttrs, input: Tensor, output: &Tensor, gradient: Tensor) -> Result<Tensor> {
     let input = to_channels_last::<T>(&pool.slide, input)?;
     let output = to_channels_last::<T>(&pool.slide, output.clone())?;
     let gradient = to_channels_last::<T>(&pool.slide, gradient)?;
@@ -198,7 +198,12 @@ fn largest<T: Numeric>(from: &[T], pixels: &[usize], channels: usize, channel: u
 }
 
 /// The gradient of that: what came to the first of the largest elements goes to its window.
-fn max_pool_grad_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, gradient: Tensor) -> Result<Tensor> {
+fn max_pool_grad_grad<T: Numeric>(
+    pool: &PoolAttrs,
+    input: Tensor,
+    output: &Tensor,
+    gradient: Tensor,
+) -> Result<Tensor> {
     let input = to_channels_last::<T>(&pool.slide, input)?;
     let output = to_channels_last::<T>(&pool.slide, output.clone())?;
     let gradient = to_channels_last::<T>(&pool.slide, gradient)?;
@@ -219,7 +224,7 @@ fn max_pool_grad_grad<T: Numeric>(pool: &Pool, input: Tensor, output: &Tensor, g
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(output.shape().clone(), there))
 }
 
-fn max_over_channels<T: Numeric>(pool: &Pool, input: Tensor, window: usize) -> Result<Tensor> {
+fn max_over_channels<T: Numeric>(pool: &PoolAttrs, input: Tensor, window: usize) -> Result<Tensor> {
     let input = to_channels_last::<T>(&pool.slide, input)?;
     let channels = pool.over(input.shape())?.channels;
     if !channels.is_multiple_of(window) {
@@ -233,7 +238,7 @@ fn max_over_channels<T: Numeric>(pool: &Pool, input: Tensor, window: usize) -> R
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(dims, output))
 }
 
-fn avg_pool<T: Float>(pool: &Pool, input: Tensor) -> Result<Tensor> {
+fn avg_pool<T: Float>(pool: &PoolAttrs, input: Tensor) -> Result<Tensor> {
     let input = to_channels_last::<T>(&pool.slide, input)?;
     let windows = pool.over(input.shape())?;
     let shape = windows.output_shape(pool.slide.spatial);
@@ -252,7 +257,7 @@ fn avg_pool<T: Float>(pool: &Pool, input: Tensor) -> Result<Tensor> {
     from_channels_last::<T>(&pool.slide, Tensor::from_vec(shape, output))
 }
 
-fn avg_pool_grad<T: Float>(pool: &Pool, sizes: &Tensor, gradient: Tensor) -> Result<Tensor> {
+fn avg_pool_grad<T: Float>(pool: &PoolAttrs, sizes: &Tensor, gradient: Tensor) -> Result<Tensor> {
     let rank = pool.slide.spatial + 2;
     if sizes.rank() != 1 || sizes.len() != rank {
         return Err(Failure::invalid(format!(

@@ -12,14 +12,14 @@ use crate::tensor::Tensor;
 
 /// `tensorflow.Summary`, the fields used here.
 #[derive(Clone, PartialEq, Message)]
-struct Summary {
+struct MediaSummary {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Value>,
+    value: Vec<MediaValue>,
 }
 
 /// `tensorflow.Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
-struct Value {
+struct MediaValue {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(message, optional, tag = "4")]
@@ -100,8 +100,9 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
         "TensorSummary" => {
             let name = node.name.to_owned();
             call(move |[tensor]| {
-                let value = Value { node_name: name.clone(), tensor: Some(proto(&tensor)?), ..Value::default() };
-                Ok(Tensor::scalar(Summary { value: vec![value] }.encode_to_vec()))
+                let value =
+                    MediaValue { node_name: name.clone(), tensor: Some(proto(&tensor)?), ..MediaValue::default() };
+                Ok(Tensor::scalar(MediaSummary { value: vec![value] }.encode_to_vec()))
             })
         }
         "TensorSummaryV2" => call(|[tag, tensor, metadata]| {
@@ -109,8 +110,8 @@ pub(super) fn kernel(node: &KernelNode) -> Result<Option<HostKernel>> {
             let unreadable = |_| Failure::invalid("serialized_summary_metadata is no SummaryMetadata");
             let metadata = Metadata::decode(bytes.as_slice()).map_err(unreadable)?;
             let (tag, tensor) = (tag_of(&tag)?, Some(proto(&tensor)?));
-            let value = Value { tag, tensor, metadata: Some(metadata), ..Value::default() };
-            Ok(Tensor::scalar(Summary { value: vec![value] }.encode_to_vec()))
+            let value = MediaValue { tag, tensor, metadata: Some(metadata), ..MediaValue::default() };
+            Ok(Tensor::scalar(MediaSummary { value: vec![value] }.encode_to_vec()))
         }),
         #[cfg(feature = "exec")]
         "ImageSummary" => {
@@ -168,10 +169,10 @@ fn audio(tag: &Tensor, tensor: &Tensor, rate: f32, most: usize) -> Result<Tensor
         let (tag, content_type) = (tag_at(&base, "audio", i, most), "audio/wav".to_owned());
         let (channels, frames) = (channels as i64, frames as i64);
         let audio = Audio { sample_rate: rate, channels, frames, encoded, content_type };
-        Ok(Value { tag, audio: Some(audio), ..Value::default() })
+        Ok(MediaValue { tag, audio: Some(audio), ..MediaValue::default() })
     });
     let value = value.collect::<Result<_>>()?;
-    Ok(Tensor::scalar(Summary { value }.encode_to_vec()))
+    Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
 /// A WAV file of samples of 16 bits.
@@ -233,9 +234,9 @@ fn images(tag: &Tensor, tensor: &Tensor, most: usize, bad: &[u8]) -> Result<Tens
         };
         let side = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
         let image = Image { height: side(height), width: side(width), colorspace: depth as i32, encoded };
-        value.push(Value { tag: tag_at(&base, "image", i, most), image: Some(image), ..Value::default() });
+        value.push(MediaValue { tag: tag_at(&base, "image", i, most), image: Some(image), ..MediaValue::default() });
     }
-    Ok(Tensor::scalar(Summary { value }.encode_to_vec()))
+    Ok(Tensor::scalar(MediaSummary { value }.encode_to_vec()))
 }
 
 /// Floats scaled to bytes, with a colour for pixels that are not finite.

@@ -37,7 +37,7 @@ pub(super) fn kernel(node: &KernelNode) -> Result<HostKernel> {
         let mut text = pieces[0].clone();
         let mut pace = Pace::new();
         for (tensor, after) in inputs.iter().zip(&pieces[1..]) {
-            Summary { tensor, ends: most.min(tensor.len()), pace: &mut pace }.dimension(0, 0, &mut text)?;
+            Abridged { tensor, ends: most.min(tensor.len()), pace: &mut pace }.dimension(0, 0, &mut text)?;
             text.extend_from_slice(after);
         }
         Ok(Outputs::from_iter([Tensor::scalar(text)]))
@@ -79,13 +79,13 @@ fn split(template: &[u8], placeholder: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// The elements of a tensor in brackets, of each dimension so many from both ends.
-struct Summary<'a> {
+struct Abridged<'a> {
     tensor: &'a Tensor,
     ends: usize,
     pace: &'a mut Pace,
 }
 
-impl Summary<'_> {
+impl Abridged<'_> {
     /// Writes what is below a dimension, from the element at `first` on.
     fn dimension(&mut self, dimension: usize, first: usize, text: &mut Vec<u8>) -> Result<()> {
         let dims = self.tensor.dims();

@@ -12,14 +12,14 @@ use crate::tensor::{DType, Tensor};
 
 /// `tensorflow.Summary`, the fields used here.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Summary {
+pub(crate) struct SummaryProto {
     #[prost(message, repeated, tag = "1")]
-    pub value: Vec<Value>,
+    pub value: Vec<SummaryValue>,
 }
 
 /// `tensorflow.Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Value {
+pub(crate) struct SummaryValue {
     #[prost(string, tag = "1")]
     pub tag: String,
     #[prost(float, optional, tag = "2")]
@@ -52,13 +52,13 @@ fn scalar_summary(tags: &Tensor, values: Tensor) -> Result<Tensor> {
         .slice::<Vec<u8>>()?
         .iter()
         .zip(values.slice::<f32>()?)
-        .map(|(tag, &value)| Value {
+        .map(|(tag, &value)| SummaryValue {
             tag: String::from_utf8_lossy(tag).into_owned(),
             simple_value: Some(value),
             histo: None,
         })
         .collect();
-    Ok(Tensor::scalar(Summary { value }.encode_to_vec()))
+    Ok(Tensor::scalar(SummaryProto { value }.encode_to_vec()))
 }
 
 fn histogram_summary(name: &str, tag: &Tensor, values: Tensor) -> Result<Tensor> {
@@ -72,8 +72,8 @@ fn histogram_summary(name: &str, tag: &Tensor, values: Tensor) -> Result<Tensor>
         return Err(Failure::invalid(format!("{what} for: {name}")));
     }
     let tag = String::from_utf8_lossy(tag).into_owned();
-    let value = Value { tag, simple_value: None, histo: Some(Histogram::of(values)) };
-    Ok(Tensor::scalar(Summary { value: vec![value] }.encode_to_vec()))
+    let value = SummaryValue { tag, simple_value: None, histo: Some(Histogram::of(values)) };
+    Ok(Tensor::scalar(SummaryProto { value: vec![value] }.encode_to_vec()))
 }
 
 /// All values of all summaries. Concatenated messages decode as one message with the values of both, so that unknown
@@ -83,7 +83,7 @@ fn merge(inputs: &[Tensor]) -> Result<Tensor> {
     let mut merged = Vec::new();
     for (i, input) in inputs.iter().enumerate() {
         for bytes in input.slice::<Vec<u8>>()? {
-            let summary = Summary::decode(bytes.as_slice())
+            let summary = SummaryProto::decode(bytes.as_slice())
                 .map_err(|_| Failure::invalid(format!("Could not parse one of the summary inputs (input {i})")))?;
             for value in summary.value {
                 // A value without a tag is named by its node, which is unique.

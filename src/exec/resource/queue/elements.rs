@@ -7,7 +7,7 @@ use super::super::super::kernel::Dice;
 use crate::tensor::Tensor;
 
 /// One element: a tensor for each component.
-pub(super) type Element = Vec<Tensor>;
+pub(super) type QueueElement = Vec<Tensor>;
 
 /// Which element of a queue goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +35,18 @@ impl Display for Kind {
 }
 
 /// The elements of one queue.
-pub(super) struct Elements {
+pub(super) struct QueueElements {
     kind: Kind,
-    list: VecDeque<Element>,
+    list: VecDeque<QueueElement>,
     bytes: usize,
     /// Chooses the element, in a queue that shuffles.
     dice: Option<Dice>,
 }
 
-impl Elements {
+impl QueueElements {
     /// None yet. `dice` are for a queue that gives any.
-    pub fn new(kind: Kind, dice: Option<Dice>) -> Elements {
-        Elements { kind, list: VecDeque::new(), bytes: 0, dice }
+    pub fn new(kind: Kind, dice: Option<Dice>) -> QueueElements {
+        QueueElements { kind, list: VecDeque::new(), bytes: 0, dice }
     }
 
     pub fn len(&self) -> usize {
@@ -58,12 +58,12 @@ impl Elements {
         self.bytes
     }
 
-    /// As [`Elements::bytes`], with what surrounds each.
+    /// As [`QueueElements::bytes`], with what surrounds each.
     pub fn heap_bytes(&self) -> usize {
         self.list.iter().map(heap_bytes).sum()
     }
 
-    pub fn push(&mut self, element: Element) {
+    pub fn push(&mut self, element: QueueElement) {
         self.bytes += bytes(&element);
         match (self.kind, priority(&element)) {
             (Kind::Priority, Some(mine)) => {
@@ -75,7 +75,7 @@ impl Elements {
     }
 
     /// The next element, if one may be taken.
-    pub fn pop(&mut self, is_closed: bool) -> Option<Element> {
+    pub fn pop(&mut self, is_closed: bool) -> Option<QueueElement> {
         let element = match (self.kind, &mut self.dice) {
             (Kind::Shuffle { keeps }, Some(dice)) => {
                 if self.list.is_empty() || !is_closed && self.list.len() <= keeps {
@@ -91,7 +91,7 @@ impl Elements {
     }
 
     /// What was taken in this order and is not wanted after all.
-    pub fn put_back(&mut self, taken: Vec<Element>) {
+    pub fn put_back(&mut self, taken: Vec<QueueElement>) {
         for element in taken.into_iter().rev() {
             if matches!(self.kind, Kind::Fifo | Kind::Padding) {
                 self.bytes += bytes(&element);
@@ -103,15 +103,15 @@ impl Elements {
     }
 }
 
-pub(super) fn bytes(element: &Element) -> usize {
+pub(super) fn bytes(element: &QueueElement) -> usize {
     element.iter().map(Tensor::byte_len).sum()
 }
 
 /// Bytes of memory that an element takes.
-pub(super) fn heap_bytes(element: &Element) -> usize {
-    size_of::<Element>() + element.iter().map(Tensor::heap_bytes).sum::<usize>()
+pub(super) fn heap_bytes(element: &QueueElement) -> usize {
+    size_of::<QueueElement>() + element.iter().map(Tensor::heap_bytes).sum::<usize>()
 }
 
-fn priority(element: &Element) -> Option<i64> {
+fn priority(element: &QueueElement) -> Option<i64> {
     element.first()?.to_i64().ok()
 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::super::lanes::Width;
-use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
+use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{Convolution, MOST_SCRATCH, MOST_WORK, even_parts};
 use crate::exec::lots::{in_lots, threads};
@@ -57,7 +57,7 @@ fn parts(c: &Convolution, lots: usize) -> usize {
 /// The weights in their order, in groups of such that lie side by side under each window.
 enum Groups {
     /// With the padding copied around the pixels: where the groups begin under the first window of a band.
-    Padded(Vec<Run>, Source),
+    Padded(Vec<ColumnRun>, Source),
     /// Each place of the window by itself, without the windows of which it lies over the padding.
     Clipped(Vec<Clipped>),
 }
@@ -155,12 +155,12 @@ impl Weights<'_> {
                 let images = rows.start / high..rows.end.div_ceil(high);
                 let count = rows.len() / images.len();
                 let (band, apart) = source.bands(self.images, images, rows.start % high, count, &mut scratch.pixels);
-                let windows = (0..rows.len()).map(|i| Run {
+                let windows = (0..rows.len()).map(|i| ColumnRun {
                     at: i / count * apart + i % count * next,
                     len: wide,
                     right: i * wide,
                 });
-                let windows: Vec<Run> = windows.collect();
+                let windows: Vec<ColumnRun> = windows.collect();
                 for group in groups {
                     let own = group.right..group.right + group.len;
                     self.group(&band[group.at..], &windows, along, own, gradient, (&lot, sums));
@@ -177,7 +177,7 @@ impl Weights<'_> {
                     scratch.windows.clear();
                     scratch.windows.extend(rows.clone().filter(|row| down.contains(&(row % high))).map(|row| {
                         let y = row / high * c.image[0] + place(row % high, 0);
-                        Run {
+                        ColumnRun {
                             at: (y * c.image[1] + place(across.start, 1)) * c.channels,
                             len: across.len(),
                             right: (row - rows.start) * wide + across.start,
@@ -193,7 +193,7 @@ impl Weights<'_> {
     fn group(
         &self,
         pixels: &[f32],
-        windows: &[Run],
+        windows: &[ColumnRun],
         along: usize,
         group: Range<usize>,
         gradient: &[f32],
@@ -243,5 +243,5 @@ impl Weights<'_> {
 struct Scratch {
     pixels: Vec<f32>,
     gradient: Vec<f32>,
-    windows: Vec<Run>,
+    windows: Vec<ColumnRun>,
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::super::lanes::Width;
-use super::super::tile::{Left, Product, Right, Run, most_columns, most_rows, multiply};
+use super::super::tile::{ColumnRun, Left, Product, Right, most_columns, most_rows, multiply};
 use super::source::{Source, Tap};
 use super::{MOST_SCRATCH, MOST_WORK, even_parts};
 use crate::exec::lots::{in_lots, threads};
@@ -57,7 +57,7 @@ struct Ready {
 /// Runs under a window, of at most [`DEPTH`] weights for each column, and the row of taps that each belongs to.
 #[derive(Default)]
 struct Group {
-    runs: Vec<Run>,
+    runs: Vec<ColumnRun>,
     rows: Vec<usize>,
     /// Weights for each column.
     depth: usize,
@@ -65,7 +65,7 @@ struct Group {
 
 impl Group {
     /// The runs of some rows of taps.
-    fn of(&self, rows: &Range<usize>) -> &[Run] {
+    fn of(&self, rows: &Range<usize>) -> &[ColumnRun] {
         let before = |row: usize| self.rows.partition_point(|&own| own < row);
         &self.runs[before(rows.start)..before(rows.end)]
     }
@@ -243,16 +243,16 @@ impl Pass {
 }
 
 /// The runs in groups; a row of taps has so many weights for each column.
-fn grouped(runs: &[Run], row: usize) -> Vec<Group> {
+fn grouped(runs: &[ColumnRun], row: usize) -> Vec<Group> {
     let mut groups = vec![Group::default()];
-    for &Run { mut at, mut len, right } in runs {
+    for &ColumnRun { mut at, mut len, right } in runs {
         while len > 0 {
             if groups.last().is_some_and(|group| group.depth == DEPTH) {
                 groups.push(Group::default());
             }
             let group = groups.last_mut().expect("there is a group");
             let own = len.min(DEPTH - group.depth);
-            group.runs.push(Run { at, len: own, right: group.depth });
+            group.runs.push(ColumnRun { at, len: own, right: group.depth });
             group.rows.push(right / row);
             (at, len, group.depth) = (at + own, len - own, group.depth + own);
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::tile::Run;
+use super::super::tile::ColumnRun;
 
 /// A place under a window along one dimension: where it lies relative to the first pixel, and its index in the filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,16 +90,16 @@ impl Source {
 
     /// What lies under the first window of a band, in the order of the filter's elements: runs that each belong to one row
     /// of taps.
-    pub fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<ColumnRun> {
         let (pitch, depth) = (self.pitch(), self.depth);
-        let (mut runs, mut right): (Vec<Run>, usize) = (Vec::new(), 0);
+        let (mut runs, mut right): (Vec<ColumnRun>, usize) = (Vec::new(), 0);
         for row in &self.taps[0] {
             for (i, column) in self.taps[1].iter().enumerate() {
                 let [down, across] = [row.at - self.low[0], column.at - self.low[1]].map(|at| at as usize);
                 let at = down * pitch + across * depth;
                 match runs.last_mut() {
                     Some(run) if i > 0 && run.at + run.len == at => run.len += depth,
-                    _ => runs.push(Run { at, len: depth, right }),
+                    _ => runs.push(ColumnRun { at, len: depth, right }),
                 }
                 right += depth;
             }
