@@ -172,9 +172,9 @@ impl Examples {
         all.ok_or_else(|| Failure::new(Code::ResourceExhausted, "an example has more bytes than can be counted"))
     }
 
-    /// Some of the examples, by their places, for each column a tensor of this outer shape and then an example's own. The outer shape
-    /// has as many elements as there are places. Of a column that lies on the workers, it is their places in the file, int64, of the
-    /// outer shape.
+    /// Some of the examples, by their places, for each column a tensor of this outer shape and then an example's own. The outer
+    /// shape has as many elements as there are places. Of a column that lies on the workers, it is their places in the file,
+    /// int64, of the outer shape.
     ///
     /// # Errors
     /// InvalidArgument if a place is beyond the end; ResourceExhausted if there is no memory for it; those of [`Rows::read`].

@@ -3,9 +3,9 @@
 //! Never async, and knows nothing of the network: what leaves a device goes through its [`Sink`].
 //!
 //! `program` compiles a piece, `step` runs it once, `thread` interleaves the steps of many sessions, `turn` is how a kernel
-//! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the ops
-//! that work on that, `files` opens and reads what graphs name, `vector` is the loops that are to be fast, `lots` spreads them over
-//! the cores.
+//! hears that its step was given up, `engine` is what a backend must do, `resource` holds what outlives a step, `state` has the
+//! ops that work on that, `files` opens and reads what graphs name, `vector` is the loops that are to be fast, `lots` spreads
+//! them over the cores.
 
 pub mod adapters;
 #[cfg(feature = "exec")]

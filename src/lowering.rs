@@ -142,8 +142,8 @@ impl<'g> Lowering<'g> {
     /// `Init` and `Drop` add nothing, and neither do collectives, which are between the sessions of a program.
     ///
     /// # Errors
-    /// Unimplemented, with the operation's name, if there is no op for it or for its arguments; InvalidArgument if it reads a tensor
-    /// that is not there, or its arguments contradict each other.
+    /// Unimplemented, with the operation's name, if there is no op for it or for its arguments; InvalidArgument if it reads a
+    /// tensor that is not there, or its arguments contradict each other.
     pub fn operation(&mut self, operation: &OperationIr) -> Result<()> {
         self.random += usize::from(draws_random(operation));
         match operation {

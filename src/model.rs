@@ -17,8 +17,8 @@
 //! # Ok::<(), meshtf::Failure>(())
 //! ```
 //!
-//! Nothing between these lines fails: what cannot be is remembered, with what it was about, and [`Model::finish`] answers the first
-//! of it.
+//! Nothing between these lines fails: what cannot be is remembered, with what it was about, and [`Model::finish`] answers the
+//! first of it.
 
 mod attention;
 mod layers;
@@ -190,8 +190,8 @@ impl Model {
         self.add(State::is_training)
     }
 
-    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is any. If
-    /// layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
+    /// The graph, with the node `init` that gives every variable its first value (`init_1` if that name is taken), if there is
+    /// any. If layers keep running averages and the model was not minimized, the node [`UPDATES`] brings those up to date, and a
     /// training of the graph runs it in each step. The model goes on with that graph, and has no variables of its own then.
     ///
     /// # Errors

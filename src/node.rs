@@ -395,8 +395,8 @@ impl Node {
         futures::future::join_all(asked).await
     }
 
-    /// What a session does whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced step.
-    /// The plan and the traced step of those numbers are left out.
+    /// What a session does whose master is the node of `target`: the scalars that it fetches, its last plan, its last traced
+    /// step. The plan and the traced step of those numbers are left out.
     ///
     /// # Errors
     /// Aborted if the session is not open there. And as [`Node::status`].
@@ -444,8 +444,8 @@ impl Node {
     /// [`Node::read_variable`].
     ///
     /// # Cancellation
-    /// If the future is dropped after its first poll, the node sets the variable nonetheless, now or when an op that changes it is
-    /// done. [`Node::read_variable`] tells by the version whether it has.
+    /// If the future is dropped after its first poll, the node sets the variable nonetheless, now or when an op that changes it
+    /// is done. [`Node::read_variable`] tells by the version whether it has.
     pub async fn write_variable(
         &self,
         target: Option<&Task>,

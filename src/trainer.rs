@@ -1,5 +1,5 @@
-//! Trains a model in a session: batches are sent ahead to the workers, which go from step to step without waiting for this process,
-//! and between the steps it evaluates, saves and reports. `meshtf train` is this with a command line.
+//! Trains a model in a session: batches are sent ahead to the workers, which go from step to step without waiting for this
+//! process, and between the steps it evaluates, saves and reports. `meshtf train` is this with a command line.
 //!
 //! ```no_run
 //! # async fn example() -> meshtf::Result<()> {
@@ -79,8 +79,8 @@ const KEEP: usize = 3;
 pub struct Options {
     /// How many steps in all, at least one, whatever the sections say.
     pub steps: Option<u64>,
-    /// The folder in which the state is saved: at the end, when the training is stopped, and after every so many steps. It is made if it
-    /// is not there.
+    /// The folder in which the state is saved: at the end, when the training is stopped, and after every so many steps. It is
+    /// made if it is not there.
     pub checkpoint: Option<PathBuf>,
     /// How often the state is saved besides.
     pub every: Option<Every>,
@@ -88,8 +88,8 @@ pub struct Options {
     pub keep: usize,
     /// Goes on from the last saved state, in place of beginning anew.
     pub resume: bool,
-    /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the prefix of a
-    /// TensorFlow checkpoint. Not with `resume`.
+    /// Begins with these weights in place of first values: the last state of a folder, or a file .safetensors, .npz, or the
+    /// prefix of a TensorFlow checkpoint. Not with `resume`.
     pub weights: Option<PathBuf>,
     /// If the loss becomes NaN or infinite, find the node that made it.
     pub check_numerics: bool,
@@ -154,14 +154,14 @@ pub enum How {
 }
 
 impl Trainer {
-    /// Puts a training together: replicas of the model on workers, the optimizer, what saves and restores. The graph has the model, with
-    /// placeholders for the examples, by whose names `examples` has them, examples first. What `sections.data.feed` says is not looked
-    /// at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
+    /// Puts a training together: replicas of the model on workers, the optimizer, what saves and restores. The graph has the
+    /// model, with placeholders for the examples, by whose names `examples` has them, examples first. What `sections.data.feed`
+    /// says is not looked at; [`load`] reads it. The nodes of `sections.init` give the variables their first values.
     ///
     /// # Errors
-    /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the workers
-    /// cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its placeholder,
-    /// options do not fit each other, or a folder or a file of theirs is not as it must be.
+    /// [`Error::Sections`] if the sections do not fit the graph or the examples: a name that does not exist, a batch that the
+    /// workers cannot share equally, a loss that does not depend on a variable. [`Error::Input`] if an example does not fit its
+    /// placeholder, options do not fit each other, or a folder or a file of theirs is not as it must be.
     pub fn new(graph: Graph, mut sections: Sections, examples: Examples, options: &Options) -> Result<Trainer, Error> {
         let wrong = |failure: Failure| Error::Sections(failure.message);
         options.check()?;
@@ -264,24 +264,24 @@ impl Trainer {
             Some(self.sections.evaluate.as_ref().map_or(tenth, |section| section.every.min(self.steps)));
     }
 
-    /// Trains to the end, in a session on [`graph`](Trainer::graph). A trainer that saves its states in a folder and does not resume runs
-    /// once: what is in the folder then can be resumed by another, with [`Options::resume`].
+    /// Trains to the end, in a session on [`graph`](Trainer::graph). A trainer that saves its states in a folder and does not
+    /// resume runs once: what is in the folder then can be resumed by another, with [`Options::resume`].
     ///
     /// # Errors
-    /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this does not resume;
-    /// [`Error::NotFinite`]; [`Error::Failed`] if a step fails; [`Error::Observer`].
+    /// [`Error::Input`] if there is no state to resume from, it is of another model, or the folder has states and this does not
+    /// resume; [`Error::NotFinite`]; [`Error::Failed`] if a step fails; [`Error::Observer`].
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some not. What
-    /// was saved is whole, and so is a state that is being written. A new run begins anew, or resumes from what was saved. The files
-    /// that lie on the workers stay in their memory until a run or an evaluation of this graph ends, or the node does. To end a training
-    /// after a whole step, use [`run_until`](Trainer::run_until).
+    /// If the future is dropped before it is ready, the steps under way are cancelled: some of their updates are made and some
+    /// not. What was saved is whole, and so is a state that is being written. A new run begins anew, or resumes from what was
+    /// saved. The files that lie on the workers stay in their memory until a run or an evaluation of this graph ends, or the node
+    /// does. To end a training after a whole step, use [`run_until`](Trainer::run_until).
     pub async fn run(&self, session: &Session, observer: &mut dyn Observer) -> Result<Ended, Error> {
         self.run_until(session, observer, std::future::pending()).await
     }
 
-    /// As [`run`](Trainer::run), until `stop` is ready: the steps that have begun are done then, within about half a second or one
-    /// step, and the state is saved if there is a folder for that.
+    /// As [`run`](Trainer::run), until `stop` is ready: the steps that have begun are done then, within about half a second or
+    /// one step, and the state is saved if there is a folder for that.
     ///
     /// # Errors
     /// As [`run`](Trainer::run).

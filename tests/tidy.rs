@@ -18,6 +18,9 @@ use source::Code;
 /// A file longer than this is two files.
 const MOST_LINES: usize = 600;
 
+/// A comment longer than this is wrapped. Code is for rustfmt, whose `max_width` is less.
+const MOST_COLUMNS: usize = 130;
+
 /// What only the mesh's transports may name: what else names it would have to change for another transport.
 const TRANSPORTS: &str = "src/mesh/transport";
 const OF_TRANSPORTS: &[&str] =
@@ -335,6 +338,14 @@ fn every_file_says_what_it_is_and_ends_in_time() {
         }
         let this_file = source.path.ends_with("tests/tidy.rs");
         for (number, line) in source.text.lines().enumerate() {
+            let columns = line.chars().count();
+            if columns > MOST_COLUMNS && line.trim_start().starts_with("//") {
+                complaints.push(format!(
+                    "{}:{}: {columns} columns; wrap it at {MOST_COLUMNS}",
+                    source.name(),
+                    number + 1
+                ));
+            }
             for leftover in LEFTOVERS.iter().filter(|leftover| !this_file && line.contains(**leftover)) {
                 complaints.push(format!("{}:{}: {leftover}…)", source.name(), number + 1));
             }

@@ -1,5 +1,5 @@
-//! The baseline of mirrored training: two processes that send each other as many bytes at once, over a bare Unix socket, as processes of
-//! one user on one machine speak.
+//! The baseline of mirrored training: two processes that send each other as many bytes at once, over a bare Unix socket, as
+//! processes of one user on one machine speak.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,8 +1,9 @@
 //! Mirrored training of an MLP by two workers with 1 Gbit/s between them, beside what that link allows.
 //!
 //! Each worker is in a network namespace of its own (Linux, as root, with iproute2's `ip` and `tc`); without these the row is
-//! left out, and why is said. The worker of the first namespace is a copy of this program, which measures. What the link allows is
-//! what a bare TCP socket makes of it, by turns with the training: on a link that drops what is too much, that is less than its rate.
+//! left out, and why is said. The worker of the first namespace is a copy of this program, which measures. What the link allows
+//! is what a bare TCP socket makes of it, by turns with the training: on a link that drops what is too much, that is less than
+//! its rate.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -164,8 +165,8 @@ fn bare_stream(home: &Path) -> TcpStream {
     panic!("the other end of the bare socket does not listen");
 }
 
-/// Prints the seconds of a step, the bytes that this worker sent in it, the seconds in which a bare socket exchanges the gradients,
-/// and those in which one worker computes what both do, on the cores that both have.
+/// Prints the seconds of a step, the bytes that this worker sent in it, the seconds in which a bare socket exchanges the
+/// gradients, and those in which one worker computes what both do, on the cores that both have.
 async fn measure(home: &Path) {
     let (own, other) = (Task::new("worker", 0), Task::new("worker", 1));
     let config = NodeConfig {

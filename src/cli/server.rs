@@ -20,15 +20,15 @@ use crate::node::{ClusterSpec, Node, NodeConfig, own_data};
 /// Name under which the command is this subcommand, as a link: TensorFlow's own server's.
 pub(super) const CALLED: &str = "grpc_tensorflow_server";
 
-/// How often a server looks whether the program that started it is still there. The end of its standard input tells sooner, unless
-/// a copy of the program has that, too.
+/// How often a server looks whether the program that started it is still there. The end of its standard input tells sooner,
+/// unless a copy of the program has that, too.
 const LOOKS_FOR_PARENT: Duration = Duration::from_millis(200);
 
 /// Serve a task of a ClusterSpec, as TensorFlow's servers do
 ///
-/// A node of the task, which TensorFlow's clients reach at the address that the ClusterSpec names for it. The nodes find each other
-/// as those of `meshtf node` do, at ports of their own. As long as there is no token, clients of other machines are not served:
-/// if the address is not this machine's loopback address, the server is at 127.0.0.1 and the port that it names.
+/// A node of the task, which TensorFlow's clients reach at the address that the ClusterSpec names for it. The nodes find each
+/// other as those of `meshtf node` do, at ports of their own. As long as there is no token, clients of other machines are not
+/// served: if the address is not this machine's loopback address, the server is at 127.0.0.1 and the port that it names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,8 +57,8 @@ pub struct Args {
     /// Address at which other nodes reach this one, host:port or a multiaddr; repeatable [default: every interface, a free port]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Folder in which graphs may save and restore files; they can access nothing else. `/` is every file that this user may access
-    /// [default: a folder of the task's own, which stays when the server ends, with --private too]
+    /// Folder in which graphs may save and restore files; they can access nothing else. `/` is every file that this user may
+    /// access [default: a folder of the task's own, which stays when the server ends, with --private too]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// File with the token that clients must present; clients of other machines are served only with one. It must be readable by

@@ -72,7 +72,8 @@ pub(super) struct StepArgs {
     /// place of init
     #[arg(long, value_name = "PATH", conflicts_with = "init")]
     weights: Option<PathBuf>,
-    /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time went
+    /// Trace the last step: write a timeline of all devices to FILE, for ui.perfetto.dev, and report on stderr where its time
+    /// went
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// If a requested device does not exist, use another one of its task

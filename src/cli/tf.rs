@@ -27,11 +27,12 @@ const FILES: [(&str, &str); 5] = [
 /// Run a TensorFlow 1 program whose servers are nodes
 ///
 /// Runs a command with a Python path on which TensorFlow's `tf.train.Server` starts a node of its task: at the address that the
-/// ClusterSpec names for it, in the folder of the program, until the program ends. Under TensorFlow 2, `import tensorflow as tf` is
-/// TensorFlow 1's API, with the names of its time. The exit code is the program's.
+/// ClusterSpec names for it, in the folder of the program, until the program ends. Under TensorFlow 2, `import tensorflow as tf`
+/// is TensorFlow 1's API, with the names of its time. The exit code is the program's.
 ///
 /// Graphs may save and restore files wherever this user may, as with TensorFlow's own servers; --data limits them to a folder.
-/// Every user of this machine reaches the servers on its loopback address, without the mesh's key, and so this user's files, unless
+/// Every user of this machine reaches the servers on its loopback address, without the mesh's key, and so this user's files,
+/// unless
 /// --data limits them. TensorFlow's own servers let the whole network do so.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

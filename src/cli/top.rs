@@ -31,8 +31,8 @@ const MAX_KEYS: usize = 64;
 /// Show how the mesh fares, as it changes
 ///
 /// Tasks with their devices, how busy they are and their memory; sessions with their steps a second and the numbers that they
-/// fetch; links with round trip and rate; variables by size. A session alone has curves of what it fetches, where its plan runs, and
-/// where the time of its last traced step went.
+/// fetch; links with round trip and rate; variables by size. A session alone has curves of what it fetches, where its plan runs,
+/// and where the time of its last traced step went.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

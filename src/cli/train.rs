@@ -35,9 +35,9 @@ const BETWEEN: u64 = 20;
 
 /// Train a graph with data from files
 ///
-/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are held out; docs/graph.md specifies
-/// them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training begins
-/// anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
+/// The file is a graph.json with the sections "data" and "train", and "evaluate" if examples are held out; docs/graph.md
+/// specifies them. Batches are sent ahead to the workers, which go from step to step without waiting for this command. A training
+/// begins anew, whatever values the variables have, unless --resume goes on from the last checkpoint.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -67,8 +67,8 @@ pub struct Args {
     /// Continue from the last saved state in --checkpoint
     #[arg(long, requires = "checkpoint")]
     resume: bool,
-    /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz or a
-    /// TensorFlow checkpoint
+    /// Start from these weights instead of the initial values: the last of a folder of --checkpoint, or a file .safetensors, .npz
+    /// or a TensorFlow checkpoint
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     weights: Option<PathBuf>,
     /// Train for this many steps in all, whatever the file says

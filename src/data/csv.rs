@@ -21,8 +21,8 @@ impl Csv {
     /// Reads the text of a file. Fields may stand in quotes, in which a quote is doubled. Blank lines are skipped.
     ///
     /// # Errors
-    /// InvalidArgument with the line that has another number of fields than the first; ResourceExhausted if it has too many fields
-    /// to hold.
+    /// InvalidArgument with the line that has another number of fields than the first; ResourceExhausted if it has too many
+    /// fields to hold.
     pub fn read(bytes: &[u8]) -> Result<Csv> {
         let text = std::str::from_utf8(bytes).map_err(|error| Failure::invalid(format!("it is not UTF-8: {error}")))?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

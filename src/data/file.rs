@@ -82,8 +82,8 @@ pub(super) fn all_of(mut from: impl Read) -> Result<Vec<u8>> {
 
 /// The tensor in a file's bytes: .npy, .npz, .safetensors, .csv, text or idx, packed by gzip or not.
 ///
-/// Of a table, one column that is named is a vector; several, or all if none is named, are a matrix `[lines, columns]` of float64.
-/// Of a text, it is a vector of strings.
+/// Of a table, one column that is named is a vector; several, or all if none is named, are a matrix `[lines, columns]` of
+/// float64. Of a text, it is a vector of strings.
 ///
 /// # Errors
 /// InvalidArgument if the bytes are of no such file, or have no such part.

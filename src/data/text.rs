@@ -26,7 +26,8 @@ impl Lines {
         Tensor::vector(self.0)
     }
 
-    /// The bytes of each line as numbers, filled up with zeros: `[lines, width]`, uint8. Without a width, it is that of the longest.
+    /// The bytes of each line as numbers, filled up with zeros: `[lines, width]`, uint8. Without a width, it is that of the
+    /// longest.
     ///
     /// # Errors
     /// InvalidArgument for a line that is longer; ResourceExhausted if they are too many.

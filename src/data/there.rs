@@ -4,7 +4,8 @@ use crate::failure::{Failure, Result};
 use crate::tensor::npy::Head;
 use crate::tensor::{DType, PartialShape, Shape};
 
-/// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and what a placeholder takes of it.
+/// A .npy file of examples on the workers, below the folder of each whose files graphs may use, and what a placeholder takes of
+/// it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct There {
     /// The path of the file in that folder.

@@ -1,9 +1,9 @@
 //! The server for burn programs: a program whose device is `ws://host:port` computes on the mesh.
 //!
-//! Speaks the protocol of burn's own remote backend. What a program asks for is queued; a part of it that somebody waits for becomes
-//! one graph over all its devices, which is planned once and run as one step of the node's sessions. Device index i of the door is
-//! the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this machine only, and
-//! to others only with a token.
+//! Speaks the protocol of burn's own remote backend. What a program asks for is queued; a part of it that somebody waits for
+//! becomes one graph over all its devices, which is planned once and run as one step of the node's sessions. Device index i of
+//! the door is the i-th device of the mesh by name. Its clients can do what a member of the mesh can, so it is open to this
+//! machine only, and to others only with a token.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;

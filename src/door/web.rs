@@ -1,4 +1,5 @@
-//! The server for whoever looks at the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it changes.
+//! The server for whoever looks at the mesh: Prometheus, at `/metrics`, and people, with one page that shows the mesh as it
+//! changes.
 //!
 //! It only reads. What it shows is what every member of the mesh may ask, so it is open to this machine only, and to others only
 //! with a token.

@@ -1,7 +1,7 @@
 //! Datasets: what `tf.data` describes, and the elements that it leads to.
 //!
-//! A [`Dataset`] is a description. It flows through a step as a variant, and whoever iterates over it asks for its [`Elements`]. Those
-//! are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
+//! A [`Dataset`] is a description. It flows through a step as a variant, and whoever iterates over it asks for its [`Elements`].
+//! Those are pulled one at a time, on the thread of the op that wants one: nothing runs ahead of it.
 
 pub(super) mod arrange;
 pub(super) mod batch;

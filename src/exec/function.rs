@@ -1,6 +1,7 @@
 //! Functions that ops call by themselves: those of datasets, for each element.
 //!
-//! A function is compiled as a piece of one device is, and run in the same way, to its end, on the thread of the op that calls it.
+//! A function is compiled as a piece of one device is, and run in the same way, to its end, on the thread of the op that calls
+//! it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize};

@@ -1,8 +1,8 @@
 //! Native graph.json, the format that people write. `docs/graph.md` is its specification, `docs/graph.schema.json` its schema.
 //!
-//! A document is read in three passes. The first checks the structure and makes a draft of each node; the second infers the dtypes
-//! of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal. Validating the
-//! graph is left to [`Graph::new`](super::Graph::new).
+//! A document is read in three passes. The first checks the structure and makes a draft of each node; the second infers the
+//! dtypes of literals from their context; the third turns the drafts into [`NodeDef`]s, with a Const for each literal. Validating
+//! the graph is left to [`Graph::new`](super::Graph::new).
 
 mod attr;
 mod draft;

@@ -90,8 +90,8 @@ impl Budget {
 /// whose message names the file.
 pub type Beside<'b> = dyn FnMut(&str) -> crate::failure::Result<Vec<u8>> + 'b;
 
-/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides which
-/// it is. No file is read beside it: see [`read_beside`].
+/// Reads a program from a native graph.json, a GraphDef in protobuf's JSON mapping, or a binary GraphDef. The content decides
+/// which it is. No file is read beside it: see [`read_beside`].
 ///
 /// # Errors
 /// What is wrong, where in the file, and what would be right: see [`FormatError`]. Only the format is checked here;
@@ -137,8 +137,8 @@ pub fn read_beside(bytes: &[u8], beside: &mut Beside) -> Result<Program, FormatE
     }
 }
 
-/// The place of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as for the
-/// constant made of a literal input, and for the other formats.
+/// The place of a node in a native graph.json: `$.nodes.y (line 6, column 5)`. `None` if the document has no such node, as for
+/// the constant made of a literal input, and for the other formats.
 pub fn place_of(bytes: &[u8], node: &str) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let value = crate::json::parse(text).ok()?;

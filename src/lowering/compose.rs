@@ -74,7 +74,8 @@ impl Lowering<'_> {
         self.node("Reshape", [value.into(), sizes(to)?])
     }
 
-    /// A value with its dims in another order: dim i of the result is dim `order[i]` of the value. Adds nothing for the same order.
+    /// A value with its dims in another order: dim i of the result is dim `order[i]` of the value. Adds nothing for the same
+    /// order.
     pub(crate) fn transpose(&mut self, value: Output, order: &[usize]) -> Result<Output> {
         if order.iter().enumerate().all(|(i, &dim)| i == dim) {
             return Ok(value);
@@ -104,7 +105,8 @@ impl Lowering<'_> {
     }
 
     /// Where each element of a tensor of shape `at` goes, or comes from, in another tensor of the same rank: along `dim` what
-    /// `indices` says, which has that shape, too, and along the others where it is itself. One position of `at.len()` numbers for each.
+    /// `indices` says, which has that shape, too, and along the others where it is itself. One position of `at.len()` numbers for
+    /// each.
     pub(crate) fn full_indices(&mut self, indices: Output, of: DType, at: &[usize], dim: usize) -> Result<Output> {
         let mut coordinates = Vec::with_capacity(at.len());
         for (axis, &size) in at.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! Every rule against what burn's flex backend answers: the cases of `tests/data/burn/*.json`, which `examples/burn/record` makes.
+//! Every rule against what burn's flex backend answers: the cases of `tests/data/burn/*.json`, which `examples/burn/record`
+//! makes.
 //!
-//! A case is a list of operations (as burn's serde has them), the inputs `[id, dtype, shape, values]`, and the outputs in the same
-//! form. Floats that JSON lacks are "nan", "inf" and "-inf". Each case runs twice: with its scalars as constants, and with all of
-//! them fed.
+//! A case is a list of operations (as burn's serde has them), the inputs `[id, dtype, shape, values]`, and the outputs in the
+//! same form. Floats that JSON lacks are "nan", "inf" and "-inf". Each case runs twice: with its scalars as constants, and with
+//! all of them fed.
 
 mod by_hand;
 mod pools;

@@ -201,7 +201,8 @@ impl Gate {
         if *mesh_id == self.mesh_id { Ok(()) } else { Err(Denied::OtherMesh.into()) }
     }
 
-    /// The outcome of a proof. Two that found each other to be of two versions of the protocol tell each other their releases first.
+    /// The outcome of a proof. Two that found each other to be of two versions of the protocol tell each other their releases
+    /// first.
     async fn with_release<T>(stream: &mut impl ProofStream, proven: io::Result<T>) -> io::Result<T> {
         let Err(error) = proven else { return proven };
         let denied = error.get_ref().and_then(|inner| inner.downcast_ref::<Denied>());

@@ -87,8 +87,8 @@ impl MeshKey {
         }
     }
 
-    /// Whether a peer has proven the key of `mesh`, or a ticket brought it. Otherwise it was made on this machine, and nobody else
-    /// may have it.
+    /// Whether a peer has proven the key of `mesh`, or a ticket brought it. Otherwise it was made on this machine, and nobody
+    /// else may have it.
     pub fn is_confirmed(home: &Path, mesh: &str) -> bool {
         key_path(home, mesh).is_ok_and(|path| !untried_path(&path).exists())
     }

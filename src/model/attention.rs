@@ -14,8 +14,8 @@ impl Value {
         scores.softmax().matmul(values)
     }
 
-    /// Attention of `[n, time, width]` to itself with several heads, whose outputs go through a dense layer. With `causal`, a place
-    /// sees those before it and itself alone. Layers `NAME/query`, `NAME/key`, `NAME/value` and `NAME/output`.
+    /// Attention of `[n, time, width]` to itself with several heads, whose outputs go through a dense layer. With `causal`, a
+    /// place sees those before it and itself alone. Layers `NAME/query`, `NAME/key`, `NAME/value` and `NAME/output`.
     pub fn self_attention(&self, name: &str, heads: usize, causal: bool) -> Value {
         let Some(sizes) = self.sizes("self_attention", 3) else { return self.clone() };
         let (time, width) = (sizes[1].unwrap_or(1), sizes[2].unwrap_or(1));

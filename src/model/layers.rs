@@ -12,8 +12,8 @@ const EPSILON: f64 = 1e-3;
 const MOMENTUM: f64 = 0.99;
 
 impl Value {
-    /// `x · kernel + bias` along the last dimension: `[..., inputs]` becomes `[..., units]`. Variables `NAME/kernel` (Glorot uniform)
-    /// and `NAME/bias` (zeros).
+    /// `x · kernel + bias` along the last dimension: `[..., inputs]` becomes `[..., units]`. Variables `NAME/kernel` (Glorot
+    /// uniform) and `NAME/bias` (zeros).
     pub fn dense(&self, name: &str, units: usize) -> Value {
         let Some(sizes) = self.sizes("dense", 2) else { return self.clone() };
         let Some(&Some(inputs)) = sizes.last() else { return self.clone() };
@@ -62,8 +62,8 @@ impl Value {
         })
     }
 
-    /// Brings each feature, the last dimension, to mean 0 and variance 1 over the batch in steps that train, and by averages over past
-    /// batches (`NAME/moving_mean`, `NAME/moving_variance`) in others; then to what `NAME/gamma` and `NAME/beta` say.
+    /// Brings each feature, the last dimension, to mean 0 and variance 1 over the batch in steps that train, and by averages over
+    /// past batches (`NAME/moving_mean`, `NAME/moving_variance`) in others; then to what `NAME/gamma` and `NAME/beta` say.
     pub fn batch_norm(&self, name: &str) -> Value {
         let Some(sizes) = self.sizes("batch_norm", 2) else { return self.clone() };
         let Some(&Some(size)) = sizes.last() else { return self.clone() };
@@ -87,8 +87,8 @@ impl Value {
         })
     }
 
-    /// In steps that train, sets that share of the elements to 0 and makes up for it with the others; other elements each step, the
-    /// same ones for the same seed of the model, name and step.
+    /// In steps that train, sets that share of the elements to 0 and makes up for it with the others; other elements each step,
+    /// the same ones for the same seed of the model, name and step.
     pub fn dropout(&self, name: &str, share: f64) -> Value {
         if !(0.0..1.0).contains(&share) {
             return self.model.refuse(format!("dropout {name}: the share is {share}; expected 0 to below 1"));
@@ -108,8 +108,8 @@ impl Value {
 }
 
 impl Model {
-    /// The rows of a table `[rows, width]` for indices of any shape, which must be below `rows`. The gradient has the rows alone that
-    /// were looked up. Variable `NAME/table` (uniform from -0.05 to 0.05).
+    /// The rows of a table `[rows, width]` for indices of any shape, which must be below `rows`. The gradient has the rows alone
+    /// that were looked up. Variable `NAME/table` (uniform from -0.05 to 0.05).
     pub fn embedding(&self, name: &str, rows: usize, width: usize, indices: &Value) -> Value {
         let spec = VariableSpec::new("table", [rows, width], Initializer::Uniform { low: -0.05, high: 0.05 });
         let indices = indices.output;

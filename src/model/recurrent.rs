@@ -9,8 +9,8 @@ const MAX_LENGTH: usize = 4096;
 
 impl Value {
     /// An LSTM over `[n, time, features]`: its output at each time, `[n, time, units]`. Variables `NAME/kernel`
-    /// `[features + units, 4 · units]` (input, candidate, forget and output gates, in this order) and `NAME/bias`; 1 is added to the
-    /// forget gates, as in TensorFlow's BasicLSTMCell.
+    /// `[features + units, 4 · units]` (input, candidate, forget and output gates, in this order) and `NAME/bias`; 1 is added to
+    /// the forget gates, as in TensorFlow's BasicLSTMCell.
     pub fn lstm(&self, name: &str, units: usize) -> Value {
         self.recurrent("lstm", name, units, 2, |model, features| {
             let kernel = model.variable("kernel", [features + units, 4 * units], Initializer::GlorotUniform);
@@ -25,7 +25,8 @@ impl Value {
     }
 
     /// A GRU over `[n, time, features]`: its output at each time, `[n, time, units]`. Variables `NAME/gates/kernel`
-    /// `[features + units, 2 · units]` (reset and update gates), `NAME/candidate/kernel` and their biases, as in TensorFlow's GRUCell.
+    /// `[features + units, 2 · units]` (reset and update gates), `NAME/candidate/kernel` and their biases, as in TensorFlow's
+    /// GRUCell.
     pub fn gru(&self, name: &str, units: usize) -> Value {
         self.recurrent("gru", name, units, 1, |model, features| {
             let part = |part: &str, outputs: usize, first: Initializer| {

@@ -1,7 +1,7 @@
 //! A ClusterSpec: fixed addresses for tasks, as TensorFlow's programs write them.
 //!
-//! Three forms are read: JSON (`{"worker": ["a:2222"]}`), the text of TensorFlow's first servers (`worker|a:2222;b:2222,ps|c:2222`),
-//! and the environment variable `TF_CONFIG`, which names the own task too.
+//! Three forms are read: JSON (`{"worker": ["a:2222"]}`), the text of TensorFlow's first servers
+//! (`worker|a:2222;b:2222,ps|c:2222`), and the environment variable `TF_CONFIG`, which names the own task too.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ impl ClusterSpec {
         ClusterSpec::of(all)
     }
 
-    /// Reads what the environment variable `TF_CONFIG` says: the cluster, and the task that the process is to have, if it is one of
-    /// the cluster's: `{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}`.
+    /// Reads what the environment variable `TF_CONFIG` says: the cluster, and the task that the process is to have, if it is one
+    /// of the cluster's: `{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}`.
     ///
     /// # Errors
     /// InvalidArgument as for [`ClusterSpec::from_json`], and if there is no cluster or the task is not of that form.

@@ -1,4 +1,5 @@
-//! A plan as a picture for people: boxes, each some nodes of one device, and arrows between them. Bounded however large the plan is.
+//! A plan as a picture for people: boxes, each some nodes of one device, and arrows between them. Bounded however large the plan
+//! is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -251,8 +251,8 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// The items in topological order; among those that are ready at the same time, in the graph's order, with a feed in the place
-    /// of its node, and fetches last.
+    /// The items in topological order; among those that are ready at the same time, in the graph's order, with a feed in the
+    /// place of its node, and fetches last.
     fn in_order(&self, graph: &Graph, feeds: &[Output], fetches: &[Output]) -> Vec<Item> {
         // Every source under a number that sorts in that order: a node at 2n+1, what is fed in its stead just before.
         let mut sources: Vec<(u64, Source)> = Vec::new();

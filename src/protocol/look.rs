@@ -1,5 +1,5 @@
-//! What a master tells of one of its sessions to who looks into it: the scalars that it fetched, the plan that it ran last, and the
-//! last of its steps that was traced. Pure data, and bounded.
+//! What a master tells of one of its sessions to who looks into it: the scalars that it fetched, the plan that it ran last, and
+//! the last of its steps that was traced. Pure data, and bounded.
 
 use serde::{Deserialize, Serialize};
 

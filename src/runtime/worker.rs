@@ -301,8 +301,8 @@ impl State {
     /// Notes that a registration waits to be compiled, so that a release in the meantime is not missed.
     ///
     /// # Errors
-    /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces is here, ResourceExhausted if there
-    /// are too many sessions.
+    /// PermissionDenied if the session is another master's, AlreadyExists if one of its pieces is here, ResourceExhausted if
+    /// there are too many sessions.
     fn announce(&self, master: &Peer, id: SessionId, pieces: &[PieceId]) -> Result<()> {
         let is_anothers = || Failure::new(Code::PermissionDenied, format!("session {id} is another master's"));
         if pieces.iter().any(|piece| piece.session != id) {

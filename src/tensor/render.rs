@@ -297,8 +297,8 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Nested lists of numbers, bools and strings. NaN and infinities are the strings `"NaN"`, `"Infinity"` and
-/// `"-Infinity"`; a complex number is the string `"1+2j"`; a string that is not UTF-8 is `{"base64": "…"}`. [`literal`](super::literal) parses it back. A
-/// tensor without elements is `[]`, whatever its shape.
+/// `"-Infinity"`; a complex number is the string `"1+2j"`; a string that is not UTF-8 is `{"base64": "…"}`.
+/// [`literal`](super::literal) parses it back. A tensor without elements is `[]`, whatever its shape.
 pub fn to_json(tensor: &Tensor) -> Value {
     if tensor.is_empty() {
         return json!([]);

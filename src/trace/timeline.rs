@@ -1,9 +1,9 @@
 //! A traced step on one clock: which device was busy when, where its time went, and what it waited for last.
 //!
 //! Every device tells its times by the clock of its own machine. The values that travelled show how far the clocks of two tasks
-//! are apart: what takes longer one way than the other, by the least of each, is the difference of the clocks, twice. That assumes
-//! that the way takes as long in both directions at best, as NTP (RFC 5905) does. If values travelled one way only, the clocks are
-//! moved just as far as is needed for none to arrive before it was sent.
+//! are apart: what takes longer one way than the other, by the least of each, is the difference of the clocks, twice. That
+//! assumes that the way takes as long in both directions at best, as NTP (RFC 5905) does. If values travelled one way only, the
+//! clocks are moved just as far as is needed for none to arrive before it was sent.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -27,8 +27,8 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Of what is minimized and how, in batches of so many examples, without an evaluation. The node `init` gives the variables their
-    /// first values, as that of a `Model` does. The number of steps or epochs is still to be said.
+    /// Of what is minimized and how, in batches of so many examples, without an evaluation. The node `init` gives the variables
+    /// their first values, as that of a `Model` does. The number of steps or epochs is still to be said.
     pub fn new(loss: &str, training: Training, batch: usize) -> Sections {
         Sections {
             data: DataSection { batch, ..DataSection::default() },
@@ -124,8 +124,8 @@ pub struct TrainSection {
     pub mode: UpdateMode,
     /// How many of the workers an update in mode sync does not wait for: those that are last.
     pub backup: usize,
-    /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the node
-    /// [`UPDATES`](super::job::UPDATES), if there is one.
+    /// Nodes of the model that each step runs, too, once its update is made: those that keep running averages, say. Empty: the
+    /// node [`UPDATES`](super::job::UPDATES), if there is one.
     pub updates: Vec<String>,
 }
 

@@ -288,8 +288,8 @@ fn betas(optimizer: &Optimizer) -> Option<(f64, f64)> {
 }
 
 impl Update<'_> {
-    /// The gradient for once the variable has become smaller. That waits for the gradient, which everything that reads the variable in
-    /// this step comes before, and the check of the loss too.
+    /// The gradient for once the variable has become smaller. That waits for the gradient, which everything that reads the
+    /// variable in this step comes before, and the check of the loss too.
     fn after_decay(&mut self, gradient: Gradient, decay: f64) -> Result<Gradient> {
         if decay == 0.0 {
             return Ok(gradient);

@@ -1,4 +1,5 @@
-//! Which node of a model is the first whose value is not finite: nodes that say it of each, which no step runs unless it is asked.
+//! Which node of a model is the first whose value is not finite: nodes that say it of each, which no step runs unless it is
+//! asked.
 
 use std::collections::HashSet;
 
@@ -74,7 +75,8 @@ fn takers(graph: &Graph, replica: usize) -> Vec<NodeId> {
     takers.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The nodes that a node depends on by values, and itself last: each behind those that it depends on. Of `ends`, nothing before them.
+/// The nodes that a node depends on by values, and itself last: each behind those that it depends on. Of `ends`, nothing before
+/// them.
 fn before(graph: &Graph, last: NodeId, ends: &HashSet<NodeId>) -> Vec<NodeId> {
     let mut seen = vec![false; graph.len()];
     let (mut open, mut order) = (vec![(last, 0)], Vec::new());

@@ -42,8 +42,8 @@ pub enum Optimizer {
         /// Whether the square of the gradients' mean is subtracted below the root.
         centered: bool,
     },
-    /// `m = beta1 · m + (1 - beta1) · g`, `v = beta2 · v + (1 - beta2) · g²`, `w -= rate · m' / (√v' + epsilon)`, with both made up for
-    /// having begun at zero. A sparse gradient lets `m` and `v` of all rows decay, as in TensorFlow.
+    /// `m = beta1 · m + (1 - beta1) · g`, `v = beta2 · v + (1 - beta2) · g²`, `w -= rate · m' / (√v' + epsilon)`, with both made
+    /// up for having begun at zero. A sparse gradient lets `m` and `v` of all rows decay, as in TensorFlow.
     Adam {
         /// How slowly gradients are forgotten.
         beta1: f64,

@@ -1,8 +1,8 @@
 //! Gradients added up over tasks that each have a part of them: afterwards all have the same sums.
 //!
-//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. A bucket is cut into
-//! as many chunks as there are tasks. Each chunk goes around the ring of tasks, of which each adds its own, and once more, whole. So each
-//! task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes fewer.
+//! Gradients travel in buckets, so that those that are computed first are on their way while others are computed. A bucket is cut
+//! into as many chunks as there are tasks. Each chunk goes around the ring of tasks, of which each adds its own, and once more,
+//! whole. So each task sends and receives 2 (n - 1) / n of the bytes, whatever their number; no way of adding up takes fewer.
 
 use crate::failure::Result;
 use crate::graph::gradient::{self, Gradient, Rows};
@@ -43,8 +43,8 @@ struct Bucket {
     pieces: Vec<Piece>,
 }
 
-/// Adds what adds gradients up over tasks: of each task its variables, and gradients in their order. Answers the sums on each task,
-/// which are the same bit for bit.
+/// Adds what adds gradients up over tasks: of each task its variables, and gradients in their order. Answers the sums on each
+/// task, which are the same bit for bit.
 pub(crate) fn all_reduce(
     g: &mut GraphBuilder,
     variables: &[Vec<Variable>],

@@ -122,15 +122,15 @@ impl Trainer {
         }
     }
 
-    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they are;
-    /// nothing if none are held out. It may run beside a training of this trainer.
+    /// The means of the loss and the metrics over the examples that are held out, and their confusion, with the variables as they
+    /// are; nothing if none are held out. It may run beside a training of this trainer.
     ///
     /// # Errors
     /// [`Error::Input`] if a metric is no number, or a class of the confusion none; [`Error::Failed`] as [`Session::run`].
     ///
     /// # Cancellation
-    /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in their memory
-    /// until the next evaluation or training of this graph ends, or the node does.
+    /// If the future is dropped before it is ready, nothing has changed, but that files which lie on the workers may stay in
+    /// their memory until the next evaluation or training of this graph ends, or the node does.
     pub async fn evaluate(&self, session: &Session) -> Result<Evaluated, Error> {
         let loads = self.job.held.iter().flatten().filter(|_| self.held_out.is_some());
         let loads: Vec<String> = loads.map(|held| held.load.clone()).collect();

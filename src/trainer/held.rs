@@ -23,8 +23,8 @@ impl Drop for Holder<'_> {
 }
 
 impl Trainer {
-    /// Has workers read files by running `loads`, then does some work. However that ends, all workers let go of their files, unless
-    /// other work of this trainer takes examples of them.
+    /// Has workers read files by running `loads`, then does some work. However that ends, all workers let go of their files,
+    /// unless other work of this trainer takes examples of them.
     pub(super) async fn holding<T>(
         &self,
         session: &Session,

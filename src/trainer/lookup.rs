@@ -75,8 +75,8 @@ impl Lookup {
     /// Asks them, in a session on [`graph`](Lookup::graph).
     ///
     /// # Errors
-    /// [`Error::Input`], with the file and the worker: there is none below its folder, it is no .npy file whose examples lie one behind
-    /// the other, or has another shape or dtype than on the first worker. [`Error::Failed`] if a worker cannot be reached.
+    /// [`Error::Input`], with the file and the worker: there is none below its folder, it is no .npy file whose examples lie one
+    /// behind the other, or has another shape or dtype than on the first worker. [`Error::Failed`] if a worker cannot be reached.
     ///
     /// # Cancellation
     /// If the future is dropped before it is ready, nothing has changed.

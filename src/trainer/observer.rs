@@ -11,8 +11,8 @@ use crate::trace::DeviceTrace;
 /// What an observer answers: an error of its own ends the training.
 pub type Observed = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Follows a training as it runs. Each of these does nothing unless it is written. They are called between steps, one at a time, and
-/// the workers run on meanwhile for as long as there are batches; an error ends the training as an [`Error::Observer`].
+/// Follows a training as it runs. Each of these does nothing unless it is written. They are called between steps, one at a time,
+/// and the workers run on meanwhile for as long as there are batches; an error ends the training as an [`Error::Observer`].
 pub trait Observer: Send {
     /// The first step is about to run: this many steps are done already.
     fn begins(&mut self, start: u64) -> Observed {
@@ -51,15 +51,15 @@ pub trait Observer: Send {
         Ok(())
     }
 
-    /// What each device ran in so many steps, one after the other, the first of them `first`, if [`Options::trace`](super::Options::trace)
-    /// asks for it.
+    /// What each device ran in so many steps, one after the other, the first of them `first`, if
+    /// [`Options::trace`](super::Options::trace) asks for it.
     fn traced(&mut self, first: u64, steps: u64, traces: Vec<DeviceTrace>) -> Observed {
         let _ = (first, steps, traces);
         Ok(())
     }
 
-    /// The training ends after this step, before the last one: what the section `evaluate` watches, `of`, has not become better than
-    /// `best` was after the step `at`.
+    /// The training ends after this step, before the last one: what the section `evaluate` watches, `of`, has not become better
+    /// than `best` was after the step `at`.
     fn enough(&mut self, step: u64, of: &str, best: f64, at: u64) -> Observed {
         let _ = (step, of, best, at);
         Ok(())

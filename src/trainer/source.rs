@@ -33,14 +33,14 @@ struct Known {
 pub struct Loaded {
     /// The examples, by the placeholders that they are fed to.
     pub examples: Examples,
-    /// The folders of images, by their names in the section, with how many images each has, and the names of its classes in the order
-    /// of their numbers.
+    /// The folders of images, by their names in the section, with how many images each has, and the names of its classes in the
+    /// order of their numbers.
     pub folders: Vec<(String, usize, Vec<String>)>,
 }
 
 /// Reads what a section names, files from this folder on, and fits it to a graph's placeholders: the dtype and the shape of an
-/// example are those that the placeholder takes. Large .npy files are read as their examples are taken. What lies on the workers is as
-/// they have been asked for it by a [`Lookup`](super::Lookup).
+/// example are those that the placeholder takes. Large .npy files are read as their examples are taken. What lies on the workers
+/// is as they have been asked for it by a [`Lookup`](super::Lookup).
 ///
 /// # Errors
 /// [`Error::Input`], with the placeholder and the file: a file cannot be read, or its examples do not fit.

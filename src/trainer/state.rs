@@ -14,8 +14,8 @@ const STATE_BYTES: usize = 256 << 20;
 /// How often it is looked whether the last step is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Does what may wait for a disk, on a thread that no other task needs: a node in this process has to answer its peers meanwhile. If
-/// the future is dropped, it is done nevertheless.
+/// Does what may wait for a disk, on a thread that no other task needs: a node in this process has to answer its peers meanwhile.
+/// If the future is dropped, it is done nevertheless.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done),

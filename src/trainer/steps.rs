@@ -29,8 +29,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Runs the steps, and between them what is due. Once `stop` is ready, the steps that were begun are done, so that what is saved
-    /// is whole.
+    /// Runs the steps, and between them what is due. Once `stop` is ready, the steps that were begun are done, so that what is
+    /// saved is whole.
     pub(super) async fn step(
         &self,
         session: &Session,
@@ -159,8 +159,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. What is
-    /// reported is the mean over the last step of each.
+    /// Runs the steps of workers that do not wait for each other: step `i` is the turn of worker `i`, modulo their number. What
+    /// is reported is the mean over the last step of each.
     async fn each_its_own(
         &self,
         session: &Session,

@@ -44,8 +44,8 @@ impl Trainer {
         first..first + count
     }
 
-    /// Runs steps one after the other, and traces them; tells of it once the last of those is done. Of workers that do not wait for
-    /// each other, each step is the one whose turn it is.
+    /// Runs steps one after the other, and traces them; tells of it once the last of those is done. Of workers that do not wait
+    /// for each other, each step is the one whose turn it is.
     pub(super) async fn trace(
         &self,
         session: &Session,

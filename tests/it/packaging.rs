@@ -1,5 +1,5 @@
-//! What is given away: it is packed here with the binary that the tests have, installed, started and removed, and this system stays as
-//! it is.
+//! What is given away: it is packed here with the binary that the tests have, installed, started and removed, and this system
+//! stays as it is.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

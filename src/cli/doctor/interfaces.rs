@@ -1,5 +1,5 @@
-//! The network interfaces of this machine, and whether multicast works on them. By getifaddrs, since the library if-addrs does not say
-//! which interfaces have multicast.
+//! The network interfaces of this machine, and whether multicast works on them. By getifaddrs, since the library if-addrs does
+//! not say which interfaces have multicast.
 
 #![allow(unsafe_code, reason = "the system lists its interfaces in C")]
 

@@ -12,7 +12,8 @@ use crate::node::Node;
 use crate::protocol::status::NodeStatus;
 use crate::protocol::{Cluster, Member};
 
-/// How long peers get to answer: as long as a connection that nobody answers takes to fail, and those that mDNS finds to be tried.
+/// How long peers get to answer: as long as a connection that nobody answers takes to fail, and those that mDNS finds to be
+/// tried.
 const LOOK_FOR: Duration = Duration::from_secs(8);
 /// How long mDNS gets to find somebody.
 const LAN_FOR: Duration = Duration::from_millis(2500);

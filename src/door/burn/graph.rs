@@ -165,7 +165,8 @@ impl<'g> Builder<'g> {
         Ok(())
     }
 
-    /// The sum of a value of each device, or their mean in this dtype. It is computed once if they meet in one step, where the first of them is.
+    /// The sum of a value of each device, or their mean in this dtype. It is computed once if they meet in one step, where the
+    /// first of them is.
     fn reduce(&mut self, inputs: &[u32], output: u32, mean: Option<DType>) -> Result<()> {
         if let Some(failure) = inputs.iter().find_map(|input| self.refused.get(input)).cloned() {
             self.refused.insert(output, failure);

@@ -13,8 +13,8 @@ pub(super) struct Process {
     pub id: Option<u32>,
 }
 
-/// The process at the other end of a connection between this end and that, if it is on this machine and as far as the system tells.
-/// Reads files.
+/// The process at the other end of a connection between this end and that, if it is on this machine and as far as the system
+/// tells. Reads files.
 ///
 /// Linux lists the sockets of a machine, each with its user and the number of its inode, and for each process those that it has
 /// open. What a process of another user has open cannot be seen.
@@ -31,8 +31,8 @@ pub(super) fn of_peer(_: Option<(SocketAddr, SocketAddr)>) -> Process {
     Process::default()
 }
 
-/// The user and inode of the socket between two addresses: the columns of `/proc/net/tcp` are number, local address, remote address,
-/// state, queues, timer, retransmits, user, timeout, inode.
+/// The user and inode of the socket between two addresses: the columns of `/proc/net/tcp` are number, local address, remote
+/// address, state, queues, timer, retransmits, user, timeout, inode.
 #[cfg(target_os = "linux")]
 fn socket(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<(u32, u64)> {
     let wanted = (shown(local), shown(remote));

@@ -1,11 +1,11 @@
 //! What a program has queued, and when a part of it becomes a step.
 //!
-//! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody who
-//! reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends on; what
-//! the door has already is answered at once.
+//! A program has a session for each device, and each of its threads a stream in that session. What arrives is queued. Somebody
+//! who reads a tensor makes a step of all that its stream has queued before, and of as much of the other streams as that depends
+//! on; what the door has already is answered at once.
 //! A stream that begins to upload after it has computed enough makes a step, too: so a loop runs an iteration at a time, and the
-//! program queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop has the
-//! same steps in every iteration, and each is planned once.
+//! program queues the next one meanwhile. Steps never depend on when a message arrives, only on what each stream says: so a loop
+//! has the same steps in every iteration, and each is planned once.
 //!
 //! There is no lock, clock or socket here.
 

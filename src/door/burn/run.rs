@@ -142,8 +142,8 @@ impl Running {
         }
     }
 
-    /// A message of a session is lost: nobody knows what was in it, so nothing of the session can be relied on. What it still asks
-    /// for is answered with the failure.
+    /// A message of a session is lost: nobody knows what was in it, so nothing of the session can be relied on. What it still
+    /// asks for is answered with the failure.
     pub fn refuse(&self, session: SessionNo, failure: Failure) {
         let mut shared = lock(&self.shared);
         for request in shared.program.close(session) {

@@ -1,9 +1,9 @@
 //! Where tensors stay between steps: each in a slot of its device, which is a variable there.
 //!
-//! A tensor takes the slot that the same tensor of an earlier step with the same operations had, if that is free: so a program's loop
-//! comes back to the same slots, with every iteration or with every second, and its steps are the same steps. One without such a
-//! predecessor takes a slot that the step frees, as parameters take those of the parameters that they replace. A small one whose
-//! predecessor is still there, as losses are that are read later, has no slot: the door holds its value.
+//! A tensor takes the slot that the same tensor of an earlier step with the same operations had, if that is free: so a program's
+//! loop comes back to the same slots, with every iteration or with every second, and its steps are the same steps. One without
+//! such a predecessor takes a slot that the step frees, as parameters take those of the parameters that they replace. A small one
+//! whose predecessor is still there, as losses are that are read later, has no slot: the door holds its value.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 

@@ -1,8 +1,8 @@
 //! A connection that acknowledges what it has read before it waits for more.
 //!
-//! burn's client sends many small frames with Nagle's algorithm on: after one of them the next waits until that is acknowledged, and
-//! Linux delays acknowledgements by 40 ms if nothing is answered. Acknowledged once all was read, what has gathered at the client
-//! meanwhile comes as one segment: neither end waits, and neither wakes the other for each frame.
+//! burn's client sends many small frames with Nagle's algorithm on: after one of them the next waits until that is acknowledged,
+//! and Linux delays acknowledgements by 40 ms if nothing is answered. Acknowledged once all was read, what has gathered at the
+//! client meanwhile comes as one segment: neither end waits, and neither wakes the other for each frame.
 
 use std::io;
 use std::pin::Pin;

@@ -151,8 +151,8 @@ fn what_is_over_frees_its_slot() {
     assert_eq!(emptied, [vec![], slots[1..].to_vec(), vec![]]);
 }
 
-/// The recipes of a loop whose losses are read some iterations later; the steps are made after every so many iterations. Each request
-/// to read has the number of its iteration; those are answered, too, that were answered at once.
+/// The recipes of a loop whose losses are read some iterations later; the steps are made after every so many iterations. Each
+/// request to read has the number of its iteration; those are answered, too, that were answered at once.
 fn read_later(behind: u64, every: u64) -> (Vec<Recipe>, Vec<(u64, bool)>) {
     let mut program = program(1);
     let id = |i: u64, n: u64| 10 * (i + 1) + n;
@@ -403,8 +403,8 @@ fn random_operations_are_seeded_one_after_another() {
     assert_eq!(again.seeds, [[5, 3]]);
 }
 
-/// What each session sends in iterations of a training on two devices: the parameter 1 goes from device 0 to device 1, its gradient
-/// comes back, and device 0 updates it, by a rate that changes.
+/// What each session sends in iterations of a training on two devices: the parameter 1 goes from device 0 to device 1, its
+/// gradient comes back, and device 0 updates it, by a rate that changes.
 fn training(iterations: u64) -> [Vec<SessionTask>; 2] {
     let (mut main, mut other) = (vec![upload(TRAINING, 1)], Vec::new());
     for i in 0..iterations {

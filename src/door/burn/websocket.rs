@@ -1,8 +1,8 @@
 //! The server's end of a WebSocket (RFC 6455): messages come in, frames go out.
 //!
-//! Not tokio-tungstenite's, which makes room for a whole message as soon as a client announces its length. Here whoever reads says
-//! first whether there is memory for it; a message for which there is none is read to its end and dropped, so that the client, which
-//! waits for no answer until then, can be told.
+//! Not tokio-tungstenite's, which makes room for a whole message as soon as a client announces its length. Here whoever reads
+//! says first whether there is memory for it; a message for which there is none is read to its end and dropped, so that the
+//! client, which waits for no answer until then, can be told.
 
 use std::io;
 
@@ -102,8 +102,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         Reader { stream, buffer: BytesMut::new() }
     }
 
-    /// What comes next; of a message of more than `most` bytes that is an error. `reserve` is asked for the memory of each frame of a
-    /// large one.
+    /// What comes next; of a message of more than `most` bytes that is an error. `reserve` is asked for the memory of each frame
+    /// of a large one.
     ///
     /// # Errors
     /// If the connection breaks, or the client does not keep to the protocol.

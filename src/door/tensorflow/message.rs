@@ -137,8 +137,8 @@ pub struct RunOptions {
     pub timeout_in_ms: i64,
     #[prost(bool, tag = "5")]
     pub output_partition_graphs: bool,
-    /// How many steps to take, one after the other; 0: one. Not a field of TensorFlow's: its servers skip it, and its clients pass it
-    /// on. What `meshtf tf` starts asks so for the steps of a queue runner.
+    /// How many steps to take, one after the other; 0: one. Not a field of TensorFlow's: its servers skip it, and its clients
+    /// pass it on. What `meshtf tf` starts asks so for the steps of a queue runner.
     #[prost(uint64, tag = "7331")]
     pub steps: u64,
 }

@@ -1,5 +1,5 @@
-//! The port of the door: HTTP. `/` is the page, `/events` what it follows (with `?session=ID&master=TASK` that session too), `/mesh`
-//! one picture, `/metrics` for Prometheus.
+//! The port of the door: HTTP. `/` is the page, `/events` what it follows (with `?session=ID&master=TASK` that session too),
+//! `/mesh` one picture, `/metrics` for Prometheus.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
@@ -126,8 +126,8 @@ async fn answer(door: &Arc<Serving>, request: &Request<Incoming>, place: &Place)
     }
 }
 
-/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one. With
-/// each comes what is new of the session that is named.
+/// Pictures as server-sent events, for as long as the other end takes them: the last that there is whenever it is ready for one.
+/// With each comes what is new of the session that is named.
 fn follow(door: &Arc<Serving>, named: Option<looks::Key>) -> Response<Body> {
     let mut pictures = door.pictures.subscribe();
     pictures.mark_changed();

@@ -90,8 +90,8 @@ fn last<B: Backing>(site: &Site<B>, (value, is_first): (&Value, bool)) -> Result
     if is_first { Ok(site.array(value)?.permute(&[0, 2, 3, 1]).in_order()?.value()) } else { dense::in_order(value) }
 }
 
-/// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no place is
-/// beyond what the machine counts with. Nobody needs larger ones; others refuse or compute them.
+/// Strides, dilations, padded images and windows with their dilation are smaller than this, times the channels, so that no place
+/// is beyond what the machine counts with. Nobody needs larger ones; others refuse or compute them.
 const FARTHEST: usize = 1 << 31;
 
 /// The convolution; `None` if it is grouped, or small, or if its places lie too far apart.

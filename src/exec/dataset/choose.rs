@@ -59,8 +59,8 @@ impl Elements for Unique {
     }
 }
 
-/// The next element of the dataset whose number the next element of the selector is. One that has ended is passed over, or ends it
-/// all.
+/// The next element of the dataset whose number the next element of the selector is. One that has ended is passed over, or ends
+/// it all.
 pub(in crate::exec) fn directed(selector: Arc<Dataset>, inputs: Vec<Arc<Dataset>>, stops: bool) -> Parts {
     Parts::new(UNKNOWN, move |run| {
         let from = inputs.iter().map(|input| input.elements(run).map(Some)).collect::<Result<_>>()?;

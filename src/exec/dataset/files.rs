@@ -6,8 +6,8 @@ use crate::exec::turn;
 use crate::failure::{Code, Failure, Result};
 use crate::tensor::Tensor;
 
-/// The records of some files, one file after the other. Of the file at the same place in `offsets`, if that is not empty, the bytes
-/// before the offset are left out.
+/// The records of some files, one file after the other. Of the file at the same place in `offsets`, if that is not empty, the
+/// bytes before the offset are left out.
 pub(in crate::exec) fn records(names: Vec<Vec<u8>>, offsets: Vec<u64>, format: Format, folder: Folder) -> Parts {
     let files = Files { names, offsets, format, folder };
     Parts::new(UNKNOWN, move |_| Ok(Box::new(Following { files: files.clone(), at: 0, open: None })))

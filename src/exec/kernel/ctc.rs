@@ -1,5 +1,5 @@
-//! Connectionist temporal classification: CTCLoss, CTCGreedyDecoder and CTCBeamSearchDecoder. Scores are `[time, batch, classes]`;
-//! one class is the blank.
+//! Connectionist temporal classification: CTCLoss, CTCGreedyDecoder and CTCBeamSearchDecoder. Scores are `[time, batch,
+//! classes]`; one class is the blank.
 
 mod beam;
 mod loss;

@@ -1,8 +1,8 @@
 //! Fourier transforms over the last one, two or three dimensions: FFT, IFFT, RFFT, IRFFT and their forms for planes and spaces.
 //!
-//! Not rustfft: it turns on features of crates that the matrix library shares, which would then be built twice. A length that is a
-//! power of two is halved until it is 1; any other is a convolution of such a length (Bluestein's algorithm). All is computed in
-//! float64 and rounded once.
+//! Not rustfft: it turns on features of crates that the matrix library shares, which would then be built twice. A length that is
+//! a power of two is halved until it is 1; any other is a convolution of such a length (Bluestein's algorithm). All is computed
+//! in float64 and rounded once.
 
 use super::call::{input_dtype, kernel as call, no_kernel, output_dtype, product, vector};
 use super::math::Pair;

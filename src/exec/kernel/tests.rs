@@ -2,10 +2,10 @@
 //!
 //! A file is a list of cases: `op`, `attrs` (only those that differ from the default or cannot be inferred), `inputs`,
 //! and either `outputs` or `error` (the canonical class; `message` is text that ours must contain). A tensor is
-//! `[dtype, shape, values]`; a complex number is a list of its two parts, floats that JSON lacks are "nan", "inf" and "-inf", strings have one character per byte.
-//! `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` compares dtype and shape alone, `gpu: false` skips
-//! the GPU. `limits.json` is our own: what is refused before memory is allocated for it. `special.json` has NaN, the
-//! infinities, zeros, denormals and the ends of float32, for all elementwise ops.
+//! `[dtype, shape, values]`; a complex number is a list of its two parts, floats that JSON lacks are "nan", "inf" and "-inf",
+//! strings have one character per byte. `rtol` and `atol` replace the dtype's tolerance, `check: "shape"` compares dtype and
+//! shape alone, `gpu: false` skips the GPU. `limits.json` is our own: what is refused before memory is allocated for it.
+//! `special.json` has NaN, the infinities, zeros, denormals and the ends of float32, for all elementwise ops.
 
 use std::path::Path;
 

@@ -79,8 +79,8 @@ impl Iterator {
     /// Begins with the first element of a dataset.
     ///
     /// # Errors
-    /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls this;
-    /// if a function that it calls cannot run.
+    /// InvalidArgument if its elements are others than the iterator's; FailedPrecondition if a function of its dataset calls
+    /// this; if a function that it calls cannot run.
     pub fn begin(&self, dataset: &Dataset, run: &Run) -> Result<()> {
         dataset.spec.check_against(&self.spec)?;
         let elements = dataset.elements(run)?;
@@ -106,7 +106,8 @@ impl Iterator {
     /// The next element; `None` at the end. May be given up between two elements of what it reads.
     ///
     /// # Errors
-    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element failed with.
+    /// FailedPrecondition if it is over no dataset, or a function of its dataset calls this; what the making of the element
+    /// failed with.
     pub fn next(&self, run: &Run) -> Result<Option<Element>> {
         let mut held = self.hold()?;
         let Some(elements) = &mut *held.0 else {

@@ -2,10 +2,10 @@
 //! against central differences.
 //!
 //! Each op is differentiated twice, with the shapes of its inputs known and unknown, and its gradients again. A case may have
-//! `rtol` and `atol` in place of the dtype's tolerance, `constant`: inputs that the gradient needs to be constants, `static: true`
-//! if it needs the shapes to be known, `differences: false` if the function has a kink or its gradient is defined otherwise,
-//! `"first"` if only the gradients' own gradients are. `second_refused` is the op of which ours has no gradient, `second_ours`
-//! why the gradients of the gradients are not TensorFlow's.
+//! `rtol` and `atol` in place of the dtype's tolerance, `constant`: inputs that the gradient needs to be constants, `static:
+//! true` if it needs the shapes to be known, `differences: false` if the function has a kink or its gradient is defined
+//! otherwise, `"first"` if only the gradients' own gradients are. `second_refused` is the op of which ours has no gradient,
+//! `second_ours` why the gradients of the gradients are not TensorFlow's.
 
 use std::path::{Path, PathBuf};
 

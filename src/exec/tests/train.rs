@@ -1,5 +1,5 @@
-//! Training, run: optimizers against TensorFlow's (`tests/data/train/optimizers.json`, see `tests/tf/recorder/training.py`), the rest
-//! against the same sums in plain loops.
+//! Training, run: optimizers against TensorFlow's (`tests/data/train/optimizers.json`, see `tests/tf/recorder/training.py`), the
+//! rest against the same sums in plain loops.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! The largest number or the mean under each window of images, channels last, and the gradients of those.
 //!
-//! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window of nothing else, the answer is minus infinity.
+//! A mean is over what lies in the image, without the padding. NaN is never the largest, as in the host kernels; under a window
+//! of nothing else, the answer is minus infinity.
 
 use super::target::{Work, widest};
 use crate::exec::lots::{in_lots, lot};

@@ -96,8 +96,8 @@ fn reached(graph: &Graph, xs: &[Output], pushed: &HashMap<NodeId, Output>) -> Ve
     is_reached
 }
 
-/// The nodes that take values from stacks, with what is put there. A stack that several nodes use is left out, as TensorFlow's own
-/// gradients leave out all.
+/// The nodes that take values from stacks, with what is put there. A stack that several nodes use is left out, as TensorFlow's
+/// own gradients leave out all.
 fn through_stacks(graph: &Graph) -> HashMap<NodeId, Output> {
     let mut stacks: HashMap<NodeId, (Vec<NodeId>, Vec<Output>)> = HashMap::new();
     for (id, node) in graph.nodes() {

@@ -60,8 +60,8 @@ impl Library {
     /// The nodes of a GraphDef, with each call of a function replaced by the nodes of its body. The functions are those
     /// that it brings and those that came before; one that comes again must be the same.
     ///
-    /// A call that cannot be expanded is kept as a node that no step can run. Costs what the piece has, not the whole: only one that
-    /// brings a new function, with which a client sends all that there are, makes another list of them.
+    /// A call that cannot be expanded is kept as a node that no step can run. Costs what the piece has, not the whole: only one
+    /// that brings a new function, with which a client sends all that there are, makes another list of them.
     ///
     /// # Errors
     /// NoGraph if two functions of one name differ, Node if a call takes its own output, NoMemory if there is no

@@ -280,8 +280,8 @@ fn holds_text(value: &Value) -> bool {
     }
 }
 
-/// Reads a literal: a bare value, or an object with the value as "value" and optionally "dtype" and "shape". The keys in `also` are
-/// allowed too, and left to the caller.
+/// Reads a literal: a bare value, or an object with the value as "value" and optionally "dtype" and "shape". The keys in `also`
+/// are allowed too, and left to the caller.
 pub(super) fn literal<'v, 'a>(value: &'v Value<'a>, path: Path, also: &[&'static str]) -> Read<Literal<'v, 'a>> {
     let mut literal = Literal { value, path: path.to_string(), dtype: None, shape: None };
     let Kind::Object(members) = &value.kind else { return Ok(literal) };

@@ -1,9 +1,10 @@
-//! Infers the dtypes of literals from their context, as TensorFlow's Python API does: in `x * 2` with a float32 `x`, 2 is a float32.
+//! Infers the dtypes of literals from their context, as TensorFlow's Python API does: in `x * 2` with a float32 `x`, 2 is a
+//! float32.
 //!
-//! The dtype of an input follows from the op (`axis` of a Split is int32), from an attribute that the node states, or from the other
-//! inputs that share its attribute. If none of these determine it, it is the default of the attribute if the literals fit that, and
-//! otherwise the dtype that the literals have by themselves. What cannot be inferred (an input that names no node, a cycle) stays
-//! unknown; building the graph reports the error.
+//! The dtype of an input follows from the op (`axis` of a Split is int32), from an attribute that the node states, or from the
+//! other inputs that share its attribute. If none of these determine it, it is the default of the attribute if the literals fit
+//! that, and otherwise the dtype that the literals have by themselves. What cannot be inferred (an input that names no node, a
+//! cycle) stays unknown; building the graph reports the error.
 
 use std::collections::HashMap;
 

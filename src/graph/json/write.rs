@@ -5,14 +5,14 @@ use serde_json::{Map, Value, json};
 use crate::graph::{Attr, NodeDef, Program};
 use crate::tensor::{DType, PartialShape, Tensor, render};
 
-/// Writes a program so that [`from_json`](super::from_json) reads the same one. Of the attributes whose names begin with `_`, those
-/// are written that hold a bool, a number, a string or a list of these, and the others are left out.
+/// Writes a program so that [`from_json`](super::from_json) reads the same one. Of the attributes whose names begin with `_`,
+/// those are written that hold a bool, a number, a string or a list of these, and the others are left out.
 pub fn to_json(program: &Program) -> String {
     to_json_beside(program, &mut |_, _| None)
 }
 
-/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and returns the name of
-/// the .npy file that holds it, from the folder of the graph; `None` for a value that is to stand in the graph.
+/// As [`to_json`], but with some constants in files: `beside` is asked with the name and the value of each, and returns the name
+/// of the .npy file that holds it, from the folder of the graph; `None` for a value that is to stand in the graph.
 pub fn to_json_beside(program: &Program, beside: &mut dyn FnMut(&str, &Tensor) -> Option<String>) -> String {
     let mut text = format!("{{\n  \"version\": {},\n  \"nodes\": {{", super::VERSION);
     for (i, node) in program.nodes.iter().enumerate() {

@@ -5,7 +5,8 @@ use crate::failure::{Failure, Result};
 use crate::graph::{Attr, Filled, GraphBuilder, Output};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// How a variable gets its first value. Random ones depend on a seed, the name of the variable and its shape alone, wherever it is.
+/// How a variable gets its first value. Random ones depend on a seed, the name of the variable and its shape alone, wherever it
+/// is.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Initializer {

@@ -7,7 +7,8 @@ use crate::tensor::{DType, Tensor};
 /// A float scalar of a dtype.
 ///
 /// # Errors
-/// InvalidArgument if the dtype is not a float, or is too coarse to tell the number from 0 or from 1: an optimizer would stand still.
+/// InvalidArgument if the dtype is not a float, or is too coarse to tell the number from 0 or from 1: an optimizer would stand
+/// still.
 pub(crate) fn scalar(dtype: DType, value: f64) -> Result<Tensor> {
     let tensor = rounded(dtype, value)?;
     let own = match tensor.dtype() {

@@ -1,8 +1,8 @@
 //! Convolutions over one, two or three dims, transposed ones, and their gradients.
 //!
 //! burn's images are `[batch, channels, places…]` and its filters `[out, in, places…]`, where `in` is the channels of one group.
-//! The ops take images in that layout, and filters as `[places…, in, out]`. One dim is computed as two, the first of length 1; for
-//! three there are no ops with explicit padding, so that zeros are put around the image before.
+//! The ops take images in that layout, and filters as `[places…, in, out]`. One dim is computed as two, the first of length 1;
+//! for three there are no ops with explicit padding, so that zeros are put around the image before.
 //!
 //! A transposed convolution is the gradient of a convolution by its image, with the same filter.
 

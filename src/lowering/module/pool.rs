@@ -102,7 +102,8 @@ impl Pool {
         })
     }
 
-    /// How much of the answer of a pool over the padded image is that of this one: 1 if all elements under the window are counted.
+    /// How much of the answer of a pool over the padded image is that of this one: 1 if all elements under the window are
+    /// counted.
     fn shares(&self, fit: &Fit, count_padding: bool) -> Vec<f64> {
         let counted = |i: usize, at: usize| {
             let (start, padding) = (at * self.stride[i], self.padding[i]);

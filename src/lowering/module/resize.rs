@@ -1,7 +1,7 @@
 //! Images resized: interpolation and adaptive pools.
 //!
-//! Each is a product with a constant matrix along each axis of the image, whose row says how much of each element goes into one of
-//! the answer. The gradient is the product with the same matrices transposed.
+//! Each is a product with a constant matrix along each axis of the image, whose row says how much of each element goes into one
+//! of the answer. The gradient is the product with the same matrices transposed.
 
 use burn_ir::{InterpolateBackwardOpIr, InterpolateModeIr, InterpolateOpIr, TensorIr};
 

@@ -16,8 +16,8 @@ impl Lowering<'_> {
         self.write(&ir.out, value)
     }
 
-    /// The smallest, or largest, element so far, for which there is no op. After a round, each element has that of the last 2, 4, 8, ..
-    /// up to it: one round for each bit of the dim's length.
+    /// The smallest, or largest, element so far, for which there is no op. After a round, each element has that of the last 2, 4,
+    /// 8, .. up to it: one round for each bit of the dim's length.
     pub(super) fn running(&mut self, op: &str, ir: &DimOpIr) -> Result<()> {
         let shape = &ir.input.shape[..];
         let size = *shape.get(ir.axis).ok_or_else(|| no_dim(ir.axis))?;

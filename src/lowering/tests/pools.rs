@@ -54,7 +54,8 @@ fn gradient_of(operation: &OperationIr) -> Option<(OperationIr, usize)> {
     Some((OperationIr::Module(gradient), dilation))
 }
 
-/// The recorded cases of pools with indices, each with its gradient, and the dilation. The greatest elements serve as the gradient.
+/// The recorded cases of pools with indices, each with its gradient, and the dilation. The greatest elements serve as the
+/// gradient.
 fn pools() -> Vec<(Case, usize)> {
     let mut pools = Vec::new();
     for mut case in cases() {

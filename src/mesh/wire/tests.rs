@@ -2,8 +2,8 @@
 //! can come with few interruptions.
 //!
 //! The threads of a run go one at a time, from one place where another may come in to the next. Which goes on is a choice; the
-//! runs take each sequence of choices once. loom and shuttle do more, but take the place of std's types in all that they run, tokio
-//! and futures included.
+//! runs take each sequence of choices once. loom and shuttle do more, but take the place of std's types in all that they run,
+//! tokio and futures included.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

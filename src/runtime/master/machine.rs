@@ -1,7 +1,8 @@
 //! One client's session as a state machine: its graph, the plans made of it, the runs under way.
 //!
-//! Pure: what happens comes in as a [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the order in
-//! which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and sends.
+//! Pure: what happens comes in as a [`SessionEvent`] with the time at which it does, and what is to be sent comes out, in the
+//! order in which it was decided. The master keeps the lock, the clock and the threads, plans what the machine wants planned, and
+//! sends.
 
 mod about;
 mod constants;

@@ -1,9 +1,9 @@
 //! Synchronous training that does not wait for the last workers, as TensorFlow's SyncReplicasOptimizer has it.
 //!
-//! Each worker runs steps of its own, and one more run makes the updates. A step of a worker takes a token, the number of the update that
-//! it is for, and brings its gradients to accumulators, which drop those for an update that has been made. An update takes the mean as
-//! soon as enough workers have brought theirs, and then gives each worker its next token. A worker that comes to a token whose update
-//! has been made drops that batch, so that it is soon with the others again.
+//! Each worker runs steps of its own, and one more run makes the updates. A step of a worker takes a token, the number of the
+//! update that it is for, and brings its gradients to accumulators, which drop those for an update that has been made. An update
+//! takes the mean as soon as enough workers have brought theirs, and then gives each worker its next token. A worker that comes
+//! to a token whose update has been made drops that batch, so that it is soon with the others again.
 
 use super::replicas::{Replicas, token};
 use super::{Beside, Drain, Made, Team, held, trained_of, updates, variables, without};

@@ -79,8 +79,8 @@ fn take_over(g: &mut GraphBuilder, variable: &Variable, copy: &Variable) -> Resu
     on(g, &copy.device, |g| binary(g, assign, copy.handle, value))
 }
 
-/// A graph in which the nodes of a range come as soon as what they take: a device runs what is ready in the order of the graph, and
-/// gradients are to be sent before others are computed. Answers the new id of each node, too.
+/// A graph in which the nodes of a range come as soon as what they take: a device runs what is ready in the order of the graph,
+/// and gradients are to be sent before others are computed. Answers the new id of each node, too.
 pub(super) fn sooner(graph: Graph, range: &Range<usize>) -> Result<(Graph, Vec<NodeId>)> {
     if range.is_empty() {
         let places = graph.nodes().map(|(id, _)| id).collect();

@@ -89,8 +89,8 @@ impl<'a> Replicas<'a> {
         replicas.iter().map(|&replica| Ok(g.settled().output(&self.named(tensor, replica))?)).collect()
     }
 
-    /// Adds switches that keep a replica's batches from it if `late` holds; returns the nodes that are to take them, with the name of
-    /// what they take then.
+    /// Adds switches that keep a replica's batches from it if `late` holds; returns the nodes that are to take them, with the
+    /// name of what they take then.
     pub fn gates(&self, g: &mut GraphBuilder, replica: usize, late: Output) -> Result<Vec<(String, String)>> {
         g.settle()?;
         let next = g.settled().output(&name_of_next(replica))?;
@@ -104,7 +104,8 @@ impl<'a> Replicas<'a> {
         Ok(gates)
     }
 
-    /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of them.
+    /// The nodes of all replicas, each of which takes batches of so many rows from a queue of its own that holds `capacity` of
+    /// them.
     pub fn nodes(&self, rows: usize, capacity: usize) -> Result<Filled> {
         let all = self.graph.to_defs();
         let mut loads = vec![0usize; self.train.ps];

@@ -1,7 +1,7 @@
 //! What a model has its steps do beside the update: keep running averages of a batch's statistics, say.
 //!
-//! They wait for the update, so that a step whose loss is no number changes nothing; and what counts the steps waits for them, so that
-//! a step that is counted is done.
+//! They wait for the update, so that a step whose loss is no number changes nothing; and what counts the steps waits for them, so
+//! that a step that is counted is done.
 
 use super::replicas::Replicas;
 use super::{CHECK, Team, UPDATES};

@@ -79,9 +79,9 @@ pub fn id_of_ints<const D: usize>(tensor: &Tensor<D, Int>) -> Option<TensorId> {
 /// Writes a captured program to `path` as a graph: a placeholder for each input, a constant for each weight, and what burn's
 /// operations are in meshtf's ops.
 ///
-/// A name that ends in `.json` is written as meshtf's graph.json, which says what to fetch, and has its weights beside it: those of
-/// more than 64 elements are NumPy arrays in a folder `NAME.weights`, from where `meshtf plan`, `run` and `submit` read them. The two
-/// go together wherever they are moved. Any other name is written as one file, a binary GraphDef with the weights in it.
+/// A name that ends in `.json` is written as meshtf's graph.json, which says what to fetch, and has its weights beside it: those
+/// of more than 64 elements are NumPy arrays in a folder `NAME.weights`, from where `meshtf plan`, `run` and `submit` read them.
+/// The two go together wherever they are moved. Any other name is written as one file, a binary GraphDef with the weights in it.
 ///
 /// ```no_run
 /// use burn::nn::LinearConfig;

@@ -1,8 +1,8 @@
-//! The models of burn's own examples `guide`, `mnist` and `text-classification`, trained as those train them, with data that is made
-//! here.
+//! The models of burn's own examples `guide`, `mnist` and `text-classification`, trained as those train them, with data that is
+//! made here.
 //!
-//! Dropout draws other numbers on the mesh than on flex. So each model is trained without it, to be compared in all its numbers; and
-//! with it for longer, to be asked what it has learned.
+//! Dropout draws other numbers on the mesh than on flex. So each model is trained without it, to be compared in all its numbers;
+//! and with it for longer, to be asked what it has learned.
 
 mod guide;
 mod mnist;

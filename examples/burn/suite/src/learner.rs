@@ -163,8 +163,8 @@ pub struct Course<M: TrainStep + InferenceStep> {
     pub checkpoints: Option<PathBuf>,
 }
 
-/// Trains with burn-train's learner. Answers the model, and the last value of each metric by its name: those of training, and those
-/// of validation.
+/// Trains with burn-train's learner. Answers the model, and the last value of each metric by its name: those of training, and
+/// those of validation.
 pub fn launch<M>(course: Course<M>, learner: Learner<M>) -> (M, BTreeMap<String, f64>)
 where
     M: TrainStep<Output = ClassificationOutput>

@@ -33,8 +33,8 @@ impl Program {
         Program { name: name.into(), tolerance: TOLERANCE, limit: LIMIT, attempts: 1, run: Arc::new(run) }
     }
 
-    /// For what burn itself lets hang now and then: each attempt is a process of its own, and another is made if that has not ended
-    /// within `limit`.
+    /// For what burn itself lets hang now and then: each attempt is a process of its own, and another is made if that has not
+    /// ended within `limit`.
     pub fn attempted(self, attempts: usize, limit: Duration) -> Program {
         Program { attempts, limit, ..self }
     }
@@ -83,8 +83,8 @@ pub fn run(program: &Program, devices: &[Device]) -> Result<Numbers, String> {
     }
 }
 
-/// Runs `program` in a process of its own, which `command` starts and which writes its numbers, and ends that if it hangs: nothing it
-/// leaves behind can touch another program, or the next attempt.
+/// Runs `program` in a process of its own, which `command` starts and which writes its numbers, and ends that if it hangs:
+/// nothing it leaves behind can touch another program, or the next attempt.
 pub fn attempt(program: &Program, command: impl Fn() -> Command) -> Result<Numbers, String> {
     for _ in 0..program.attempts {
         let mut child = command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;

@@ -222,8 +222,8 @@ impl Masks {
             let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
             call::check_text_bytes(longest.saturating_mul(count))?;
         }
-        // The strides of the value, 0 in a dimension in which it is repeated. Dimensions of 1 have no say in where an element lies, so those
-        // that the view lacks or has beyond the part's are left out of both.
+        // The strides of the value, 0 in a dimension in which it is repeated. Dimensions of 1 have no say in where an element
+        // lies, so those that the view lacks or has beyond the part's are left out of both.
         let mut repeated: Vec<(usize, isize)> =
             part.dims()[..part.rank() - own.len()].iter().map(|&size| (size, 0)).collect();
         let strides = &value.shape().strides()[extra..];

@@ -1,5 +1,5 @@
-//! DecodeCSV: the fields of comma-separated records, each field an output. By hand, since csv-core reads whatever it is given, and
-//! TensorFlow refuses quotes within a field, and what follows a field in quotes.
+//! DecodeCSV: the fields of comma-separated records, each field an output. By hand, since csv-core reads whatever it is given,
+//! and TensorFlow refuses quotes within a field, and what follows a field in quotes.
 
 use super::super::call::check_text_bytes;
 use super::super::{HostKernel, Inputs, KernelNode, Outputs};

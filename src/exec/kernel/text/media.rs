@@ -1,5 +1,5 @@
-//! AudioSummary, AudioSummaryV2, TensorSummary, TensorSummaryV2 and, where pictures can be encoded, ImageSummary: summaries of more
-//! than numbers.
+//! AudioSummary, AudioSummaryV2, TensorSummary, TensorSummaryV2 and, where pictures can be encoded, ImageSummary: summaries of
+//! more than numbers.
 
 use prost::Message;
 

@@ -1,6 +1,6 @@
-//! What a session keeps of its steps for those who look at it: a few points of each scalar that it fetches, whatever the number of
-//! steps; when its pieces were done with the last steps, while somebody looks; and the devices' traces of the last step that was
-//! traced, until the master takes them.
+//! What a session keeps of its steps for those who look at it: a few points of each scalar that it fetches, whatever the number
+//! of steps; when its pieces were done with the last steps, while somebody looks; and the devices' traces of the last step that
+//! was traced, until the master takes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -123,8 +123,8 @@ impl Machine {
         }
     }
 
-    /// What it does, for people, and what is to be planned for a picture of the plan of its graph of which most steps are done, unless
-    /// that is `known`.
+    /// What it does, for people, and what is to be planned for a picture of the plan of its graph of which most steps are done,
+    /// unless that is `known`.
     pub fn look(&mut self, known: Option<u32>, now: Nanos) -> (SessionLook, Option<ToPlan>) {
         let main = self.plans.main();
         let done = |&(piece, step, at): &(PieceId, u64, Nanos)| {

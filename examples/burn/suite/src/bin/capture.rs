@@ -1,4 +1,5 @@
-//! Captures models, saves them as graphs with their weights beside them, and lets `meshtf submit` run them: the answers are those of flex.
+//! Captures models, saves them as graphs with their weights beside them, and lets `meshtf submit` run them: the answers are those
+//! of flex.
 //!
 //! `capture FOLDER`: the environment variable MESHTF names the binary.
 
@@ -92,8 +93,8 @@ fn model<M: Module, const A: usize, const B: usize>(
     if off > TOLERANCE || off.is_nan() { Err(format!("differs by {off:e}").into()) } else { Ok(off) }
 }
 
-/// The weights of `mlp.json`, which was saved before: found from wherever the two are moved to, and told if they are missing or not
-/// what the graph says.
+/// The weights of `mlp.json`, which was saved before: found from wherever the two are moved to, and told if they are missing or
+/// not what the graph says.
 fn weights(folder: &Path) -> Result<()> {
     let moved = folder.join("moved");
     std::fs::create_dir_all(&moved)?;

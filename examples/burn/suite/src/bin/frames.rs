@@ -1,8 +1,8 @@
-//! Records what burn's own client sends, and what burn's own remote server answers, frame by frame: for the tests of the door, which
-//! are built without burn's client.
+//! Records what burn's own client sends, and what burn's own remote server answers, frame by frame: for the tests of the door,
+//! which are built without burn's client.
 //!
-//! `frames [FOLDER]` writes `tests/data/burn_frames/*.bin`: for each frame of the one session a byte, 0 if the client sent it and 1
-//! if the server did, its length as four bytes, the lowest first, and what it has. The handshakes are not in it.
+//! `frames [FOLDER]` writes `tests/data/burn_frames/*.bin`: for each frame of the one session a byte, 0 if the client sent it and
+//! 1 if the server did, its length as four bytes, the lowest first, and what it has. The handshakes are not in it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

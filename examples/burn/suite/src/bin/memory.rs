@@ -1,5 +1,5 @@
-//! Whether memory grows while a program trains: what the nodes and the program itself have resident after 1,000 iterations of a small
-//! model with Adam, and after 10,000.
+//! Whether memory grows while a program trains: what the nodes and the program itself have resident after 1,000 iterations of a
+//! small model with Adam, and after 10,000.
 //!
 //! `memory`: the environment variable MESHTF names the binary of the nodes, which this starts and ends.
 
@@ -16,8 +16,8 @@ const FIRST: usize = 1_000;
 const LAST: usize = 10_000;
 /// The loss is read so often.
 const READ_EVERY: usize = 10;
-/// What is resident goes up and down by so much on a busy machine, with what the allocator keeps for its threads: a leak of 6 kB an
-/// iteration is found.
+/// What is resident goes up and down by so much on a busy machine, with what the allocator keeps for its threads: a leak of 6 kB
+/// an iteration is found.
 const NOISE: u64 = 48 << 20;
 
 fn main() -> ExitCode {

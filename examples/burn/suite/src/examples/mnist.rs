@@ -1,5 +1,5 @@
-//! `mnist`: blocks of convolution, batch norm and max pool, then linear layers with GELU; AdamW with cautious weight decay and a rate
-//! that is composed of three schedules; what is trained is saved after each epoch.
+//! `mnist`: blocks of convolution, batch norm and max pool, then linear layers with GELU; AdamW with cautious weight decay and a
+//! rate that is composed of three schedules; what is trained is saved after each epoch.
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::lr_scheduler::composed::ComposedLrSchedulerConfig;

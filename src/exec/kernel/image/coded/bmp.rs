@@ -1,5 +1,5 @@
-//! BMP files without compression, of 8, 24 or 32 bits a pixel: what TensorFlow's op reads, with its errors. The library `image`, which
-//! reads pictures to train with (`data/images.rs`), takes and makes more than the op does.
+//! BMP files without compression, of 8, 24 or 32 bits a pixel: what TensorFlow's op reads, with its errors. The library `image`,
+//! which reads pictures to train with (`data/images.rs`), takes and makes more than the op does.
 
 use crate::failure::{Failure, Result};
 use crate::tensor::{DType, Shape};
